@@ -1,0 +1,3 @@
+"""Holdfast keeps long agent conversations inside the model's context window."""
+
+from __future__ import annotations

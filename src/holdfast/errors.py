@@ -1,0 +1,59 @@
+"""Every error Holdfast raises on purpose.
+
+::
+
+    HoldfastError
+    ├── WindowTooSmall (ValueError)     the window cannot hold what must be sent
+    ├── UnknownPolicy (LookupError)     no preset has this name
+    ├── FormatError (ValueError)        a file or a body is not what it should be
+    │   └── Unrecognised                no reader knows this content
+    ├── ConfigError (ValueError)        a setting has a wrong name or value
+    └── StoreError (OSError)            the store cannot be read or written
+        ├── StoreLocked                 somebody else is writing this session
+        ├── StoreReadOnly               the disk refused a write; nothing more is written
+        └── StoreCorrupt                the database is damaged or of a newer version
+
+Each message says what happened, the numbers, and one thing to do.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Root of all errors of this package."""
+
+
+class WindowTooSmall(HoldfastError, ValueError):
+    """The window cannot hold what must be sent; raised before any call."""
+
+
+class UnknownPolicy(HoldfastError, LookupError):
+    """No preset has this name."""
+
+
+class FormatError(HoldfastError, ValueError):
+    """A file or a body is not what it should be."""
+
+
+class Unrecognised(FormatError):
+    """No reader knows this content."""
+
+
+class ConfigError(HoldfastError, ValueError):
+    """A setting has a wrong name or value."""
+
+
+class StoreError(HoldfastError, OSError):
+    """The store cannot be read or written."""
+
+
+class StoreLocked(StoreError):
+    """Somebody else is writing this session."""
+
+
+class StoreReadOnly(StoreError):
+    """The disk refused a write; this store takes no more."""
+
+
+class StoreCorrupt(StoreError):
+    """The database is damaged, or of a newer version than this program."""

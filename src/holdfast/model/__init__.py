@@ -1,0 +1,1 @@
+"""Values: frozen, comparable, without identity, time or I/O."""

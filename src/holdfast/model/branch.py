@@ -1,0 +1,402 @@
+"""The branch: a fold over the entries from the root of the log to a leaf.
+
+``extend`` is the only constructor. Extending one entry at a time, building at once and planning without memory all
+give the same branch; that law is tested. What a request needs of the past is carried along, so that planning costs
+what is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from holdfast.model.entries import (
+    Answer,
+    BranchSummary,
+    Compaction,
+    Decision,
+    Entry,
+    Failure,
+    Frame,
+    Request,
+    Revoke,
+    Said,
+)
+from holdfast.model.messages import Message
+from holdfast.model.plan import Edit
+from holdfast.model.sequence import Seq
+from holdfast.model.slots import Slot
+
+ROOT = b"holdfast"
+
+
+class Anchor(Struct, frozen=True):
+    """A request whose size the provider told: ``tokens`` for ``slots`` slots that we held at ``held``."""
+
+    slots: int
+    held: int
+    tokens: int
+
+
+class Gauge(Struct, frozen=True):
+    """How many real tokens there were for how many estimated ones, older evidence decayed."""
+
+    true: float = 0.0
+    estimated: float = 0.0
+
+
+class Branch(Struct, frozen=True):
+    """What is known of a conversation at one leaf. Immutable; sizes are estimator tokens unless said otherwise."""
+
+    slots: Seq[Slot] = field(default_factory=Seq)
+    """Every message from the root, oldest first."""
+    sums: Seq[int] = field(default_factory=Seq)
+    """``sums[i]`` is the size of slots 0 to i as they were said."""
+    marks: Seq[bytes] = field(default_factory=Seq)
+    """``marks[i]`` is the digest of the projection up to and with slot i."""
+    born: Seq[bytes] = field(default_factory=Seq)
+    """``born[i]`` is the digest of the projection before slot i at the time it was appended."""
+    pinned: int = 0
+    """System messages at the very start; they are always sent."""
+    keep: int = 0
+    """First slot that is shown; the ones before it gave way to ``compaction``."""
+    compaction: Compaction | None = None
+    edits: dict[int, tuple[Edit, ...]] = field(default_factory=dict)
+    """Recorded edits in force, by the slot they start at."""
+    held: int = 0
+    """Size of the projection."""
+    open: tuple[str, ...] = ()
+    """Ids of calls of the newest assistant message that have no result yet."""
+    frame: Frame = Frame()
+    framed: int = 0
+    """How many slots there were when the frame last changed."""
+    seen: int = 0
+    """How many slots the newest request covered: what lies before was seen by the model as it is shown."""
+    asked: int = 0
+    """``held`` at the newest request."""
+    basis: str = ""
+    model: str = ""
+    anchor: Anchor | None = None
+    gauge: Gauge = Gauge()
+    quiet: int = 0
+    """Requests since the prefix last broke."""
+    compactions: int = 0
+    """Compactions since the last answer."""
+    failures: int = 0
+    """Failed or useless compactions since the last good one."""
+    law: tuple[tuple[str, Decision | Compaction], ...] = ()
+    """Decisions and compactions in force with the ids of their entries, oldest first."""
+
+    @classmethod
+    def build(cls, entries: Iterable[Entry]) -> Branch:
+        """Return the branch of ``entries``, given in order from the root."""
+        branch = cls()
+        for entry in entries:
+            branch = extend(branch, entry)
+        return branch
+
+    def dump(self) -> bytes:
+        """Return the branch as JSON, for a database of your own."""
+        state = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _SEQUENCES}
+        state |= {name: getattr(self, name).slice() for name in _SEQUENCES}
+        state["edits"] = list(self.edits.items())
+        return msgspec.json.encode(state)
+
+    @classmethod
+    def load(cls, dumped: bytes) -> Branch:
+        """Return the branch that ``dump`` wrote."""
+        state = msgspec.json.decode(dumped, type=_Dump)
+        values: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
+        values |= {name: Seq(values[name]) for name in _SEQUENCES}
+        values["edits"] = dict(state.edits)
+        return cls(**values)
+
+
+class _Dump(Struct, frozen=True):
+    """The JSON form of a branch."""
+
+    slots: list[Slot]
+    sums: list[int]
+    marks: list[bytes]
+    born: list[bytes]
+    pinned: int
+    keep: int
+    compaction: Compaction | None
+    edits: list[tuple[int, tuple[Edit, ...]]]
+    held: int
+    open: tuple[str, ...]
+    frame: Frame
+    framed: int
+    seen: int
+    asked: int
+    basis: str
+    model: str
+    anchor: Anchor | None
+    gauge: Gauge
+    quiet: int
+    compactions: int
+    failures: int
+    law: tuple[tuple[str, Decision | Compaction], ...]
+
+
+_SEQUENCES = ("slots", "sums", "marks", "born")
+
+
+def extend(branch: Branch, entry: Entry) -> Branch:
+    """Return the branch with ``entry`` at its leaf. Kinds that change no request return the same branch."""
+    step = _STEPS.get(type(entry.body))
+    return branch if step is None else step(branch, entry.id, entry.body)
+
+
+def shown(branch: Branch, index: int) -> tuple[Slot, ...]:
+    """Return what stands in the projection for slot ``index``: itself, edited, or others in its place."""
+    slot = branch.slots[index]
+    edits = branch.edits.get(index)
+    if edits is None:
+        return (slot,)
+    for edit in edits:
+        if edit.span.part is None:
+            return tuple(Slot(put, 0, _digest(put)) for put in edit.put if isinstance(put, Message))
+    return (edited(slot, edits),)
+
+
+def edited(slot: Slot, edits: Iterable[Edit]) -> Slot:
+    """Return ``slot`` with parts replaced; its other parts keep their own bytes."""
+    parts = list(slot.message.parts)
+    saves = 0
+    for edit in edits:
+        if edit.span.part is not None:
+            parts[edit.span.part : edit.span.part + 1] = edit.put  # type: ignore[assignment]
+            saves += edit.saves
+    message = Message(slot.message.role, tuple(parts))
+    return Slot(message, slot.size - saves, _digest(message), slot.api, None, slot.raw or slot.base)
+
+
+def project(branch: Branch) -> list[Slot]:
+    """Return what a request shows: pinned messages, the summary, the kept slots with the recorded edits applied."""
+    out = branch.slots.slice(0, branch.pinned)
+    if branch.compaction is not None:
+        out.append(summary_slot(branch.compaction))
+    if not branch.edits:
+        out += branch.slots.slice(branch.keep)
+        return out
+    index, stop = branch.keep, len(branch.slots)
+    while index < stop:
+        out += shown(branch, index)
+        index = _next(branch, index)
+    return out
+
+
+def summary_slot(compaction: Compaction) -> Slot:
+    """Return the slot of a compaction's summary."""
+    return Slot(compaction.summary, compaction.size, _digest(compaction.summary))
+
+
+def origins(branch: Branch) -> list[int]:
+    """Return, for each slot of ``project(branch)``, the index of the slot it came from; -1 is the summary."""
+    out = list(range(branch.pinned))
+    if branch.compaction is not None:
+        out.append(-1)
+    index, stop = branch.keep, len(branch.slots)
+    while index < stop:
+        out += [index] * len(shown(branch, index))
+        index = _next(branch, index)
+    return out
+
+
+def prefix_basis(branch: Branch) -> str:
+    """Return the digest of the whole projection with its frame: equal basis, equal prefix."""
+    mark = branch.marks[-1] if len(branch.slots) > branch.keep else _base(branch)
+    return blake2b(branch.frame.digest.encode() + mark, digest_size=16).hexdigest()
+
+
+# -- the steps of the fold ---------------------------------------------------------------------------------------------
+
+
+def _said(branch: Branch, _id: str, body: Said | BranchSummary) -> Branch:
+    slot, count = body.slot, len(branch.slots)
+    role = slot.message.role
+    before = branch.marks[-1] if count > branch.keep else _base(branch)
+    pinned = branch.pinned
+    keep = branch.keep
+    if role == "system" and pinned == count:
+        pinned = keep = count + 1
+    return replace(
+        branch,
+        slots=branch.slots.add(slot),
+        sums=branch.sums.add(slot.size + (branch.sums[-1] if count else 0)),
+        marks=branch.marks.add(_chain(before, slot.digest)),
+        born=branch.born.add(before),
+        pinned=pinned,
+        keep=keep,
+        held=branch.held + slot.size,
+        open=_still_open(branch.open, slot.message),
+    )
+
+
+def _still_open(waiting: tuple[str, ...], message: Message) -> tuple[str, ...]:
+    if message.role == "assistant":
+        return tuple([call.id for call in message.calls])
+    if not waiting:
+        return waiting
+    left = list(waiting)
+    for result in message.results:
+        if result.call_id in left:
+            left.remove(result.call_id)
+    return tuple(left)
+
+
+def _frame(branch: Branch, _id: str, body: Frame) -> Branch:
+    if body == branch.frame:
+        return branch
+    return replace(branch, frame=body, framed=len(branch.slots), anchor=None, quiet=0)
+
+
+def _decision(branch: Branch, id_: str, body: Decision) -> Branch:
+    return replace(_decided(branch, body.edits), law=(*branch.law, (id_, body)))
+
+
+def _decided(branch: Branch, new: tuple[Edit, ...]) -> Branch:
+    """Put ``new`` edits in force."""
+    if not new:
+        return branch
+    edits = dict(branch.edits)
+    for edit in new:
+        edits[edit.span.start] = (*edits.get(edit.span.start, ()), edit)
+    first = min(edit.span.start for edit in new)
+    saved = sum(edit.saves for edit in new if edit.span.start >= branch.keep)
+    kept = branch.anchor is not None and first >= branch.anchor.slots
+    branch = replace(
+        branch,
+        edits=edits,
+        held=branch.held - saved,
+        anchor=branch.anchor if kept else None,
+        quiet=branch.quiet if first >= branch.seen else 0,
+    )
+    return _remark(branch, max(first, branch.keep))
+
+
+def _compaction(branch: Branch, id_: str, body: Compaction) -> Branch:
+    return replace(
+        _compacted(branch, body),
+        law=(*branch.law, (id_, body)),
+        compactions=branch.compactions + 1,
+        failures=0,
+        quiet=0,
+    )
+
+
+def _compacted(branch: Branch, body: Compaction) -> Branch:
+    branch = replace(branch, keep=body.keep, compaction=body, anchor=None)
+    head = sum(slot.size for slot in branch.slots.slice(0, branch.pinned))
+    tail = branch.slots.slice(body.keep)
+    saved = sum(edit.saves for start, edits in branch.edits.items() if start >= body.keep for edit in edits)
+    branch = replace(branch, held=head + body.size + sum(slot.size for slot in tail) - saved)
+    return _remark(_decided(branch, body.edits), body.keep)
+
+
+def _revoke(branch: Branch, _id: str, body: Revoke) -> Branch:
+    law = tuple((id_, what) for id_, what in branch.law if id_ != body.id)
+    if len(law) == len(branch.law):
+        return branch
+    held = branch.sums[-1] if len(branch.slots) else 0
+    branch = replace(branch, keep=branch.pinned, compaction=None, edits={}, held=held, anchor=None, quiet=0)
+    branch = _remark(branch, branch.pinned)
+    for _, what in law:
+        branch = _decided(branch, what.edits) if isinstance(what, Decision) else _compacted(branch, what)
+    return replace(branch, law=law)
+
+
+def _request(branch: Branch, _id: str, body: Request) -> Branch:
+    other = body.model != branch.model
+    return replace(
+        branch,
+        seen=body.slots,
+        asked=branch.held,
+        basis=body.basis,
+        model=body.model,
+        quiet=branch.quiet + 1,
+        gauge=Gauge() if other else branch.gauge,
+        anchor=None if other else branch.anchor,
+    )
+
+
+DECAY = 0.97
+"""Weight of older evidence at each new usage (measured on 1,698 request pairs of seven real sessions)."""
+SMALLEST, LARGEST = 30, 60_000
+"""Growth of a prompt outside these bounds teaches nothing: rounding below, a switch of something above."""
+
+
+def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
+    branch = replace(branch, compactions=0)
+    tokens = body.usage.input
+    if body.basis != branch.basis or tokens <= 0:
+        return branch
+    gauge, anchor = branch.gauge, branch.anchor
+    true = tokens - (anchor.tokens if anchor else branch.frame.tokens)
+    estimated = branch.asked - (anchor.held if anchor else 0)
+    told = anchor is not None or branch.frame.tokens > 0
+    if told and estimated >= SMALLEST and true >= SMALLEST and (anchor is None or true <= LARGEST):
+        gauge = Gauge(DECAY * gauge.true + true, DECAY * gauge.estimated + estimated)
+    return replace(branch, gauge=gauge, anchor=Anchor(branch.seen, branch.asked, tokens))
+
+
+def _failure(branch: Branch, _id: str, _body: Failure) -> Branch:
+    return replace(branch, failures=branch.failures + 1)
+
+
+_STEPS: dict[type, Callable[[Branch, str, Any], Branch]] = {
+    Said: _said,
+    BranchSummary: _said,
+    Frame: _frame,
+    Decision: _decision,
+    Compaction: _compaction,
+    Revoke: _revoke,
+    Request: _request,
+    Answer: _answer,
+    Failure: _failure,
+}
+
+
+# -- digests -----------------------------------------------------------------------------------------------------------
+
+
+def _chain(before: bytes, digest: bytes) -> bytes:
+    return blake2b(before + digest, digest_size=16).digest()
+
+
+def _digest(message: Any) -> bytes:
+    return blake2b(msgspec.json.encode(message), digest_size=16).digest()
+
+
+def _base(branch: Branch) -> bytes:
+    """Return the digest of what stands before the first kept slot."""
+    mark = branch.marks[branch.pinned - 1] if branch.pinned else ROOT
+    return mark if branch.compaction is None else _chain(mark, _digest(branch.compaction.summary))
+
+
+def _next(branch: Branch, index: int) -> int:
+    """Return the slot after ``index`` in the projection; an edit may have taken several."""
+    for edit in branch.edits.get(index, ()):
+        if edit.span.part is None:
+            return max(edit.span.stop, index + 1)
+    return index + 1
+
+
+def _remark(branch: Branch, first: int) -> Branch:
+    """Return the branch with the digests of its projection made anew from slot ``first`` on."""
+    marks = branch.marks.slice(0, first)
+    before = marks[-1] if first > branch.keep else _base(branch)
+    index, stop = first, len(branch.slots)
+    while index < stop:
+        for slot in shown(branch, index):
+            before = _chain(before, slot.digest)
+        after = _next(branch, index)
+        marks += [before] * (min(after, stop) - index)
+        index = after
+    return replace(branch, marks=Seq(marks))

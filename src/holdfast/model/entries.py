@@ -1,0 +1,127 @@
+"""Entries: the nodes of the append-only log."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from msgspec import Raw, Struct
+
+from holdfast.model.messages import Message
+from holdfast.model.plan import Edit
+from holdfast.model.slots import Slot
+
+
+class Said(Struct, frozen=True, tag="message"):
+    """Somebody said something."""
+
+    slot: Slot
+    origin: Raw | None = None
+    """What the recording tool kept around the message (its envelope), as JSON, for a faithful export."""
+
+
+class Frame(Struct, frozen=True, omit_defaults=True, tag="frame"):
+    """System prompt, tools and options of the requests from here on, as a digest and a size in tokens."""
+
+    digest: str = ""
+    tokens: int = 0
+
+
+class Decision(Struct, frozen=True, omit_defaults=True, tag="decision"):
+    """Edits that every later request of this branch repeats byte for byte."""
+
+    edits: tuple[Edit, ...]
+
+
+class Compaction(Struct, frozen=True, omit_defaults=True, tag="compaction"):
+    """The slots before ``keep`` give way to ``summary``; one record, there or not there."""
+
+    summary: Message
+    keep: int
+    """Index of the first slot kept verbatim."""
+    size: int = 0
+    """Estimator tokens of ``summary``."""
+    edits: tuple[Edit, ...] = ()
+    """Edits on the kept tail that belong to this compaction."""
+    before: int = 0
+    after: int = 0
+    """Estimated tokens of the request before and after."""
+    trigger: str = "auto"
+    native: Raw | None = None
+    """What the provider made, if it compacted: ``{api, model, items}``; ``summary`` is then its readable twin."""
+
+
+class Request(Struct, frozen=True, omit_defaults=True, tag="request"):
+    """A request is about to be sent. What it shows is *seen*; equal basis means the same prefix."""
+
+    basis: str
+    slots: int
+    """How many slots of the branch it covers."""
+    model: str = ""
+
+
+class Usage(Struct, frozen=True, omit_defaults=True):
+    """Tokens as the provider reported them; ``input`` is the whole prompt, cached or not."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+
+
+class Answer(Struct, frozen=True, omit_defaults=True, tag="answer"):
+    """What the request with ``basis`` cost."""
+
+    basis: str
+    usage: Usage = Usage()
+    stop: str = ""
+
+
+class Revoke(Struct, frozen=True, tag="revoke"):
+    """Decision or compaction ``id`` no longer counts: undo, without moving the leaf."""
+
+    id: str
+
+
+class Label(Struct, frozen=True, omit_defaults=True, tag="label"):
+    """A name for entry ``target``; an empty name takes it away."""
+
+    target: str
+    name: str = ""
+
+
+class Failure(Struct, frozen=True, omit_defaults=True, tag="failure"):
+    """An attempt that changed nothing: ``kind`` is a closed word, ``reason`` is for people."""
+
+    kind: str
+    reason: str = ""
+
+
+class Note(Struct, frozen=True, omit_defaults=True, tag="note"):
+    """Something kept but not said: a line that did not decode (``raw``), a setting, a remark."""
+
+    reason: str
+    raw: bytes = b""
+    data: dict[str, Any] = {}
+
+
+class BranchSummary(Struct, frozen=True, omit_defaults=True, tag="branch_summary"):
+    """What happened on another branch, told to this one as user-role data."""
+
+    slot: Slot
+    source: str = ""
+
+
+Body: TypeAlias = (
+    Said | Frame | Decision | Compaction | Request | Answer | Revoke | Label | Failure | Note | BranchSummary
+)
+"""What an entry says; its tag is the entry's kind."""
+
+
+class Entry(Struct, frozen=True):
+    """A node of the log. ``seq`` orders entries, ``at`` (ms since 1970, or nothing) is for display."""
+
+    id: str
+    parent: str | None
+    body: Body
+    seq: int = 0
+    at: int | None = None

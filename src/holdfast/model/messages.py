@@ -1,0 +1,56 @@
+"""One message of a conversation, and the questions everybody asks about it."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from holdfast.model.parts import Media, Opaque, Part, Text, ToolCall, ToolResult
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+"""Who speaks. A message that holds nothing but tool results is a ``tool`` message, whatever its API calls it."""
+
+
+class Message(Struct, frozen=True, tag="message"):
+    """An immutable message. Identity, parent and time belong to the log entry that holds it."""
+
+    role: Role
+    parts: tuple[Part, ...] = ()
+
+    @classmethod
+    def of(cls, role: Role, text: str) -> Message:
+        """Return a message that says ``text`` and nothing else."""
+        return cls(role, (Text(text),))
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The tool calls in this message, in order."""
+        return tuple([p for p in self.parts if type(p) is ToolCall])
+
+    @property
+    def results(self) -> tuple[ToolResult, ...]:
+        """The tool results in this message, in order."""
+        return tuple([p for p in self.parts if type(p) is ToolResult])
+
+    @property
+    def text(self) -> str:
+        """The message's own words: its text parts, joined by newlines."""
+        return "\n".join([p.text for p in self.parts if type(p) is Text])
+
+    @property
+    def starts_turn(self) -> bool:
+        """Whether a user speaks here: a user message with more in it than tool results."""
+        return self.role == "user" and any(type(p) is not ToolResult for p in self.parts)
+
+
+def result_text(result: ToolResult) -> str:
+    """Return the words of a tool result, its text parts joined by newlines."""
+    return "\n".join([p.text for p in result.content if type(p) is Text])
+
+
+def placeholder(part: Media | Opaque) -> str:
+    """Return the words that stand for a part that is not sent."""
+    if type(part) is Media:
+        return f"[Attached {part.mime or part.kind}: {part.name or 'unnamed'}]"
+    return f"[Attached {part.kind}]"

@@ -1,0 +1,23 @@
+"""Slots: the messages of a request to be, measured once."""
+
+from __future__ import annotations
+
+from msgspec import Raw, Struct
+
+from holdfast.model.messages import Message
+
+
+class Slot(Struct, frozen=True):
+    """One message of the log as a request would hold it: its value, its size, its digest and its wire bytes."""
+
+    message: Message
+    size: int = 0
+    """Estimator tokens, uncalibrated, with the overhead of a message."""
+    digest: bytes = b""
+    """Digest of the message's canonical content; the same for the same words on any API."""
+    api: str = ""
+    """The API whose form ``raw`` has, or empty."""
+    raw: Raw | None = None
+    """The message as it came, byte for byte; nothing when it was made from values or edited."""
+    base: Raw | None = None
+    """The wire message an edited slot was made from: fields that no edit touched are taken from it."""

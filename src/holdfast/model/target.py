@@ -1,0 +1,68 @@
+"""Where a request goes, and what is known of the place."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from holdfast.model.dialect import Dialect
+from holdfast.model.entries import Frame
+
+
+class Limits(Struct, frozen=True, omit_defaults=True):
+    """Sizes in tokens. ``origin`` says where the window came from."""
+
+    window: int = 200_000
+    max_output: int | None = None
+    asked_output: int | None = None
+    """``max_tokens`` as the caller asked for it."""
+    origin: str = "default"
+
+
+class CacheRules(Struct, frozen=True, omit_defaults=True):
+    """How a provider's prompt cache works; prices are multiples of the input price."""
+
+    ttl: int = 300
+    """Seconds an entry lives after its last use."""
+    minimum: int = 1024
+    """Tokens a prefix needs to be cached."""
+    write: float = 1.25
+    read: float = 0.1
+    lookback: int | None = 20
+    """Blocks looked back from a breakpoint; nothing = no limit."""
+    automatic: bool = False
+    """The provider caches without breakpoints, in steps of ``step`` tokens."""
+    step: int = 128
+
+
+class Prices(Struct, frozen=True, omit_defaults=True):
+    """Dollars for a million tokens."""
+
+    input: float = 3.0
+    output: float = 15.0
+    read: float = 0.3
+    write: float = 3.75
+
+
+class Target(Struct, frozen=True, omit_defaults=True):
+    """API, model, dialect and limits of the requests being planned."""
+
+    api: str = "anthropic"
+    model: str = ""
+    dialect: Dialect = Dialect("anthropic")
+    limits: Limits = Limits()
+    frame: Frame = Frame()
+    cache: CacheRules = CacheRules()
+    prices: Prices = Prices()
+    prior: float = 1.0
+    """Tokens of this model for one token of the estimator, before any usage was reported."""
+
+
+class World(Struct, frozen=True, omit_defaults=True):
+    """All that the planner knows of the world outside: nothing here is asked for, everything is told."""
+
+    cache: str = "warm"
+    """``warm`` or ``cold``: whether the provider still holds the prefix of the last request."""
+    breaker: bool = True
+    """Whether automatic compaction is allowed (the breaker is closed)."""
+    force: bool = False
+    """Compact now, whatever the trigger says (``/compact``, an overflow)."""

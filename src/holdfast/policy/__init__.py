@@ -1,0 +1,1 @@
+"""Pure decisions: what a request should hold."""

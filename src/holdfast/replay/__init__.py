@@ -1,0 +1,1 @@
+"""Policies compared on recorded sessions."""

@@ -1,0 +1,1 @@
+"""Effects, synchronous: where entries and blobs live."""

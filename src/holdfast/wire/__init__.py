@@ -1,0 +1,1 @@
+"""Pure translation between provider bodies and values, one module for each API."""
