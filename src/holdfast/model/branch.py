@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from holdfast.model.dialect import Dialect
 from holdfast.model.entries import (
     Answer,
     BranchSummary,
@@ -50,11 +51,24 @@ class Gauge(Struct, frozen=True):
     estimated: float = 0.0
 
 
+class Settled(Struct, frozen=True):
+    """A prefix of the projection whose repairs are known: they need not be looked for again."""
+
+    dialect: Dialect
+    slot: int
+    """First slot that is not settled."""
+    position: int
+    """Where that slot stands in the projection."""
+    repairs: tuple[Edit, ...] = ()
+
+
 class Branch(Struct, frozen=True):
     """What is known of a conversation at one leaf. Immutable; sizes are estimator tokens unless said otherwise."""
 
     slots: Seq[Slot] = field(default_factory=Seq)
     """Every message from the root, oldest first."""
+    messages: Seq[Message] = field(default_factory=Seq)
+    """The messages of the slots, to be compared with a caller's list."""
     sums: Seq[int] = field(default_factory=Seq)
     """``sums[i]`` is the size of slots 0 to i as they were said."""
     marks: Seq[bytes] = field(default_factory=Seq)
@@ -70,6 +84,10 @@ class Branch(Struct, frozen=True):
     """Recorded edits in force, by the slot they start at."""
     held: int = 0
     """Size of the projection."""
+    callers: dict[str, int] = field(default_factory=dict)
+    """The slot that first used a call id; shared with the branches grown from here, so a larger index means never."""
+    reused: int = 0
+    """How many calls carried an id that an earlier call had."""
     open: tuple[str, ...] = ()
     """Ids of calls of the newest assistant message that have no result yet."""
     frame: Frame = Frame()
@@ -91,6 +109,8 @@ class Branch(Struct, frozen=True):
     """Failed or useless compactions since the last good one."""
     law: tuple[tuple[str, Decision | Compaction], ...] = ()
     """Decisions and compactions in force with the ids of their entries, oldest first."""
+    settled: Settled | None = None
+    """What hygiene found so far; a memory of the planner's, it changes no result."""
 
     @classmethod
     def build(cls, entries: Iterable[Entry]) -> Branch:
@@ -102,7 +122,7 @@ class Branch(Struct, frozen=True):
 
     def dump(self) -> bytes:
         """Return the branch as JSON, for a database of your own."""
-        state = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _SEQUENCES}
+        state = {name: getattr(self, name) for name in _Dump.__struct_fields__ if name not in _SEQUENCES}
         state |= {name: getattr(self, name).slice() for name in _SEQUENCES}
         state["edits"] = list(self.edits.items())
         return msgspec.json.encode(state)
@@ -114,6 +134,7 @@ class Branch(Struct, frozen=True):
         values: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
         values |= {name: Seq(values[name]) for name in _SEQUENCES}
         values["edits"] = dict(state.edits)
+        values["messages"] = Seq(slot.message for slot in state.slots)
         return cls(**values)
 
 
@@ -129,6 +150,8 @@ class _Dump(Struct, frozen=True):
     compaction: Compaction | None
     edits: list[tuple[int, tuple[Edit, ...]]]
     held: int
+    callers: dict[str, int]
+    reused: int
     open: tuple[str, ...]
     frame: Frame
     framed: int
@@ -142,6 +165,7 @@ class _Dump(Struct, frozen=True):
     compactions: int
     failures: int
     law: tuple[tuple[str, Decision | Compaction], ...]
+    settled: Settled | None
 
 
 _SEQUENCES = ("slots", "sums", "marks", "born")
@@ -180,7 +204,7 @@ def edited(slot: Slot, edits: Iterable[Edit]) -> Slot:
 def project(branch: Branch) -> list[Slot]:
     """Return what a request shows: pinned messages, the summary, the kept slots with the recorded edits applied."""
     out = branch.slots.slice(0, branch.pinned)
-    if branch.compaction is not None:
+    if branch.compaction is not None and branch.compaction.summary is not None:
         out.append(summary_slot(branch.compaction))
     if not branch.edits:
         out += branch.slots.slice(branch.keep)
@@ -193,14 +217,44 @@ def project(branch: Branch) -> list[Slot]:
 
 
 def summary_slot(compaction: Compaction) -> Slot:
-    """Return the slot of a compaction's summary."""
-    return Slot(compaction.summary, compaction.size, _digest(compaction.summary))
+    """Return the slot of a compaction's summary, which must have one."""
+    summary = compaction.summary or Message("user")
+    return Slot(summary, compaction.size, _digest(summary))
+
+
+def patched(slots: list[Slot], repairs: Iterable[Edit]) -> list[Slot]:
+    """Return a projection with ``repairs`` applied; their spans count positions in ``slots``."""
+    out: list[Slot] = []
+    cursor = 0
+    for edit in repairs:
+        out += slots[cursor : edit.span.start]
+        old = slots[edit.span.start : edit.span.stop]
+        base = (old[0].raw or old[0].base) if len(old) == len(edit.put) == 1 else None
+        size = sum(slot.size for slot in old)
+        for message in edit.put:
+            if isinstance(message, Message):
+                out.append(Slot(message, size, _digest(message), old[0].api if old else "", None, base))
+                size = 0
+        cursor = edit.span.stop
+    return out + slots[cursor:]
+
+
+def patched_position(position: int, repairs: Iterable[Edit]) -> int:
+    """Return where position ``position`` of a projection stands once ``repairs`` are applied."""
+    shift = 0
+    for edit in repairs:
+        if edit.span.start > position:
+            break
+        if edit.span.stop > position:
+            return edit.span.start + shift + max(0, len(edit.put) - 1)
+        shift += len(edit.put) - (edit.span.stop - edit.span.start)
+    return position + shift
 
 
 def origins(branch: Branch) -> list[int]:
     """Return, for each slot of ``project(branch)``, the index of the slot it came from; -1 is the summary."""
     out = list(range(branch.pinned))
-    if branch.compaction is not None:
+    if branch.compaction is not None and branch.compaction.summary is not None:
         out.append(-1)
     index, stop = branch.keep, len(branch.slots)
     while index < stop:
@@ -226,9 +280,14 @@ def _said(branch: Branch, _id: str, body: Said | BranchSummary) -> Branch:
     keep = branch.keep
     if role == "system" and pinned == count:
         pinned = keep = count + 1
+    slots = branch.slots.add(slot)
+    callers, reused = _called(branch, slots, slot.message)
     return replace(
         branch,
-        slots=branch.slots.add(slot),
+        slots=slots,
+        messages=branch.messages.add(slot.message),
+        callers=callers,
+        reused=branch.reused + reused,
         sums=branch.sums.add(slot.size + (branch.sums[-1] if count else 0)),
         marks=branch.marks.add(_chain(before, slot.digest)),
         born=branch.born.add(before),
@@ -237,6 +296,18 @@ def _said(branch: Branch, _id: str, body: Said | BranchSummary) -> Branch:
         held=branch.held + slot.size,
         open=_still_open(branch.open, slot.message),
     )
+
+
+def _called(branch: Branch, slots: Seq[Slot], message: Message) -> tuple[dict[str, int], int]:
+    """Return the first uses of call ids with ``message``'s own, and how many of its ids were used before."""
+    callers, count = branch.callers, len(branch.slots)
+    if not branch.slots.grew_into(slots):
+        callers = {id_: index for id_, index in callers.items() if index < count}
+    reused = 0
+    if message.role == "assistant":
+        for call in message.calls:
+            reused += callers.setdefault(call.id, count) != count
+    return callers, reused
 
 
 def _still_open(waiting: tuple[str, ...], message: Message) -> tuple[str, ...]:
@@ -277,6 +348,7 @@ def _decided(branch: Branch, new: tuple[Edit, ...]) -> Branch:
         held=branch.held - saved,
         anchor=branch.anchor if kept else None,
         quiet=branch.quiet if first >= branch.seen else 0,
+        settled=branch.settled if branch.settled is not None and first >= branch.settled.slot else None,
     )
     return _remark(branch, max(first, branch.keep))
 
@@ -292,7 +364,7 @@ def _compaction(branch: Branch, id_: str, body: Compaction) -> Branch:
 
 
 def _compacted(branch: Branch, body: Compaction) -> Branch:
-    branch = replace(branch, keep=body.keep, compaction=body, anchor=None)
+    branch = replace(branch, keep=body.keep, compaction=body, anchor=None, settled=None)
     head = sum(slot.size for slot in branch.slots.slice(0, branch.pinned))
     tail = branch.slots.slice(body.keep)
     saved = sum(edit.saves for start, edits in branch.edits.items() if start >= body.keep for edit in edits)
@@ -305,7 +377,7 @@ def _revoke(branch: Branch, _id: str, body: Revoke) -> Branch:
     if len(law) == len(branch.law):
         return branch
     held = branch.sums[-1] if len(branch.slots) else 0
-    branch = replace(branch, keep=branch.pinned, compaction=None, edits={}, held=held, anchor=None, quiet=0)
+    branch = replace(branch, keep=branch.pinned, compaction=None, edits={}, held=held, anchor=None, quiet=0, settled=None)
     branch = _remark(branch, branch.pinned)
     for _, what in law:
         branch = _decided(branch, what.edits) if isinstance(what, Decision) else _compacted(branch, what)

@@ -33,11 +33,11 @@ class Decision(Struct, frozen=True, omit_defaults=True, tag="decision"):
 
 
 class Compaction(Struct, frozen=True, omit_defaults=True, tag="compaction"):
-    """The slots before ``keep`` give way to ``summary``; one record, there or not there."""
+    """The slots before ``keep`` give way to ``summary``, or to nothing; one record, there or not there."""
 
-    summary: Message
     keep: int
     """Index of the first slot kept verbatim."""
+    summary: Message | None = None
     size: int = 0
     """Estimator tokens of ``summary``."""
     edits: tuple[Edit, ...] = ()

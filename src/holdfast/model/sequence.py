@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -32,6 +32,19 @@ class Seq(Generic[T]):
         grown._items = items
         grown._stop = self._stop + 1
         return grown
+
+    def grew_into(self, other: Seq[T]) -> bool:
+        """Return whether ``other`` shares this sequence's storage: it was grown from here, and nobody forked."""
+        return self._items is other._items
+
+    def same_as(self, other: Sequence[T], count: int) -> bool:
+        """Return whether the first ``count`` items equal those of ``other``; items that are the same object cost little."""
+        if isinstance(other, list) and len(self._items) == count:
+            try:
+                return self._items <= other  # a list is no greater than one it is the beginning of; nothing is copied
+            except TypeError:  # the first items that differ have no order
+                return False
+        return self._items[:count] == list(other[:count])
 
     def slice(self, start: int = 0, stop: int | None = None) -> list[T]:
         """Return the items from ``start`` to ``stop`` as a new list."""

@@ -62,6 +62,8 @@ class World(Struct, frozen=True, omit_defaults=True):
 
     cache: str = "warm"
     """``warm`` or ``cold``: whether the provider still holds the prefix of the last request."""
+    idle: int = 0
+    """Seconds since the last request."""
     breaker: bool = True
     """Whether automatic compaction is allowed (the breaker is closed)."""
     force: bool = False

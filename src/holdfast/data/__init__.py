@@ -1,0 +1,1 @@
+"""Dated facts that ship with the package."""

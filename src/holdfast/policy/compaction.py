@@ -1,0 +1,138 @@
+"""Compaction: when older turns give way to a summary, and whether it is worth it."""
+
+from __future__ import annotations
+
+from holdfast.model.entries import Compaction
+from holdfast.model.messages import Message, result_text
+from holdfast.model.parts import Text
+from holdfast.model.slots import Slot
+from holdfast.policy.draft import Draft
+from holdfast.policy.extract import Shares, extract
+from holdfast.policy.ledger import deeds
+from holdfast.policy.select import chars_over_4, shown_sizes, tails
+from holdfast.view.tokens import count, measure
+
+LEAST_SUMMARY = 0.10
+"""Share of the room under which an extract holds too little to be worth a compaction."""
+
+
+def compact(draft: Draft) -> Draft:
+    """Return the draft with its head summarised, if the request is too big (or it was asked for) and it helps."""
+    if draft.settings.compact != "summary" or not (draft.world.force or over_trigger(draft)):
+        return draft
+    if not (draft.world.breaker or draft.world.force):
+        return draft.note("breaker", "the request is over its trigger, but compaction failed too often to try again")
+    refusal = "everything that could be summarised already is"
+    for keep in tails(draft):
+        if keep <= draft.branch.keep:
+            continue
+        planned = _compacted(draft, keep)
+        if planned is None:
+            continue
+        refusal = _refusal(draft, planned)
+        if not refusal:
+            return planned
+    return draft.note("not-compacted", refusal)
+
+
+def over_trigger(draft: Draft) -> bool:
+    """Return whether the request as planned is over the size at which this policy compacts."""
+    settings = draft.settings
+    limit, size = trigger(draft), _MEASURES[settings.measure](draft)
+    return size >= limit if settings.trigger_inclusive else size > limit
+
+
+def trigger(draft: Draft) -> int:
+    """Return the size in tokens at which this policy compacts; under the frame it can never be met."""
+    settings, room = draft.settings, draft.room
+    if settings.trigger_share:
+        return room.frame + room.share(settings.trigger_share)
+    reserve = min(settings.trigger_reserve, int(room.window * settings.reserve_share) or 0) if (
+        settings.trigger_reserve == settings.reserve_max
+    ) else settings.trigger_reserve
+    output = min(settings.trigger_output, draft.target.limits.max_output or settings.trigger_output)
+    return room.window - reserve - output
+
+
+def _by_request(draft: Draft) -> int:
+    """The estimate of the exact request, with a margin on what no usage covers."""
+    size = draft.estimate
+    anchor = draft.branch.anchor
+    unsure = size - (anchor.tokens if anchor else draft.room.frame)
+    return size + int(draft.settings.margin * max(0, unsure))
+
+
+def _by_usage(draft: Draft) -> int:
+    """The last answer's usage, its output included; nothing before there is one."""
+    anchor, branch = draft.branch.anchor, draft.branch
+    if anchor is None or anchor.slots >= len(branch.slots):
+        return -1
+    return anchor.tokens + int(draft.scale * branch.slots[anchor.slots].size)
+
+
+def _by_usage_and_chars(draft: Draft) -> int:
+    """The last answer's usage and characters over four for what came later; all by characters without usage."""
+    anchor, branch = draft.branch.anchor, draft.branch
+    start = branch.keep if anchor is None else anchor.slots
+    later = sum(chars_over_4(slot.message) for slot in branch.slots.slice(start))
+    if anchor is not None:
+        return anchor.tokens + later
+    held = branch.compaction.size if branch.compaction else 0
+    return held + later
+
+
+_MEASURES = {"request": _by_request, "usage": _by_usage, "usage+chars": _by_usage_and_chars}
+
+
+def _compacted(draft: Draft, keep: int) -> Draft | None:
+    """Return the draft with everything before ``keep`` summarised; nothing when no summary would fit."""
+    branch, settings, room = draft.branch, draft.settings, draft.room
+    cap = settings.summary_tokens or room.share(settings.summary_share)
+    if settings.goal_share:
+        tail = draft.scale * sum(shown_sizes(branch)[keep - branch.keep :])
+        cap = min(cap, int(room.share(settings.goal_share) - tail - LEAST_SUMMARY * LEAST_SUMMARY * room.size))
+        if cap < room.share(LEAST_SUMMARY):
+            return None
+    head = branch.slots.slice(branch.pinned, keep)
+    shares = Shares(
+        settings.summary_user_share,
+        settings.summary_ledger_share,
+        settings.summary_decision_share,
+        settings.summary_index_share,
+    )
+    summary = Message("user", (Text(extract(head, branch.slots.slice(keep), draft.own(cap), shares)), *_files(draft, head)))
+    return draft.compact(Compaction(keep, summary, measure(summary).size, before=draft.estimate))
+
+
+def _files(draft: Draft, head: list[Slot]) -> tuple[Text, ...]:
+    """Return the files the agent read last, as they were read; one over the limit is only named."""
+    wanted, most = draft.settings.restore_files, draft.settings.restore_tokens
+    if not wanted:
+        return ()
+    messages = [slot.message for slot in head]
+    results = {result.call_id: result_text(result) for message in messages for result in message.results}
+    newest: dict[str, str] = {}
+    for one in deeds(messages):
+        if one.verb == "read":
+            newest.pop(one.what, None)
+            newest[one.what] = results.get(one.call_id, "")
+    parts = []
+    for path, text in list(reversed(newest.items()))[:wanted]:
+        whole = draft.scale * count(text) <= most
+        parts.append(Text(f"{path} as it was last read:\n{text}" if whole else f"{path} was read; it is too long to show"))
+    return tuple(parts)
+
+
+def _refusal(before: Draft, after: Draft) -> str:
+    """Return why the compaction is not worth committing, or nothing."""
+    settings, room = before.settings, before.room
+    if not settings.goal_share:
+        return ""
+    goal = room.frame + room.share(settings.goal_share)
+    old, new = before.estimate, after.estimate
+    if new > goal:
+        return f"{new} tokens would be left, over the goal of {goal}"
+    gain = max(settings.gain_share * old, min(settings.gain_tokens, room.share(settings.gain_share)))
+    if old - new < gain and not before.world.force:
+        return f"it would free {old - new} tokens; {int(gain)} are wanted"
+    return ""

@@ -1,0 +1,58 @@
+"""A draft: the branch as planned so far, and what the stages before decided."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.model.branch import Branch, extend
+from holdfast.model.entries import Compaction, Decision, Entry
+from holdfast.model.plan import Blob, Edit, Notice
+from holdfast.model.target import Target, World
+from holdfast.policy.guard import Room
+from holdfast.policy.settings import Settings
+from holdfast.view.tokens import estimate, ratio
+
+
+class Draft(Struct, frozen=True):
+    """What one stage hands to the next. ``branch`` already shows every decision in ``record``."""
+
+    branch: Branch
+    target: Target
+    settings: Settings
+    world: World
+    room: Room
+    record: tuple[Edit, ...] = ()
+    compaction: Compaction | None = None
+    blobs: tuple[Blob, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+    def decide(self, edits: tuple[Edit, ...], blobs: tuple[Blob, ...] = ()) -> Draft:
+        """Return the draft with ``edits`` decided."""
+        if not edits:
+            return self
+        branch = extend(self.branch, Entry("", None, Decision(edits)))
+        return replace(self, branch=branch, record=(*self.record, *edits), blobs=(*self.blobs, *blobs))
+
+    def compact(self, compaction: Compaction) -> Draft:
+        """Return the draft with its head given way to a summary."""
+        branch = extend(self.branch, Entry("", None, compaction))
+        return replace(self, branch=branch, compaction=compaction)
+
+    def note(self, rule: str, why: str) -> Draft:
+        """Return the draft with one more thing to tell the caller."""
+        return replace(self, notices=(*self.notices, Notice(rule, why)))
+
+    @property
+    def estimate(self) -> int:
+        """Tokens of the request as planned so far."""
+        return estimate(self.branch, self.target)
+
+    @property
+    def scale(self) -> float:
+        """Real tokens for one token of the estimator."""
+        return ratio(self.branch, self.target)
+
+    def own(self, tokens: float) -> int:
+        """Return a number of real tokens in the estimator's tokens."""
+        return int(tokens / self.scale)

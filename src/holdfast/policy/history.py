@@ -1,0 +1,50 @@
+"""History limit: only the last user turns are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.model.entries import Compaction
+from holdfast.model.messages import Message
+from holdfast.policy.draft import Draft
+from holdfast.view.boundaries import legal_cuts
+from holdfast.view.turns import turn_starts
+
+
+def limit_history(draft: Draft) -> Draft:
+    """Return the draft with all but the last turns out of sight, if there are more than the policy shows."""
+    most = draft.settings.history_turns
+    if most <= 0:
+        return draft
+    branch = draft.branch
+    starts = turn_starts([slot.message for slot in branch.slots.slice(branch.keep)])
+    if len(starts) <= most:
+        return draft
+    wanted = max(1, most // 2) if draft.settings.history_hysteresis else most
+    old = branch.compaction
+    keep = branch.keep + starts[-wanted]
+    return draft.compact(Compaction(keep, old.summary if old else None, old.size if old else 0, trigger="history"))
+
+
+def limit_turns(messages: Sequence[Message], turns: int) -> list[Message]:
+    """Return the last ``turns`` user turns of ``messages`` with all that belongs to them; 0 or less is no limit."""
+    starts = turn_starts(messages)
+    if turns <= 0 or len(starts) <= turns:
+        return list(messages)
+    return list(messages[starts[-turns] :])
+
+
+def slide(draft: Draft) -> Draft:
+    """Return the draft with its oldest messages out of sight until the request fits. The baseline: no summary."""
+    branch = draft.branch
+    excess = draft.estimate + int(draft.settings.margin * draft.room.size) - draft.room.usable
+    if draft.settings.compact != "slide" or excess <= 0:
+        return draft
+    freed = 0
+    goal = draft.own(excess)
+    for cut in legal_cuts([slot.message for slot in branch.slots.slice(branch.keep)])[1:]:
+        keep = branch.keep + cut
+        freed = branch.sums[keep - 1] - (branch.sums[branch.keep - 1] if branch.keep else 0)
+        if freed >= goal and keep < len(branch.slots):
+            return draft.compact(Compaction(keep, trigger="slide"))
+    return draft

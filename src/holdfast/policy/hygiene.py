@@ -1,0 +1,383 @@
+"""Hygiene: repairs that make a projection valid for its API. Recomputed for each request, never stored.
+
+Three passes over *items*, messages that remember which slots they stand for: clean each message, put every result
+behind its call, join neighbours. The edits are what differs at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.model.dialect import Dialect
+from holdfast.model.messages import Message, placeholder
+from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.plan import Edit, Span
+
+MISSING = "[No result was recorded for this call: it was interrupted or its output was lost.]"
+"""Text of a synthetic result; it exists only in projections."""
+
+
+class Item(Struct, frozen=True):
+    """A message that stands for slots ``start`` to ``stop`` of the projection, and why it is not what stood there."""
+
+    start: int
+    stop: int
+    message: Message
+    rules: tuple[str, ...] = ()
+    why: tuple[str, ...] = ()
+
+    def changed(self, message: Message, rule: str, why: str) -> Item:
+        """Return the item with another message, for one more reason."""
+        return replace(self, message=message, rules=(*self.rules, rule), why=(*self.why, why))
+
+
+def repairs(messages: Sequence[Message], dialect: Dialect, first: int = 0, *, last: bool = True) -> tuple[Edit, ...]:
+    """Return the edits that make ``messages`` valid; spans count from ``first``.
+
+    ``last`` says whether the list ends the request; a list that is followed by others has no end to repair.
+    """
+    if tidy(messages, dialect) and _ends_well(messages, dialect, first, last=last):
+        return ()
+    before = [Item(first + i, first + i + 1, message) for i, message in enumerate(messages)]
+    items = [item for old in before if (item := clean(old, dialect)) is not None]
+    items = pair(items, dialect)
+    items = unique(items) if dialect.unique_ids else items
+    items = place_system(items, dialect)
+    items = join(items, dialect)
+    items = _ends(items, dialect, first, last=last)
+    return _edits(before, items)
+
+
+def tidy(messages: Sequence[Message], dialect: Dialect) -> bool:
+    """Return whether ``messages`` need no repair inside (their two ends aside)."""
+    waiting: list[str] = []
+    previous = ""
+    for message in messages:
+        role, results = message.role, message.results
+        if bool(waiting) != bool(results):
+            return False
+        if results and not _answers(message, results, waiting, dialect):
+            return False
+        wire_role = _wire_role(role)
+        if dialect.merge and wire_role == previous != "system":
+            return False
+        if clean_message(message, dialect) is not message:
+            return False
+        if role == "assistant":
+            waiting = [call.id for call in message.calls]
+            if len(set(waiting)) != len(waiting):
+                return False
+        elif role == "system" and not dialect.system_inside and previous not in {"", "system"}:
+            return False
+        previous = wire_role
+    return not waiting
+
+
+def _answers(message: Message, results: tuple[ToolResult, ...], waiting: list[str], dialect: Dialect) -> bool:
+    """Take ``results`` off ``waiting``; False when one is not waited for, or they stand where they may not."""
+    if message.role == "assistant" or any(type(part) is not ToolResult for part in message.parts[: len(results)]):
+        return False
+    for result in results:
+        if result.call_id not in waiting:
+            return False
+        waiting.remove(result.call_id)
+    return not (dialect.results_grouped and waiting)
+
+
+def _wire_role(role: str) -> str:
+    return "user" if role == "tool" else role
+
+
+# -- one message -------------------------------------------------------------------------------------------------------
+
+
+def clean(item: Item, dialect: Dialect) -> Item | None:
+    """Return the item with a message its API takes, or nothing when no part of it is left."""
+    message = clean_message(item.message, dialect)
+    if message is item.message:
+        return item
+    if not message.parts:
+        return None
+    rules = ", ".join(sorted({_reason(part, dialect) for part in item.message.parts} - {""})) or "role"
+    return item.changed(message, rules, f"parts that {dialect.api} refuses were taken out or rewritten")
+
+
+def clean_message(message: Message, dialect: Dialect) -> Message:
+    """Return the message with refused parts gone or rewritten; the same object when nothing is wrong."""
+    parts = [clean_part(part, dialect, message.role) for part in message.parts]
+    role = message.role
+    if all(new is old for new, old in zip(parts, message.parts, strict=True)):
+        return message
+    return Message(role, tuple(part for part in parts if part is not None))
+
+
+def clean_part(part: Part, dialect: Dialect, role: str) -> Part | None:
+    """Return the part as it may be sent: itself, a rewritten one, or nothing."""
+    kind = type(part)
+    if kind is Text:
+        blank = not dialect.empty_text and not part.text.strip()  # type: ignore[union-attr]
+        return None if blank else part
+    if kind is ToolCall:
+        return _call(part, dialect) if role == "assistant" else None  # type: ignore[arg-type]
+    if kind is ToolResult:
+        return _result(part, dialect) if role != "assistant" else None  # type: ignore[arg-type]
+    if kind is Thinking:
+        return part if _may_think(part, dialect) else None  # type: ignore[arg-type]
+    return part
+
+
+def _call(call: ToolCall, dialect: Dialect) -> ToolCall | None:
+    if not call.id or not call.name.strip():
+        return None
+    id_ = wire_id(call.id, dialect)
+    return call if id_ == call.id else replace(call, id=id_, raw=None)
+
+
+def _result(result: ToolResult, dialect: Dialect) -> ToolResult:
+    id_ = wire_id(result.call_id, dialect)
+    content = result.content
+    if not dialect.media_in_results and any(isinstance(part, Media) for part in content):
+        content = tuple(Text(placeholder(part)) if isinstance(part, Media) else part for part in content)
+    if id_ == result.call_id and content is result.content:
+        return result
+    return replace(result, call_id=id_, content=content, raw=None)
+
+
+def _may_think(part: Thinking, dialect: Dialect) -> bool:
+    if part.seal is None:
+        return dialect.foreign_thinking
+    return part.seal.api == dialect.api
+
+
+def wire_id(id_: str, dialect: Dialect) -> str:
+    """Return ``id_`` in the alphabet and length of the dialect; equal ids stay equal, different ones differ."""
+    if len(id_) <= dialect.id_max and re.fullmatch(f"(?:{dialect.id_pattern})+", id_):
+        return id_
+    safe = "".join(char for char in id_ if re.fullmatch(dialect.id_pattern, char))
+    digest = blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+    return f"{safe[: max(0, dialect.id_max - 13)]}_{digest}"[-dialect.id_max :]
+
+
+def _reason(part: Part, dialect: Dialect) -> str:
+    if isinstance(part, Text):
+        return "" if part.text.strip() else "empty-text"
+    if isinstance(part, Thinking):
+        return "" if _may_think(part, dialect) else "thinking"
+    if isinstance(part, ToolCall):
+        return "" if _call(part, dialect) is part else "call-id"
+    if isinstance(part, ToolResult):
+        return "" if _result(part, dialect) is part else "result"
+    return ""
+
+
+# -- calls and results -------------------------------------------------------------------------------------------------
+
+
+def pair(items: list[Item], dialect: Dialect) -> list[Item]:
+    """Return the items with each call's result right behind it, in call order, and no result without its call.
+
+    Matching is by occurrence. A displaced result moves, a second one for the same call goes, an orphan goes, a
+    missing one is made up.
+    """
+    owners = _owners(items)
+    out: list[Item] = []
+    whole: set[int] = set()
+    for index, item in enumerate(items):
+        if index in whole:
+            continue
+        if item.message.role != "assistant":
+            left = _without_results(item)
+            out += [left] if left is not None else []
+            continue
+        out.append(item)
+        if item.message.calls:
+            homes = _in_place(items, index, owners[index], dialect)
+            whole.update(homes)
+            out += [items[home] for home in homes] or _moved(items, index, owners[index], dialect)
+    return out
+
+
+def _owners(items: list[Item]) -> dict[int, list[tuple[int, ToolResult] | None]]:
+    """Return, for each assistant item, where the result of each of its calls stands, or nothing."""
+    found: dict[int, list[tuple[int, ToolResult] | None]] = {}
+    waiting: dict[str, deque[tuple[int, int]]] = defaultdict(deque)
+    for index, item in enumerate(items):
+        if item.message.role == "assistant":
+            calls = item.message.calls
+            found[index] = [None] * len(calls)
+            for place, call in enumerate(calls):
+                waiting[call.id].append((index, place))
+            continue
+        for result in item.message.results:
+            queue = waiting.get(result.call_id)
+            if queue:
+                owner, place = queue.popleft()
+                found[owner][place] = (index, result)
+    return found
+
+
+def _in_place(
+    items: list[Item], index: int, results: list[tuple[int, ToolResult] | None], dialect: Dialect
+) -> list[int]:
+    """Return where the results of item ``index`` stand, if they stand as the API wants them; else nothing."""
+    if None in results:
+        return []
+    homes = sorted({found[0] for found in results if found is not None})
+    if homes != list(range(index + 1, index + 1 + len(homes))) or (dialect.results_grouped and len(homes) > 1):
+        return []
+    held = sum(len(items[home].message.results) for home in homes)
+    first = all(
+        type(part) is ToolResult
+        for home in homes
+        for part in items[home].message.parts[: len(items[home].message.results)]
+    )
+    return homes if held == len(results) and first else []
+
+
+def _moved(
+    items: list[Item], index: int, results: list[tuple[int, ToolResult] | None], dialect: Dialect
+) -> list[Item]:
+    """Return new items that answer the calls of item ``index``, in call order."""
+    calls = items[index].message.calls
+    answers = tuple(found[1] if found else _synthetic(call) for call, found in zip(calls, results, strict=True))
+    why = f"results of {len(calls)} call(s) put behind them, {results.count(None)} made up"
+    at = items[index].stop
+    if dialect.results_grouped:
+        return [Item(at, at, Message("tool", answers), ("pairing",), (why,))]
+    return [Item(at, at, Message("tool", (answer,)), ("pairing",), (why,)) for answer in answers]
+
+
+def _without_results(item: Item) -> Item | None:
+    """Return the item without its results (they go behind their calls, or nowhere)."""
+    if not item.message.results:
+        return item
+    parts = tuple(part for part in item.message.parts if not isinstance(part, ToolResult))
+    if not parts:
+        return None
+    return item.changed(Message(item.message.role, parts), "pairing", "its results stand behind their calls")
+
+
+def _synthetic(call: ToolCall) -> ToolResult:
+    return ToolResult(call.id, call.name, (Text(MISSING),), is_error=True)
+
+
+def unique(items: list[Item]) -> list[Item]:
+    """Return the items with call ids that occur once; a repeated one is named after its place in the history."""
+    taken: set[str] = set()
+    out: list[Item] = []
+    names: dict[str, str] = {}
+    for item in items:
+        if item.message.role == "assistant":
+            names = {call.id: f"{call.id}_{item.start}" for call in item.message.calls if call.id in taken}
+            taken.update(names.get(call.id, call.id) for call in item.message.calls)
+        out.append(_renamed(item, names) if names else item)
+    return out
+
+
+def _renamed(item: Item, names: dict[str, str]) -> Item:
+    parts = tuple(_rename(part, names) for part in item.message.parts)
+    if all(new is old for new, old in zip(parts, item.message.parts, strict=True)):
+        return item
+    return item.changed(Message(item.message.role, parts), "call-id", "the id was used before in this request")
+
+
+def _rename(part: Part, names: dict[str, str]) -> Part:
+    if isinstance(part, ToolCall) and part.id in names:
+        return replace(part, id=names[part.id], raw=None)
+    if isinstance(part, ToolResult) and part.call_id in names:
+        return replace(part, call_id=names[part.call_id], raw=None)
+    return part
+
+
+# -- neighbours and ends -----------------------------------------------------------------------------------------------
+
+
+def place_system(items: list[Item], dialect: Dialect) -> list[Item]:
+    """Return the items with system messages behind the first words turned into user data, where the API refuses them."""
+    if dialect.system_inside:
+        return items
+    out: list[Item] = []
+    for item in items:
+        inside = item.message.role == "system" and any(other.message.role != "system" for other in out)
+        if inside:
+            message = Message.of("user", f"[System message] {item.message.text}")
+            out.append(item.changed(message, "system", "no system message between others on this model"))
+        else:
+            out.append(item)
+    return out
+
+
+def join(items: list[Item], dialect: Dialect) -> list[Item]:
+    """Return the items with neighbours of one role made one message, where the API wants that."""
+    if not dialect.merge:
+        return items
+    out: list[Item] = []
+    for item in items:
+        if out and _wire_role(out[-1].message.role) == _wire_role(item.message.role) != "system":
+            out[-1] = _joined(out[-1], item)
+        else:
+            out.append(item)
+    return out
+
+
+def _joined(first: Item, second: Item) -> Item:
+    parts = first.message.parts + second.message.parts
+    role = first.message.role if first.message.role == second.message.role else "user"
+    rules = (*first.rules, *second.rules, "merge")
+    why = (*first.why, *second.why, "neighbours of one role")
+    return Item(min(first.start, second.start), max(first.stop, second.stop), Message(role, parts), rules, why)
+
+
+def _ends_well(messages: Sequence[Message], dialect: Dialect, first: int, *, last: bool) -> bool:
+    roles = [message.role for message in messages[:1]] + [message.role for message in messages[-1:]]
+    if not roles:
+        return True
+    if first == 0 and dialect.start_user and roles[0] not in {"user", "system"}:
+        return False
+    return not (last and dialect.end_user and roles[-1] == "assistant")
+
+
+def _ends(items: list[Item], dialect: Dialect, first: int, *, last: bool) -> list[Item]:
+    """Return the items with a user first and not the assistant last, where the API wants that."""
+    body = [item for item in items if item.message.role != "system"]
+    if first == 0 and dialect.start_user and body and body[0].message.role != "user":
+        at = body[0].start
+        opening = Item(at, at, Message.of("user", "(the conversation so far)"), ("start",), ("a user starts",))
+        items = [*items[: items.index(body[0])], opening, *items[items.index(body[0]) :]]
+    if last and dialect.end_user and items and items[-1].message.role == "assistant":
+        at = items[-1].stop
+        items = [*items, Item(at, at, Message.of("user", "Continue."), ("end",), ("no prefill on this model",))]
+    return items
+
+
+def _edits(before: list[Item], after: list[Item]) -> tuple[Edit, ...]:
+    """Return the smallest set of edits, in order and apart, that turns ``before`` into ``after``."""
+    kept = {id(item) for item in before} & {id(item) for item in after}
+    edits: list[Edit] = []
+    cursor = before[0].start if before else 0
+    end = before[-1].stop if before else 0
+    pending: list[Item] = []
+    for item in [*after, None]:
+        if item is not None and id(item) not in kept:
+            pending.append(item)
+            continue
+        edge = end if item is None else item.start
+        if pending or edge > cursor:
+            edits.append(_edit(cursor, edge, pending))
+            pending = []
+        cursor = end if item is None else item.stop
+    return tuple(edits)
+
+
+def _edit(start: int, stop: int, items: Iterable[Item]) -> Edit:
+    found = list(items)
+    rules = dict.fromkeys(rule for item in found for rule in item.rules)
+    why = dict.fromkeys(reason for item in found for reason in item.why)
+    put = tuple(item.message for item in found)
+    return Edit(Span(start, stop), put, ", ".join(rules) or "drop", "; ".join(why) or "nothing is left to send")

@@ -1,0 +1,116 @@
+"""The ledger: which files were read and edited, which commands ran and how they ended. No model is needed for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.model.messages import Message, result_text
+from holdfast.model.parts import ToolCall, ToolResult
+from holdfast.view.references import arguments
+from holdfast.view.text import one_line
+
+PATH_KEYS = ("file_path", "path", "filename", "file", "notebook_path", "filePath")
+COMMAND_KEYS = ("command", "cmd", "script")
+QUERY_KEYS = ("pattern", "query", "url", "regex", "prompt", "description")
+_EDITS = re.compile(r"edit|write|patch|replace|create|insert|apply|move|delete", re.IGNORECASE)
+_READS = re.compile(r"read|view|open|cat|fetch|notebook", re.IGNORECASE)
+_FAILED = re.compile(
+    r"\b(?:error|exception|traceback|failed|failure|fatal|panic|errno|not found|denied|exit code [1-9])\b",
+    re.IGNORECASE,
+)
+COMMAND_CHARS = 160
+"""A command is told in this many characters; longer ones are scripts whose text stands in the log."""
+
+
+class Deed(Struct, frozen=True):
+    """One call and how it ended: ``verb`` is read, edit, run or ask; ``what`` is a path, a command or a query."""
+
+    slot: int
+    verb: str
+    tool: str
+    what: str
+    call_id: str
+    failed: bool = False
+    error: str = ""
+    chars: int = 0
+    """Length of what it gave back."""
+
+
+def deeds(messages: Iterable[Message], first: int = 0) -> Iterator[Deed]:
+    """Yield what was done, in order; ``first`` is the slot of the first message."""
+    waiting: dict[str, tuple[int, ToolCall]] = {}
+    for index, message in enumerate(messages, first):
+        for call in message.calls:
+            waiting[call.id] = (index, call)
+        for result in message.results:
+            found = waiting.pop(result.call_id, None)
+            if found is not None:
+                yield deed(found[0], found[1], result)
+    for index, call in waiting.values():
+        yield deed(index, call, None)
+
+
+def deed(slot: int, call: ToolCall, result: ToolResult | None) -> Deed:
+    """Return what ``call`` did and how ``result`` says it ended."""
+    values = arguments(call)
+    path = _first(values, PATH_KEYS)
+    command = _first(values, COMMAND_KEYS)
+    text = "" if result is None else result_text(result)
+    failed = result is not None and (result.is_error or (not path and _FAILED.search(text[-2000:]) is not None))
+    error = first_error(text) if failed else ""
+    if path:
+        verb = "edit" if _EDITS.search(call.name) else "read"
+        return Deed(slot, verb, call.name, path, call.id, failed, error, len(text))
+    if command:
+        return Deed(slot, "run", call.name, one_line(command, COMMAND_CHARS), call.id, failed, error, len(text))
+    query = _first(values, QUERY_KEYS)
+    return Deed(slot, "ask", call.name, one_line(query, COMMAND_CHARS), call.id, failed, error, len(text))
+
+
+def first_error(text: str) -> str:
+    """Return the first line that names an error, on one line of at most 160 characters."""
+    for line in text.splitlines():
+        if _FAILED.search(line):
+            return one_line(line, COMMAND_CHARS)
+    return ""
+
+
+def _first(values: Any, keys: tuple[str, ...]) -> str:
+    if not isinstance(values, dict):
+        return ""
+    for key in keys:
+        value = values.get(key)
+        if isinstance(value, str) and value.strip():
+            return value
+        if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
+            return " ".join(value)
+    return ""
+
+
+def file_lines(done: Iterable[Deed]) -> list[str]:
+    """Return a line for each file, last touched first: ``src/main.py: read x3, edit x2``."""
+    counts: dict[str, dict[str, int]] = {}
+    for one in done:
+        if one.verb in {"read", "edit"}:
+            held = counts.pop(one.what, {})
+            held[one.verb] = held.get(one.verb, 0) + 1
+            counts[one.what] = held
+    lines = []
+    for path, verbs in reversed(counts.items()):
+        told = ", ".join(f"{verb} x{times}" if times > 1 else verb for verb, times in sorted(verbs.items()))
+        lines.append(f"{path}: {told}")
+    return lines
+
+
+def command_lines(done: Iterable[Deed]) -> list[str]:
+    """Return a line for each distinct command, newest first, with its error if it failed the last time."""
+    newest: dict[str, Deed] = {}
+    for one in done:
+        if one.verb == "run":
+            newest.pop(one.what, None)
+            newest[one.what] = one
+    return [f"$ {one.what}" + (f" -> FAILED {one.error}" if one.failed else "") for one in reversed(newest.values())]

@@ -1,0 +1,30 @@
+"""Cache breakpoints: where a request tells the provider to remember its prefix."""
+
+from __future__ import annotations
+
+from holdfast.model.branch import Branch, patched_position
+from holdfast.model.plan import Edit, Options
+from holdfast.model.target import Target
+from holdfast.policy.settings import Settings
+
+
+def breakpoints(branch: Branch, repair: tuple[Edit, ...], target: Target, settings: Settings, seen: int) -> Options:
+    """Return the options with markers on the tail, on the tail of the request before, and behind the summary.
+
+    The one on the old tail hits the cache however many blocks were added since; the one at the end of the frame and
+    the one behind the summary survive the next compaction. None where the API has no explicit markers.
+    """
+    most = target.dialect.markers
+    if most == 0:
+        return Options()
+    lead = branch.pinned + (branch.compaction is not None and branch.compaction.summary is not None)
+    last = lead + len(branch.slots) - branch.keep - 1
+    if settings.markers == "tail":
+        return Options(markers=(patched_position(last, repair),))
+    places = {last}
+    if seen > branch.keep:
+        places.add(lead + seen - branch.keep - 1)
+    if lead > branch.pinned:
+        places.add(lead - 1)
+    chosen = sorted(patched_position(place, repair) for place in places)[-(most - 1) :]
+    return Options(markers=tuple(chosen), frame_marker=True)

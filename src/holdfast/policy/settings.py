@@ -1,0 +1,103 @@
+"""Every number of every policy, with its origin.
+
+The defaults are Holdfast's own preset; ``presets.py`` changes some of them. ``M`` is the *room*: window less reserve
+less frame. Origins: ``[O]`` OpenClaw, ``[P]`` pi, ``[C]`` opencode, ``[K]`` Claude Code, ``[H]`` ours, tuned by replay.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_type_hints
+
+from msgspec import Meta, Struct
+
+
+def _origin(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The numbers of one policy. Sizes are tokens unless the name says ``chars``."""
+
+    # -- the window ----------------------------------------------------------------------------------------------
+    window_min: Annotated[int, _origin("[O] refuse smaller windows; 0 = only the floor is checked")] = 0
+    window_warn: Annotated[int, _origin("[O] warn below this window")] = 0
+    reserve_max: Annotated[int, _origin("[A] reserve floor 20,000; [H] never above it")] = 20_000
+    reserve_share: Annotated[float, _origin("[H] the reserve is at most a quarter of the window")] = 0.25
+    reserve_min: Annotated[int, _origin("[H] an answer needs at least this much")] = 1_024
+    room_min: Annotated[int, _origin("[H] under this room nothing useful fits")] = 4_000
+
+    # -- history limit -------------------------------------------------------------------------------------------
+    history_turns: Annotated[int, _origin("[O] user turns shown; 0 = all")] = 0
+    history_hysteresis: Annotated[bool, _origin("[H] when over, cut to half in one step")] = True
+
+    # -- tool results at creation --------------------------------------------------------------------------------
+    spill_chars: Annotated[int, _origin("[K] results over 50,000 characters are spilled; 0 = never")] = 50_000
+    spill_share: Annotated[float, _origin("[H] or over this share of M in tokens; 0 = not looked at")] = 0.25
+    preview_chars: Annotated[int, _origin("[K] first 2,000 characters are shown")] = 2_000
+    preview_tail: Annotated[float, _origin("[H] share of the preview that shows the end")] = 0.30
+    spill_exempt: Annotated[tuple[str, ...], _origin("[K] tools that page themselves")] = ("recall", "fetch_result")
+    message_chars: Annotated[int, _origin("[K] results of one message together; 0 = unlimited")] = 200_000
+    message_share: Annotated[float, _origin("[H] or this share of M in tokens; 0 = not looked at")] = 0.50
+
+    # -- prune ---------------------------------------------------------------------------------------------------
+    prune: Annotated[Literal["off", "epoch", "opencode", "idle", "ttl"], _origin("whose rule clears old results")] = (
+        "epoch"
+    )
+    prune_keep: Annotated[int, _origin("[C] newest 40,000 tokens of results are safe; 0 = use the share")] = 0
+    prune_keep_share: Annotated[float, _origin("[H] newest share of M in results that is safe")] = 0.30
+    prune_minimum: Annotated[int, _origin("[C] clear only if more than 20,000 go")] = 20_000
+    prune_minimum_share: Annotated[float, _origin("[H] or this share of M, whichever is smaller")] = 0.20
+    prune_keep_results: Annotated[int, _origin("[K] newest results kept when the cache is cold")] = 5
+    prune_idle: Annotated[int, _origin("[K] seconds after which the cache is surely cold")] = 3_600
+    prune_soft_share: Annotated[float, _origin("[O] trim long results from this share of the window on")] = 0.3
+    prune_hard_share: Annotated[float, _origin("[O] clear results from this share of the window on")] = 0.5
+    prune_trim_chars: Annotated[int, _origin("[O] a trimmed result keeps this much of each end")] = 1_500
+    prune_trim_over: Annotated[int, _origin("[O] only results longer than this are trimmed")] = 4_000
+    prune_hard_chars: Annotated[int, _origin("[O] clear only where at least this many characters may go")] = 50_000
+    prune_keep_answers: Annotated[int, _origin("[O] nothing behind the third answer from the end is touched")] = 3
+    prune_exempt: Annotated[tuple[str, ...], _origin("[C] tools whose results are never cleared")] = ("skill",)
+
+    # -- when to compact -----------------------------------------------------------------------------------------
+    compact: Annotated[Literal["off", "slide", "summary"], _origin("what happens when a request is too big")] = (
+        "summary"
+    )
+    measure: Annotated[Literal["request", "usage+chars", "usage"], _origin("what the trigger looks at")] = "request"
+    trigger_share: Annotated[float, _origin("[H] compact over F + this share of M; 0 = use trigger_reserve")] = 0.95
+    trigger_reserve: Annotated[int, _origin("[P] or over window − this; see trigger_output")] = 0
+    trigger_output: Annotated[int, _origin("[C][K] and less the model's output, at most this; 0 = not")] = 0
+    trigger_inclusive: Annotated[bool, _origin("[C] compacts at the limit, the others above it")] = False
+    margin: Annotated[float, _origin("[H] error of the estimate of what no usage covers yet")] = 0.08
+    goal_share: Annotated[float, _origin("[H] commit only if the request is then under F + this share of M")] = 0.75
+    gain_share: Annotated[float, _origin("[H] and at least this share smaller")] = 0.10
+    gain_tokens: Annotated[int, _origin("[H] and by this many tokens, or a tenth of M")] = 2_000
+
+    # -- what to keep --------------------------------------------------------------------------------------------
+    tail: Annotated[Literal["share", "tokens", "turns", "none"], _origin("how the kept tail is chosen")] = "share"
+    tail_share: Annotated[float, _origin("[H] tail of at most this share of M")] = 0.15
+    tail_tokens: Annotated[int, _origin("[P] 20,000; [C] at most 8,000")] = 20_000
+    tail_tokens_min: Annotated[int, _origin("[C] at least 2,000")] = 2_000
+    tail_turns: Annotated[int, _origin("[C] last two turns")] = 2
+    tail_usable_share: Annotated[float, _origin("[C] a quarter of usable, clamped")] = 0.25
+
+    # -- the summary ---------------------------------------------------------------------------------------------
+    summary_tokens: Annotated[int, _origin("cap where a model writes it (measured: 1.0k to 4.2k); 0 = share")] = 0
+    summary_share: Annotated[float, _origin("[H] summary, ledger and extract together, of M")] = 0.45
+    summary_user_share: Annotated[float, _origin("[H] of the summary, for the user's words")] = 0.20
+    summary_ledger_share: Annotated[float, _origin("[H] of the summary, for files and commands")] = 0.15
+    summary_decision_share: Annotated[float, _origin("[H] of the summary, for decisions")] = 0.05
+    summary_index_share: Annotated[float, _origin("[H] of the summary, for names that no line covers")] = 0.05
+    summary_model: Annotated[bool, _origin("a model writes the summary (replay charges for the call)")] = False
+    restore_files: Annotated[int, _origin("[K] files read again behind the summary")] = 0
+    restore_tokens: Annotated[int, _origin("[K] each at most this long; a longer one is only named")] = 5_000
+
+    # -- cache breakpoints ---------------------------------------------------------------------------------------
+    markers: Annotated[Literal["tail", "frontier"], _origin("[H] tail alone, or the mutation frontier too")] = (
+        "frontier"
+    )
+    marker_every: Annotated[int, _origin("[H] an extra marker at this many blocks, where the look-back is 20")] = 15
+
+
+def origin(name: str) -> str:
+    """Return where the number behind setting ``name`` came from."""
+    hint = get_type_hints(Settings, include_extras=True)[name]
+    return next((m.description or "" for m in hint.__metadata__ if isinstance(m, Meta)), "")

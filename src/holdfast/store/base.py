@@ -1,0 +1,201 @@
+"""What a store promises: sessions are trees of entries, blobs are texts under their hash.
+
+Everything here is synchronous. A verb that writes is atomic: it returns when its entries are in the log, or raises
+and nothing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol, Self
+
+from msgspec import Struct
+
+from holdfast.errors import StoreError
+from holdfast.model.branch import Branch
+from holdfast.model.entries import Compaction, Entry
+
+LEASE_WAIT = 2.0
+"""Seconds that ``writing`` waits for another writer of the session (invariant S10)."""
+BUSY_WAIT = 5.0
+"""Seconds that a verb waits for another process's transaction before it raises ``StoreLocked``."""
+
+
+class UnknownId(StoreError, LookupError):
+    """No session, entry or blob has this name, or several begin with it."""
+
+
+class LogConflict(StoreError, ValueError):
+    """The entries would break the log: an unknown parent, or an id that other content has. Nothing was written."""
+
+
+class SessionInfo(Struct, frozen=True, omit_defaults=True):
+    """What a list of sessions shows. ``created`` and ``updated`` are ms since 1970, for display."""
+
+    key: str
+    title: str = ""
+    format: str = ""
+    """The tool or API that the session was recorded from, or empty."""
+    cwd: str = ""
+    model: str = ""
+    created: int | None = None
+    updated: int | None = None
+    entries: int = 0
+    leaf: str | None = None
+    """Id of the entry where the session goes on: a label, moved by whoever continues there."""
+
+
+class Appended(Struct, frozen=True):
+    """The new leaf, its ``seq``, and whether the session's leaf label moved there (if not, this is a fork)."""
+
+    leaf: str | None
+    seq: int
+    moved: bool
+
+
+class Imported(Struct, frozen=True):
+    """How many entries an import added, how many were there already, and the session's leaf after it."""
+
+    added: int
+    kept: int
+    leaf: str | None
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the store holds just what it held before."""
+        return self.added == 0
+
+
+class Active(Struct, frozen=True):
+    """The entries of a branch that a request needs.
+
+    Without a compaction in force that is the whole path, in ``rest``. With one, ``head`` holds the pinned system
+    messages, ``tail`` the kept messages from slot ``keep`` on, and ``rest`` the compaction and all that came later.
+    """
+
+    rest: tuple[Entry, ...] = ()
+    head: tuple[Entry, ...] = ()
+    tail: tuple[Entry, ...] = ()
+    state: bytes | None = None
+    """The fold just before the compaction, without the slots that gave way; nothing = begin at the root."""
+
+    @property
+    def compaction(self) -> Entry | None:
+        """The entry of the compaction that stands for the older turns, if there is one."""
+        return self.rest[0] if self.state is not None else None
+
+    @property
+    def keep(self) -> int:
+        """Index of the first slot behind ``head`` that is here: what lies between is in the log only."""
+        body = self.compaction.body if self.compaction is not None else None
+        return body.keep if isinstance(body, Compaction) else 0
+
+
+class BlobStore(Protocol):
+    """Texts by the SHA-256 of their UTF-8 bytes (lone surrogates as three bytes each)."""
+
+    def put(self, content: str | bytes) -> str:
+        """Store ``content`` durably and return its hash; storing it again changes nothing."""
+
+    def get(self, hash_: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return bytes ``start`` to ``stop``; a whole read is verified against the hash (``StoreCorrupt``)."""
+
+    def text(self, hash_: str, start: int = 0, stop: int | None = None) -> str:
+        """Return characters ``start`` to ``stop`` without holding more than those in memory."""
+
+    def has(self, hash_: str) -> bool:
+        """Return whether the blob is there."""
+
+    def size(self, hash_: str) -> int:
+        """Return the blob's size in bytes."""
+
+    def hashes(self) -> Iterator[str]:
+        """Yield every hash there is, in no order."""
+
+    def remove(self, hash_: str) -> None:
+        """Delete the blob; the caller knows that no entry names it."""
+
+
+class SessionStore(Protocol):
+    """Sessions and their logs. Ids may be given as any unique prefix where a parameter is called ``prefix``."""
+
+    @property
+    def blobs(self) -> BlobStore:
+        """The blobs that belong to this store."""
+
+    def sessions(self) -> list[SessionInfo]:
+        """Return every session, the last changed first, without reading an entry."""
+
+    def session(self, prefix: str) -> SessionInfo:
+        """Return the one session whose key is or begins with ``prefix``; else ``UnknownId`` with the candidates."""
+
+    def create(self, key: str, info: SessionInfo | None = None) -> SessionInfo:
+        """Create an empty session; ``LogConflict`` if the key is taken."""
+
+    def describe(self, key: str, *, title: str | None = None, cwd: str | None = None, model: str | None = None) -> None:
+        """Change what the session's list entry says."""
+
+    def append(self, key: str, entries: Iterable[Entry], *, expected_leaf: str | None = None) -> Appended:
+        """Append ``entries`` in one transaction and return the new leaf.
+
+        Each parent must be in the log or earlier in ``entries``; ``seq`` is assigned here. The session's leaf moves
+        only if it still is ``expected_leaf`` (default: the first entry's parent); otherwise the entries are a fork.
+        """
+
+    def put(
+        self, key: str, entries: Iterable[Entry], *, leaf: str | None = None, info: SessionInfo | None = None
+    ) -> Imported:
+        """Import a recording in one transaction; entries that are there already are skipped.
+
+        ``leaf`` (default: the last entry) becomes the session's leaf if that lies behind the stored one. An id that
+        is there with other content is a ``LogConflict``.
+        """
+
+    def path(self, key: str, leaf: str | None = None) -> list[Entry]:
+        """Return the entries from the root to ``leaf`` (default: the session's)."""
+
+    def active(self, key: str, leaf: str | None = None) -> Active:
+        """Return the part of ``path`` that a request needs, at the cost of that part."""
+
+    def branch(self, key: str, leaf: str | None = None) -> Branch:
+        """Return the branch at ``leaf``, opened from its active part.
+
+        Slots keep their numbers from the root; asking for one that gave way to the compaction is a ``LookupError``:
+        build the branch from ``path`` for that, and after appending a ``revoke``.
+        """
+
+    def entries(self, key: str) -> list[Entry]:
+        """Return the whole tree in order of ``seq``."""
+
+    def leaves(self, key: str) -> list[Entry]:
+        """Return the tips of the tree, oldest first; labels hang beside the tree and are no tips."""
+
+    def entry(self, key: str, prefix: str) -> Entry:
+        """Return the one entry whose id is or begins with ``prefix``; else ``UnknownId`` with the candidates."""
+
+    def set_leaf(self, key: str, prefix: str) -> str:
+        """Make that entry the session's leaf and return its id."""
+
+    def label(self, key: str, prefix: str, name: str) -> Entry:
+        """Name an entry (an empty name takes the name away); the leaf stays where it is."""
+
+    def labels(self, key: str) -> dict[str, str]:
+        """Return the names in force by the id of the entry they name."""
+
+    def remove(self, key: str) -> None:
+        """Delete the session and its log, explicitly and for good; blobs stay until they are collected."""
+
+    def writing(self, key: str) -> AbstractContextManager[None]:
+        """Hold the session's lease: one writer over all processes, ``StoreLocked`` after two seconds.
+
+        The lease dies with its holder. Single verbs are safe without it.
+        """
+
+    def close(self) -> None:
+        """Release files; the store cannot be used afterwards."""
+
+    def __enter__(self) -> Self:
+        """Return the store; it is closed at the end of the block."""
+
+    def __exit__(self, *_: object) -> None: ...

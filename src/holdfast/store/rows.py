@@ -1,0 +1,159 @@
+"""An entry as a row of columns, and back: messages keep the bytes they came in.
+
+A message that came over a wire is stored as those bytes alone where they decode to its value; the value is stored
+beside them where it says more (a name that a reader looked up), and alone where there are no bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from hashlib import blake2b
+from importlib import import_module
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.errors import StoreCorrupt
+from holdfast.model.entries import Body, BranchSummary, Entry, Said
+from holdfast.model.messages import Message
+from holdfast.model.slots import Slot
+from holdfast.store.packing import join, split
+
+Decoders = Mapping[str, Callable[[bytes], Message]]
+"""How the wire bytes of each API become a message."""
+
+_KNOWN = {
+    "anthropic": "holdfast.wire.anthropic:decode",
+    "openai-chat": "holdfast.wire.openai_chat:decode",
+    "openai-responses": "holdfast.formats.codex:decode_item",
+    "pi": "holdfast.formats.pi:decode_message",
+}
+_KINDS: dict[str, type] = {kind.__struct_config__.tag: kind for kind in Body.__args__}  # type: ignore[attr-defined]
+LATEST = 2**63 - 1
+"""The largest time (and integer) a column holds."""
+
+
+class Row(NamedTuple):
+    """The columns of an entry that say what it is; where it hangs is the tree's business."""
+
+    kind: str
+    at: int | None
+    api: str
+    size: int
+    digest: bytes
+    identity: bytes
+    body: bytes | None
+    raws: bytes | None
+    origin: bytes | None
+    raw: bytes | None
+
+
+@cache
+def decoders() -> Decoders:
+    """Return the decoders of every wire form this version reads."""
+    found: dict[str, Callable[[bytes], Message]] = {}
+    for api, place in _KNOWN.items():
+        module, name = place.split(":")
+        try:
+            found[api] = getattr(import_module(module), name)
+        except (ModuleNotFoundError, AttributeError):
+            continue
+    return found
+
+
+def identity(entry: Entry) -> bytes:
+    """Return the digest of what ``entry`` says and of where it hangs.
+
+    Equal digests mean the same entry: times, sizes and envelopes may differ between two readings of one file.
+    """
+    slot = _slot(entry.body)
+    raw = None if slot is None or slot.raw is None else bytes(slot.raw)
+    return _identity(_kind(entry.body), entry.parent, raw, *(split(_bare(entry.body)) if raw is None else (None, None)))
+
+
+def to_row(entry: Entry, known: Decoders) -> Row:
+    """Return ``entry`` as columns."""
+    body, slot, kind = entry.body, _slot(entry.body), _kind(entry.body)
+    at = entry.at if entry.at is not None and abs(entry.at) <= LATEST else None
+    if slot is None:
+        text, raws = split(body)
+        return Row(kind, at, "", 0, b"", _identity(kind, entry.parent, None, text, raws), text, raws, None, None)
+    raw = None if slot.raw is None else bytes(slot.raw)
+    told = isinstance(body, Said) and raw is not None and slot.base is None and _says(raw, slot, known)
+    value, raws = (None, None) if told else split(_bare(body))
+    origin = bytes(body.origin) if isinstance(body, Said) and body.origin is not None else None
+    mark = _identity(kind, entry.parent, raw, value, raws)
+    return Row(kind, at, slot.api, slot.size, slot.digest, mark, value, raws, origin, raw)
+
+
+def from_row(place: tuple[str, str | None, int], row: Row, known: Decoders) -> Entry:
+    """Return the entry ``(id, parent, seq)`` of ``row``; ``StoreCorrupt`` if its bytes are not what was stored."""
+    id_, parent, seq = place
+    if _identity(row.kind, parent, row.raw, row.body, row.raws) != row.identity:
+        raise _damaged(id_, seq, "its bytes are not those that were stored")
+    try:
+        return Entry(id_, parent, _body(row, known), seq, row.at)
+    except (ValueError, LookupError, TypeError, RecursionError, msgspec.MsgspecError) as error:
+        raise _damaged(id_, seq, str(error)) from error
+
+
+def _body(row: Row, known: Decoders) -> Body:
+    if row.body is None:
+        return _from_wire(row, known)
+    body: Body = join(row.body, row.raws, _KINDS[row.kind])
+    slot = _slot(body)
+    if slot is None or isinstance(body, (Said, BranchSummary)) is False:
+        return body
+    slot = replace(slot, size=row.size, digest=row.digest, raw=None if row.raw is None else Raw(row.raw))
+    body = replace(body, slot=slot)
+    return replace(body, origin=Raw(row.origin)) if row.origin is not None else body
+
+
+def _from_wire(row: Row, known: Decoders) -> Said:
+    if row.raw is None or row.api not in known:
+        msg = f"it has the form {row.api!r}, which this version does not read: update holdfast"
+        raise LookupError(msg)
+    slot = Slot(known[row.api](row.raw), row.size, row.digest, row.api, Raw(row.raw))
+    return Said(slot, None if row.origin is None else Raw(row.origin))
+
+
+def _says(raw: bytes, slot: Slot, known: Decoders) -> bool:
+    """Return whether ``raw`` alone tells the message."""
+    decode = known.get(slot.api)
+    if decode is None:
+        return False
+    try:
+        return decode(raw) == slot.message
+    except (ValueError, LookupError, TypeError, RecursionError, msgspec.MsgspecError):
+        return False
+
+
+def _identity(
+    kind: str, parent: str | None, raw: bytes | None, text: bytes | None = None, raws: bytes | None = None
+) -> bytes:
+    told = (raw, None) if raw is not None else (text, raws)
+    return blake2b(msgspec.msgpack.encode((kind, parent, *told)), digest_size=16).digest()
+
+
+def _bare(body: Body) -> Body:
+    """Return ``body`` without what has a column of its own."""
+    if isinstance(body, Said):
+        return Said(replace(body.slot, size=0, digest=b"", raw=None))
+    if isinstance(body, BranchSummary):
+        return replace(body, slot=replace(body.slot, size=0, digest=b"", raw=None))
+    return body
+
+
+def _slot(body: Body) -> Slot | None:
+    return body.slot if isinstance(body, Said | BranchSummary) else None
+
+
+def _kind(body: Body) -> str:
+    return str(body.__struct_config__.tag)
+
+
+def _damaged(id_: str, seq: int, why: str) -> StoreCorrupt:
+    return StoreCorrupt(f"entry {id_} (number {seq}) is damaged: {why}; run `holdfast doctor`, or take it from a backup")

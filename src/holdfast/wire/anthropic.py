@@ -1,0 +1,302 @@
+"""Anthropic Messages: one wire message to values and back.
+
+What a block says becomes a part; the block's own JSON stays with it as ``raw``, so that ``cache_control``, citations
+and fields of tomorrow survive. Blocks that Holdfast does not interpret are ``Opaque``. A user message with nothing
+but tool results has the role ``tool``. A message of an unknown role is one ``Opaque("message", raw)`` in a ``system``
+message: it starts no turn, answers no call, and goes out byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from holdfast.model.messages import Message
+from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.wire.models import anthropic_dialect as dialect
+from holdfast.wire.splice import Bytes, as_object, decoded_size, overlay, read, write
+
+API = "anthropic"
+
+__all__ = ["API", "decode", "dialect", "dicts", "encode", "messages", "plain"]
+
+
+# -- the shapes on the wire --------------------------------------------------------------------------------------------
+
+
+class _Wire(Struct):
+    role: str
+    content: str | list[Raw] | None = None
+
+
+class _Text(Struct, tag_field="type", tag="text"):
+    text: str
+
+
+class _Thinking(Struct, tag_field="type", tag="thinking"):
+    thinking: str
+    signature: str = ""
+
+
+class _Redacted(Struct, tag_field="type", tag="redacted_thinking"):
+    data: str
+
+
+class _Use(Struct, tag_field="type", tag="tool_use"):
+    id: str
+    name: str
+    input: Raw = Raw(b"{}")
+
+
+class _Result(Struct, tag_field="type", tag="tool_result"):
+    tool_use_id: str
+    content: str | list[Raw] | None = None
+    is_error: bool | None = None
+
+
+class _Source(Struct):
+    type: str = ""
+    media_type: str = ""
+    data: str = ""
+    url: str = ""
+    file_id: str = ""
+
+
+class _Image(Struct, tag_field="type", tag="image"):
+    source: _Source
+
+
+class _Document(Struct, tag_field="type", tag="document"):
+    source: _Source
+    title: str | None = None
+
+
+class _Kind(Struct):
+    type: str = "unknown"
+
+
+_WIRE = Decoder(_Wire)
+_BLOCK = Decoder(_Text | _Thinking | _Redacted | _Use | _Result | _Image | _Document)
+_INNER = Decoder(_Text | _Image | _Document)
+_KIND = Decoder(_Kind)
+
+
+# -- from the wire -----------------------------------------------------------------------------------------------------
+
+
+def decode(raw: Bytes) -> Message:
+    """Return one wire message as values; its blocks keep their bytes.
+
+    Raises ``FormatError`` when ``raw`` is no JSON object with a ``role`` and a ``content`` of text or blocks.
+    """
+    wire = read(_WIRE, raw, "the message")
+    role, content = wire.role, wire.content
+    if role not in ("user", "assistant", "system"):
+        return Message("system", (Opaque("message", raw if isinstance(raw, Raw) else Raw(raw)),))
+    if content is None or isinstance(content, str):
+        return Message(role, () if content is None else (Text(content),))  # type: ignore[arg-type]
+    parts = tuple([_part(block) for block in content])
+    if role == "user" and parts and all(type(part) is ToolResult for part in parts):
+        return Message("tool", parts)
+    return Message(role, parts)  # type: ignore[arg-type]
+
+
+def _part(raw: Raw) -> Part:
+    """Return one block as a part."""
+    try:
+        block = _BLOCK.decode(raw)
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        return _opaque(raw)
+    return _READ[type(block)](block, raw)
+
+
+def _inner(raw: Raw) -> Text | Media | Opaque:
+    """Return one block inside a tool result as a part."""
+    try:
+        block = _INNER.decode(raw)
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        return _opaque(raw)
+    return _READ[type(block)](block, raw)  # type: ignore[return-value]
+
+
+def _opaque(raw: Raw) -> Opaque:
+    try:
+        return Opaque(_KIND.decode(raw).type, raw)
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        return Opaque("unknown", raw)
+
+
+def _seal(data: str) -> Seal | None:
+    """Return the seal of a thinking block; one without a signature has none and cannot be sent."""
+    return Seal(API, "", data) if data else None
+
+
+def _result(block: _Result, raw: Raw) -> ToolResult:
+    content = block.content
+    inner: tuple[Text | Media | Opaque, ...] = ()
+    if isinstance(content, str):
+        inner = (Text(content),)
+    elif content:
+        inner = tuple([_inner(one) for one in content])
+    return ToolResult(block.tool_use_id, "", inner, bool(block.is_error), raw)
+
+
+def _media(block: _Image | _Document, raw: Raw) -> Media:
+    source = block.source
+    kind, name = ("document", block.title or "") if type(block) is _Document else ("image", "")
+    if source.type == "base64":
+        return Media(kind, source.media_type, decoded_size(source.data), name, source.data, raw)
+    where = source.data or source.url or source.file_id
+    return Media(kind, source.media_type, len(source.data), name, where, raw)
+
+
+_READ: dict[type, Callable[[Any, Raw], Part]] = {
+    _Text: lambda block, raw: Text(block.text, None, raw),
+    _Thinking: lambda block, raw: Thinking(block.thinking, _seal(block.signature), raw),
+    _Redacted: lambda block, raw: Thinking("", _seal(block.data), raw),
+    _Use: lambda block, raw: ToolCall(block.id, block.name, bytes(block.input).decode(), None, raw),
+    _Result: _result,
+    _Image: _media,
+    _Document: _media,
+}
+
+
+# -- to the wire -------------------------------------------------------------------------------------------------------
+
+
+def encode(message: Message, base: Raw | None = None) -> list[bytes]:
+    """Return ``message`` as one wire message, or none when nothing in it can be sent.
+
+    A part with ``raw`` goes out as those bytes. A part without is written anew; of the block that stood in its place
+    in ``base`` it keeps the fields that it does not say itself (``cache_control``). Other fields of ``base`` stay.
+    Thinking without a seal of this API cannot be sent and is left out.
+    """
+    if len(message.parts) == 1 and type(message.parts[0]) is Opaque and message.parts[0].kind == "message":
+        return [bytes(message.parts[0].raw)] if message.parts[0].raw is not None else []
+    role = "user" if message.role == "tool" else message.role
+    old = None if base is None else read(_WIRE, base, "the base message").content
+    return [write(overlay(base, {"role": role, "content": _content(message.parts, old)}))]
+
+
+def _content(parts: Sequence[Part], old: str | list[Raw] | None) -> str | list[Raw]:
+    """Return the ``content`` of a message: a string where one plain text stands alone, else blocks."""
+    if len(parts) == 1 and type(parts[0]) is Text and parts[0].raw is None and not isinstance(old, list):
+        return parts[0].text
+    places = _places(parts, old) if isinstance(old, list) else {}
+    blocks = (_block(part, places.get(index)) for index, part in enumerate(parts))
+    return [block for block in blocks if block is not None]
+
+
+def _places(parts: Sequence[Part], old: list[Raw]) -> dict[int, Raw]:
+    """Return, for each part without bytes of its own, the old block it stands for: same place, or same id."""
+    bare = [index for index, part in enumerate(parts) if part.raw is None]
+    if not bare:
+        return {}
+    if len(old) == len(parts):
+        return {index: old[index] for index in bare}
+    known = {_id(part): raw for part, raw in ((_part(raw), raw) for raw in old) if _id(part)}
+    return {index: known[_id(parts[index])] for index in bare if _id(parts[index]) in known}
+
+
+def _id(part: Part) -> tuple[type, str] | None:
+    if type(part) is ToolCall:
+        return ToolCall, part.id
+    return (ToolResult, part.call_id) if type(part) is ToolResult else None
+
+
+_OWN = frozenset({"citations", "content", "is_error", "source", "title", "context"})
+"""Fields that belong to what a block said; they go when it says something else."""
+
+
+def _block(part: Part, place: Raw | None = None) -> Raw | None:
+    """Return one part as a block, or nothing when this API has no form for it."""
+    if part.raw is not None:
+        return part.raw
+    new = _new(part)
+    if new is None or place is None:
+        return None if new is None else Raw(write(new))
+    stood = _part(place)
+    if type(stood) is type(part) and _id(stood) == _id(part):
+        return Raw(write(_unmarked(overlay(place, new, _OWN))))
+    marked = read(_MARK, place, "the block").cache_control
+    return Raw(write(_unmarked(new if marked is None else new | {"cache_control": marked})))
+
+
+class _Mark(Struct):
+    cache_control: Raw | None = None
+
+
+_MARK = Decoder(_Mark)
+
+
+def _unmarked(block: dict[str, Any]) -> dict[str, Any]:
+    """Return ``block`` without a cache breakpoint where none may stand: on thinking and on empty text."""
+    text = block.get("text")
+    if block.get("type") == "thinking" or (isinstance(text, str) and not text.strip()):
+        block.pop("cache_control", None)
+    return block
+
+
+def _new(part: Part) -> dict[str, Any] | None:
+    """Return the fields of a block that says what ``part`` says."""
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, ToolCall):
+        return {"type": "tool_use", "id": part.id, "name": part.name, "input": as_object(part.arguments)}
+    if isinstance(part, ToolResult):
+        return _new_result(part)
+    if isinstance(part, Media):
+        return _new_media(part)
+    if isinstance(part, Thinking) and part.seal is not None and part.seal.api == API and part.seal.data:
+        return {"type": "thinking", "thinking": part.text, "signature": part.seal.data}
+    return None
+
+
+def _new_result(part: ToolResult) -> dict[str, Any]:
+    content = part.content
+    said: str | list[Raw | None] = [_block(inner) for inner in content if inner.raw or type(inner) is not Opaque]
+    if not content or (len(content) == 1 and type(content[0]) is Text and content[0].raw is None):
+        said = content[0].text if content and type(content[0]) is Text else ""
+    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": part.call_id, "content": said}
+    return block | {"is_error": True} if part.is_error else block
+
+
+def _new_media(part: Media) -> dict[str, Any]:
+    source: dict[str, str]
+    if part.source.startswith(("https://", "http://")):
+        source = {"type": "url", "url": part.source}
+    elif part.mime == "text/plain":
+        source = {"type": "text", "media_type": part.mime, "data": part.source}
+    elif part.size:
+        source = {"type": "base64", "media_type": part.mime, "data": part.source}
+    else:
+        source = {"type": "file", "file_id": part.source}
+    titled = {"title": part.name} if part.name and part.kind == "document" else {}
+    return {"type": "document" if part.kind == "document" else "image", "source": source} | titled
+
+
+# -- whole lists, for callers who hold dicts ---------------------------------------------------------------------------
+
+
+def messages(wire: Sequence[dict[str, Any]]) -> list[Message]:
+    """Return ``messages`` of a request, as dicts, as values."""
+    return [decode(write(one)) for one in wire]
+
+
+def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return values as the ``messages`` of a request, as dicts."""
+    return [msgspec.json.decode(wire) for message in values for wire in encode(message)]
+
+
+def plain(raw: Bytes) -> Raw:
+    """Return a message of an answer or a transcript as a request takes it: with its role and content, nothing else."""
+    stood = raw if isinstance(raw, Raw) else Raw(raw)
+    wire = overlay(stood, {})
+    if wire.keys() <= {"role", "content"}:
+        return stood
+    return Raw(write({key: wire[key] for key in ("role", "content") if key in wire}))
+
