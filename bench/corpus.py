@@ -237,6 +237,7 @@ def _elixir(rng: Random) -> str:
     lines = [f"defmodule {module} do", "  @moduledoc false", f"  alias {module}.{{{_camel(_name(rng)).title()}, Repo}}", ""]
     for _ in range(4):
         lines += _ex(rng.choice(_functions()), rng, "  ")
+        lines += textwrap.indent(_html(rng), "    ").splitlines()[: rng.choice([0, 0, 12])]
     start, mark = rng.choice([1, 1, rng.randrange(900)]), rng.choice(["→", "→", "\t", "|"])
     lines = "\n".join(lines).splitlines()[:140]
     return "\n".join(f"{i:6}{mark}{line}" for i, line in enumerate(lines, start))
@@ -295,7 +296,7 @@ def _ex_body(body: list[ast.stmt], rng: Random, pad: str) -> Iterator[str]:
 
 
 def _shell(rng: Random) -> str:
-    makers = [_grep, _listing, _diff, _pytest, _git_log, _service_log, _find, _traceback, _install]
+    makers = [_grep, _listing, _diff, _pytest, _git_log, _service_log, _find, _traceback, _install, _boxes]
     command = f"$ {rng.choice(['cd', 'make', 'git', 'ls -la', 'grep -rn', 'uv run pytest'])} {_path(rng)} 2>&1 | tail -{rng.randrange(5, 99)}"
     return "\n".join([command, rng.choice(makers)(rng)])
 
@@ -369,6 +370,12 @@ def _install(rng: Random) -> str:
     return "\n".join(lines)
 
 
+def _boxes(rng: Random) -> str:
+    rule = rng.choice("─━═-=") * rng.randrange(20, 100)
+    rows = ["│   " * rng.randrange(4) + rng.choice(["├── ", "└── "]) + Path(_path(rng)).name for _ in range(rng.randrange(4, 14))]
+    return "\n".join([rule, f"{rng.choice('✓✗✔●▶')} {_sentence(rng, 'prose')[:70]}", rule, *rows])
+
+
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
@@ -403,7 +410,7 @@ def _dialogue(rng: Random) -> str:
 
 
 def _chinese(rng: Random) -> str:
-    section = rng.choice(["chinese", "chinese", "literary"])
+    section = rng.choice(["chinese", "chinese", "chinese", "literary"])
     return "".join(_sentence(rng, section) for _ in range(rng.randrange(2, 9)))
 
 
@@ -418,6 +425,8 @@ def _chinese_code(rng: Random) -> str:
 
 def _tool_call(rng: Random) -> str:
     path, text, _ = _excerpt(rng, rng.randrange(3, 30))
+    if rng.random() < 0.4:
+        path, text = "src/" + _camel(_name(rng)) + ".ts", _typescript(rng)[: rng.randrange(100, 1_500)]
     edited = text.replace("self", _name(rng)) + "\n"
     todo = {"content": _sentence(rng, "prose"), "status": rng.choice(["pending", "completed", "in_progress"]), "activeForm": _kebab(rng)}
     name, arguments = rng.choice([
@@ -439,7 +448,7 @@ def _record(rng: Random, depth: int = 2) -> Any:
         lambda: rng.randrange(100_000), lambda: round(rng.random() * 1000, rng.randrange(1, 5)), lambda: rng.choice([True, False, None]),
         lambda: _kebab(rng), lambda: _sentence(rng, "prose"), lambda: _stamp(rng).replace(" ", "T") + "Z", lambda: _path(rng),
         lambda: f"https://{_name(rng).lower()}.example.com/{_kebab(rng).replace(' ', '/')}?id={rng.randrange(9999)}",
-        lambda: _name(rng), lambda: f"^{rng.randrange(9)}.{rng.randrange(20)}.{rng.randrange(20)}",
+        lambda: _name(rng), lambda: rng.randrange(10**12, 2 * 10**12), lambda: f"^{rng.randrange(9)}.{rng.randrange(20)}.{rng.randrange(20)}",
         lambda: [_name(rng) for _ in range(rng.randrange(5))],
     ])()  # fmt: skip
     if depth and rng.random() < 0.35:
@@ -490,7 +499,9 @@ def _padded_table(rng: Random) -> str:
     cell = [_name, _name, _kebab, _path, lambda r: str(r.randrange(10**6)), lambda r: f"{r.random() * 100:.2f}", lambda r: _stamp(r)[:16]]
     kinds = [rng.choice(cell) for _ in widths]
     rows = [bar.join(kind(rng)[:w].ljust(w) for kind, w in zip(kinds, widths, strict=True)) for _ in range(20)]
-    return "\n".join([rows[0], bar.replace(" ", "-").replace("|", "+").join("-" * w for w in widths), *rows[1:]])
+    line, cross = ("─", "┼") if "│" in bar else ("-", "+")
+    rule = bar.replace(" ", line).replace("|", cross).replace("│", cross).join(line * w for w in widths)
+    return "\n".join([rows[0], rule, *rows[1:]])
 
 
 CLASSES: dict[str, Maker] = {
@@ -542,12 +553,8 @@ def _numbers(rng: Random) -> str:
 
 
 def _html(rng: Random) -> str:
-    rows = [f'<div class="{_kebab(rng)} px-{rng.randrange(9)} text-sm"><a href="/{_name(rng)}">{_kebab(rng)}</a></div>' for _ in range(20)]
+    rows = ["  " * rng.randrange(6) + f'<div class="{_kebab(rng)} px-{rng.randrange(9)} text-sm"><a href="/{_name(rng)}">{_kebab(rng)}</a></div>' for _ in range(20)]
     return "\n".join(rows)
-
-
-def _box(rng: Random) -> str:
-    return "\n".join("│   " * rng.randrange(4) + rng.choice(["├── ", "└── "]) + Path(_path(rng)).name for _ in range(30))
 
 
 def _shouting(rng: Random) -> str:
@@ -589,7 +596,7 @@ TRAPS: dict[str, Maker] = {
     "terminal colours": _ansi,
     "columns of numbers": _numbers,
     "HTML": _html,
-    "tree of files": _box,
+    "boxes and rules": _boxes,
     "CAPITALS": _shouting,
     "camelCase": _camels,
     "random letters": _letters,

@@ -1,40 +1,37 @@
-"""A workshop and a recorder: tools that really run in a copy of the sources, and the session as lines of JSON.
+"""A workshop: tools that really run in a copy of the sources, and questions about those sources.
 
 Read, Grep, Glob, Edit and Write work on the copy; Bash runs Python there and answers the few ``git`` questions by
-itself, so that neither git nor a shell is needed. What they print names no machine and no real time.
+itself, so that neither git nor a shell is needed. What the tools print names no machine and no real time.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
-import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-from base64 import b64encode
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from hashlib import blake2b
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from holdfast.view.tokens import count
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HOME = "/home/dev/holdfast"
 """Where the session says it lives."""
-START = datetime(2026, 3, 9, 8, 41, 12, tzinfo=UTC)
-"""When the session begins, by its own clock."""
-FRAME, FACTOR, COLD = 10_000, 1.25, 300
-"""Tokens of system prompt and tools; provider's tokens for one of ours; seconds until a prompt cache is cold."""
 LONGEST = 95_000
 """Characters of a command's output that are kept."""
-COMMITS = ("4e8c1d7 Branch as a lawful fold", "b07a93e Estimator: fit over fifteen classes of content",
-           "9b02f6e Freeze the public names of model/entries.py", "1d5f8ac References: one extractor for all",
-           "c3e4470 Settings: every number with its origin", "70ab2d9 First values")  # fmt: skip
+COMMITS = (
+    "4e8c1d7 Branch as a lawful fold",
+    "b07a93e Estimator: fit over fifteen classes of content",
+    "9b02f6e Freeze the public names of model/entries.py",
+    "1d5f8ac References: one extractor for all",
+    "c3e4470 Settings: every number with its origin",
+    "70ab2d9 First values",
+)
 
 
 class Name(NamedTuple):
@@ -57,11 +54,16 @@ def outline(path: str, text: str) -> list[Name]:
         return []
     for node in body:
         names = [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         names += [leaf.id for target in targets for leaf in ast.walk(target) if isinstance(leaf, ast.Name)]
         inner = sum(isinstance(below, ast.AnnAssign) for below in getattr(node, "body", ()))
-        found += [Name(name, path, node.lineno, node.end_lineno or node.lineno, lines[node.lineno - 1].strip(), inner)
-                  for name in names if name != "__all__"]  # fmt: skip
+        found += [
+            Name(name, path, node.lineno, node.end_lineno or node.lineno, lines[node.lineno - 1].strip(), inner)
+            for name in names
+            if name != "__all__"
+        ]
     return found
 
 
@@ -71,6 +73,23 @@ class Workshop:
 
     root: Path
     first: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: Path, root: Path) -> Workshop:
+        """Copy what a reader of the repository would look at."""
+        for name in ("src", "tests", "docs"):
+            if (source / name).is_dir():
+                shutil.copytree(
+                    source / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", ".*")
+                )
+        for name in ("README.md", "pyproject.toml"):
+            if (source / name).is_file():
+                shutil.copy(source / name, root / name)
+        return cls(root)
+
+    def begin(self) -> None:
+        """Remember every file as it is now; what differs later is a change."""
+        self.first = {name: self.text(name) for name in self.names()}
 
     def names(self, pattern: str = "**/*.*", under: str = ".") -> list[str]:
         """Return the paths that match, sorted, relative to the copy."""
@@ -136,8 +155,16 @@ class Workshop:
     def python(self, command: str) -> tuple[str, int]:
         """Run Python in the copy; its paths and times are made neutral."""
         setting = {"PYTHONPATH": str(self.root / "src"), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run([sys.executable, *shlex.split(command)[1:]], cwd=self.root, env=os.environ | setting,  # noqa: S603
-                              capture_output=True, text=True, encoding="utf-8", timeout=60, check=False)  # fmt: skip
+        done = subprocess.run(  # noqa: S603 (our own commands)
+            [sys.executable, *shlex.split(command)[1:]],
+            cwd=self.root,
+            env=os.environ | setting,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=60,
+            check=False,
+        )
         text = (done.stdout + done.stderr).replace(str(self.root), HOME)
         for prefix in sorted({sys.prefix, sys.base_prefix}, key=len, reverse=True):
             text = text.replace(prefix, "/usr")
@@ -165,138 +192,55 @@ class Workshop:
 Call: TypeAlias = tuple[str, dict[str, Any]]
 
 
-def call(tool: str, path: str | None = None, **given: Any) -> Call:
+def call(tool: str, path: str | None = None, **given: object) -> Call:
     """Return a tool call; ``path`` is spelled out for the tools that take one."""
-    place = {} if path is None else {"path" if tool == "Grep" else "file_path": f"{HOME}/{path}".rstrip("/")}
-    return tool, {**place, **given}
+    where = {} if path is None else {"path" if tool == "Grep" else "file_path": f"{HOME}/{path}"}
+    return tool, {**where, **given}
 
 
-def digest(*words: object) -> bytes:
-    """Return 16 bytes that depend on ``words`` alone."""
-    return blake2b("\x00".join(map(str, words)).encode(), digest_size=16).digest()
+def bash(command: str, description: str) -> Call:
+    """Return a command with its reason."""
+    return call("Bash", command=command, description=description)
 
 
-def number(low: int, high: int, *words: object) -> int:
-    """Return a number from ``low`` to ``high``, always the same for the same words."""
-    return low + int.from_bytes(digest(*words)[:6], "big") % (high - low + 1)
+def python(code: str, description: str) -> Call:
+    """Return a call that runs a few lines of Python."""
+    return bash(f"python -c {shlex.quote(code)}", description)
 
 
-@dataclass
-class Session:
-    """The record so far: its lines, the clock, what the prompt holds and what was shown when."""
+def modules(shop: Workshop, *packages: str, each: int = 12) -> list[str]:
+    """Return at most ``each`` modules of a package that define something public: those with a list, then the widest."""
+    found: list[str] = []
+    for package in packages:
+        paths = [path for path in shop.names("*.py", f"src/holdfast/{package}") if not path.endswith("__init__.py")]
+        paths.sort(key=lambda path: ("__all__ =" not in shop.text(path), -len(public(shop, path))))
+        found += sorted(path for path in paths[:each] if public(shop, path))
+    return found
 
-    shop: Workshop
-    lines: list[str] = field(default_factory=list)
-    now: datetime = START
-    asked: datetime = START - timedelta(days=1)
-    steps: int = 0
-    held: int = 0
-    cached: int = 0
-    parent: str | None = None
-    shown: dict[str, Name] = field(default_factory=dict)
-    seen: dict[str, int] = field(default_factory=dict)
-    edited: dict[str, int] = field(default_factory=dict)
 
-    def pause(self, seconds: float) -> None:
-        """Let time go by."""
-        self.now += timedelta(seconds=seconds)
+def public(shop: Workshop, path: str) -> list[str]:
+    """Return the public names of a module, sorted."""
+    return sorted({name.name for name in outline(path, shop.text(path)) if not name.name.startswith("_")})
 
-    def stamp(self) -> str:
-        """Return the time as the format spells it."""
-        return self.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    def line(self, kind: str, **more: Any) -> str:
-        """Write a line that hangs under the one before, unless it names its own parent; return its id."""
-        uuid = str(UUID(bytes=digest("line", len(self.lines)), version=4))
-        line = {"parentUuid": self.parent, "isSidechain": False, "userType": "external", "cwd": HOME,
-                "sessionId": str(UUID(bytes=digest("session"), version=4)), "version": "2.1.39",
-                "gitBranch": "public-surface", "slug": "patient-tidal-kelp", "type": kind, **more,
-                "uuid": uuid, "timestamp": self.stamp()}  # fmt: skip
-        self.lines.append(json.dumps(line, ensure_ascii=False))
-        self.parent = uuid
-        return uuid
+def told(names: list[Name]) -> str:
+    """Return names as prose: where each was seen."""
+    return ", ".join(f"`{name.name}` ({name.path.removeprefix('src/holdfast/')}:{name.line})" for name in names)
 
-    def user(self, text: str, wait: float = 48) -> None:
-        """Let the user speak after ``wait`` seconds."""
-        if self.lines:
-            self.line("system", subtype="turn_duration", durationMs=number(60_000, 400_000, text), isMeta=False)
-        self.pause(wait)
-        uuid = self.line("user", message={"role": "user", "content": text}, todos=[], permissionMode="acceptEdits")
-        snapshot = {"messageId": uuid, "trackedFileBackups": {}, "timestamp": self.stamp()}
-        self.lines.append(json.dumps({"type": "file-history-snapshot", "messageId": uuid, "snapshot": snapshot,
-                                      "isSnapshotUpdate": False}))  # fmt: skip
-        self.held += count(text) + 8
 
-    def step(self, *calls: Call, text: str = "", thought: str = "") -> list[str]:
-        """Let the assistant answer once: thought, words, calls; return what the tools said."""
-        self.steps += 1
-        self.pause(number(2_400, 13_000, "think", self.steps) / 1000)
-        blocks: list[dict[str, Any]] = []
-        if thought:
-            signature = b64encode(b"".join(digest("seal", self.steps, turn) for turn in range(12))).decode()
-            blocks.append({"type": "thinking", "thinking": thought, "signature": signature})
-        if text:
-            blocks.append({"type": "text", "text": text})
-        for place, (tool, given) in enumerate(calls):
-            name = f"toolu_01{b64encode(digest('call', self.steps, place), b'Az').decode()[:22]}"
-            blocks.append({"type": "tool_use", "id": name, "name": tool, "input": given, "caller": {"type": "direct"}})
-        answer = self.answer(blocks)
-        apart = len(calls) > 1 and self.steps % 3 == 0
-        open_calls = [(block, self.said(answer, block, apart)) for block in blocks] if apart else []
-        results = [self.result(block, uuid) for block, uuid in open_calls if block["type"] == "tool_use"]
-        for block in [] if apart else blocks:
-            uuid = self.said(answer, block, apart)
-            results += [self.result(block, uuid)] if block["type"] == "tool_use" else []
-        return results
+def imported(text: str) -> set[str]:
+    """Return the names that a module takes from this project."""
+    froms = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+    return {alias.name for node in froms if (node.module or "").startswith("holdfast.") for alias in node.names}
 
-    def answer(self, blocks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the API message around ``blocks``, with the usage that a provider would report."""
-        prompt = FRAME + round(FACTOR * self.held)
-        warm = self.cached if (self.now - self.asked).total_seconds() < COLD else 0
-        size = sum(count(json.dumps(block.get("input") or block.get("text") or block.get("thinking"))) for block in blocks)
-        self.held += size + 8
-        self.cached, self.asked = prompt - 3, self.now
-        usage = {"input_tokens": 3, "cache_creation_input_tokens": prompt - 3 - warm, "cache_read_input_tokens": warm,
-                 "cache_creation": {"ephemeral_5m_input_tokens": prompt - 3 - warm, "ephemeral_1h_input_tokens": 0},
-                 "output_tokens": round(FACTOR * size), "service_tier": "standard"}  # fmt: skip
-        stop = "tool_use" if blocks[-1]["type"] == "tool_use" else "end_turn"
-        return {"model": "claude-sonnet-4-5-20250929", "id": f"msg_01{digest('message', self.steps).hex()[:22]}",
-                "type": "message", "role": "assistant", "stop_reason": stop, "stop_sequence": None, "usage": usage}  # fmt: skip
 
-    def said(self, answer: dict[str, Any], block: dict[str, Any], apart: bool) -> str:  # noqa: FBT001
-        """Write one block as a line of its own, and now and then what a hook or a running command says meanwhile."""
-        self.pause(number(300, 1_900, "block", len(self.lines)) / 1000)
-        request = f"req_011{digest('request', self.steps).hex()[:21]}"
-        uuid = self.line("assistant", message={**answer, "content": [block]}, requestId=request)
-        if block["type"] == "tool_use" and (apart or number(0, 5, "hook", uuid) == 0):
-            data = {"type": "hook_progress", "hookEvent": "PreToolUse", "hookName": f"PreToolUse:{block['name']}",
-                    "command": "callback"}  # fmt: skip
-            self.line("progress", data=data, toolUseID=block["id"], parentToolUseID=block["id"])
-        return uuid
-
-    def result(self, block: dict[str, Any], uuid: str) -> str:
-        """Run the tool of a call, write its result under the call's line, remember what it showed."""
-        output, failed = self.shop.use(block["name"], block["input"])
-        self.pause(number(40, 2_200, "tool", uuid) / 1000)
-        told: dict[str, Any] = {"tool_use_id": block["id"], "type": "tool_result", "content": output}
-        twin: Any = f"Error: {output}" if failed else {"type": "text"}
-        if block["name"] == "Bash" or failed:
-            told["is_error"] = failed
-        if block["name"] == "Bash" and not failed:
-            twin = {"stdout": output, "stderr": "", "interrupted": False, "isImage": False, "noOutputExpected": False}
-        self.parent = uuid
-        more = {"toolUseResult": twin} if len(output) < 2_000 else {}
-        self.line("user", message={"role": "user", "content": [told]}, **more, sourceToolAssistantUUID=uuid)
-        self.held += count(output) + 8
-        path = block["input"].get("file_path", "").removeprefix(HOME + "/")
-        if block["name"] == "Read" and path.endswith(".py"):
-            for name in outline(path, self.shop.text(path)):
-                if name.text in output and self.shown.get(name.name, name).path == path:
-                    self.shown[name.name] = name
-        self.seen |= {name: self.steps for name in self.shown if name in output}
-        return output
-
-    def recall(self, words: set[str], low: int = 20, high: int = 100) -> list[Name]:
-        """Return the names among ``words`` last shown between ``low`` and ``high`` steps ago, the oldest first."""
-        old = [name for name in sorted(words & self.seen.keys()) if low <= self.steps - self.seen[name] <= high]
-        return [self.shown[name] for name in sorted(old, key=self.seen.__getitem__)]
+def place(text: str) -> tuple[str, list[str]]:
+    """Return the statement that the list goes behind; or the list there is, to be replaced, with its names."""
+    anchor = '"""'
+    for node in ast.parse(text).body:
+        words = ast.get_source_segment(text, node) or ""
+        if isinstance(node, ast.Assign) and words.startswith("__all__"):
+            return words, list(ast.literal_eval(node.value))
+        if isinstance(node, ast.Import | ast.ImportFrom) and text.count(words) == 1:
+            anchor = words
+    return anchor, []

@@ -46,7 +46,8 @@ def trigger(draft: Draft) -> int:
     """Return the size in tokens at which this policy compacts; under the frame it can never be met."""
     settings, room = draft.settings, draft.room
     if settings.trigger_share:
-        return room.frame + room.share(settings.trigger_share)
+        cold = draft.world.cache == "cold"
+        return room.frame + room.share(settings.trigger_cold_share if cold else settings.trigger_share)
     reserve = min(settings.trigger_reserve, int(room.window * settings.reserve_share) or 0) if (
         settings.trigger_reserve == settings.reserve_max
     ) else settings.trigger_reserve
@@ -87,7 +88,8 @@ _MEASURES = {"request": _by_request, "usage": _by_usage, "usage+chars": _by_usag
 def _compacted(draft: Draft, keep: int) -> Draft | None:
     """Return the draft with everything before ``keep`` summarised; nothing when no summary would fit."""
     branch, settings, room = draft.branch, draft.settings, draft.room
-    cap = settings.summary_tokens or room.share(settings.summary_share)
+    share = max(settings.summary_floor, room.share(settings.summary_share))
+    cap = settings.summary_tokens or min(share, room.share(settings.summary_share_max))
     if settings.goal_share:
         tail = draft.scale * sum(shown_sizes(branch)[keep - branch.keep :])
         cap = min(cap, int(room.share(settings.goal_share) - tail - LEAST_SUMMARY * LEAST_SUMMARY * room.size))

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from holdfast.model.messages import Message
+from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Part, Text, ToolCall, ToolResult
 from holdfast.model.slots import Slot
 from holdfast.policy.ledger import Deed, command_lines, deed, deeds, file_lines
-from holdfast.policy.salience import Line, lines, message_refs, traces, weigh
+from holdfast.policy.salience import Line, lines, message_refs, text_refs, traces, weigh
 from holdfast.view.references import Reference, part_words
 from holdfast.view.text import clip, one_line
 from holdfast.view.tokens import count
@@ -65,8 +65,12 @@ def extract(head: Sequence[Slot], tail: Sequence[Slot], budget: int, shares: Sha
     shown = {ref for slot in tail for ref in message_refs(slot)}
     for text in fixed:
         shown |= {ref for line in lines(text) for ref in line.refs}
-    quotes, names = cover(head, shown, left - int(budget * shares.index), int(budget * shares.index))
-    return _render(len(messages), goal, constraints, commands, errors, decisions, quotes, names, files)
+    spare = int(budget * shares.index)
+    weights = _weights(head, shown)
+    quotes, covered = cover(head, weights, left - spare)
+    said = "\n".join([*fixed, *quotes])
+    handles = _fill(pointers(head, done, {r: w for r, w in weights.items() if r not in covered}, said), spare)
+    return _render(len(messages), goal, constraints, commands, errors, decisions, quotes, handles, files)
 
 
 def _render(
@@ -77,7 +81,7 @@ def _render(
     errors: list[str],
     decisions: list[str],
     quotes: list[str],
-    names: list[str],
+    handles: list[str],
     files: list[str],
 ) -> str:
     sections = [
@@ -88,8 +92,8 @@ def _render(
         "### In Progress\n(none)\n### Blocked\n" + _list(errors),
         "## Key Decisions\n" + _list(decisions),
         "## Next Steps\n(continue from the messages below)",
-        "## Critical Context\n" + _list(quotes, "") + (f"\nNames: {' '.join(names)}" if names else ""),
-        "## Relevant Files\n" + _list(files),
+        "## Critical Context\n" + _list(quotes, ""),
+        "## Relevant Files\n" + _list([*files, *handles]),
     ]
     return "\n".join(sections)
 
@@ -159,19 +163,16 @@ class Quote(Struct, frozen=True):
 
 
 def cover(
-    head: Sequence[Slot], shown: set[Reference], budget: int, names_budget: int
-) -> tuple[list[str], list[str]]:
-    """Return lines of ``head`` that cover the references most likely needed, in order, and names for the rest."""
-    weights = _weights(head, shown)
-    quotes = _quotes(head, weights)
-    chosen, covered = _greedy(quotes, weights, budget)
-    text = _by_source(head, sorted(chosen, key=lambda quote: quote.place))
-    return text, _names(weights, covered, names_budget)
+    head: Sequence[Slot], weights: dict[Reference, float], budget: int
+) -> tuple[list[str], set[Reference]]:
+    """Return lines of ``head`` that cover the heaviest references, in order, and the references they cover."""
+    chosen, covered = _greedy(_quotes(head, weights), weights, budget)
+    return _by_source(head, sorted(chosen, key=lambda quote: quote.place)), covered
 
 
 def _weights(head: Sequence[Slot], shown: set[Reference]) -> dict[Reference, float]:
     length = sum(slot.size for slot in head)
-    return {ref: weigh(trace, length) for ref, trace in traces(head).items() if ref not in shown}
+    return {ref: weigh(ref, trace, length) for ref, trace in traces(head).items() if ref not in shown}
 
 
 def _quotes(head: Sequence[Slot], weights: dict[Reference, float]) -> list[Quote]:
@@ -184,7 +185,7 @@ def _quotes(head: Sequence[Slot], weights: dict[Reference, float]) -> list[Quote
                 for line in lines(text):
                     number += 1
                     if any(ref in weights for ref in line.refs):
-                        newest[line.text] = Quote((index, place, number), line, len(line.text) // 3 + LINE_TOKENS)
+                        newest[line.text] = Quote((index, place, number), line, line.cost + LINE_TOKENS)
     return list(newest.values())
 
 
@@ -242,10 +243,45 @@ def _heading(part: Part, calls: dict[str, tuple[int, ToolCall]]) -> str:
 
 
 def _title(one: Deed) -> str:
-    return one_line(f"{one.tool} {one.what}", 80)
+    if one.verb in {"read", "edit"}:
+        return "/".join(one.what.split("/")[-2:])
+    return one_line(f"{one.tool} {one.what}", 48)
 
 
-def _names(weights: dict[Reference, float], covered: set[Reference], budget: int) -> list[str]:
-    """Return the keys of the heaviest references that no line covers."""
-    rest = sorted((ref for ref in weights if ref not in covered), key=lambda ref: (-weights[ref], ref))
-    return _fill(dict.fromkeys(ref[1] for ref in rest), budget)
+# -- pointers ----------------------------------------------------------------------------------------------------------
+
+REACH = 50_000
+"""Characters of a result that one pointer stands for: what a single recall shows at most."""
+
+
+def pointers(
+    head: Sequence[Slot], done: Sequence[Deed], weights: dict[Reference, float], said: str
+) -> Iterator[str]:
+    """Yield names of results worth reading again, best first: each covers references that nothing else does.
+
+    A result is named by its path where it has one, else by its call id. Those that ``said`` names already come for
+    nothing and are taken first.
+    """
+    left = dict(weights)
+    texts = {result.call_id: result_text(result)[:REACH] for slot in head for result in slot.message.results}
+    open_: list[tuple[Deed, list[Reference]]] = []
+    for one in done:
+        refs = [ref for ref in text_refs(texts.get(one.call_id, "")) if ref in left]
+        if _handle(one) in said:
+            for ref in refs:
+                left.pop(ref, None)
+        elif refs:
+            open_.append((one, refs))
+    while open_:
+        worth = [sum(left.get(ref, 0.0) for ref in refs) for _, refs in open_]
+        best = max(range(len(open_)), key=worth.__getitem__)
+        if worth[best] <= 0:
+            return
+        one, refs = open_.pop(best)
+        for ref in refs:
+            left.pop(ref, None)
+        yield one.what if one.verb in {"read", "edit"} else f"{one.call_id} {one_line(one.what, 30)}"
+
+
+def _handle(one: Deed) -> str:
+    return one.what if one.verb in {"read", "edit"} else one.call_id

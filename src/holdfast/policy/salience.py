@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -10,9 +10,13 @@ from msgspec import Struct
 
 from holdfast.model.slots import Slot
 from holdfast.view.references import Reference, background, of_piece, words
+from holdfast.view.tokens import count
 
-LONGEST_LINE = 240
-"""A longer line is cut into pieces of this many characters (no evidence window is wider)."""
+LONGEST_LINE = 120
+"""A longer line is cut into pieces of this many characters: enough words to tell what a name is about."""
+_NUMBERED = re.compile(r"^\s*\d+(?:→|\t|: ?)")
+_POINT = re.compile(r"^\s*(?:[-*•○●] |\d+[.)] |\[[ x]\])")
+"""A point of a list: plans, to-dos and requirements are written so."""
 
 
 class Line(Struct, frozen=True):
@@ -20,6 +24,10 @@ class Line(Struct, frozen=True):
 
     text: str
     refs: tuple[Reference, ...]
+    cost: int
+    """Estimator tokens."""
+    point: bool = False
+    """Whether it is, or belongs to, a point of a list."""
 
 
 class Trace(Struct):
@@ -30,6 +38,8 @@ class Trace(Struct):
     """In how many messages of the agent or the user it stood."""
     last: int = 0
     last_used: int = -1
+    point: bool = False
+    """Whether it stood in a point of a list."""
 
 
 @lru_cache(maxsize=1 << 14)
@@ -40,12 +50,13 @@ def lines(text: str) -> tuple[Line, ...]:
     for whole in text.split("\n"):
         if not whole or whole.isspace():
             continue
-        for line in _pieces(whole.strip()):
+        point = _POINT.match(whole) is not None
+        for line in _pieces(_NUMBERED.sub("", whole, count=1).strip()):
             if line in found:
                 continue
             refs = {ref: None for piece in line.split() for ref in of_piece(piece) if ref[1] not in known}
             if refs:
-                found[line] = Line(line, tuple(refs))
+                found[line] = Line(line, tuple(refs), count(line), point)
     return tuple(found.values())
 
 
@@ -79,18 +90,31 @@ def message_refs(slot: Slot) -> set[Reference]:
     return found
 
 
+@lru_cache(maxsize=1 << 14)
+def text_points(text: str) -> frozenset[Reference]:
+    """Return the references that stand in points of lists in ``text``."""
+    return frozenset(ref for line in lines(text) if line.point for ref in line.refs)
+
+
+def message_points(slot: Slot) -> frozenset[Reference]:
+    """Return the references that stand in points of lists in a message."""
+    return frozenset().union(*[text_points(text) for text in words(slot.message)])
+
+
 def traces(slots: Sequence[Slot]) -> dict[Reference, Trace]:
     """Return how each reference occurred in ``slots``."""
     found: dict[Reference, Trace] = {}
     position = 0
     for slot in slots:
         position += slot.size
+        points = message_points(slot)
         spoken = slot.message.role in {"assistant", "user"}
         for ref in message_refs(slot):
             trace = found.get(ref)
             if trace is None:
                 trace = found[ref] = Trace()
             trace.messages += 1
+            trace.point = trace.point or ref in points
             trace.last = position
             if spoken:
                 trace.used += 1
@@ -98,10 +122,23 @@ def traces(slots: Sequence[Slot]) -> dict[Reference, Trace]:
     return found
 
 
-def weigh(trace: Trace, length: int) -> float:
-    """Return how much a reference is worth keeping; ``length`` is the size of the head in tokens."""
-    if trace.messages == 1 and trace.used == 0:
-        base = 0.15
-    else:
-        base = math.log1p(trace.messages) + 2 * math.log1p(trace.used)
-    return base * (1 + trace.last / max(1, length))
+def weigh(ref: Reference, trace: Trace, length: int) -> float:
+    """Return how likely a reference is needed again, up to a factor; ``length`` is the size of the head in tokens.
+
+    Likelier the more often the agent used it, the more recently it stood anywhere and was used; numbers and hashes
+    are rarely used twice. The exponents are rounded from a logistic fit, the same for all sessions.
+    """
+    age = (length - trace.last) / 1000
+    idle = (length - trace.last_used) / 1000 if trace.used else UNUSED_AGE
+    often = (1 + trace.used) ** 1.2 * (ONCE if trace.messages == 1 and trace.used else 1.0)
+    planned = POINT if trace.point else 1.0
+    return _KINDS.get(ref[0], 1.0) * planned * often / ((1 + age) ** 0.5 * (1 + idle) ** 0.2)
+
+
+UNUSED_AGE = 50
+"""Thousands of tokens since the last use that a reference which was never used counts for."""
+ONCE = 0.4
+"""A reference that stood in one message only, in the agent's own, is often spent."""
+POINT = 2.0
+"""What stood in a list of points (a plan, a to-do, a requirement) is needed about twice as often."""
+_KINDS = {"number": 0.25, "hex": 0.05, "url": 0.8, "file": 1.4, "kebab": 1.3}

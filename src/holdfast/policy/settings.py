@@ -63,17 +63,18 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     )
     measure: Annotated[Literal["request", "usage+chars", "usage"], _origin("what the trigger looks at")] = "request"
     trigger_share: Annotated[float, _origin("[H] compact over F + this share of M; 0 = use trigger_reserve")] = 0.95
+    trigger_cold_share: Annotated[float, _origin("[H] the same where the cache is cold: the prefix is written anyway")] = 0.70
     trigger_reserve: Annotated[int, _origin("[P] or over window − this; see trigger_output")] = 0
     trigger_output: Annotated[int, _origin("[C][K] and less the model's output, at most this; 0 = not")] = 0
     trigger_inclusive: Annotated[bool, _origin("[C] compacts at the limit, the others above it")] = False
     margin: Annotated[float, _origin("[H] error of the estimate of what no usage covers yet")] = 0.08
-    goal_share: Annotated[float, _origin("[H] commit only if the request is then under F + this share of M")] = 0.75
+    goal_share: Annotated[float, _origin("[H] commit only if the request is then under F + this share of M")] = 0.85
     gain_share: Annotated[float, _origin("[H] and at least this share smaller")] = 0.10
     gain_tokens: Annotated[int, _origin("[H] and by this many tokens, or a tenth of M")] = 2_000
 
     # -- what to keep --------------------------------------------------------------------------------------------
     tail: Annotated[Literal["share", "tokens", "turns", "none"], _origin("how the kept tail is chosen")] = "share"
-    tail_share: Annotated[float, _origin("[H] tail of at most this share of M")] = 0.15
+    tail_share: Annotated[float, _origin("[H] tail of at most this share of M")] = 0.12
     tail_tokens: Annotated[int, _origin("[P] 20,000; [C] at most 8,000")] = 20_000
     tail_tokens_min: Annotated[int, _origin("[C] at least 2,000")] = 2_000
     tail_turns: Annotated[int, _origin("[C] last two turns")] = 2
@@ -81,7 +82,9 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
 
     # -- the summary ---------------------------------------------------------------------------------------------
     summary_tokens: Annotated[int, _origin("cap where a model writes it (measured: 1.0k to 4.2k); 0 = share")] = 0
-    summary_share: Annotated[float, _origin("[H] summary, ledger and extract together, of M")] = 0.45
+    summary_share: Annotated[float, _origin("[H] summary, ledger and extract together, of M")] = 0.30
+    summary_floor: Annotated[int, _origin("[H] at least this much, where the room is small")] = 10_000
+    summary_share_max: Annotated[float, _origin("[H] but never more than this share of M")] = 0.65
     summary_user_share: Annotated[float, _origin("[H] of the summary, for the user's words")] = 0.20
     summary_ledger_share: Annotated[float, _origin("[H] of the summary, for files and commands")] = 0.15
     summary_decision_share: Annotated[float, _origin("[H] of the summary, for decisions")] = 0.05

@@ -1,1 +1,54 @@
 """Effects, synchronous: where entries and blobs live."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from holdfast.store.base import SessionStore
+    from holdfast.store.database import Durability
+
+__all__ = ["open_store"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def open_store(
+    where: str | os.PathLike[str], *, durability: Durability = "process", readonly: bool = False
+) -> SessionStore:
+    """Return the store at ``where``: a path, ``sqlite:///path`` (four slashes = absolute) or ``:memory:``.
+
+    Nothing is created before the first write. ``durability="power"`` flushes the disk at each commit; ``readonly``
+    refuses every write. Another scheme is a ``ConfigError``.
+    """
+    place = os.fspath(where)
+    scheme = _SCHEME.match(place)
+    if scheme is not None:
+        place = _after(scheme, place)
+    if place == ":memory:":
+        from holdfast.store.memory import MemoryStore  # noqa: PLC0415 -- `import holdfast` loads no sqlite3
+
+        return MemoryStore()
+    if not place:
+        msg = "the store's path is empty; give a file's path, sqlite:///path or :memory:"
+        raise ConfigError(msg)
+    from holdfast.store.sqlite import SqliteStore  # noqa: PLC0415
+
+    return SqliteStore(Path(place).expanduser(), durability=durability, readonly=readonly)
+
+
+def _after(scheme: re.Match[str], place: str) -> str:
+    """Return the path in a URL of scheme ``sqlite``."""
+    name, rest = scheme[1].lower(), place[scheme.end() :]
+    if name != "sqlite":
+        msg = f"stores at {name}:// are not there yet; give a file's path, sqlite:///path or :memory:"
+        raise ConfigError(msg)
+    if rest and not rest.startswith("/"):
+        msg = f"{place!r} names a host; write sqlite:///path with three slashes (four for an absolute path)"
+        raise ConfigError(msg)
+    return rest[1:] or ":memory:"

@@ -39,9 +39,13 @@ _State: Any = msgspec.defstruct("_State", [(name, _HINTS[name]) for name in _CAR
 
 
 class Checkpoint(Struct, frozen=True):
-    """The fold before a compaction. ``head`` names the pinned entries, ``total`` sums the slots before ``keep``."""
+    """The fold before a compaction that keeps from slot ``keep`` on.
+
+    ``head`` names the pinned entries, ``total`` sums the slots before ``keep``.
+    """
 
     fold: int
+    keep: int
     head: tuple[str, ...]
     total: int
     law: tuple[tuple[str, tuple[Edit, ...]], ...]
@@ -101,7 +105,7 @@ class Gapped(Seq[T]):
 
     def _refuse(self) -> None:
         gap = self.gap
-        msg = f"slots {gap.start} to {gap.stop - 1} gave way to a compaction and are in the log only; open the whole path"
+        msg = f"slots {gap.start} to {gap.stop - 1} gave way to a compaction: they are in the log, open the whole path"
         raise LookupError(msg)
 
 
@@ -122,7 +126,7 @@ def checkpoint(branch: Branch, head: Iterable[str], compaction: Compaction) -> b
     law = ((id_, tuple(edit for edit in body.edits if edit.span.start >= keep)) for id_, body in branch.law)
     state = pack(_State(*(getattr(branch, name) for name in _CARRIED)))
     total = branch.sums[keep - 1] if keep else 0
-    return pack(Checkpoint(FOLD, tuple(head), total, tuple(one for one in law if one[1]), state))
+    return pack(Checkpoint(FOLD, keep, tuple(head), total, tuple(one for one in law if one[1]), state))
 
 
 def restored(saved: bytes | None) -> Checkpoint | None:
@@ -143,9 +147,9 @@ def resume(active: Active) -> Branch:
     if point is None:
         return Branch.build(active.rest)
     branch = Branch.build(active.head)
-    branch = _gapped(branch, active.keep, point.total, [_slot(entry) for entry in active.tail])
+    branch = _gapped(branch, point.keep, point.total, [_slot(entry) for entry in active.tail])
     state = unpack(point.state, _State)
-    branch = replace(branch, **{name: getattr(state, name) for name in _CARRIED}, keep=active.keep)
+    branch = replace(branch, **{name: getattr(state, name) for name in _CARRIED}, keep=point.keep)
     branch = replace(branch, edits=_edits(point), law=tuple((id_, Decision(edits)) for id_, edits in point.law))
     for entry in active.rest:
         branch = extend(branch, entry)
@@ -160,7 +164,8 @@ def _gapped(branch: Branch, keep: int, total: int, tail: Sequence[Slot]) -> Bran
         sums.append(sums[-1] + slot.size)
     blank = [b""] * (gone + len(tail))
     messages = [slot.message for slot in tail]
-    callers = {call.id: keep + i for i, said in reversed([*enumerate(messages)]) if said.role == "assistant" for call in said.calls}
+    said = [(keep + index, message) for index, message in enumerate(messages) if message.role == "assistant"]
+    callers = {call.id: index for index, message in reversed(said) for call in message.calls}
     return replace(
         branch,
         slots=Gapped(branch.slots.slice(), gone, tail),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -65,19 +65,20 @@ def _text(value: Struct) -> bytes:
 
 def _value(text: bytes, kind: type[V]) -> V:
     try:
-        return _decoder(kind).decode(text)
+        value: V = _decoder(cast("Any", kind)).decode(text)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
         return msgspec.convert(json.loads(text), kind)
+    return value
 
 
 @cache
-def _decoder(kind: type[V]) -> msgspec.json.Decoder[V]:
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 -- any type
     return msgspec.json.Decoder(kind)
 
 
-def _swapped(value: Any, path: str, swap: Callable[[str, Raw | None], Raw | None]) -> Any:
+def _swapped(value: Any, path: str, swap: Callable[[str, Raw | None], Raw | None]) -> Any:  # noqa: ANN401
     """Return ``value`` with each field that holds raw bytes, or nothing, put through ``swap``."""
     if isinstance(value, tuple):
         items = tuple([_swapped(item, f"{path}/{index}", swap) for index, item in enumerate(value)])

@@ -31,7 +31,7 @@ _KNOWN = {
     "openai-responses": "holdfast.formats.codex:decode_item",
     "pi": "holdfast.formats.pi:decode_message",
 }
-_KINDS: dict[str, type] = {kind.__struct_config__.tag: kind for kind in Body.__args__}  # type: ignore[attr-defined]
+_KINDS: dict[str, type] = {kind.__struct_config__.tag: kind for kind in Body.__args__}
 LATEST = 2**63 - 1
 """The largest time (and integer) a column holds."""
 
@@ -105,7 +105,7 @@ def _body(row: Row, known: Decoders) -> Body:
         return _from_wire(row, known)
     body: Body = join(row.body, row.raws, _KINDS[row.kind])
     slot = _slot(body)
-    if slot is None or isinstance(body, (Said, BranchSummary)) is False:
+    if slot is None:
         return body
     slot = replace(slot, size=row.size, digest=row.digest, raw=None if row.raw is None else Raw(row.raw))
     body = replace(body, slot=slot)
@@ -156,4 +156,4 @@ def _kind(body: Body) -> str:
 
 
 def _damaged(id_: str, seq: int, why: str) -> StoreCorrupt:
-    return StoreCorrupt(f"entry {id_} (number {seq}) is damaged: {why}; run `holdfast doctor`, or take it from a backup")
+    return StoreCorrupt(f"entry {id_} (number {seq}) is damaged: {why}; run `holdfast doctor` or use a backup")

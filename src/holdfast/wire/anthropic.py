@@ -179,7 +179,10 @@ def encode(message: Message, base: Raw | None = None) -> list[bytes]:
         return [bytes(message.parts[0].raw)] if message.parts[0].raw is not None else []
     role = "user" if message.role == "tool" else message.role
     old = None if base is None else read(_WIRE, base, "the base message").content
-    return [write(overlay(base, {"role": role, "content": _content(message.parts, old)}))]
+    content = _content(message.parts, old)
+    if message.parts and not content and not isinstance(content, str):
+        return []
+    return [write(overlay(base, {"role": role, "content": content}))]
 
 
 def _content(parts: Sequence[Part], old: str | list[Raw] | None) -> str | list[Raw]:

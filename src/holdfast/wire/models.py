@@ -29,6 +29,8 @@ class Traits(Struct, frozen=True):
     """``thinking.type`` may be ``adaptive``; nothing = not known."""
     disabled: bool | None = None
     """``thinking.type`` may be ``disabled``; nothing = not known."""
+    disabled_at_any_effort: bool = True
+    """``disabled`` goes with the efforts ``xhigh`` and ``max`` too."""
 
 
 _OLD = Traits(prefill=True, binds=False, images=100, manual=True, adaptive=False, disabled=True)
@@ -39,7 +41,7 @@ _TABLE: dict[str, Traits] = {
     "opus 4.6": Traits(binds=False, images=600, manual=True, adaptive=True, disabled=True),
     "opus 4.7": Traits(binds=False, images=600, manual=False, adaptive=True, disabled=True),
     "opus 4.8": Traits(system_inside=True, binds=False, images=600, manual=False, adaptive=True, disabled=True),
-    "opus 5.0": Traits(system_inside=True, binds=False, images=600, manual=False, adaptive=True, disabled=True),
+    "opus 5.0": Traits(False, True, False, 600, False, True, True, disabled_at_any_effort=False),
     "opus 5.5": Traits(images=600, manual=False, adaptive=True),
     "sonnet 4.6": Traits(binds=False, images=600, manual=True, adaptive=True, disabled=True),
     "sonnet 5.0": Traits(binds=False, images=600, manual=False, adaptive=True, disabled=True),

@@ -1,0 +1,322 @@
+"""Codex rollouts (``~/.codex/sessions/**/rollout-*.jsonl``) as a tree of entries.
+
+What the model said without a break is one answer; the usage that is reported next is its own. ``compacted`` lines
+become compactions; a rollback of turns starts a branch. Older files hold bare items behind a bare header; they are
+read too. Items that the summariser made are no part of the conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw, Struct
+
+from holdfast.errors import FormatError
+from holdfast.formats.base import ABORTED, Recording
+from holdfast.formats.codex_items import API, ITEM, Item, decode_item, grouped, is_answer, message_of
+from holdfast.formats.lines import UNREADABLE, Row, Shape, millis, rows
+from holdfast.formats.log import Call, Log, origin_of, short, slot_of
+from holdfast.model.entries import Compaction, Frame, Note, Said, Usage
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text
+from holdfast.view.tokens import count, measure
+
+__all__ = ["API", "FORMAT", "NOTE", "decode_item", "read"]
+
+FORMAT = "codex"
+NOTE = "codex:"
+"""How the reason of a note begins that keeps a line of a rollout."""
+_PASSED = frozenset({"ghost_snapshot", "compaction_trigger"})
+"""Items that are no part of the conversation."""
+_INJECTED = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md instructions")
+"""How user messages begin that Codex writes itself; they are no turn of the user's."""
+
+
+class Line(Struct):
+    """The fields of a line, a bare header included; any may be missing."""
+
+    timestamp: str | None = None
+    type: str = ""
+    payload: Raw = Raw()
+    metadata: Raw = Raw()
+    record_type: str = ""
+    id: str | None = None
+    instructions: str | None = None
+
+
+class _Mark(Struct):
+    compaction_output: bool = False
+
+
+class _Base(Struct):
+    text: str = ""
+
+
+class _Meta(Struct):
+    id: str | None = None
+    session_id: str | None = None
+    cwd: str = ""
+    instructions: str | None = None
+    base_instructions: Raw = Raw()
+
+
+class _Tokens(Struct):
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class _Info(Struct):
+    last_token_usage: Raw = Raw()
+    total_token_usage: Raw = Raw()
+
+
+class _Event(Struct):
+    type: str = ""
+    info: Raw = Raw()
+    usage: Raw = Raw()
+    thread_token_usage: Raw = Raw()
+    num_turns: int = 0
+    model: str = ""
+
+
+class _Compacted(Struct):
+    message: str = ""
+    replacement_history: list[Raw] = []
+
+
+LINE = Shape(Line)
+_MARK, _BASE, _META, _TOKENS = Shape(_Mark), Shape(_Base), Shape(_Meta), Shape(_Tokens)
+_INFO, _EVENT, _COMPACTED = Shape(_Info), Shape(_Event), Shape(_Compacted)
+
+
+class _Move:
+    """What one or several lines add to the conversation: words, a compaction, or a rollback."""
+
+    __slots__ = ("items", "kind", "model", "rows", "stop", "told", "usage")
+
+    def __init__(self, kind: str, row: Row[Line], model: str = "") -> None:
+        self.kind = kind
+        self.rows = [row]
+        self.items: list[tuple[Item, Raw]] = []
+        self.model = model
+        self.usage: Usage | None = None
+        self.told = 0
+        """The line that told the usage."""
+        self.stop = ""
+
+
+class _File:
+    """What the lines of one file say, in order."""
+
+    def __init__(self, data: bytes) -> None:
+        self.log = Log()
+        self.header: Row[Line] | None = None
+        self.meta = _Meta()
+        self.model = ""
+        self.moves: list[_Move] = []
+        self.damaged: list[tuple[int, Row[Line], str]] = []
+        self._open: _Move | None = None
+        """The answer that the next item may belong to."""
+        self._summarising = False
+        self._total = b""
+        for row in rows(data, LINE):
+            self._take(row)
+
+    def _take(self, row: Row[Line]) -> None:
+        line = row.value
+        if line is None:
+            self.damaged.append((len(self.moves), row, row.fault))
+            return
+        if row.fault:
+            self.log.problem(row.number, row.fault)
+        if line.type == "response_item" or (line.type and not line.payload):
+            self._item(row, line, line.payload or Raw(row.clean))
+        elif line.type == "compacted":
+            self._open, self._summarising = None, False
+            self.moves.append(_Move("compacted", row))
+        elif line.type == "session_meta" or (not line.type and line.id is not None):
+            self._meta(row, line)
+        else:
+            self._event(row, line)
+
+    def _meta(self, row: Row[Line], line: Line) -> None:
+        if self.header is not None:
+            self.log.skipped["session_meta (again)"] += 1
+            return
+        self.header = row
+        self.meta = _META.of(line.payload or Raw(row.clean))
+
+    def _event(self, row: Row[Line], line: Line) -> None:
+        event = _EVENT.of(line.payload)
+        kind = line.type or line.record_type or "line without a type"
+        self.log.skipped[f"{kind}:{event.type}" if kind == "event_msg" else kind] += 1
+        if kind == "token_usage_record":
+            self._usage(row, event.usage, event.thread_token_usage)
+        elif event.type == "token_count":
+            info = _INFO.of(event.info)
+            self._usage(row, info.last_token_usage, info.total_token_usage)
+        elif event.type == "turn_aborted" and self._open is not None:
+            self._open.stop, self._open = ABORTED, None
+        elif event.type == "thread_rolled_back":
+            self._open = None
+            self.moves.append(_Move("rollback", row))
+        elif event.type in ("task_started", "task_complete", "user_message") or kind == "turn_context":
+            self._open = None
+            self.model = event.model or self.model
+
+    def _usage(self, row: Row[Line], last: Raw, total: Raw) -> None:
+        """Give the usage to the newest answer, if it has none and this is not the summariser's or a repetition."""
+        tokens = _TOKENS.of(last)
+        if bytes(total) == self._total or self._summarising or tokens.input_tokens <= 0:
+            return
+        self._total, self._open = bytes(total), None
+        answer = next((move for move in reversed(self.moves) if move.kind == "answer"), None)
+        if answer is not None and answer.usage is None:
+            cached, written = tokens.cached_input_tokens, tokens.cache_write_input_tokens
+            answer.usage = Usage(tokens.input_tokens, tokens.output_tokens, cached, written)
+            answer.told = row.number
+
+    def _item(self, row: Row[Line], line: Line, payload: Raw) -> None:
+        try:
+            item = ITEM.fit(payload)
+            message_of([(item, payload)])
+        except (FormatError, *UNREADABLE) as error:
+            self.log.skipped["response_item (unreadable)"] += 1
+            self.damaged.append((len(self.moves), row, f"the item is kept as a note: {error}"))
+            return
+        if item.type in _PASSED:
+            self.log.skipped[item.type] += 1
+        elif is_answer(item) and _MARK.of(line.metadata).compaction_output:
+            self.log.skipped["item of the summariser"] += 1
+            self._open, self._summarising = None, True
+        elif is_answer(item) and self._open is not None:
+            self._open.rows.append(row)
+            self._open.items.append((item, payload))
+        else:
+            move = _Move("answer" if is_answer(item) else "said", row, self.model)
+            move.items.append((item, payload))
+            self.moves.append(move)
+            self._open = move if move.kind == "answer" else None
+
+
+class _Way:
+    """The path from the root to where the conversation stands."""
+
+    def __init__(self, head: str | None) -> None:
+        self.head = head
+        self.spots: list[tuple[str, bytes, bool]] = []
+        """For each step: the entry to go on from, the digest of its slot (or none), whether the user begins a turn."""
+
+    @property
+    def tip(self) -> str | None:
+        return self.spots[-1][0] if self.spots else self.head
+
+    def back(self, turns: int) -> None:
+        """Take ``turns`` turns of the user away."""
+        while turns > 0 and self.spots:
+            turns -= self.spots.pop()[2]
+
+
+def read(data: bytes) -> Recording:
+    """Return the recording in ``data``."""
+    file = _File(data)
+    way = _Way(_header(file))
+    tails: list[str | None] = []
+    for move in file.moves:
+        _emit(file.log, way, move)
+        tails.append(way.tip)
+    for place, row, reason in file.damaged:
+        file.log.damage(row.number, row.raw, reason, tails[place - 1] if place else way.head)
+    answers = [move.model for move in file.moves if move.kind == "answer" and move.model]
+    return file.log.finish(
+        Recording(
+            format=FORMAT,
+            session=file.meta.id or file.meta.session_id or "",
+            cwd=file.meta.cwd,
+            model=answers[-1] if answers else file.model,
+            api=API,
+            leaf=way.tip,
+        )
+    )
+
+
+def _header(file: _File) -> str | None:
+    """Append the header as a note and its instructions as a frame; return the id of the last."""
+    row = file.header
+    if row is None:
+        file.log.problem(1, "the file does not begin with its session_meta; its items are read without")
+        return None
+    line = row.value or Line()
+    at = millis(line.timestamp)
+    head = file.log.add(file.meta.id or "session", None, Note(f"{NOTE}session_meta", row.raw), at, row.number)
+    text = _BASE.of(file.meta.base_instructions).text or file.meta.instructions or ""
+    if text:
+        head = file.log.add(f"{head}+frame", head, Frame(short(text), count(text)), at, row.number)
+    return head
+
+
+def _emit(log: Log, way: _Way, move: _Move) -> None:
+    """Append the entries of one move and go on from there."""
+    row = move.rows[0]
+    at, first, last = millis((row.value or Line()).timestamp), row.number, move.rows[-1].number
+    if move.kind == "rollback":
+        log.add(f"line-{first}", way.tip, Note(f"{NOTE}thread_rolled_back", row.raw), at, first)
+        way.back(_EVENT.of((row.value or Line()).payload).num_turns)
+        return
+    if move.kind == "compacted":
+        way.spots.append((_compacted(log, way, row, at), b"", False))
+        return
+    raws = [bytes(raw) for _, raw in move.items]
+    message = message_of(move.items, move.model)
+    said = Said(slot_of(message, API, origin_of(raws)), origin_of([row.raw for row in move.rows]))
+    name = move.items[-1][0].id or f"line-{last}"
+    if move.kind == "answer":
+        call = Call(move.model, move.usage or Usage(), move.stop, move.told)
+        tail = log.answer(name, way.tip, said, call, at, first, last)
+    else:
+        tail = log.add(name, way.tip, said, at, first, last)
+    way.spots.append((tail, said.slot.digest, message.role == "user" and not message.text.startswith(_INJECTED)))
+
+
+def _compacted(log: Log, way: _Way, row: Row[Line], at: int | None) -> str:
+    """Append a recorded compaction: its line as a note, then the entry; return the entry's id."""
+    found = _COMPACTED.of((row.value or Line()).payload)
+    parent = log.add(f"line-{row.number}+line", way.tip, Note(f"{NOTE}compacted", row.raw), at, row.number)
+    new = _messages(found.replacement_history)
+    held = [digest for _, digest, _ in way.spots if digest]
+    kept = _tail([measure(message).digest for message in new], held)
+    words = [message.text for message in new[: len(new) - kept] if message.role == "user"]
+    if found.message and found.message not in words:
+        words.append(found.message)
+    summary = Message("user", tuple([Text(text) for text in words if text]))
+    body = Compaction(
+        keep=log.depth[parent] - kept,
+        summary=summary,
+        size=measure(summary).size,
+        native=None if found.message else _native(found.replacement_history),
+    )
+    return log.add(f"line-{row.number}", parent, body, at, row.number)
+
+
+def _messages(items: Sequence[Raw]) -> list[Message]:
+    try:
+        return grouped(items)
+    except (FormatError, *UNREADABLE):
+        return []
+
+
+def _tail(new: Sequence[bytes], held: Sequence[bytes]) -> int:
+    """Return how many messages at the end of both lists are the same."""
+    same = 0
+    while same < min(len(new), len(held)) and new[-1 - same] == held[-1 - same]:
+        same += 1
+    return same
+
+
+def _native(items: list[Raw]) -> Raw:
+    return Raw(msgspec.json.encode({"api": API, "model": "", "items": items}))
+
+

@@ -1,0 +1,176 @@
+"""JSON lines, one by one: what decodes, what had to be mended, what is damaged. Nothing is raised, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar, get_type_hints
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from holdfast.wire.splice import write
+
+T = TypeVar("T", bound=Struct)
+
+BOM = b"\xef\xbb\xbf"
+_FIELDS = Decoder(dict[str, Raw])
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises when the bytes are not what they should be."""
+
+
+class Shape(Generic[T]):
+    """A struct to decode lines into. A field of another type than expected counts as absent, the others stand."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
+        self.decode = Decoder(kind).decode
+
+    def fit(self, raw: bytes | Raw) -> T:
+        """Return ``raw`` decoded; raises what msgspec raises when it is no JSON object."""
+        try:
+            return self.decode(raw)
+        except msgspec.ValidationError:
+            return self._pieces(_FIELDS.decode(raw))
+
+    def of(self, raw: bytes | Raw) -> T:
+        """Return ``raw`` decoded, or a struct of defaults when it is no JSON object."""
+        try:
+            return self.fit(raw)
+        except UNREADABLE:
+            return self.kind()
+
+    def _pieces(self, found: dict[str, Raw]) -> T:
+        types = get_type_hints(self.kind)
+        values = {}
+        for field in msgspec.structs.fields(self.kind):
+            value = found.get(field.encode_name)
+            if value is not None:
+                try:
+                    values[field.name] = msgspec.json.decode(value, type=types[field.name])
+                except UNREADABLE:
+                    continue
+        return self.kind(**values)
+
+
+class Row(Struct, Generic[T], frozen=True):
+    """One line. ``value`` is nothing when the line is damaged; ``fault`` says what is wrong with it."""
+
+    number: int
+    """Counted from 1."""
+    raw: bytes
+    """The line as it stands in the file."""
+    clean: bytes
+    """The same as JSON that every decoder takes: the line itself, or with lone surrogates replaced."""
+    value: T | None
+    fault: str = ""
+
+
+def split(data: bytes) -> Iterator[tuple[int, bytes]]:
+    r"""Yield the lines that are not blank with their numbers. Only ``\n`` ends a line; a ``\r`` before it goes."""
+    for number, line in enumerate(data.removeprefix(BOM).split(b"\n"), 1):
+        bare = line[:-1] if line.endswith(b"\r") else line
+        if bare and not bare.isspace():
+            yield number, bare
+
+
+def rows(data: bytes, shape: Shape[T]) -> Iterator[Row[T]]:
+    """Yield every line of ``data`` decoded into ``shape``, damaged ones with the reason."""
+    strange = not _is_utf8(data)
+    torn = 0 if data.endswith(b"\n") else data.count(b"\n") + 1
+    for number, line in split(data):
+        try:
+            if strange:
+                line.decode()
+            yield Row(number, line, line, shape.fit(line))
+        except UNREADABLE as error:
+            yield _mended(number, line, shape, error, last=number == torn)
+
+
+def whole(data: bytes, shape: Shape[T]) -> Row[T]:
+    """Return ``data`` as one row, however many lines it has."""
+    try:
+        if not _is_utf8(data):
+            data.decode()
+        return Row(1, data, data, shape.fit(data))
+    except UNREADABLE as error:
+        return _mended(1, data, shape, error, last=False)
+
+
+def _mended(number: int, line: bytes, shape: Shape[T], error: Exception, *, last: bool) -> Row[T]:
+    """Return a line that msgspec refused: read by the standard library if that can, else as damaged."""
+    try:
+        clean = write(json.loads(line))
+        value = shape.fit(clean)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        return Row(number, line, line, None, _reason(line, error, last=last))
+    why = "holds escapes that are no characters (half a surrogate pair, or a number that is none)"
+    return Row(number, line, clean, value, f"the line {why}; they were read as U+FFFD or null")
+
+
+def _reason(line: bytes, error: Exception, *, last: bool) -> str:
+    if isinstance(error, RecursionError):
+        return "the line is nested too deeply to be read; it is kept as a note"
+    if isinstance(error, UnicodeDecodeError):
+        return f"the line is not UTF-8 (byte {error.start}); it is kept as a note"
+    if isinstance(error, msgspec.ValidationError):
+        return f"the line is no JSON object: {error}; it is kept as a note"
+    where = f"the last line is cut off after {len(line):,} bytes" if last else f"the line is not JSON ({error})"
+    return f"{where}; it is kept as a note"
+
+
+def _is_utf8(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def fields(raw: bytes | Raw) -> dict[str, Raw]:
+    """Return the fields of a JSON object in their order; nothing for other JSON."""
+    try:
+        return _FIELDS.decode(raw)
+    except UNREADABLE:
+        return {}
+
+
+def edited(line: bytes, new: dict[str, Any]) -> bytes:
+    """Return a JSON object with the fields of ``new`` set, in their old places, or ``line`` itself if they are so."""
+    old = fields(line)
+    if not old or all(key in old and _same(old[key], value) for key, value in new.items()):
+        return line
+    return write(old | new)
+
+
+def _same(raw: Raw, value: object) -> bool:
+    try:
+        return bool(msgspec.json.decode(raw) == value)
+    except UNREADABLE:
+        return False
+
+
+def millis(text: str | float | None) -> int | None:
+    """Return an ISO 8601 time (UTC where it names no zone), or a number of ms, as ms since 1970."""
+    if isinstance(text, int | float):
+        return int(text) if abs(text) < 2**53 else None
+    try:
+        moment = datetime.fromisoformat(text or "")
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return (moment - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
+        return None
+
+
+def iso(at: int | None) -> str:
+    """Return ms since 1970 as ISO 8601 with milliseconds and a Z; without a time, or outside the calendar, 1970."""
+    try:
+        moment = _EPOCH + timedelta(milliseconds=at or 0)
+    except OverflowError:
+        moment = _EPOCH
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

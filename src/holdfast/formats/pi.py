@@ -1,0 +1,265 @@
+"""pi and OpenClaw sessions (``*.jsonl``, versions 1 to 3) as a tree of entries.
+
+Lines that change a setting are notes on the way, so the tree is the file's own. Version 1 has no ids: its lines follow
+each other and get their line numbers as ids. As in pi, a parent that is not in the file ends the way up; only where a
+damaged line stands right before is the line before that taken. Versions before 3 call a role ``hookMessage``.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw, Struct
+
+from holdfast.errors import FormatError
+from holdfast.formats.base import Recording
+from holdfast.formats.lines import UNREADABLE, Row, Shape, millis, rows
+from holdfast.formats.log import Call, Log, ordered, origin_of, slot_of
+from holdfast.formats.pi_messages import (
+    API,
+    APIS,
+    MESSAGE,
+    PiMessage,
+    content_parts,
+    decode_message,
+    message_of,
+    usage_of,
+)
+from holdfast.model.entries import BranchSummary, Compaction, Label, Note, Said, Usage
+from holdfast.model.messages import Message
+
+__all__ = ["API", "FORMAT", "NOTE", "decode_message", "read"]
+
+FORMAT = "pi"
+NOTE = "pi:"
+"""How the reason of a note begins that keeps a line of a pi session."""
+
+
+class Line(Struct, rename="camel"):
+    """The fields of a line, header included; any may be missing."""
+
+    type: str = ""
+    id: str | None = None
+    parent_id: str | None = None
+    timestamp: str | float | None = None
+    version: int | None = None
+    cwd: str = ""
+    name: str = ""
+    message: Raw = Raw()
+    model_id: str = ""
+    summary: str = ""
+    first_kept_entry_id: str | None = None
+    first_kept_entry_index: int | None = None
+    tokens_before: int = 0
+    from_id: str = ""
+    content: Raw = Raw(b"[]")
+    target_id: str = ""
+    label: str | None = None
+
+
+LINE = Shape(Line)
+
+
+class _Record:
+    """A line behind the header, and where its entries are once they are there."""
+
+    __slots__ = ("before", "line", "row", "said", "tail", "torn")
+
+    def __init__(self, row: Row[Line], line: Line, *, torn: bool) -> None:
+        self.row = row
+        self.line = line
+        self.torn = torn
+        """Whether a damaged line stands right before this one."""
+        self.said = ""
+        """Id of the entry that is this line."""
+        self.tail: str | None = None
+        """Id of its last entry."""
+        self.before = 0
+        """Slots on the way to it, without its own."""
+
+
+class _File:
+    """What the lines of one file say, before the tree is made."""
+
+    def __init__(self, data: bytes) -> None:
+        self.log = Log()
+        self.header: Row[Line] | None = None
+        self.records: list[_Record] = []
+        self.damaged: list[tuple[int, Row[Line], str]] = []
+        self.place: dict[str, int] = {}
+        self.api = self.model = self.title = ""
+        torn = False
+        for row in rows(data, LINE):
+            torn = self._take(row, torn=torn)
+
+    def _take(self, row: Row[Line], *, torn: bool) -> bool:
+        """Take one line; return whether it was damaged."""
+        line = row.value
+        if line is None:
+            self.damaged.append((len(self.records), row, row.fault))
+            return True
+        if row.fault:
+            self.log.problem(row.number, row.fault)
+        if line.type == "session" and self.header is None and not self.records:
+            self.header = row
+        elif self._is_new(row, line):
+            self.records.append(_Record(row, line, torn=torn))
+        return False
+
+    def _is_new(self, row: Row[Line], line: Line) -> bool:
+        if line.id is None:
+            return True
+        place = self.place.setdefault(line.id, len(self.records))
+        if place == len(self.records):
+            return True
+        first = self.records[place].row
+        if first.raw == row.raw:
+            self.log.skipped["copy of an earlier line"] += 1
+            return False
+        self.log.problem(row.number, f"id {line.id} is used again, first on line {first.number}; both are kept")
+        return True
+
+
+def read(data: bytes) -> Recording:
+    """Return the recording in ``data``."""
+    file = _File(data)
+    head = _header(file)
+    links = [_link(file, index) for index in range(len(file.records))]
+    order, cut = ordered(links)
+    for index in cut:
+        file.log.problem(file.records[index].row.number, "its parents form a circle; it starts a branch of its own")
+    for index in order:
+        record = file.records[index]
+        parent = file.records[links[index]].tail if links[index] >= 0 else head
+        record.before = file.log.depth[parent]
+        record.said = record.tail = _emit(file, record, links, index, parent)
+    _keep_damaged(file, head)
+    line = file.header.value if file.header is not None and file.header.value is not None else Line()
+    return file.log.finish(
+        Recording(
+            format=FORMAT,
+            session=line.id or "",
+            cwd=line.cwd,
+            title=file.title,
+            model=file.model,
+            api=file.api,
+            leaf=file.records[-1].tail if file.records else head,
+        )
+    )
+
+
+def _header(file: _File) -> str | None:
+    """Append the header as a note, the root of all; return its id."""
+    if file.header is None or file.header.value is None:
+        file.log.problem(1, "the file does not begin with a session header; its messages are read without")
+        return None
+    row, line = file.header, file.header.value
+    if line is None:
+        return None
+    return file.log.add(line.id or "session", None, Note(f"{NOTE}session", row.raw), millis(line.timestamp), row.number)
+
+
+def _link(file: _File, index: int) -> int:
+    """Return the record that record ``index`` hangs on; -1 for none."""
+    record = file.records[index]
+    line = record.line
+    if line.id is None:
+        return index - 1
+    if line.parent_id is None:
+        return -1
+    place = file.place.get(line.parent_id)
+    if place is None:
+        instead = "the line before the damaged one is taken instead" if record.torn else "it starts a branch of its own"
+        file.log.problem(record.row.number, f"the parent {line.parent_id} is not in the file; {instead}")
+        return index - 1 if record.torn else -1
+    return place
+
+
+def _emit(file: _File, record: _Record, links: list[int], index: int, parent: str | None) -> str:
+    """Append the entries of one line behind ``parent``; return the id of the last."""
+    row, line, log = record.row, record.line, file.log
+    name, at, number = line.id or f"{row.number:08x}", millis(line.timestamp), row.number
+    if line.type == "message":
+        return _emit_message(file, record, name, parent)
+    if line.type == "label":
+        target = file.place.get(line.target_id)
+        known = file.records[target].said if target is not None else ""
+        return log.add(name, parent, Label(known or line.target_id, line.label or ""), at, number)
+    if line.type == "custom_message":
+        said = _custom(file, record)
+        return log.add(name, parent, said, at, number)
+    if line.type in ("compaction", "branch_summary"):
+        parent = log.add(f"{name}+line", parent, Note(f"{NOTE}{line.type}", row.raw), at, number)
+        slot = slot_of(Message.of("user", line.summary), "", None)
+        if line.type == "branch_summary":
+            return log.add(name, parent, BranchSummary(slot, line.from_id), at, number)
+        keep = _keep(file, links, index, log.depth[parent])
+        body = Compaction(keep=keep, summary=slot.message, size=slot.size, before=line.tokens_before)
+        return log.add(name, parent, body, at, number)
+    return _emit_setting(file, record, name, parent)
+
+
+def _emit_setting(file: _File, record: _Record, name: str, parent: str | None) -> str:
+    line = record.line
+    kind = line.type or "line without a type"
+    file.log.skipped[kind] += 1
+    if kind == "session_info":
+        file.title = line.name
+    elif kind == "model_change":
+        file.model = line.model_id
+    note = Note(f"{NOTE}{kind}", record.row.raw)
+    return file.log.add(name, parent, note, millis(line.timestamp), record.row.number)
+
+
+def _custom(file: _File, record: _Record) -> Said | Note:
+    try:
+        message = Message("user", content_parts(record.line.content))
+    except UNREADABLE as error:
+        file.log.problem(record.row.number, f"the content is kept as a note: {error}")
+        return Note(f"{NOTE}custom_message", record.row.raw)
+    return Said(slot_of(message, API, None), origin_of([record.row.raw]))
+
+
+def _emit_message(file: _File, record: _Record, name: str, parent: str | None) -> str:
+    row, line, log = record.row, record.line, file.log
+    at = millis(line.timestamp)
+    try:
+        found = MESSAGE.fit(line.message)
+        message = message_of(found)
+    except (FormatError, *UNREADABLE) as error:
+        log.skipped["message (unreadable)"] += 1
+        log.problem(row.number, f"the message is kept as a note: {error}")
+        return log.add(name, parent, Note(f"{NOTE}message", row.raw), at, row.number)
+    at = millis(found.timestamp) if at is None else at
+    if found.exclude_from_context:
+        log.skipped[f"{found.role} (not in the context)"] += 1
+        return log.add(name, parent, Note(f"{NOTE}message", row.raw), at, row.number)
+    said = Said(slot_of(message, API, line.message), origin_of([row.raw]))
+    if found.role != "assistant":
+        return log.add(name, parent, said, at, row.number)
+    file.api, file.model = APIS.get(found.api, found.api) or file.api, found.model or file.model
+    return log.answer(name, parent, said, _call(found, row.number), at, row.number)
+
+
+def _call(found: PiMessage, number: int) -> Call:
+    usage = usage_of(found)
+    return Call(found.model, usage or Usage(), found.stop_reason, number if usage is not None else 0)
+
+
+def _keep(file: _File, links: list[int], index: int, count: int) -> int:
+    """Return the index of the first slot a compaction kept; ``count``, nothing, if that line is not on the way."""
+    line = file.records[index].line
+    first = file.place.get(line.first_kept_entry_id or "", -1)
+    if line.first_kept_entry_id is None and line.first_kept_entry_index is not None:
+        first = line.first_kept_entry_index - (file.header is not None)
+    above = links[index]
+    while above >= 0:
+        if above == first:
+            return file.records[above].before
+        above = links[above]
+    return count
+
+
+def _keep_damaged(file: _File, head: str | None) -> None:
+    """Keep the lines that could not be read, each behind the last good one before it."""
+    for place, row, reason in file.damaged:
+        before = file.records[place - 1].tail if place else head
+        file.log.damage(row.number, row.raw, reason, before)

@@ -1,0 +1,172 @@
+"""Which tool wrote these bytes? Decided by what they say, never by a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+
+from msgspec import Raw, Struct
+
+from holdfast.errors import FormatError, Unrecognised
+from holdfast.formats import bodies, claude_code, codex, pi
+from holdfast.formats.base import Recording
+from holdfast.formats.lines import BOM, Shape, fields, rows, whole
+from holdfast.formats.lines import split as split_lines
+
+UNDERSTOOD = "Claude Code, Codex and pi sessions (JSONL), and request bodies of the Messages API and of Chat Completions"
+LOOKED_AT = 1_024
+"""Bytes at the start of a file that tell text from binary; a NUL byte is in no text."""
+_LATER = "is not supported yet"
+
+
+class _Probe(Struct):
+    """The values that tell formats apart."""
+
+    type: str = ""
+    subtype: str = ""
+
+
+_PROBE = Shape(_Probe)
+
+READERS: Mapping[str, Callable[[bytes], Recording]] = {
+    "claude-code": claude_code.read,
+    "codex": codex.read,
+    "pi": pi.read,
+    "body": bodies.read,
+}
+
+
+def read(data: bytes, name: str = "") -> Recording:
+    """Return the recording in ``data``, recognised by its content.
+
+    ``name`` is only for messages. Raises ``FormatError`` when the bytes are empty, binary or broken throughout, and
+    ``Unrecognised`` when they are no session that Holdfast understands. Damaged lines do not raise: see ``problems``.
+    """
+    try:
+        _refuse_binary(data)
+        return READERS[recognise(data)](data)
+    except FormatError as error:
+        raise type(error)(f"{name}: {error}" if name else str(error)) from None
+
+
+def _refuse_binary(data: bytes) -> None:
+    start = data[:LOOKED_AT]
+    if not data.removeprefix(BOM).strip():
+        raise FormatError(f"the file is empty ({len(data):,} bytes); give a recorded session: {UNDERSTOOD}")
+    if start.startswith(b"SQLite format 3\x00"):
+        raise Unrecognised(f"this is an SQLite database, as opencode keeps its sessions in; it {_LATER}. {_known()}")
+    if b"\x00" in start:
+        raise FormatError(f"this is a binary file (a NUL byte at {start.index(0)}), no session. {_known()}")
+    try:
+        start.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(start) - 4:
+            raise FormatError(f"this is no UTF-8 text (byte {error.start} is none). {_known()}") from None
+
+
+def _known() -> str:
+    return f"Understood are {UNDERSTOOD}"
+
+
+def recognise(data: bytes) -> str:
+    """Return the reader for ``data``: ``claude-code``, ``codex``, ``pi`` or ``body``; else raise ``Unrecognised``."""
+    seen: dict[str, Raw] = {}
+    broken = 0
+    for _, line in split_lines(data):
+        found = fields(line)
+        kind = _kind(line, found)
+        if kind is not None:
+            return kind
+        seen, broken = seen or found, broken + (not found)
+    return _whole(data, seen, broken)
+
+
+def _whole(data: bytes, seen: dict[str, Raw], broken: int) -> str:
+    """Return the reader for a file that is one JSON value over several lines; else raise."""
+    text = data.removeprefix(BOM).strip()
+    if text.startswith(b"["):
+        text = b'{"messages":' + text + b"}"
+    row = whole(text, _PROBE)
+    found = fields(row.clean) if row.value is not None else {}
+    kind = _kind(row.clean, found) if found else _mended_kind(data)
+    if kind is not None:
+        return kind
+    keys = sorted(found or seen)
+    if not keys:
+        raise Unrecognised(f"no line of the file is a JSON object ({broken:,} are something else). {_known()}")
+    shown = ", ".join(keys[:8]) + (", …" if len(keys) > 8 else "")
+    raise Unrecognised(f"this JSON, with the keys {shown}, is no session that is known. {_known()}")
+
+
+def _mended_kind(data: bytes) -> str | None:
+    """Return the reader for a file whose only good lines are ones that had to be mended."""
+    for row in rows(data, _PROBE):
+        if row.value is not None and (kind := _kind(row.clean, fields(row.clean))) is not None:
+            return kind
+    return None
+
+
+def _kind(line: bytes, found: dict[str, Raw]) -> str | None:
+    """Return the reader for a file with this line, if it tells; raises for formats known by name only."""
+    if not found:
+        return None
+    _refuse_known(found)
+    type_ = _PROBE.of(line).type
+    if _is_codex(found, type_):
+        return "codex"
+    if "messages" in found or "request" in found or ("body" in found and "method" in found):
+        return "body"
+    if type_ in _CLAUDE_TYPES and (found.keys() & _CLAUDE_KEYS):
+        return "claude-code"
+    if type_ == "session" and "id" in found:
+        return "pi"
+    if type_ in _PI_TYPES and "timestamp" in found:
+        return "pi"
+    return "claude-code" if "parentUuid" in found and "uuid" in found else None
+
+
+_CLAUDE_TYPES = frozenset(
+    {"user", "assistant", "system", "progress", "attachment", "summary", "queue-operation", "file-history-snapshot"}
+    | {"last-prompt", "mode", "custom-title", "ai-title", "content-replacement", "worktree-state", "pr-link"}
+)
+_CLAUDE_KEYS = frozenset({"sessionId", "uuid", "parentUuid", "leafUuid", "messageId"})
+_PI_TYPES = frozenset(
+    {"message", "compaction", "branch_summary", "custom", "custom_message", "label", "session_info"}
+    | {"model_change", "thinking_level_change", "context_edit", "usage"}
+)
+_CODEX_TYPES = frozenset(
+    {"session_meta", "response_item", "event_msg", "turn_context", "compacted", "token_usage_record", "world_state"}
+)
+_ITEM_TYPES = frozenset(
+    {"reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
+    | {"local_shell_call", "local_shell_call_output", "web_search_call"}
+)
+
+
+def _is_codex(found: dict[str, Raw], type_: str) -> bool:
+    if "payload" in found and type_ in _CODEX_TYPES:
+        return True
+    bare_header = not type_ and {"id", "timestamp", "instructions"} <= found.keys()
+    bare_item = type_ in _ITEM_TYPES or (type_ == "message" and "role" in found and "content" in found)
+    return bare_header or bare_item
+
+
+def _refuse_known(found: dict[str, Raw]) -> None:
+    """Raise for what is a session, but of a tool that has no reader here yet."""
+    keys = found.keys()
+    for tool, marks in _OTHERS:
+        if marks <= keys:
+            raise Unrecognised(f"this is {tool}; it {_LATER}. {_known()}")
+
+
+_OTHERS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("a session of Gemini CLI", frozenset({"sessionId", "projectHash"})),
+    ("a session of Gemini CLI", frozenset({"$set"})),
+    ("a session exported by opencode", frozenset({"info", "messages"})),
+    ("a trajectory of SWE-agent", frozenset({"trajectory", "history"})),
+    ("a trajectory of mini-swe-agent", frozenset({"trajectory_format"})),
+    ("a trajectory in ATIF", frozenset({"schema_version", "steps"})),
+    ("a request body of Gemini", frozenset({"contents"})),
+    ("a request body of the Responses API", frozenset({"input", "model"})),
+)
+

@@ -1,0 +1,83 @@
+"""A lease on a session: a file lock, which the system drops when its holder ends, however it ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+
+from holdfast.errors import StoreError, StoreLocked
+from holdfast.store.base import LEASE_WAIT
+from holdfast.store.files import create, make_directory, refusal
+
+PAUSE = 0.02
+"""Seconds between two tries."""
+
+_held: set[int] = set()
+_guard = threading.Lock()
+
+
+def _forget() -> None:
+    """Close the inherited descriptors in a forked child: the lock stays the parent's alone."""
+    for descriptor in _held:
+        with suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+@contextmanager
+def lease(directory: Path, key: str, wait: float = LEASE_WAIT) -> Iterator[None]:
+    """Hold the lease of session ``key``; ``StoreLocked`` if somebody else has it for ``wait`` seconds.
+
+    The lock file in ``directory`` is named by the key's hash and stays there. A second lease of the same session in
+    one process waits like anybody's.
+    """
+    descriptor = _open(directory, sha256(key.encode()).hexdigest()[:32] + ".lock")
+    with _guard:
+        _held.add(descriptor)
+    try:
+        _take(descriptor, key, wait)
+        yield
+    finally:
+        with _guard:
+            _held.discard(descriptor)
+        os.close(descriptor)
+
+
+def _open(directory: Path, name: str) -> int:
+    try:
+        make_directory(directory)
+        with suppress(FileExistsError):
+            return create(directory / name)
+        return os.open(directory / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise refusal(error, f"no lock file could be made in {directory}") from error
+
+
+def _take(descriptor: int, key: str, wait: float) -> None:
+    end = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                msg = f"the file system has no locks ({error}); put the store on a local disk"
+                raise StoreError(msg) from error
+        else:
+            return
+        if time.monotonic() >= end:
+            msg = (
+                f"session {key!r} is being written by somebody else (waited {wait:g} s); "
+                "end the other process, or work on a copy"
+            )
+            raise StoreLocked(msg)
+        time.sleep(PAUSE)

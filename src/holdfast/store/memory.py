@@ -1,0 +1,158 @@
+"""Sessions in memory: the same verbs and the same errors as on disk, gone with the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from holdfast.errors import StoreError, StoreLocked
+from holdfast.model.entries import Entry
+from holdfast.store.base import LEASE_WAIT, SessionInfo
+from holdfast.store.blobs import MemoryBlobs
+from holdfast.store.placing import Node, Placed
+from holdfast.store.rows import identity
+from holdfast.store.tree import SHOWN, TreeStore, now_ms
+
+
+@dataclass
+class _Session:
+    """One session's rows."""
+
+    info: SessionInfo
+    rows: dict[int, Placed] = field(default_factory=dict)
+    ids: dict[str, int] = field(default_factory=dict)
+    points: dict[int, bytes] = field(default_factory=dict)
+
+
+class MemoryStore(TreeStore):
+    """A store that nobody keeps."""
+
+    def __init__(self, clock: Callable[[], int] = now_ms) -> None:
+        super().__init__(MemoryBlobs(), clock)
+        self._held: dict[str, _Session] = {}
+        self._seq = 0
+        self._undo: list[Callable[[], object]] = []
+        self._turn = threading.RLock()
+        self._leases: dict[str, threading.Lock] = {}
+        self._closed = False
+
+    @contextmanager
+    def writing(self, key: str) -> Iterator[None]:
+        """Hold the session's lease among the threads of this process."""
+        lock = self._leases.setdefault(key, threading.Lock())
+        if not lock.acquire(timeout=LEASE_WAIT):
+            msg = f"session {key!r} is being written by somebody else (waited {LEASE_WAIT:g} s); wait for it to end"
+            raise StoreLocked(msg)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def close(self) -> None:
+        """Refuse every further verb."""
+        self._closed = True
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._turn:
+            self._check_open()
+            yield
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._turn:
+            self._check_open()
+            self._undo.clear()
+            try:
+                yield
+            except BaseException:
+                while self._undo:
+                    self._undo.pop()()
+                raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            msg = "the store in memory was closed; open another"
+            raise StoreError(msg)
+
+    def _all(self) -> list[SessionInfo]:
+        return [held.info for held in self._held.values()]
+
+    def _info(self, key: str) -> SessionInfo | None:
+        held = self._held.get(key)
+        return None if held is None else held.info
+
+    def _keys(self, prefix: str) -> list[str]:
+        return sorted(key for key in self._held if key.startswith(prefix))[: SHOWN + 1]
+
+    def _save(self, info: SessionInfo) -> None:
+        held = self._held.get(info.key)
+        if held is None:
+            self._held[info.key] = _Session(info)
+            self._undo.append(lambda: self._held.pop(info.key))
+            return
+        before, held.info = held.info, info
+        self._undo.append(lambda: setattr(held, "info", before))
+
+    def _forget(self, key: str) -> None:
+        held = self._held.pop(key)
+        self._undo.append(lambda: self._held.update({key: held}))
+
+    def _last(self) -> int:
+        return self._seq
+
+    def _node(self, key: str, id_: str) -> Node | None:
+        held = self._held[key]
+        return held.rows[held.ids[id_]].node if id_ in held.ids else None
+
+    def _ids(self, key: str, prefix: str) -> list[str]:
+        return sorted(id_ for id_ in self._held[key].ids if id_.startswith(prefix))[: SHOWN + 1]
+
+    def _identity(self, key: str, id_: str) -> bytes | None:
+        held = self._held[key]
+        return identity(held.rows[held.ids[id_]].entry) if id_ in held.ids else None
+
+    def _insert(self, key: str, placed: Sequence[Placed]) -> None:
+        held = self._held[key]
+        for one in placed:
+            held.rows[one.node.seq] = one
+            held.ids[one.entry.id] = self._seq = one.node.seq
+        self._undo.append(lambda: self._withdraw(held, placed))
+
+    def _withdraw(self, held: _Session, placed: Sequence[Placed]) -> None:
+        for one in placed:
+            del held.rows[one.node.seq], held.ids[one.entry.id]
+        self._seq -= len(placed)
+
+    def _get(self, key: str, ids: Sequence[str]) -> list[Entry]:
+        held = self._held[key]
+        return [held.rows[held.ids[id_]].entry for id_ in ids if id_ in held.ids]
+
+    def _up(self, key: str, seq: int, keep: int, base: int) -> list[Entry]:
+        rows, found = self._held[key].rows, []
+        at: int | None = seq
+        while at is not None and (at == seq or rows[at].node.depth > keep or at >= base):
+            found.append(rows[at].entry)
+            at = rows[at].parent
+        return found[::-1]
+
+    def _every(self, key: str, kind: str | None = None) -> list[Entry]:
+        entries = [one.entry for one in self._held[key].rows.values()]
+        return entries if kind is None else [e for e in entries if e.body.__struct_config__.tag == kind]
+
+    def _tips(self, key: str) -> list[str]:
+        rows = self._held[key].rows
+        parents = {one.parent for one in rows.values()}
+        labels = {seq for seq, one in rows.items() if one.entry.body.__struct_config__.tag == "label"}
+        held = {one.parent for seq, one in rows.items() if seq not in labels or seq in parents}
+        return [one.entry.id for seq, one in rows.items() if seq not in held and seq not in labels]
+
+    def _checkpoint(self, key: str, seq: int) -> bytes | None:
+        return self._held[key].points.get(seq)
+
+    def _save_checkpoint(self, key: str, seq: int, state: bytes) -> None:
+        points = self._held[key].points
+        points[seq] = state
+        self._undo.append(lambda: points.pop(seq))

@@ -1,0 +1,98 @@
+"""The schema, as the list of steps that made it. Steps are only ever added; one that was released never changes."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from holdfast.errors import StoreCorrupt
+
+APPLICATION = 0x484F4C44
+"""``PRAGMA application_id`` of our databases: HOLD."""
+
+
+def m001_sessions_entries_checkpoints(db: sqlite3.Connection) -> None:
+    """Sessions, their trees of entries, and the fold beside each compaction."""
+    db.execute("""
+        CREATE TABLE sessions (
+            session INTEGER PRIMARY KEY,
+            key TEXT NOT NULL UNIQUE,
+            title TEXT NOT NULL,
+            format TEXT NOT NULL,
+            cwd TEXT NOT NULL,
+            model TEXT NOT NULL,
+            created INTEGER,
+            updated INTEGER,
+            entries INTEGER NOT NULL,
+            leaf TEXT
+        ) STRICT""")
+    # Columns that a walk reads stand first, long ones last: a walk then touches no overflow page.
+    db.execute("""
+        CREATE TABLE entries (
+            seq INTEGER PRIMARY KEY,
+            session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+            parent INTEGER REFERENCES entries,
+            depth INTEGER NOT NULL,
+            base INTEGER NOT NULL,
+            id TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            at INTEGER,
+            api TEXT NOT NULL,
+            size INTEGER NOT NULL,
+            digest BLOB NOT NULL,
+            identity BLOB NOT NULL,
+            body BLOB,
+            raws BLOB,
+            origin BLOB,
+            raw BLOB,
+            UNIQUE (session, id)
+        ) STRICT""")
+    db.execute("CREATE INDEX entries_parent ON entries (parent)")
+    db.execute("""
+        CREATE TABLE checkpoints (
+            seq INTEGER PRIMARY KEY REFERENCES entries ON DELETE CASCADE,
+            state BLOB NOT NULL
+        ) STRICT""")
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (m001_sessions_entries_checkpoints,)
+"""Step n brings ``PRAGMA user_version`` from n - 1 to n."""
+
+
+def version(db: sqlite3.Connection, name: str) -> int:
+    """Return the schema version of ``db``; ``StoreCorrupt`` if it is newer than this program, or not ours."""
+    found, owner, filled = _header(db)
+    if owner != APPLICATION and (owner or found or filled):
+        msg = f"{name} is a database of another program; it was not touched: give another path with --store"
+        raise StoreCorrupt(msg)
+    if found > len(MIGRATIONS):
+        msg = (
+            f"{name} has schema {found} and this version of holdfast knows {len(MIGRATIONS)}; it was not touched: "
+            "update holdfast, or give another path with --store"
+        )
+        raise StoreCorrupt(msg)
+    return found
+
+
+def _header(db: sqlite3.Connection) -> tuple[int, int, bool]:
+    """Return version, application and whether there are tables, all of one moment."""
+    query = "SELECT (SELECT user_version FROM pragma_user_version), (SELECT application_id FROM pragma_application_id)"
+    found, owner, tables = db.execute(f"{query}, (SELECT count(*) FROM sqlite_schema)").fetchone()
+    return found, owner, tables > 0
+
+
+def migrate(db: sqlite3.Connection, name: str) -> None:
+    """Bring ``db`` to the newest schema, in one transaction."""
+    if version(db, name) == len(MIGRATIONS):
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for step in MIGRATIONS[version(db, name) :]:
+            step(db)
+        db.execute(f"PRAGMA application_id = {APPLICATION}")
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise

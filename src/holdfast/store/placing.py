@@ -1,0 +1,71 @@
+"""Where new entries stand in their tree: checked before anything is written.
+
+Beside its parent, each entry carries its *depth* (messages from the root up to and with it) and its *base* (the newest
+compaction on its path, or 0). Both follow from the parent's, so placing an entry costs no walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from holdfast.model.entries import BranchSummary, Compaction, Entry, Revoke, Said
+from holdfast.store.base import LogConflict
+
+
+class Node(NamedTuple):
+    """Where an entry stands in its tree; ``base`` is the ``seq`` of the newest compaction on its path, or 0."""
+
+    seq: int
+    depth: int
+    base: int
+
+
+class Placed(NamedTuple):
+    """An entry with its ``seq``, ready to be written."""
+
+    entry: Entry
+    parent: int | None
+    node: Node
+
+
+def place(entries: Iterable[Entry], find: Callable[[str], Node | None], first: int) -> list[Placed]:
+    """Return ``entries`` with their places, numbered from ``first``; ``LogConflict`` if the tree would break."""
+    placed: list[Placed] = []
+    new: dict[str, Node] = {}
+    for seq, entry in enumerate(entries, first):
+        check_name(entry.id, "an entry id")
+        if entry.id in new or find(entry.id) is not None:
+            msg = f"entry {entry.id!r} is in the log already; nothing was written: give each entry an id of its own"
+            raise LogConflict(msg)
+        up = None if entry.parent is None else new.get(entry.parent) or find(entry.parent)
+        if up is None and entry.parent is not None:
+            msg = (
+                f"parent {entry.parent!r} of entry {entry.id!r} is not in the log; nothing was written: "
+                "append parents before their children"
+            )
+            raise LogConflict(msg)
+        node = _below(up or Node(0, 0, 0), entry, seq)
+        new[entry.id] = node
+        placed.append(Placed(replace(entry, seq=seq), up.seq if up else None, node))
+    return placed
+
+
+def _below(up: Node, entry: Entry, seq: int) -> Node:
+    """Return the node of ``entry`` under ``up``. After a revocation the branch is walked from its root again."""
+    depth = up.depth + isinstance(entry.body, Said | BranchSummary)
+    base = seq if isinstance(entry.body, Compaction) else 0 if isinstance(entry.body, Revoke) else up.base
+    return Node(seq, depth, base)
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise ``LogConflict`` unless ``name`` can stand in an index."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        name = ""
+    if not name:
+        msg = f"{what} must be text of at least one character, without lone surrogates; nothing was written"
+        raise LogConflict(msg)

@@ -1,0 +1,165 @@
+"""Sessions in one SQLite file: WAL, one writer at a time, readable beside it.
+
+The file, its ``.blobs`` and its ``.locks`` belong together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from holdfast.model.entries import Entry
+from holdfast.store.base import SessionInfo
+from holdfast.store.blobs import FileBlobs
+from holdfast.store.database import Database, Durability
+from holdfast.store.locks import lease
+from holdfast.store.placing import Node, Placed
+from holdfast.store.rows import Decoders, Row, decoders, from_row, to_row
+from holdfast.store.tree import SHOWN, TreeStore, now_ms
+
+_COLUMNS = ", ".join(f"e.{name}" for name in Row._fields)
+_MINE = "(SELECT session FROM sessions WHERE key = ?)"
+_ENTRY = f"SELECT e.id, p.id, e.seq, {_COLUMNS} FROM entries e LEFT JOIN entries p ON p.seq = e.parent"  # noqa: S608 -- only constants are put into SQL
+_INFO = "SELECT key, title, format, cwd, model, created, updated, entries, leaf FROM sessions"
+_ONE = f"{_ENTRY} WHERE e.session = {_MINE} AND e.id = ?"
+_EVERY = f"{_ENTRY} WHERE e.session = {_MINE} AND (? IS NULL OR e.kind = ?) ORDER BY e.seq"
+_NODE = f"SELECT seq, depth, base FROM entries WHERE session = {_MINE} AND id = ?"  # noqa: S608
+_IDENTITY = f"SELECT identity FROM entries WHERE session = {_MINE} AND id = ?"  # noqa: S608
+_IDS = f"SELECT id FROM entries WHERE session = {_MINE} AND id >= ? AND id < ? ORDER BY id LIMIT ?"  # noqa: S608
+_INSERT = (
+    f"INSERT INTO entries (session, id, seq, parent, depth, base, {', '.join(Row._fields)}) "  # noqa: S608
+    f"VALUES ({_MINE}, {', '.join('?' * (5 + len(Row._fields)))})"
+)
+_SAVE = """
+    INSERT INTO sessions (key, title, format, cwd, model, created, updated, entries, leaf)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET
+    title = excluded.title, cwd = excluded.cwd, model = excluded.model,
+    updated = excluded.updated, entries = excluded.entries, leaf = excluded.leaf"""
+_UP = f"""
+    WITH RECURSIVE up (seq, parent) AS (
+        SELECT seq, parent FROM entries WHERE seq = ?
+        UNION ALL
+        SELECT n.seq, n.parent FROM up JOIN entries n ON n.seq = up.parent WHERE n.depth > ? OR n.seq >= ?
+    )
+    SELECT e.id, p.id, e.seq, {_COLUMNS}
+    FROM up JOIN entries e ON e.seq = up.seq LEFT JOIN entries p ON p.seq = up.parent ORDER BY e.seq"""  # noqa: S608
+_TIPS = f"""
+    SELECT id FROM entries e WHERE session = {_MINE} AND kind <> 'label' AND NOT EXISTS (
+        SELECT 1 FROM entries c WHERE c.parent = e.seq
+        AND (c.kind <> 'label' OR EXISTS (SELECT 1 FROM entries g WHERE g.parent = c.seq))
+    ) ORDER BY seq"""  # noqa: S608
+_LAST_CHARACTER = "\U0010ffff"
+
+
+class SqliteStore(TreeStore):
+    """A store in the file at ``path``, used by one thread at a time.
+
+    ``known`` are the decoders of wire forms (default: all that this version has).
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: Durability = "process",
+        readonly: bool = False,
+        known: Decoders | None = None,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self._file = Database(path, durability, readonly=readonly)
+        super().__init__(FileBlobs(self._file.beside(".blobs")), clock)
+        self._decoders = known
+
+    def writing(self, key: str) -> AbstractContextManager[None]:
+        """Hold the session's lease, a lock on a file in ``.locks`` beside the database."""
+        return lease(self._file.beside(".locks"), key)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return self._file.reading()
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return self._file.writing()
+
+    @property
+    def _forms(self) -> Decoders:
+        return decoders() if self._decoders is None else self._decoders
+
+    def _entries(self, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
+        known = self._forms
+        return [from_row(row[:3], Row(*row[3:]), known) for row in rows]
+
+    def _all(self) -> list[SessionInfo]:
+        return [SessionInfo(*row) for row in self._file.db.execute(_INFO)]
+
+    def _info(self, key: str) -> SessionInfo | None:
+        row = self._file.db.execute(f"{_INFO} WHERE key = ?", (_clean(key),)).fetchone()
+        return None if row is None else SessionInfo(*row)
+
+    def _keys(self, prefix: str) -> list[str]:
+        query = "SELECT key FROM sessions WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
+        return [key for (key,) in self._file.db.execute(query, (*_range(prefix), SHOWN + 1))]
+
+    def _save(self, info: SessionInfo) -> None:
+        texts = [_clean(text) for text in (info.title, info.format, info.cwd, info.model)]
+        self._file.db.execute(_SAVE, (info.key, *texts, info.created, info.updated, info.entries, info.leaf))
+
+    def _forget(self, key: str) -> None:
+        self._file.db.execute("PRAGMA defer_foreign_keys = ON")
+        self._file.db.execute("DELETE FROM sessions WHERE key = ?", (key,))
+
+    def _last(self) -> int:
+        return int(self._file.db.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()[0])
+
+    def _node(self, key: str, id_: str) -> Node | None:
+        row = self._file.db.execute(_NODE, (key, _clean(id_))).fetchone()
+        return None if row is None else Node(*row)
+
+    def _ids(self, key: str, prefix: str) -> list[str]:
+        return [id_ for (id_,) in self._file.db.execute(_IDS, (key, *_range(prefix), SHOWN + 1))]
+
+    def _identity(self, key: str, id_: str) -> bytes | None:
+        row = self._file.db.execute(_IDENTITY, (key, _clean(id_))).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _insert(self, key: str, placed: Sequence[Placed]) -> None:
+        known = self._forms
+        rows = (
+            (key, entry.id, node.seq, parent, node.depth, node.base, *to_row(entry, known))
+            for entry, parent, node in placed
+        )
+        self._file.db.executemany(_INSERT, rows)
+
+    def _get(self, key: str, ids: Sequence[str]) -> list[Entry]:
+        return [entry for id_ in ids for entry in self._entries(self._file.db.execute(_ONE, (key, id_)))]
+
+    def _up(self, key: str, seq: int, keep: int, base: int) -> list[Entry]:  # noqa: ARG002 -- seq is of one session
+        return self._entries(self._file.db.execute(_UP, (seq, keep, base)))
+
+    def _every(self, key: str, kind: str | None = None) -> list[Entry]:
+        return self._entries(self._file.db.execute(_EVERY, (key, kind, kind)))
+
+    def _tips(self, key: str) -> list[str]:
+        return [id_ for (id_,) in self._file.db.execute(_TIPS, (key,))]
+
+    def _checkpoint(self, key: str, seq: int) -> bytes | None:  # noqa: ARG002
+        row = self._file.db.execute("SELECT state FROM checkpoints WHERE seq = ?", (seq,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _save_checkpoint(self, key: str, seq: int, state: bytes) -> None:  # noqa: ARG002
+        self._file.db.execute("INSERT OR REPLACE INTO checkpoints (seq, state) VALUES (?, ?)", (seq, state))
+
+
+def _clean(text: str) -> str:
+    """Return ``text`` as SQLite can hold it: lone surrogates become question marks."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _range(prefix: str) -> tuple[str, str]:
+    """Return the bounds of all texts that begin with ``prefix``."""
+    return _clean(prefix), _clean(prefix) + _LAST_CHARACTER

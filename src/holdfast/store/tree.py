@@ -1,0 +1,375 @@
+"""The verbs of a session store over a dozen questions that each store answers in its own way.
+
+What is the same for every store stands here: which ids are meant, when the leaf moves, what an import skips, which
+entries a request needs.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Self
+
+from msgspec.structs import replace
+
+from holdfast.model.branch import Branch
+from holdfast.model.entries import Compaction, Entry, Label
+from holdfast.store.active import checkpoint, restored, resume, slotted
+from holdfast.store.base import Active, Appended, BlobStore, Imported, LogConflict, SessionInfo, UnknownId
+from holdfast.store.placing import Node, Placed, check_name, place
+from holdfast.store.rows import identity
+
+SHOWN = 5
+"""How many candidates an ambiguous prefix lists."""
+
+
+def now_ms() -> int:
+    """Return the time as ms since 1970: for display, nothing is decided by it."""
+    return time.time_ns() // 1_000_000
+
+
+class TreeStore(ABC):
+    """The verbs of ``SessionStore``; a subclass says how rows are read, written and made atomic."""
+
+    def __init__(self, blobs: BlobStore, clock: Callable[[], int] = now_ms) -> None:
+        self._blobs = blobs
+        self._clock = clock
+
+    # -- what a store answers ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _reading(self) -> AbstractContextManager[None]:
+        """Everything read inside is of one moment."""
+
+    @abstractmethod
+    def _writing(self) -> AbstractContextManager[None]:
+        """Everything written inside is in the store at its end, or nothing is."""
+
+    @abstractmethod
+    def _all(self) -> list[SessionInfo]: ...
+
+    @abstractmethod
+    def _info(self, key: str) -> SessionInfo | None: ...
+
+    @abstractmethod
+    def _keys(self, prefix: str) -> list[str]:
+        """Return a few more keys with ``prefix`` than a message shows."""
+
+    @abstractmethod
+    def _save(self, info: SessionInfo) -> None:
+        """Create or change the session of ``info.key``."""
+
+    @abstractmethod
+    def _forget(self, key: str) -> None: ...
+
+    @abstractmethod
+    def _last(self) -> int:
+        """Return the highest ``seq`` in the store, or 0."""
+
+    @abstractmethod
+    def _node(self, key: str, id_: str) -> Node | None: ...
+
+    @abstractmethod
+    def _ids(self, key: str, prefix: str) -> list[str]:
+        """Return a few more entry ids with ``prefix`` than a message shows."""
+
+    @abstractmethod
+    def _identity(self, key: str, id_: str) -> bytes | None: ...
+
+    @abstractmethod
+    def _insert(self, key: str, placed: Sequence[Placed]) -> None: ...
+
+    @abstractmethod
+    def _get(self, key: str, ids: Sequence[str]) -> list[Entry]: ...
+
+    @abstractmethod
+    def _up(self, key: str, seq: int, keep: int, base: int) -> list[Entry]:
+        """Return the path to ``seq`` in order: what has a depth over ``keep``, or comes after ``base``, or is it."""
+
+    @abstractmethod
+    def _every(self, key: str, kind: str | None = None) -> list[Entry]: ...
+
+    @abstractmethod
+    def _tips(self, key: str) -> list[str]: ...
+
+    @abstractmethod
+    def _checkpoint(self, key: str, seq: int) -> bytes | None: ...
+
+    @abstractmethod
+    def _save_checkpoint(self, key: str, seq: int, state: bytes) -> None: ...
+
+    @abstractmethod
+    def writing(self, key: str) -> AbstractContextManager[None]:
+        """Hold the session's lease."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is held; the store cannot be used afterwards."""
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    @property
+    def blobs(self) -> BlobStore:
+        """The blobs that belong to this store."""
+        return self._blobs
+
+    def __enter__(self) -> Self:
+        """Return the store; it is closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def sessions(self) -> list[SessionInfo]:
+        """Return every session, the last changed first."""
+        with self._reading():
+            return sorted(self._all(), key=lambda info: (-(info.updated or 0), info.key))
+
+    def session(self, prefix: str) -> SessionInfo:
+        """Return the one session whose key is or begins with ``prefix``."""
+        with self._reading():
+            exact = self._info(prefix)
+            if exact is not None:
+                return exact
+            return self._known(_only(self._keys(prefix) if prefix else [], prefix, "session"))
+
+    def create(self, key: str, info: SessionInfo | None = None) -> SessionInfo:
+        """Create an empty session and return it."""
+        check_name(key, "a session key")
+        with self._writing():
+            if self._info(key) is not None:
+                msg = f"session {key!r} exists already; append to it, or choose another key"
+                raise LogConflict(msg)
+            return self._begin(key, info)
+
+    def describe(self, key: str, *, title: str | None = None, cwd: str | None = None, model: str | None = None) -> None:
+        """Change what the session's list entry says; nothing leaves a field as it is."""
+        changes = {"title": title, "cwd": cwd, "model": model}
+        with self._writing():
+            info = self._known(key)
+            self._save(replace(info, **{name: value for name, value in changes.items() if value is not None}))
+
+    def remove(self, key: str) -> None:
+        """Delete the session and its log."""
+        with self._writing():
+            self._forget(self._known(key).key)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def append(self, key: str, entries: Iterable[Entry], *, expected_leaf: str | None = None) -> Appended:
+        """Append ``entries`` in one transaction and return the new leaf."""
+        new = list(entries)
+        with self._writing():
+            info = self._known(key)
+            if not new:
+                return Appended(info.leaf, 0, moved=False)
+            last = self._add(key, new)
+            moved = info.leaf == (new[0].parent if expected_leaf is None else expected_leaf)
+            leaf = new[-1].id if moved else info.leaf
+            self._save(replace(info, entries=info.entries + len(new), leaf=leaf, updated=self._clock()))
+            return Appended(new[-1].id, last, moved)
+
+    def put(
+        self, key: str, entries: Iterable[Entry], *, leaf: str | None = None, info: SessionInfo | None = None
+    ) -> Imported:
+        """Import a recording in one transaction; entries that are there already are skipped."""
+        check_name(key, "a session key")
+        given = list(entries)
+        with self._writing():
+            known = self._info(key) or self._begin(key, info, given)
+            new = self._unknown(key, given)
+            if not new:
+                return Imported(0, len(given), known.leaf)
+            self._add(key, new)
+            count = known.entries + len(new)
+            known = _told(known, info, entries=count, updated=_latest(info, new) or self._clock())
+            known = replace(known, leaf=self._onward(key, known.leaf, leaf or given[-1].id))
+            self._save(known)
+            return Imported(len(new), len(given) - len(new), known.leaf)
+
+    def set_leaf(self, key: str, prefix: str) -> str:
+        """Make that entry the session's leaf and return its id."""
+        with self._writing():
+            id_ = self._found(key, prefix)
+            self._save(replace(self._known(key), leaf=id_))
+            return id_
+
+    def label(self, key: str, prefix: str, name: str) -> Entry:
+        """Name an entry; the label hangs on it, beside the branch, and moves no leaf."""
+        with self._writing():
+            info = self._known(key)
+            target = self._found(key, prefix)
+            entry = Entry(uuid.uuid4().hex, target, Label(target, name), at=self._clock())
+            seq = self._add(key, [entry])
+            self._save(replace(info, entries=info.entries + 1))
+            return replace(entry, seq=seq)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def path(self, key: str, leaf: str | None = None) -> list[Entry]:
+        """Return the entries from the root to ``leaf``."""
+        with self._reading():
+            node = self._leaf(key, leaf)
+            return [] if node is None else self._up(key, node.seq, 0, 0)
+
+    def active(self, key: str, leaf: str | None = None) -> Active:
+        """Return the part of ``path`` that a request needs."""
+        with self._reading():
+            node = self._leaf(key, leaf)
+            return Active() if node is None else self._active(key, node)
+
+    def branch(self, key: str, leaf: str | None = None) -> Branch:
+        """Return the branch at ``leaf``, opened from its active part."""
+        return resume(self.active(key, leaf))
+
+    def entries(self, key: str) -> list[Entry]:
+        """Return the whole tree in order of ``seq``."""
+        with self._reading():
+            return self._every(self._known(key).key)
+
+    def leaves(self, key: str) -> list[Entry]:
+        """Return the tips of the tree, oldest first."""
+        with self._reading():
+            return self._get(key, self._tips(self._known(key).key))
+
+    def entry(self, key: str, prefix: str) -> Entry:
+        """Return the one entry whose id is or begins with ``prefix``."""
+        with self._reading():
+            return self._get(key, [self._found(key, prefix)])[0]
+
+    def labels(self, key: str) -> dict[str, str]:
+        """Return the names in force by the id of the entry they name."""
+        with self._reading():
+            bodies = [entry.body for entry in self._every(self._known(key).key, "label")]
+        named = {body.target: body.name for body in bodies if isinstance(body, Label)}
+        return {target: name for target, name in named.items() if name}
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _known(self, key: str) -> SessionInfo:
+        info = self._info(key)
+        if info is None:
+            raise _unknown("session", key)
+        return info
+
+    def _found(self, key: str, prefix: str) -> str:
+        self._known(key)
+        return prefix if self._node(key, prefix) else _only(self._ids(key, prefix) if prefix else [], prefix, "entry")
+
+    def _leaf(self, key: str, leaf: str | None) -> Node | None:
+        info = self._known(key)
+        id_ = info.leaf if leaf is None else self._found(key, leaf)
+        return None if id_ is None else self._node(key, id_)
+
+    def _begin(self, key: str, info: SessionInfo | None, entries: Sequence[Entry] = ()) -> SessionInfo:
+        """Save a session without entries."""
+        born = min((entry.at for entry in entries if entry.at is not None), default=self._clock())
+        info = info or SessionInfo(key)
+        created = born if info.created is None else info.created
+        info = replace(info, key=key, created=created, updated=info.updated or created, entries=0, leaf=None)
+        self._save(info)
+        return info
+
+    def _add(self, key: str, new: Sequence[Entry]) -> int:
+        """Write ``new`` and the checkpoints of its compactions; return the last ``seq``."""
+        placed = place(new, lambda id_: self._node(key, id_), self._last() + 1)
+        self._insert(key, placed)
+        for one in placed:
+            if isinstance(one.entry.body, Compaction) and one.entry.parent is not None:
+                self._check_in(key, one.entry, one.entry.body)
+        return placed[-1].node.seq
+
+    def _check_in(self, key: str, entry: Entry, body: Compaction) -> None:
+        """Save the checkpoint of a compaction, from the active part before it where that holds all it keeps."""
+        before = self._node(key, entry.parent or "")
+        if before is None:
+            return
+        try:
+            state = _settled(self._active(key, before), body)
+        except LookupError:  # it keeps more than the compaction before it did
+            state = _settled(Active(tuple(self._up(key, before.seq, 0, 0))), body)
+        if state is not None:
+            self._save_checkpoint(key, entry.seq, state)
+
+    def _active(self, key: str, node: Node) -> Active:
+        state = self._checkpoint(key, node.base) if node.base else None
+        point = restored(state)
+        if point is None:
+            return Active(tuple(self._up(key, node.seq, 0, 0)))
+        entries = self._up(key, node.seq, point.keep, node.base)
+        rest = tuple([entry for entry in entries if entry.seq >= node.base])
+        tail = tuple(slotted(entry for entry in entries if entry.seq < node.base))
+        return Active(rest, tuple(self._get(key, point.head)), tail, state)
+
+    def _unknown(self, key: str, given: Sequence[Entry]) -> list[Entry]:
+        """Return those of ``given`` that are not in the log; ``LogConflict`` if an id is there with other content."""
+        new: dict[str, Entry] = {}
+        for entry in given:
+            twin = new.get(entry.id)
+            stored = identity(twin) if twin is not None else self._identity(key, entry.id)
+            if stored is None:
+                new[entry.id] = entry
+            elif stored != identity(entry):
+                msg = (
+                    f"entry {entry.id!r} is in session {key!r} with other content; nothing was written: "
+                    "import the file under another key, or remove the session first"
+                )
+                raise LogConflict(msg)
+        return list(new.values())
+
+    def _onward(self, key: str, old: str | None, new: str) -> str:
+        """Return the leaf after an import: ``new`` if it continues ``old``, which is never left for another branch."""
+        there = self._node(key, new)
+        if there is None:
+            msg = f"leaf {new!r} is not among the entries; nothing was written"
+            raise LogConflict(msg)
+        if old is None:
+            return new
+        here = self._node(key, old)
+        onward = here is not None and any(entry.id == old for entry in self._up(key, there.seq, here.depth, here.seq))
+        return new if onward else old
+
+
+def _settled(active: Active, body: Compaction) -> bytes | None:
+    """Return the checkpoint of compaction ``body`` behind ``active``."""
+    branch = resume(active)
+    head = active.head or slotted(active.rest)[: branch.pinned]
+    return checkpoint(branch, [entry.id for entry in head], body)
+
+
+def _told(known: SessionInfo, info: SessionInfo | None, *, entries: int, updated: int) -> SessionInfo:
+    """Return ``known`` with what a newer reading of the same recording says."""
+    new = info or known
+    return replace(
+        known,
+        title=new.title or known.title,
+        cwd=new.cwd or known.cwd,
+        model=new.model or known.model,
+        entries=entries,
+        updated=max(updated, known.updated or 0),
+    )
+
+
+def _latest(info: SessionInfo | None, entries: Iterable[Entry]) -> int | None:
+    if info is not None and info.updated is not None:
+        return info.updated
+    return max((entry.at for entry in entries if entry.at is not None), default=None)
+
+
+def _only(found: Sequence[str], prefix: str, what: str) -> str:
+    """Return the only one ``found``, or raise with the candidates."""
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise _unknown(what, prefix)
+    more = ", and more" if len(found) > SHOWN else ""
+    msg = f"{prefix!r} could be any of these: {', '.join(found[:SHOWN])}{more}; give more of the {what}'s id"
+    raise UnknownId(msg)
+
+
+def _unknown(what: str, name: str) -> UnknownId:
+    where = "`holdfast ls` lists the sessions" if what == "session" else "`holdfast show` lists the entries"
+    return UnknownId(f"no {what} is {name!r} or begins with it; {where}")

@@ -1,0 +1,501 @@
+"""The rules of a store as tests: subclass ``SessionStoreRules`` or ``BlobStoreRules`` in your own test module.
+
+::
+
+    class TestMine(SessionStoreRules):
+        def open(self, place: Path) -> SessionStore:
+            return MyStore(place / "sessions")
+
+``open`` is called with a directory of the test's own; called with the same one again it must find what was stored
+there (a store that keeps nothing sets ``durable = False``). Needs pytest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.errors import StoreError, StoreLocked
+from holdfast.model.branch import Branch, origins, prefix_basis, project
+from holdfast.model.entries import (
+    Answer,
+    Body,
+    BranchSummary,
+    Compaction,
+    Decision,
+    Entry,
+    Failure,
+    Frame,
+    Label,
+    Note,
+    Request,
+    Revoke,
+    Said,
+    Usage,
+)
+from holdfast.model.messages import Message
+from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.plan import Edit, Span
+from holdfast.store.base import BlobStore, LogConflict, SessionInfo, SessionStore, UnknownId
+from holdfast.view.tokens import measure
+
+KEY = "session-1"
+ODD = 'NUL \x00, separators \u2028\u2029\x85, a lone half \ud83d, quotes "\\", \U0001f980'
+"""Text that stores have lost or split records at (failures F154 to F156)."""
+HUGE = 2**80
+"""An integer that no column and no double holds."""
+
+
+def words(text: str, role: str = "user") -> Said:
+    """Return the body of a message that says ``text``."""
+    return Said(measure(Message.of(role, text)))  # type: ignore[arg-type]
+
+
+def chain(names: Iterable[str], parent: str | None = None) -> list[Entry]:
+    """Return messages with these ids, one below the other, the first below ``parent``."""
+    entries: list[Entry] = []
+    for index, name in enumerate(names):
+        role = "assistant" if index % 2 else "user"
+        entries.append(Entry(name, entries[-1].id if entries else parent, words(f"text of {name}", role)))
+    return entries
+
+
+def unnumbered(entries: Iterable[Entry]) -> list[Entry]:
+    """Return ``entries`` without the numbers that the store gave them."""
+    return [replace(entry, seq=0) for entry in entries]
+
+
+def ids(entries: Iterable[Entry]) -> list[str]:
+    """Return the ids of ``entries``."""
+    return [entry.id for entry in entries]
+
+
+def same_request(one: Branch, other: Branch) -> bool:
+    """Return whether two branches make the same request: bytes, sizes, calibration and counts."""
+    numbers = ("held", "pinned", "keep", "open", "frame", "framed", "seen", "asked", "basis", "model", "anchor")
+    folded = ("gauge", "quiet", "compactions", "failures", "reused", "compaction")
+    return (
+        project(one) == project(other)
+        and origins(one) == origins(other)
+        and len(one.slots) == len(other.slots)
+        and prefix_basis(one) == prefix_basis(other)
+        and one.marks.slice(one.keep) == other.marks.slice(other.keep)
+        and all(getattr(one, name) == getattr(other, name) for name in (*numbers, *folded))
+    )
+
+
+def every_kind() -> list[Body]:
+    """Return a body of each kind, with what JSON and columns find hard."""
+    raw = Raw(b'{"role": "user",  "content":"\\u2028 \\ud83d x", "n": 123456789012345678901234567890, "n": 1}')
+    odd = Message("user", (Text(ODD, raw=Raw(b'{"type":"text"}')), Opaque("new", Raw(b"[1e400, 01]"), Seal("a", "m", ODD))))
+    call = ToolCall("id\x00", "read", '{"a": "\\ud800", "n": 1e999}')
+    results = ToolResult("id\x00", "read", (Text(ODD), Media("image", "image/png", 3, "n", "aGk=")), is_error=True)
+    slot = replace(measure(odd), api="unheard-of", raw=raw)
+    edit = Edit(Span(0, 1, 0), (Text(ODD, raw=Raw(b"{}")), Message("tool", (results,))), "spill", ODD, -3, "ab")
+    return [
+        Said(slot, Raw(b'{"uuid" : "x"}')),
+        Said(replace(measure(Message("assistant", (Thinking(ODD), call))), base=Raw(b'{"z":0}'))),
+        BranchSummary(slot, ODD),
+        Frame("d", 10),
+        Decision((edit,)),
+        Compaction(1, odd, 7, (edit,), 9, 8, "manual", Raw(b'{"items":[1.0]}')),
+        Request("b", 2, "model"),
+        Answer("b", Usage(1, 2, 3, 4), "end_turn"),
+        Revoke("e4"),
+        Label("e0", "name"),
+        Failure("timed_out", ODD),
+        Note("line 7", b"\x00\xff{", {"n": HUGE, "s": ODD, "deep": [[{}], None, True, 1.5]}),
+    ]
+
+
+class SessionStoreRules:
+    """What every session store does."""
+
+    durable = True
+    """Whether opening the same place again finds what was stored."""
+
+    def open(self, place: Path) -> SessionStore:
+        """Return the store at ``place``."""
+        raise NotImplementedError
+
+    def again(self, store: SessionStore, place: Path) -> SessionStore:
+        """Return the store as a new process would find it."""
+        if not self.durable:
+            return store
+        store.close()
+        return self.open(place)
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def test_path_is_what_was_appended(self, tmp_path: Path) -> None:
+        """S1: everything whose append returned is read back, also by another process, in order."""
+        entries = chain("abcd")
+        with self.open(tmp_path) as store:
+            store.create(KEY)
+            for entry in entries:
+                assert store.append(KEY, [entry]).moved
+            store = self.again(store, tmp_path)
+            assert unnumbered(store.path(KEY)) == entries
+            assert store.session(KEY).leaf == "d"
+            assert store.session(KEY).entries == 4
+            store.close()
+
+    def test_every_kind_comes_back_equal(self, tmp_path: Path) -> None:
+        """S15: ``load(save(x)) == x`` for every kind of entry and every awkward value."""
+        bodies = every_kind()
+        entries = [Entry(f"e{n}", f"e{n - 1}" if n else None, body, at=n) for n, body in enumerate(bodies)]
+        with self.open(tmp_path) as store:
+            store.put(KEY, entries)
+            store = self.again(store, tmp_path)
+            found = unnumbered(store.entries(KEY))
+            store.close()
+        for entry, stored in zip(entries, found, strict=True):
+            assert stored == entry
+        raw, stored_raw = entries[0].body.slot.raw, found[0].body.slot.raw  # type: ignore[union-attr]
+        assert bytes(stored_raw or b"") == bytes(raw or b"")
+
+    def test_order_is_the_log_not_the_clock(self, tmp_path: Path) -> None:
+        """S8: a clock that runs backwards changes no order."""
+        entries = [replace(entry, at=1_000 - n) for n, entry in enumerate(chain("abc"))]
+        with self.open(tmp_path) as store:
+            store.put(KEY, entries)
+            found = store.entries(KEY)
+            assert ids(found) == ["a", "b", "c"]
+            assert sorted({entry.seq for entry in found}) == [entry.seq for entry in found]
+
+    def test_unknown_parent_is_refused_whole(self, tmp_path: Path) -> None:
+        """S7: no entry without its parent, and one bad entry keeps the whole batch out."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, chain("ab"))
+            before = store.session(KEY)
+            with pytest.raises(LogConflict, match="nowhere"):
+                store.append(KEY, [*chain("cd", "b"), *chain("e", "nowhere")])
+            assert ids(store.entries(KEY)) == ["a", "b"]
+            assert store.session(KEY) == before
+            assert store.append(KEY, chain("c", "b")).moved
+
+    def test_child_before_parent_is_refused(self, tmp_path: Path) -> None:
+        """S7: the parent comes first also within a batch, so no cycle can be written."""
+        with self.open(tmp_path) as store, pytest.raises(LogConflict):
+            store.put(KEY, [Entry("a", "b", words("x")), Entry("b", "a", words("y"))])
+
+    def test_an_id_is_given_once(self, tmp_path: Path) -> None:
+        """S9: an id is unique in its session over all kinds, and free in another."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, chain("ab"))
+            with pytest.raises(LogConflict, match="'a'"):
+                store.append(KEY, [Entry("a", "b", Note("other"))])
+            with pytest.raises(LogConflict, match="'c'"):
+                store.append(KEY, [*chain("c", "b"), *chain("c", "b")])
+            assert store.put("session-2", chain("ab")).added == 2
+
+    def test_names_that_no_index_holds_are_refused(self, tmp_path: Path) -> None:
+        """An empty id, or one with half a character in it, is a clear error and not a traceback."""
+        with self.open(tmp_path) as store:
+            store.create(KEY)
+            for bad in ("", "\ud83d"):
+                with pytest.raises(LogConflict):
+                    store.append(KEY, [Entry(bad, None, words("x"))])
+                with pytest.raises(LogConflict):
+                    store.create(bad)
+            assert store.entries(KEY) == []
+
+    # -- leaves and forks ----------------------------------------------------------------------------------------------
+
+    def test_another_leaf_forks(self, tmp_path: Path) -> None:
+        """S10: who appends behind an older leaf makes a fork; nothing is overwritten and the label stays."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, chain("abc"))
+            made = store.append(KEY, chain("xy", "b"), expected_leaf="b")
+            assert (made.leaf, made.moved) == ("y", False)
+            assert store.session(KEY).leaf == "c"
+            assert ids(store.path(KEY)) == ["a", "b", "c"]
+            assert ids(store.path(KEY, "y")) == ["a", "b", "x", "y"]
+            assert ids(store.leaves(KEY)) == ["c", "y"]
+
+    def test_leaf_moves_where_it_is_put(self, tmp_path: Path) -> None:
+        """The leaf is a label: it can be set to any entry, and appending goes on from there."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, chain(["one", "two", "three"]))
+            assert store.set_leaf(KEY, "tw") == "two"
+            assert ids(store.path(KEY)) == ["one", "two"]
+            assert store.append(KEY, chain("x", "two")).moved
+            with pytest.raises(UnknownId):
+                store.set_leaf(KEY, "four")
+
+    def test_labels_hang_beside_the_branch(self, tmp_path: Path) -> None:
+        """A label names an entry, is no tip, moves no leaf, and an empty name takes it away."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, chain("abc"))
+            store.label(KEY, "b", "before the refactoring")
+            store.label(KEY, "c", "end")
+            assert store.labels(KEY) == {"b": "before the refactoring", "c": "end"}
+            store.label(KEY, "b", "")
+            assert store.labels(KEY) == {"c": "end"}
+            assert store.session(KEY).leaf == "c"
+            assert ids(store.leaves(KEY)) == ["c"]
+            assert store.append(KEY, chain("d", "c")).moved
+
+    # -- imports -------------------------------------------------------------------------------------------------------
+
+    def test_importing_twice_changes_nothing(self, tmp_path: Path) -> None:
+        """An import is idempotent and says so."""
+        entries = [replace(entry, at=5) for entry in chain("abc")]
+        info = SessionInfo(KEY, "title", "claude-code", "/home/me", "model", 1, 9)
+        with self.open(tmp_path) as store:
+            first = store.put(KEY, entries, info=info)
+            assert (first.added, first.kept, first.leaf) == (3, 0, "c")
+            before = (store.sessions(), store.entries(KEY))
+            second = store.put(KEY, entries, info=info)
+            assert (second.added, second.kept, second.is_unchanged) == (0, 3, True)
+            assert (store.sessions(), store.entries(KEY)) == before
+            assert store.session(KEY) == replace(info, entries=3, leaf="c")
+
+    def test_a_grown_file_adds_what_is_new(self, tmp_path: Path) -> None:
+        """Only new entries are added, and the leaf goes on with the file."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, chain("abc"))
+            grown = store.put(KEY, chain("abcde"), info=SessionInfo(KEY, "new title"))
+            assert (grown.added, grown.kept, grown.leaf) == (2, 3, "e")
+            assert store.session(KEY).title == "new title"
+            assert ids(store.path(KEY)) == list("abcde")
+
+    def test_an_import_leaves_no_branch(self, tmp_path: Path) -> None:
+        """What was said here since the first import stays the session's leaf."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, chain("abc"))
+            store.append(KEY, chain("x", "c"))
+            assert store.put(KEY, chain("abcde")).leaf == "x"
+            assert ids(store.path(KEY)) == ["a", "b", "c", "x"]
+
+    def test_other_content_under_an_id_is_refused(self, tmp_path: Path) -> None:
+        """A file that changed under its ids is an error, and nothing of it is written."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, chain("abc"))
+            before = (store.sessions(), store.entries(KEY))
+            with pytest.raises(LogConflict, match="other content"):
+                store.put(KEY, [*chain("ab"), Entry("c", "b", words("changed")), *chain("d", "c")])
+            with pytest.raises(LogConflict, match="other content"):
+                store.put(KEY, [*chain("ab"), replace(chain("abc")[2], parent="a")])
+            assert (store.sessions(), store.entries(KEY)) == before
+
+    def test_a_leaf_must_be_an_entry(self, tmp_path: Path) -> None:
+        """An import whose leaf is not there is refused whole."""
+        with self.open(tmp_path) as store:
+            with pytest.raises(LogConflict, match="nowhere"):
+                store.put(KEY, chain("ab"), leaf="nowhere")
+            assert store.sessions() == []
+
+    # -- the active branch ---------------------------------------------------------------------------------------------
+
+    def test_active_branch_makes_the_same_request(self, tmp_path: Path) -> None:
+        """S12: a branch opened from its newest compaction has every number and byte that the whole path gives."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, long_session())
+            store = self.again(store, tmp_path)
+            whole, active = Branch.build(store.path(KEY)), store.active(KEY)
+            branch = store.branch(KEY)
+            store.close()
+        assert active.compaction is not None
+        assert ids(active.head) == ["s0"]
+        assert ids(active.tail) == ["m8", "m9"]
+        assert same_request(branch, whole)
+        assert branch.slots[8] == whole.slots[8]
+        with pytest.raises(LookupError, match="slots 1 to 7"):
+            branch.slots.slice()
+
+    def test_a_fork_knows_no_later_compaction(self, tmp_path: Path) -> None:
+        """A branch from before a compaction is whole: the summary belongs to the other branch (F174)."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, long_session())
+            store.append(KEY, chain("x", "m5"))
+            assert store.active(KEY, "x").compaction is None
+            assert same_request(store.branch(KEY, "x"), Branch.build(store.path(KEY, "x")))
+
+    def test_a_revoked_compaction_hides_nothing(self, tmp_path: Path) -> None:
+        """Undo brings the older turns back; the next compaction is opened from again."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, long_session())
+            store.append(KEY, [Entry("r", "m11", Revoke("c2"))])
+            assert store.active(KEY).compaction is None
+            assert same_request(store.branch(KEY), Branch.build(store.path(KEY)))
+            store.append(KEY, [Entry("c3", "r", Compaction(10, Message.of("user", "third"), 5)), *chain("z", "c3")])
+            assert store.active(KEY).compaction is not None
+            assert same_request(store.branch(KEY), Branch.build(store.path(KEY)))
+
+    def test_a_compaction_may_keep_more_than_the_one_before(self, tmp_path: Path) -> None:
+        """A tail that reaches behind an older compaction is found."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, long_session())
+            store.append(KEY, [Entry("c3", "m11", Compaction(3, Message.of("user", "third"), 5))])
+            assert ids(store.active(KEY).tail)[0] == "m3"
+            assert same_request(store.branch(KEY), Branch.build(store.path(KEY)))
+
+    # -- finding -------------------------------------------------------------------------------------------------------
+
+    def test_sessions_and_entries_by_prefix(self, tmp_path: Path) -> None:
+        """Any unique prefix finds; an exact id wins over longer ones; else the candidates are listed."""
+        with self.open(tmp_path) as store:
+            for key in ("aa", "aab", "abc"):
+                store.put(key, chain(["e1", "e11", "e2"]))
+            assert store.session("ab").key == "abc"
+            assert store.session("aa").key == "aa"
+            assert store.entry("aa", "e2").id == "e2"
+            assert store.entry("aa", "e1").id == "e1"
+            for prefix in ("a", "", "zz"):
+                with pytest.raises(UnknownId):
+                    store.session(prefix)
+            with pytest.raises(UnknownId, match="aa, aab, abc"):
+                store.session("a")
+            with pytest.raises(UnknownId, match="e1, e11, e2"):
+                store.entry("aa", "e")
+
+    def test_unknown_sessions_are_an_error(self, tmp_path: Path) -> None:
+        """Each verb on a session that is not there raises ``UnknownId`` and makes none."""
+        with self.open(tmp_path) as store:
+            for verb in (store.path, store.active, store.entries, store.leaves, store.labels, store.remove):
+                with pytest.raises(UnknownId, match="gone"):
+                    verb("gone")
+            with pytest.raises(UnknownId, match="gone"):
+                store.append("gone", chain("a"))
+            assert store.sessions() == []
+
+    def test_an_empty_session_is_readable(self, tmp_path: Path) -> None:
+        """A session without entries has an empty path and an empty branch."""
+        with self.open(tmp_path) as store:
+            assert store.sessions() == []
+            store.create(KEY)
+            assert store.path(KEY) == store.entries(KEY) == store.leaves(KEY) == []
+            assert store.branch(KEY) == Branch()
+            assert store.append(KEY, []).leaf is None
+            with pytest.raises(LogConflict, match=KEY):
+                store.create(KEY)
+
+    def test_the_last_changed_session_comes_first(self, tmp_path: Path) -> None:
+        """The list is by last change, and carries what was said about the session."""
+        with self.open(tmp_path) as store:
+            for key, at in (("old", 1), ("new", 3), ("middle", 2)):
+                store.put(key, [Entry("a", None, words(key), at=at)])
+            assert [info.key for info in store.sessions()] == ["new", "middle", "old"]
+            store.describe("old", title="t\ud83d", cwd="/w")
+            assert (store.session("old").cwd, store.session("old").model) == ("/w", "")
+
+    def test_remove_takes_one_session(self, tmp_path: Path) -> None:
+        """Removing is explicit and takes that session's tree alone."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, long_session())
+            store.put("other", chain("ab"))
+            store.remove(KEY)
+            assert [info.key for info in store.sessions()] == ["other"]
+            assert ids(store.path("other")) == ["a", "b"]
+            assert store.put(KEY, chain("ab")).added == 2
+
+    # -- one writer ----------------------------------------------------------------------------------------------------
+
+    def test_one_writer_a_session(self, tmp_path: Path) -> None:
+        """S10: a second writer of the same session is told so; other sessions are free, and so is this one later."""
+        with self.open(tmp_path) as store:
+            with store.writing(KEY), store.writing("other"), pytest.raises(StoreLocked, match=KEY), store.writing(KEY):
+                pass
+            with store.writing(KEY):
+                pass
+
+    def test_a_closed_store_says_so(self, tmp_path: Path) -> None:
+        """A verb after ``close`` is a clear error."""
+        store = self.open(tmp_path)
+        store.create(KEY)
+        store.close()
+        with pytest.raises(StoreError, match="closed"):
+            store.sessions()
+        with pytest.raises(StoreError, match="closed"):
+            store.append(KEY, chain("a"))
+
+
+class BlobStoreRules:
+    """What every blob store does."""
+
+    def open(self, place: Path) -> BlobStore:
+        """Return the blob store at ``place``."""
+        raise NotImplementedError
+
+    def test_blobs_come_back(self, tmp_path: Path) -> None:
+        """S15: any text comes back, under the hash of its bytes, and storing it again changes nothing."""
+        blobs = self.open(tmp_path)
+        for text in ("", ODD, "line\n" * 50_000):
+            hash_ = blobs.put(text)
+            assert blobs.put(text.encode("utf-8", "surrogatepass")) == hash_
+            assert blobs.text(hash_) == text
+            assert blobs.has(hash_)
+            assert blobs.size(hash_) == len(blobs.get(hash_))
+        assert len(set(blobs.hashes())) == len(list(blobs.hashes())) == 3
+
+    def test_blobs_are_read_in_pages(self, tmp_path: Path) -> None:
+        """A page is what slicing the whole gives, in bytes and in characters, also across pieces and past the end."""
+        blobs = self.open(tmp_path)
+        text = "äb\U0001f980" * 30_000
+        hash_ = blobs.put(text)
+        for start, stop in ((0, 5), (1, 2), (65_530, 65_540), (21_840, 21_860), (89_990, 10**9), (10, 5), (-3, 4)):
+            low, high = max(0, start), max(0, stop)
+            assert blobs.text(hash_, start, stop) == text[low:high]
+            assert blobs.get(hash_, start, stop) == text.encode()[low:high]
+        assert blobs.text(hash_, 89_999) == text[89_999:]
+        assert blobs.get(hash_, 5) == text.encode()[5:]
+
+    def test_only_hashes_name_blobs(self, tmp_path: Path) -> None:
+        """X2: no outside string becomes a path; what is not there is a clear error."""
+        blobs = self.open(tmp_path)
+        blobs.put("x")
+        for bad in ("", "../../etc/passwd", "a" * 63, "A" * 64, "a" * 64 + "\n", "/" * 64, "a" * 65):
+            for verb in (blobs.get, blobs.has, blobs.size, blobs.remove, blobs.text):
+                with pytest.raises(UnknownId):
+                    verb(bad)
+        with pytest.raises(UnknownId, match="b" * 64):
+            blobs.get("b" * 64)
+        assert not blobs.has("b" * 64)
+
+    def test_removed_blobs_are_gone(self, tmp_path: Path) -> None:
+        """Removing takes one blob, and it can be stored again."""
+        blobs = self.open(tmp_path)
+        one, two = blobs.put("one"), blobs.put("two")
+        blobs.remove(one)
+        assert list(blobs.hashes()) == [two]
+        assert blobs.put("one") == one
+
+
+def long_session() -> list[Entry]:
+    """Return a session with a system message, calls, usage, a decision on the tail and two compactions.
+
+    ``s0 m1 … m5 c1 m6 … m9 d c2 m10 m11``: the first compaction keeps slot 5, the second slot 8.
+    """
+    entries: list[Entry] = []
+
+    def add(name: str, body: Body) -> None:
+        entries.append(Entry(name, entries[-1].id if entries else None, body))
+
+    def step(name: str, n: int) -> None:
+        """A request and its answer, which calls a tool."""
+        slots = sum(isinstance(entry.body, Said) for entry in entries)
+        add(f"q{n}", Request(f"basis{n}", slots, "model"))
+        add(f"a{n}", Answer(f"basis{n}", Usage(900 + 130 * n, 20)))
+        call = ToolCall(f"call{n}", "read", '{"path":"f"}')
+        add(name, Said(measure(Message("assistant", (Text(f"answer {n}"), call)))))
+
+    add("f", Frame("frame", 500))
+    add("s0", Said(measure(Message.of("system", "Be brief."))))
+    for n in (1, 3, 5, 7, 9, 11):
+        add(f"m{n}", Said(measure(Message("tool", (ToolResult(f"call{n - 1}", content=(Text("result " * 40 * n),)),)))))
+        if n == 5:
+            add("c1", Compaction(5, Message.of("user", "first"), 9))
+            add("x1", Failure("timed_out"))
+        if n == 9:
+            cut = Edit(Span(9, 10, 0), (ToolResult("call8", content=(Text("cut"),)),), "spill", saves=30)
+            early = Edit(Span(3, 4, 0), (ToolResult("call2", content=(Text("cut"),)),), "prune", saves=20)
+            add("d", Decision((early, cut)))
+            add("c2", Compaction(8, Message.of("user", "second"), 11))
+        if n < 11:
+            step(f"m{n + 1}", n + 1)
+    return entries

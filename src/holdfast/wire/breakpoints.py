@@ -1,0 +1,88 @@
+"""Explicit cache breakpoints of the Messages API: counting the ones that stand, setting new ones.
+
+A breakpoint never stands on thinking or on empty text, there are never more than four, and a one-hour breakpoint
+never follows a five-minute one. Those a body brings along stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from holdfast.wire.splice import fields, overlay, read, write
+
+MOST = 4
+"""Breakpoints in one request, over tools, system and messages (documented)."""
+HOUR = b"1h"
+
+
+class _Block(Struct):
+    type: str = ""
+    text: str | None = None
+    cache_control: Raw | None = None
+    content: Raw = Raw(b"")
+
+
+class _Holder(Struct):
+    content: str | list[Raw] | None = None
+
+
+_HOLDER = Decoder(_Holder)
+_BLOCK = Decoder(_Block)
+_BLOCKS = Decoder(list[Raw])
+
+
+def standing(raw: Raw | bytes | None) -> list[str]:
+    """Return the lifetimes (``5m`` or ``1h``) of the breakpoints in a list of blocks, in order, nested ones too."""
+    data = b"" if raw is None else bytes(raw)
+    if b'"cache_control"' not in data:
+        return []
+    try:
+        blocks = [_BLOCK.decode(block) for block in _BLOCKS.decode(data)]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return []
+    out: list[str] = []
+    for block in blocks:
+        out += standing(block.content)
+        if block.cache_control is not None and bytes(block.cache_control) != b"null":
+            out.append("1h" if HOUR in bytes(block.cache_control) else "5m")
+    return out
+
+
+def in_message(message: bytes) -> list[str]:
+    """Return the lifetimes of the breakpoints in one wire message."""
+    if b'"cache_control"' not in message:
+        return []
+    return standing(fields(message, "the message").get("content"))
+
+
+def marked(message: bytes, lifetime: str = "5m") -> bytes:
+    """Return ``message`` with a breakpoint behind its last part; the same bytes when there is one, or no place."""
+    content = read(_HOLDER, message, "the message").content
+    if content is None or (isinstance(content, str) and not content.strip()):
+        return message
+    if isinstance(content, str):
+        block = Raw(_with({"type": "text", "text": content}, lifetime))
+        return write(overlay(Raw(message), {"content": [block]}))
+    blocks = marked_blocks(content, lifetime)
+    return message if blocks is None else write(overlay(Raw(message), {"content": blocks}))
+
+
+def marked_blocks(blocks: Sequence[Raw], lifetime: str = "5m") -> list[Raw] | None:
+    """Return ``blocks`` with a breakpoint on the last one that may carry it, or nothing when that changes nothing."""
+    for index in range(len(blocks) - 1, -1, -1):
+        block = read(_BLOCK, blocks[index], "the block")
+        if block.cache_control is not None and bytes(block.cache_control) != b"null":
+            return None
+        if block.type not in ("thinking", "redacted_thinking") and (block.text is None or block.text.strip()):
+            one = Raw(_with(fields(blocks[index]), lifetime))
+            return [*blocks[:index], one, *blocks[index + 1 :]]
+    return None
+
+
+def _with(block: dict[str, Raw] | dict[str, str], lifetime: str) -> bytes:
+    marker = {"type": "ephemeral"} | ({"ttl": lifetime} if lifetime != "5m" else {})
+    return write({**block, "cache_control": marker})

@@ -1,0 +1,50 @@
+"""Width and height of an image from the first bytes of its base64 data."""
+
+from __future__ import annotations
+
+import binascii
+import struct
+
+_LOOK = 65_536
+"""Characters of base64 that are looked at: the size of a JPEG may stand behind its metadata."""
+
+
+def pixels(data: str) -> tuple[int, int] | None:
+    """Return width and height of a PNG, GIF, JPEG or WebP, or nothing when they cannot be told."""
+    head = data[:_LOOK]
+    try:
+        raw = binascii.a2b_base64(head[: len(head) // 4 * 4])
+        if raw.startswith(b"\x89PNG"):
+            return struct.unpack(">II", raw[16:24])  # type: ignore[return-value]
+        if raw.startswith(b"GIF8"):
+            return struct.unpack("<HH", raw[6:10])  # type: ignore[return-value]
+        if raw.startswith(b"RIFF") and raw[8:12] == b"WEBP":
+            return _webp(raw)
+        return _jpeg(raw) if raw.startswith(b"\xff\xd8") else None
+    except (binascii.Error, struct.error, ValueError, IndexError):
+        return None
+
+
+def _webp(raw: bytes) -> tuple[int, int] | None:
+    kind = raw[12:16]
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(raw[24:27], "little"), 1 + int.from_bytes(raw[27:30], "little")
+    if kind == b"VP8L":
+        bits = int.from_bytes(raw[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    if kind == b"VP8 ":
+        width, height = struct.unpack("<HH", raw[26:30])
+        return width & 0x3FFF, height & 0x3FFF
+    return None
+
+
+def _jpeg(raw: bytes) -> tuple[int, int] | None:
+    """Return the size in the first frame header; segments before it are stepped over."""
+    position = 2
+    while position + 9 < len(raw) and raw[position] == 0xFF:
+        marker = raw[position + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", raw[position + 5 : position + 9])
+            return width, height
+        position += 2 + int.from_bytes(raw[position + 2 : position + 4], "big")
+    return None

@@ -1,0 +1,28 @@
+"""The store in memory obeys the rules of every store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.store.base import BlobStore, SessionStore
+from holdfast.store.blobs import MemoryBlobs
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.store import BlobStoreRules, SessionStoreRules
+
+
+class TestMemoryStore(SessionStoreRules):
+    """Every rule but lasting."""
+
+    durable = False
+
+    def open(self, place: Path) -> SessionStore:  # noqa: ARG002 -- it has no place
+        """Return an empty store."""
+        return MemoryStore()
+
+
+class TestMemoryBlobs(BlobStoreRules):
+    """Every rule of blobs."""
+
+    def open(self, place: Path) -> BlobStore:  # noqa: ARG002
+        """Return an empty blob store."""
+        return MemoryBlobs()
