@@ -36,7 +36,7 @@ SUBMODULES = (
     "multiprocessing.managers multiprocessing.pool multiprocessing.shared_memory os.path unittest.mock "
     "urllib.error urllib.parse urllib.request urllib.robotparser wsgiref.simple_server xml.dom.minidom "
     "xml.etree.ElementTree xml.sax.handler xmlrpc.client xmlrpc.server zoneinfo"
-).split()
+)
 
 JAVASCRIPT = """
 AbortController AbortSignal addEventListener AggregateError ArrayBuffer asyncIterator BigInt BigInt64Array
@@ -95,7 +95,7 @@ LOCALS = "this.props arguments.length prototype __proto__ __dirname __filename m
 def modules() -> Iterator[ModuleType]:
     """Yield the standard library's public modules, as far as this Python has them."""
     names = [name for name in sorted(sys.stdlib_module_names) if not name.startswith("_") and name not in ACTING]
-    for name in [*names, *SUBMODULES]:
+    for name in [*names, *SUBMODULES.split()]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

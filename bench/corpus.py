@@ -62,13 +62,16 @@ def _filled(make: Maker, rng: Random, size: int) -> str:
 
 @functools.cache
 def library() -> tuple[tuple[str, str], ...]:
-    """Return (path, text) of the standard library's modules that are there, and of this repository's own sources."""
+    """Return (path, text) of the standard library's modules that are there and long enough for a chunk."""
     root = Path(sysconfig.get_path("stdlib"))
     paths = [root / f"{name}.py" for name in MODULES]
     texts = [(str(p.relative_to(root)), p.read_text("utf-8")) for p in paths if p.is_file()]
-    own = sorted((HERE.parent / "src").rglob("*.py"))
-    texts += [(str(p.relative_to(HERE.parent)), p.read_text("utf-8")) for p in own]
     return tuple((path, text) for path, text in texts if len(text) > CHUNK)
+
+
+@functools.cache
+def _trees() -> tuple[ast.Module, ...]:
+    return tuple(ast.parse(text) for _, text in library())
 
 
 @functools.cache
@@ -81,8 +84,8 @@ def names() -> tuple[str, ...]:
 def paragraphs() -> tuple[str, ...]:
     """Return paragraphs of English: the language reference that ``help()`` shows, and docstrings."""
     texts = list(topics.topics.values())
-    for _, text in library():
-        texts += [d for node in ast.walk(ast.parse(text)) if isinstance(node, _DOCUMENTED) and (d := ast.get_docstring(node))]
+    for tree in _trees():
+        texts += [d for node in ast.walk(tree) if isinstance(node, _DOCUMENTED) and (d := ast.get_docstring(node))]
     parts = [" ".join(part.split()) for text in texts for part in re.split(r"\n\s*\n", text) if not part.startswith(" ")]
     return tuple(part for part in parts if len(part) > 120 and part.count(" ") > len(part) / 9 and ">>>" not in part)
 
@@ -155,8 +158,7 @@ def _python(rng: Random) -> str:
 
 @functools.cache
 def _functions() -> tuple[ast.stmt, ...]:
-    trees = [ast.parse(text) for _, text in library()]
-    return tuple(n for t in trees for n in t.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and len(n.body) > 1)
+    return tuple(n for t in _trees() for n in t.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and len(n.body) > 1)
 
 
 def _typescript(rng: Random) -> str:
@@ -296,7 +298,7 @@ def _ex_body(body: list[ast.stmt], rng: Random, pad: str) -> Iterator[str]:
 
 
 def _shell(rng: Random) -> str:
-    makers = [_grep, _listing, _diff, _pytest, _git_log, _service_log, _find, _traceback, _install, _boxes]
+    makers = [_grep, _listing, _diff, _pytest, _git_log, _service_log, _find, _traceback, _install, _boxes, _diagnostic]
     command = f"$ {rng.choice(['cd', 'make', 'git', 'ls -la', 'grep -rn', 'uv run pytest'])} {_path(rng)} 2>&1 | tail -{rng.randrange(5, 99)}"
     return "\n".join([command, rng.choice(makers)(rng)])
 
@@ -368,6 +370,17 @@ def _install(rng: Random) -> str:
         name, version = _kebab(rng).replace(" ", "-"), ".".join(str(rng.randrange(30)) for _ in range(3))
         lines.append(rng.choice([f"Downloading {name}-{version}-py3-none-any.whl ({rng.randrange(900)} kB)", f" + {name}=={version}", f"npm warn deprecated {name}@{version}: {rng.choice(paragraphs())[:50]}", f"Compiling {rng.randrange(90)} files (.ex)"]))
     return "\n".join(lines)
+
+
+def _diagnostic(rng: Random) -> str:
+    """A compiler's warning: a gutter, the line, an underline, the place."""
+    path, text, line = _excerpt(rng, 1)
+    bar, corner = rng.choice([("│", "└─"), ("|", "-->"), ("|", "|")])
+    gutter = " " * rng.randrange(3, 8)
+    under = " " * rng.randrange(2, 50) + rng.choice("^~") * rng.randrange(1, 12)
+    head = f"{rng.choice(['warning', 'error', 'note'])}: {rng.choice(paragraphs())[:80]}"
+    block = f"{head}\n{gutter}{bar}\n {line} {bar} {text}\n{gutter}{bar} {under}\n{gutter}{corner} {path}:{line}:{len(under)}\n"
+    return "\n".join([block] * rng.randrange(1, 4))
 
 
 def _boxes(rng: Random) -> str:
@@ -586,12 +599,13 @@ def _repeated(text: str) -> Maker:
     return lambda _: text * (10_000 // len(text))
 
 
-SCRIPTS = tuple(_words()["languages"])
-"""Languages beside English and Chinese; the fit sees them, lightly weighted."""
-TRAPS: dict[str, Maker] = {
-    **{name: _language(name) for name in SCRIPTS},
-    "emoji only": _dense_emoji,
+SCRIPTS: dict[str, Maker] = {
+    **{name: _language(name) for name in _words()["languages"]},
+    "emoji": _dense_emoji,
     "emoji in chat": _emoji_chat,
+}
+"""Languages beside English and Chinese, and pictures."""
+FORMATS: dict[str, Maker] = {
     "\\u escapes": _escaped,
     "terminal colours": _ansi,
     "columns of numbers": _numbers,
@@ -599,10 +613,13 @@ TRAPS: dict[str, Maker] = {
     "boxes and rules": _boxes,
     "CAPITALS": _shouting,
     "camelCase": _camels,
-    "random letters": _letters,
     "random ASCII": _printable,
     "random bytes as latin-1": _latin,
     "hex dump": _hexdump,
+}
+"""What machines write beside the fifteen classes."""
+RUNS: dict[str, Maker] = {
+    "random small letters": _letters,
     "spaces": _repeated(" "),
     "newlines": _repeated("\n"),
     "tabs": _repeated("\t"),
@@ -612,4 +629,6 @@ TRAPS: dict[str, Maker] = {
     "one emoji": _repeated("\U0001f600"),
     "one ideograph": _repeated("\u7684"),
 }
+"""Text without words: noise, and 10,000 times the same."""
+TRAPS: dict[str, Maker] = SCRIPTS | FORMATS | RUNS
 """Content outside the fifteen classes that could be counted far too low."""

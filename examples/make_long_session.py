@@ -59,10 +59,10 @@ def orientation(s: Session) -> None:
 def script(s: Session) -> None:
     """Write tools/surface.py, which fails on its first run and is put right."""
     s.user(
-        "Good. Start with tools/surface.py, with --json too. The release has a budget of 640 public names: over it the "
+        "Good. Start with tools/surface.py, with --json too. The release has a budget of 960 public names: over it the "
         "script must leave with exit status 3."
     )
-    s.step(call("Write", "tools/surface.py", content=SURFACE), text="A first version; the budget of 640 is a constant.")
+    s.step(call("Write", "tools/surface.py", content=SURFACE), text="A first version; the budget of 960 is a constant.")
     trouble = s.step(RUN)[0].splitlines()[-1]
     s.step(
         call("Read", "tools/surface.py", offset=14, limit=14), thought=f"{trouble}: not every target is a plain name."
@@ -104,7 +104,7 @@ def visit(s: Session, path: str, *, check: bool = True, forget: bool = False) ->
         call("Edit", path, replace_all=False, old_string=anchor, new_string=new),
         text=f"{short} gets its list, {len(listed)} long and sorted.{passing}",
     )
-    s.edited[path] = s.shop.text(path).splitlines().index("__all__ = [") + 1
+    s.edited[path] = [*s.shop.text(path).split("\n"), "__all__ = ["].index("__all__ = [") + 1
     if check:
         s.step(bash(f"python tools/surface.py {path}", f"Check {short}"))
 
@@ -147,7 +147,7 @@ def model(s: Session) -> None:
 
 
 def soak(s: Session) -> None:
-    """Read a log of 95 KB with one error in it, and find where that comes from."""
+    """Read a log of 92 KB with one error in it, and find where that comes from."""
     s.user(
         f"Something else: {LOG} is from the nightly soak run; I am told it ended with an HF-E error. What happened? "
         f"Its limits are in {LIMITS}.",
@@ -162,7 +162,7 @@ def soak(s: Session) -> None:
     code = f'import pathlib\nfrom holdfast.view.tokens import count\nprint(count(pathlib.Path("{LOG}").read_text()))'
     size = s.step(python(code, "Estimate the tokens of the log"))[0].splitlines()[-1]
     s.step(
-        text="HF-E5127: a request of 61,884 tokens met usable 48,640, and session s-7f3a91c gave up in lane L-19, "
+        text="HF-E5127: a request of 61,884 tokens met usable 48,960, and session s-7f3a91c gave up in lane L-19, "
         "13,244 tokens over after 3 retries (branch b-0c44e9). `retries = 3` and `usable = 48_640` in "
         f"{LIMITS} agree with that. HF-W2040 came often before it, so nobody compacted in time. (Our estimate of the "
         f"log itself: {size} tokens.) I have changed nothing."
@@ -173,7 +173,7 @@ def middle(s: Session) -> None:
     """Go through view/ and policy/; in one module a name is forgotten."""
     s.user("Fine, leave that for now, I shall open a ticket for it. Go on with view/ and policy/.")
     paths = modules(s.shop, "view", "policy", each=11)
-    slip = [path for path in paths if len(public(s.shop, path)) > 1 and not place(s.shop.text(path))[1]][2]
+    slip = [path for path in paths if len(public(s.shop, path)) > 1 and not place(s.shop.text(path))[1]][:3][-1]
     for turn, path in enumerate(paths):
         if turn == len(paths) // 2:
             aside(s)
@@ -222,7 +222,7 @@ def rest(s: Session) -> None:
     left = modules(s.shop, "wire", "formats", "store", "replay", "cli", each=4)
     s.step(
         bash("git status --short", "Show what is changed"),
-        text="It was HF-E5127 in session s-7f3a91c (61,884 tokens over usable 48,640). The budget is 640 names, exit "
+        text="It was HF-E5127 in session s-7f3a91c (61,884 tokens over usable 48,960). The budget is 960 names, exit "
         "status 3 above it. Now the rest; first where we stand.",
     )
     for turn, path in enumerate(left):
@@ -239,33 +239,40 @@ def rest(s: Session) -> None:
 
 
 def lengths(s: Session) -> None:
-    """List the longest functions, take one module apart, and give a private name a better one."""
+    """List the longest functions, take the largest module apart, and give a private name a better one."""
     s.user(
-        "How long are our functions? 95 in 100 should be under 50 lines. Take the longest one's module apart with ast; "
-        "leave small modules out."
+        "How long are our functions? 95 in 100 should be under 50 lines. Show me the longest, and take our largest "
+        "module apart with ast."
     )
-    listing = s.step(call("Write", "tools/lengths.py", content=LENGTHS), bash("python tools/lengths.py", "List them"))[
-        1
-    ]
-    found = re.findall(r"(src/\S+):(\d+) (\w+) (\d+)", listing)
-    path, line, name, size = next(item for item in found if len(s.shop.text(item[0])) > 12_000)
-    look = call("Read", path, offset=max(1, int(line) - 2), limit=int(size) + 4)
-    s.step(look, text=f"`{name}` in {path} has {size} lines.")
-    s.step(bash(f"python -m ast {path}", "Dump the syntax tree"))
-    s.step(text=f"Longest: `{name}`, {path}:{line}, {size} lines. {listing.splitlines()[-1]}. I would split nothing.")
-    old = next(at.name for at in reversed(outline(path, s.shop.text(path))) if at.name[0] == "_" and at.name.islower())
-    s.user(f"Not today. But rename `{old}` in that module to `{old}_once`, wherever it is used.")
+    run = bash("python tools/lengths.py", "List the longest functions")
+    listing = s.step(call("Write", "tools/lengths.py", content=LENGTHS), run)[1]
+    where, line, name, size = re.findall(r"(src/\S+):(\d+) (\w+) (\d+)", listing)[0]
+    look = call("Read", where, offset=max(1, int(line) - 2), limit=int(size) + 4)
+    s.step(look, text=f"`{name}` in {where} has {size} lines.")
+    path = max(s.shop.names("**/*.py", "src"), key=lambda path: len(s.shop.text(path)))
+    s.step(bash(f"python -m ast {path}", "Dump the syntax tree"), text=f"The largest module is {path}.")
+    s.step(text=f"Longest: `{name}`, {where}:{line}, {size} lines. {listing.splitlines()[-1]}. I would split nothing.")
+    text = s.shop.text(path)
+    private = [at.name for at in outline(path, text) if at.text.startswith("def _")]
+    private = [old for old in private if text.count(old) == len(re.findall(rf"\b{old}\b", text)) > 1]
+    if private:
+        rename(s, path, private[-1])
+
+
+def rename(s: Session, path: str, old: str) -> None:
+    """Rename a private function wherever its module uses it."""
+    s.user(f"Not today. But rename `{old}` in {path} to `{old}_once`, wherever it is used.")
     s.step(call("Grep", "src", pattern=rf"\b{old}\b"))
     s.step(call("Edit", path, replace_all=True, old_string=old, new_string=f"{old}_once"))
     s.step(call("Grep", "src", pattern=rf"\b{old}"), bash(f"python -m py_compile {path}", "Does it still compile?"))
-    s.step(text=f"`{old}` is `{old}_once` now, in {path} alone; `{name}` is as long as it was.")
+    s.step(text=f"`{old}` is `{old}_once` now in {path}; the other modules are as they were.")
 
 
 def numbers(s: Session) -> None:
     """Find who reads each number: many small searches for names seen long ago."""
     home = max(s.shown.values(), key=lambda name: name.fields)
     constants = {name.name for name in s.shown.values() if re.match(r"[A-Z_]+ = [\d_.]+$", name.text)}
-    old = s.recall(constants, 40, 999)[0]
+    old = next(iter([*s.recall(constants, 40, 999), *s.shown.values()]))
     s.user(
         f"Who reads each field of `{home.name}`, in {home.path}? I want a table, docs/numbers.md. And `{old.name}`: "
         "which file was that in, what is it, and who uses it?",
@@ -315,9 +322,9 @@ def notes(s: Session) -> None:
     first, *_, last = s.edited
     content = (
         f"# HF-2291: the public surface\n\nBase commit 4e8c1d7.\n\n- `__all__` in {len(s.edited)} modules, from "
-        f"{first} to {last}.\n- tools/surface.py: budget 640 names, exit status 3 above it. tools/lengths.py.\n"
+        f"{first} to {last}.\n- tools/surface.py: budget 960 names, exit status 3 above it. tools/lengths.py.\n"
         "- tests/unit/test_surface.py, plain unittest.\n- Names of model/entries.py unchanged (frozen in 9b02f6e).\n\n"
-        "## Open\n\n- HF-E5127, session s-7f3a91c: 61,884 tokens over usable 48,640, lane L-19, 13,244 too many.\n"
+        "## Open\n\n- HF-E5127, session s-7f3a91c: 61,884 tokens over usable 48,960, lane L-19, 13,244 too many.\n"
     )
     s.step(call("Write", "docs/release-HF-2291.md", content=content), bash("git status --short", "Show all changes"))
     s.step(

@@ -24,7 +24,7 @@ import json
 import sys
 from pathlib import Path
 
-BUDGET = 640
+BUDGET = 960
 SOURCE = Path("src/holdfast")
 
 
@@ -52,7 +52,7 @@ def listed(path):
     """Return the names in the module's ``__all__``; nothing if it has none."""
     for node in ast.parse(path.read_text("utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return list(ast.literal_eval(node.value))
+            return [leaf.value for leaf in ast.walk(node.value) if isinstance(leaf, ast.Constant)]
     return None
 
 
@@ -124,10 +124,10 @@ NIGHT = (
 
 
 def soak_log(points: list[Name]) -> str:
-    """Return a night's log of 95 KB whose modules, functions and lines are real, with one error in it."""
+    """Return a night's log of 92 KB whose modules, functions and lines are real, with one error in it."""
     lines: list[str] = []
     size = 0
-    while size < 95_000:
+    while size < 92_000:
         turn = len(lines)
         at, (level, words) = points[number(0, len(points) - 1, "at", turn)], NIGHT[number(0, 4, "kind", turn)]
         level, words = NIGHT[5] if turn % 83 == 40 else (level, words)
@@ -144,7 +144,7 @@ def error(clock: str, points: list[Name]) -> list[str]:
     """Return the lines of the night's one error, with two real places in its traceback."""
     places = [*points, *(point for point in points if point.path.endswith("view/tokens.py"))][-2:]
     return [
-        f"{clock} ERROR HF-E5127 request of 61,884 tokens over usable 48,640 in session s-7f3a91c, lane L-19 gives up",
+        f"{clock} ERROR HF-E5127 request of 61,884 tokens over usable 48,960 in session s-7f3a91c, lane L-19 gives up",
         "Traceback (most recent call last):",
         *(f'  File "src/{at.path.removeprefix("src/")}", line {at.line}, in {at.name}' for at in places),
         "BudgetError: 13,244 tokens too many after 3 retries; nothing left to prune in branch b-0c44e9",
@@ -174,6 +174,6 @@ def names_test(title: str, names: list[tuple[str, list[str]]]) -> str:
         "    def test_documented(self):",
         "        for name in NAMES:",
         "            if inspect.isclass(name) or inspect.isfunction(name):",
-        "                self.assertTrue(inspect.getdoc(name), name)",
+        "                self.assertTrue(inspect.getdoc(name), name.__name__)",
     ]
     return "\n".join(lines) + "\n"

@@ -41,6 +41,7 @@ class Session:
     shop: Workshop
     lines: list[str] = field(default_factory=list)
     now: datetime = START
+    began: datetime = START
     asked: datetime = START - timedelta(days=1)
     steps: int = 0
     held: int = 0
@@ -82,8 +83,10 @@ class Session:
     def user(self, text: str, wait: float = 48) -> None:
         """Let the user speak after ``wait`` seconds."""
         if self.lines:
-            self.line("system", subtype="turn_duration", durationMs=number(60_000, 400_000, text), isMeta=False)
+            took = round((self.now - self.began).total_seconds() * 1000)
+            self.line("system", subtype="turn_duration", durationMs=took, isMeta=False)
         self.pause(wait)
+        self.began = self.now
         uuid = self.line("user", message={"role": "user", "content": text}, todos=[], permissionMode="acceptEdits")
         snapshot = {"messageId": uuid, "trackedFileBackups": {}, "timestamp": self.stamp()}
         self.lines.append(
@@ -173,7 +176,7 @@ class Session:
         self.line("user", message={"role": "user", "content": [told]}, **more, sourceToolAssistantUUID=uuid)
         self.held += count(output) + 8
         path = block["input"].get("file_path", "").removeprefix(HOME + "/")
-        if block["name"] == "Read" and path.endswith(".py"):
+        if block["name"] == "Read" and path.endswith(".py") and not failed:
             for name in outline(path, self.shop.text(path)):
                 if name.text in output and self.shown.get(name.name, name).path == path:
                     self.shown[name.name] = name

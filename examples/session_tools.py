@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 HOME = "/home/dev/holdfast"
 """Where the session says it lives."""
-LONGEST = 95_000
-"""Characters of a command's output that are kept."""
+LONGEST, WIDEST = 95_000, 240
+"""Characters of a command's output, and of a line that a search found, that are kept."""
+OWN_TEST = "test_example_session.py"
+"""What proves the session is no part of it."""
 COMMITS = (
     "4e8c1d7 Branch as a lawful fold",
     "b07a93e Estimator: fit over fifteen classes of content",
@@ -47,7 +49,7 @@ class Name(NamedTuple):
 
 def outline(path: str, text: str) -> list[Name]:
     """Return the definitions at the top of a module, and the private ones too; nothing if it does not parse."""
-    found, lines = [], text.splitlines()
+    found, lines = [], text.split("\n")
     try:
         body = ast.parse(text).body
     except SyntaxError:
@@ -80,7 +82,9 @@ class Workshop:
         for name in ("src", "tests", "docs"):
             if (source / name).is_dir():
                 shutil.copytree(
-                    source / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", ".*")
+                    source / name,
+                    root / name,
+                    ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", ".*", OWN_TEST),
                 )
         for name in ("README.md", "pyproject.toml"):
             if (source / name).is_file():
@@ -127,7 +131,7 @@ class Workshop:
         wanted, hits = re.compile(pattern), []
         for name in self.names(under=path.removeprefix(HOME).lstrip("/") or "."):
             lines = enumerate(self.text(name).splitlines(), 1)
-            hits += [f"{name}:{number}:{line}" for number, line in lines if wanted.search(line)]
+            hits += [f"{name}:{number}:{line[:WIDEST]}" for number, line in lines if wanted.search(line)]
         return "\n".join(hits[:head_limit]) or "No matches found"
 
     def edit(self, file_path: str, old_string: str, new_string: str, *, replace_all: bool = False) -> str:
@@ -162,12 +166,14 @@ class Workshop:
             capture_output=True,
             text=True,
             encoding="utf-8",
+            errors="replace",
             timeout=60,
             check=False,
         )
         text = (done.stdout + done.stderr).replace(str(self.root), HOME)
         for prefix in sorted({sys.prefix, sys.base_prefix}, key=len, reverse=True):
             text = text.replace(prefix, "/usr")
+        text = re.sub(r"\b0x[0-9a-f]{8,}\b", "0x7f3a5c0e21d0", text)
         return re.sub(r"\b\d+\.\d+s\b", "0.004s", text), done.returncode
 
     def git(self, command: str) -> str:
@@ -240,7 +246,7 @@ def place(text: str) -> tuple[str, list[str]]:
     for node in ast.parse(text).body:
         words = ast.get_source_segment(text, node) or ""
         if isinstance(node, ast.Assign) and words.startswith("__all__"):
-            return words, list(ast.literal_eval(node.value))
+            return words, [str(leaf.value) for leaf in ast.walk(node.value) if isinstance(leaf, ast.Constant)]
         if isinstance(node, ast.Import | ast.ImportFrom) and text.count(words) == 1:
             anchor = words
     return anchor, []

@@ -1,7 +1,7 @@
 """The catalogue: what is known of models, caches and prices, from our tables and from ``holdfast.toml``.
 
-``holdfast.toml`` in the project comes before the user's, which comes before the tables that are shipped. Values are
-looked up one by one, so a line may say one thing only::
+``holdfast.toml`` in the project comes before the user's, which comes before the tables that are shipped. What is
+known of a model is looked up value by value, so a line may say one thing only; of prices the first line counts::
 
     [[model]]
     match = "qwen3-coder*"
@@ -10,6 +10,7 @@ looked up one by one, so a line may say one thing only::
     [[price]]
     match = "qwen3-coder*"
     input = 0.0
+    output = 0.0
 
     [cache.mine]
     ttl = 3600
@@ -19,13 +20,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -46,12 +47,11 @@ FILE = "holdfast.toml"
 
 _MODULES = {"anthropic": "anthropic", "openai-chat": "openai_chat"}
 """The module of ``holdfast.wire`` for each API whose dialect is known."""
-_CACHES = {"anthropic": "anthropic-1024", "openai-chat": "openai", "gemini": "gemini"}
-"""The cache assumed of an API when the model is not known."""
+_CACHES = {"anthropic": "anthropic-1024", "openai": "openai", "gemini": "gemini"}
+"""The cache assumed of a provider's API when the model is not known, or another provider's."""
 
 Tokens = Annotated[int, Meta(ge=1)]
 Dollars = Annotated[float, Meta(ge=0)]
-T = TypeVar("T")
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,14 +69,26 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
-    """Dollars for a million tokens of the models that match; ``write`` is the input price where it is left out."""
+    """Dollars for a million tokens of the models that match.
+
+    ``read`` and ``write`` are the input price times the multiples of the model's cache where they are left out.
+    """
 
     match: str | tuple[str, ...]
-    input: Dollars | None = None
+    input: Dollars
+    output: Dollars
     read: Dollars | None = None
     write: Dollars | None = None
-    output: Dollars | None = None
     source: str = ""
+
+    def prices(self, rules: CacheRules) -> Prices:
+        """Return all four prices, given how the cache works."""
+        return Prices(
+            self.input,
+            self.output,
+            self.input * rules.read if self.read is None else self.read,
+            self.input * rules.write if self.write is None else self.write,
+        )
 
 
 class CacheLine(Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,14 +103,16 @@ class CacheLine(Struct, frozen=True, forbid_unknown_fields=True):
     step: Annotated[int, Meta(ge=0)] = 0
     source: str = ""
 
-    @property
     def rules(self) -> CacheRules:
-        """The rules, without their source."""
+        """Return the rules, without their source."""
         return CacheRules(self.ttl, self.minimum, self.write, self.read, self.lookback, self.automatic, self.step)
 
 
+Line = TypeVar("Line", Model, Price)
+
+
 class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
-    """Lines about models, caches and prices; of several that match, the first that knows a value gives it."""
+    """Lines about models, caches and prices, in the order in which they are asked."""
 
     model: tuple[Model, ...] = ()
     price: tuple[Price, ...] = ()
@@ -118,60 +132,72 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
     def limits(self, model: str, window: int | None = None, asked_output: int | None = None) -> Limits:
         """Return the sizes of ``model``; ``window`` overrides the catalogue. The origin says where it came from."""
         known = _first(self.model, model, "window")
-        origin = (
-            "asked for"
-            if window is not None
-            else f"catalog, {known.match if isinstance(known.match, str) else known.match[0]}"
-            if known
-            else f"default: no line of the catalog gives the window of {model or 'an unnamed model'}"
-        )
-        size = window or (known.window if known else None) or UNKNOWN_WINDOW
-        return Limits(size, _value(self.model, model, "max_output"), asked_output, origin)
+        capped = _first(self.model, model, "max_output")
+        output = capped.max_output if capped else None
+        if window is not None:
+            return Limits(window, output, asked_output, "asked for")
+        if known is None:
+            origin = f"default: the catalog has no window for {model or 'an unnamed model'}"
+            return Limits(UNKNOWN_WINDOW, output, asked_output, origin)
+        return Limits(known.window or UNKNOWN_WINDOW, output, asked_output, f"catalog: {_pattern(known)}")
 
     def rules(self, api: str, model: str) -> CacheRules:
-        """Return how the cache of ``model`` works, or else what is usual on ``api``."""
-        name = _value(self.model, model, "cache") or _CACHES.get(api, "prefix")
-        return self.cache[name].rules
+        """Return how the cache of ``model`` works; on an API of another provider, what is usual there."""
+        known = _first(self.model, model, "cache")
+        native = known is not None and (known.api is None or _provider(known.api) == _provider(api))
+        name = known.cache if known and native else _CACHES.get(_provider(api), "prefix")
+        line = self.cache.get(name or "")
+        return line.rules() if line else CacheRules()
 
-    def prices(self, model: str) -> Prices:
-        """Return the prices of ``model``; those of Claude Sonnet 4.5 when no line matches."""
-        name = model if _first(self.price, model, "input") else DEFAULT_MODEL
-        values = {field: _value(self.price, name, field) for field in ("input", "output", "read", "write")}
-        each = values["input"] or 0.0
-        return Prices(**{field: each if value is None else value for field, value in values.items()})
+    def prices(self, api: str, model: str) -> Prices:
+        """Return the prices of ``model``; of one without a line, Claude Sonnet 4.5's under its own cache's rules."""
+        rules = self.rules(api, model)
+        for line in _matching(self.price, model):
+            return line.prices(rules)
+        usual = next(_matching(self.price, DEFAULT_MODEL), None)
+        if usual is None:
+            return Prices()
+        return Price("", usual.input, usual.output).prices(rules)
 
     def prior(self, model: str) -> float:
         """Return the tokens of ``model`` for one estimated token, before any usage was reported."""
-        return float(_value(self.model, model, "prior") or UNKNOWN_PRIOR)
+        known = _first(self.model, model, "prior")
+        return known.prior if known and known.prior else UNKNOWN_PRIOR
 
     def api(self, model: str) -> str | None:
         """Return the API that ``model`` is usually called by, if it is known."""
-        return _value(self.model, model, "api")
+        known = _first(self.model, model, "api")
+        return known.api if known else None
 
     def family(self, model: str) -> str | None:
         """Return the family of ``model``, if it is known."""
-        return _value(self.model, model, "family")
+        known = _first(self.model, model, "family")
+        return known.family if known else None
 
 
-def _matches(lines: tuple[T, ...], model: str) -> Iterator[T]:
+def _matching(lines: Iterable[Line], model: str) -> Iterator[Line]:
+    """Yield the lines about ``model``, in order."""
     name = model.lower()
     for line in lines:
-        patterns = line.match  # type: ignore[attr-defined]
-        if any(fnmatchcase(name, one) for one in ((patterns,) if isinstance(patterns, str) else patterns)):
+        patterns = (line.match,) if isinstance(line.match, str) else line.match
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
             yield line
 
 
-def _first(lines: tuple[T, ...], model: str, field: str) -> T | None:
+def _first(lines: Iterable[Model], model: str, field: str) -> Model | None:
     """Return the first line about ``model`` that knows ``field``."""
-    return next((line for line in _matches(lines, model) if getattr(line, field) is not None), None)
+    return next((line for line in _matching(lines, model) if getattr(line, field) is not None), None)
 
 
-def _value(lines: tuple[Any, ...], model: str, field: str) -> Any:
-    line = _first(lines, model, field)
-    return None if line is None else getattr(line, field)
+def _provider(api: str) -> str:
+    return api.split("-", 1)[0]
 
 
-def target(
+def _pattern(line: Model) -> str:
+    return line.match if isinstance(line.match, str) else line.match[0]
+
+
+def target(  # noqa: PLR0913 - one call says all that is known of a place
     api: str,
     model: str,
     *,
@@ -193,7 +219,7 @@ def target(
         limits=known.limits(model, window, asked_output),
         frame=frame,
         cache=known.rules(api, model),
-        prices=known.prices(model),
+        prices=known.prices(api, model),
         prior=known.prior(model),
     )
 
@@ -266,6 +292,6 @@ def _checked(catalog: Catalog, name: str) -> Catalog:
     for line in catalog.model:
         if line.cache is not None and line.cache not in catalog.cache:
             known = ", ".join(sorted(catalog.cache))
-            msg = f"{name}: model {line.match!r} names the cache {line.cache!r}, which no [cache.…] table defines; known: {known}"
+            msg = f"{name}: model {line.match!r} names cache {line.cache!r}, which no [cache.…] table defines: {known}"
             raise ConfigError(msg)
     return catalog

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import msgspec
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
+from holdfast.model.branch import Branch
+from holdfast.model.entries import Entry, Said
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolResult
 from holdfast.store import open_store
-from holdfast.store.base import BlobStore, SessionStore
-from holdfast.store.blobs import FileBlobs
-from holdfast.testing.store import BlobStoreRules, SessionStoreRules
+from holdfast.store.base import SessionStore
+from holdfast.store.database import Database
+from holdfast.store.migrations import MIGRATIONS
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.store import KEY, SessionStoreRules, chain, ids, long_session, same_request, unnumbered
+from holdfast.view.tokens import measure
 
 
 class TestSqliteStore(SessionStoreRules):
@@ -18,9 +38,318 @@ class TestSqliteStore(SessionStoreRules):
         return open_store(place / "agent.db")
 
 
-class TestFileBlobs(BlobStoreRules):
-    """Every rule of blobs."""
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    """Create files under this umask."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
-    def open(self, place: Path) -> BlobStore:
-        """Return the blobs under ``place``."""
-        return FileBlobs(place / "blobs")
+
+def plain(raw: bytes) -> Message:
+    """Return the message of a wire form that is made up here: a JSON string that a user says."""
+    return Message.of("user", msgspec.json.decode(raw, type=str))
+
+
+def wire(name: str, parent: str | None, text: str, role: str = "user") -> Entry:
+    """Return an entry that came over that wire."""
+    slot = replace(measure(Message.of(role, text)), api="plain", raw=Raw(msgspec.json.encode(text)))  # type: ignore[arg-type]
+    return Entry(name, parent, Said(slot, Raw(b'{"line": 1}')))
+
+
+def edit(path: Path, statement: str, *values: object) -> None:
+    """Change the database behind the store's back."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(statement, values)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o377])
+def test_files_are_private(tmp_path: Path, mask: int) -> None:
+    """X1: files are 0600 and directories 0700 whatever the umask, with ``-wal``, ``-shm``, locks and blobs."""
+    with umask(mask), open_store(tmp_path / "deep" / "er" / "agent.db") as store:
+        store.put(KEY, chain("ab"))
+        store.blobs.put("text")
+        with store.writing(KEY):
+            made = list((tmp_path / "deep").rglob("*"))
+    names = {path.name for path in made}
+    assert {"agent.db", "agent.db-wal", "agent.db-shm", "agent.db.blobs", "agent.db.locks"} <= names
+    for path in [*made, tmp_path / "deep"]:
+        if path.exists():
+            assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_reading_makes_no_file(tmp_path: Path) -> None:
+    """A store that was never written is empty, and stays a store that does not exist."""
+    with open_store(tmp_path / "none" / "agent.db") as store:
+        assert store.sessions() == []
+        with pytest.raises(StoreError):
+            store.session("x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_sees_what_another_process_makes(tmp_path: Path) -> None:
+    """A store opened before the file was there finds it when it is."""
+    with open_store(tmp_path / "agent.db") as reader, open_store(tmp_path / "agent.db") as writer:
+        assert reader.sessions() == []
+        writer.put(KEY, chain("ab"))
+        assert reader.session(KEY).entries == 2
+        writer.append(KEY, chain("c", "b"))
+        assert ids(reader.path(KEY)) == ["a", "b", "c"]
+
+
+def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
+    """A file of no bytes (left by a crash, or by ``touch``) is a store without sessions."""
+    (tmp_path / "agent.db").touch()
+    with open_store(tmp_path / "agent.db") as store:
+        assert store.sessions() == []
+        assert store.put(KEY, chain("ab")).added == 2
+
+
+def test_links_and_other_things_are_not_followed(tmp_path: Path) -> None:
+    """X1: a planted link to nothing, a FIFO and a directory are refused; nothing is created through them."""
+    (tmp_path / "link.db").symlink_to(tmp_path / "elsewhere.db")
+    os.mkfifo(tmp_path / "fifo.db")
+    (tmp_path / "dir.db").mkdir()
+    for name in ("link.db", "fifo.db", "dir.db"):
+        with open_store(tmp_path / name) as store:
+            with pytest.raises(StoreError, match=name):
+                store.put(KEY, chain("a"))
+            with pytest.raises(StoreError, match=name):
+                store.sessions()
+    assert not (tmp_path / "elsewhere.db").exists()
+
+
+def test_read_only_stores_take_no_write(tmp_path: Path) -> None:
+    """A store opened for reading refuses each writing verb and changes no byte."""
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, chain("ab"))
+    before = (tmp_path / "agent.db").read_bytes()
+    with open_store(tmp_path / "agent.db", readonly=True) as store:
+        assert ids(store.path(KEY)) == ["a", "b"]
+        with pytest.raises(StoreError, match="reading only"):
+            store.append(KEY, chain("c", "b"))
+    assert (tmp_path / "agent.db").read_bytes() == before
+
+
+def test_durability_is_what_was_asked_for(tmp_path: Path) -> None:
+    """S2: ``process`` writes ahead without a flush for each commit, ``power`` flushes each."""
+    for durability, level in (("process", 1), ("power", 2)):
+        database = Database(tmp_path / f"{durability}.db", durability)  # type: ignore[arg-type]
+        with database.writing():
+            assert database.db.execute("PRAGMA synchronous").fetchone() == (level,)
+            assert database.db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+            assert database.db.execute("PRAGMA foreign_keys").fetchone() == (1,)
+        database.close()
+
+
+# -- versions and damage -----------------------------------------------------------------------------------------------
+
+
+def test_schema_is_versioned(tmp_path: Path) -> None:
+    """The version counts the steps, and a step that was released keeps its name and place."""
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, chain("a"))
+    with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        strict = db.execute("SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND strict").fetchone()
+    assert [step.__name__ for step in MIGRATIONS][:1] == ["m001_sessions_entries_checkpoints"]
+    assert strict == (3,)
+
+
+def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
+    """A database of a later version is refused with its number and what to do, for reading and writing."""
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, chain("a"))
+    edit(tmp_path / "agent.db", "PRAGMA user_version = 99")
+    with open_store(tmp_path / "agent.db") as store:
+        for verb in (store.sessions, lambda: store.append(KEY, chain("b", "a"))):
+            with pytest.raises(StoreCorrupt, match=r"schema 99 .* update holdfast"):
+                verb()
+
+
+def test_another_program_is_left_alone(tmp_path: Path) -> None:
+    """A database that is not ours gets none of our tables."""
+    edit(tmp_path / "agent.db", "CREATE TABLE theirs (x)")
+    before = (tmp_path / "agent.db").read_bytes()
+    with open_store(tmp_path / "agent.db") as store:
+        for verb in (store.sessions, lambda: store.put(KEY, chain("a"))):
+            with pytest.raises(StoreCorrupt, match="another program"):
+                verb()
+    assert (tmp_path / "agent.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"not a database, only text that is long enough" * 40, b"\x00" * 5000, b"x"])
+def test_no_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    """A file that is no database is refused with a clear error and keeps its bytes."""
+    (tmp_path / "agent.db").write_bytes(content)
+    with open_store(tmp_path / "agent.db") as store:
+        for verb in (store.sessions, lambda: store.put(KEY, chain("a"))):
+            with pytest.raises(StoreCorrupt, match=r"agent\.db"):
+                verb()
+    assert (tmp_path / "agent.db").read_bytes() == content
+
+
+def test_damaged_pages_are_loud(tmp_path: Path) -> None:
+    """S13: overwritten pages end in ``StoreCorrupt`` or in the entries as they were, never in other words."""
+    entries = chain([f"e{n}" for n in range(300)])
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, entries)
+    whole = (tmp_path / "agent.db").read_bytes()
+    loud = 0
+    for at in range(0, len(whole), 4096):
+        (tmp_path / "agent.db").write_bytes(whole[:at] + b"\xa5" * 512 + whole[at + 512 :])
+        with open_store(tmp_path / "agent.db") as store:
+            try:
+                assert unnumbered(store.path(KEY)) == entries
+            except (StoreError, LookupError):
+                loud += 1
+    assert loud > len(whole) // 4096 // 3
+
+
+def test_changed_bytes_are_noticed(tmp_path: Path) -> None:
+    """S13: a message whose stored bytes changed is named, and is not taken for what was said."""
+    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
+        store.put(KEY, [wire("a", None, "yes"), wire("b", "a", "no")])
+    edit(tmp_path / "agent.db", "UPDATE entries SET raw = ? WHERE id = 'b'", b'"yes"')
+    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
+        assert ids(store.path(KEY, "a")) == ["a"]
+        with pytest.raises(StoreCorrupt, match="entry b"):
+            store.path(KEY)
+
+
+# -- bytes -------------------------------------------------------------------------------------------------------------
+
+
+def test_wire_bytes_are_stored_once(tmp_path: Path) -> None:
+    """S16: where the wire bytes tell the message, they alone are stored; the value is read from them again."""
+    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
+        entry = wire("a", None, "hello")
+        store.put(KEY, [entry])
+        assert unnumbered(store.path(KEY)) == [entry]
+    with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
+        row = db.execute("SELECT raw, body, raws, origin, api FROM entries").fetchone()
+    assert row == (b'"hello"', None, None, b'{"line": 1}', "plain")
+
+
+def test_what_the_bytes_do_not_tell_is_stored_too(tmp_path: Path) -> None:
+    """S15: a value that says more than its bytes comes back as it was, and so do the bytes."""
+    named = Message("tool", (ToolResult("c", "name that a reader looked up", (Text("x", raw=Raw(b"{ }")),)),))
+    slot = replace(measure(named), api="plain", raw=Raw(b'"x"'))
+    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
+        store.put(KEY, [Entry("a", None, Said(slot))])
+        assert unnumbered(store.path(KEY)) == [Entry("a", None, Said(slot))]
+
+
+def test_an_unknown_form_says_which(tmp_path: Path) -> None:
+    """Bytes in a form that this version does not read are an error that names the form."""
+    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
+        store.put(KEY, [wire("a", None, "hello")])
+    with SqliteStore(tmp_path / "agent.db", known={}) as store, pytest.raises(StoreCorrupt, match="'plain'"):
+        store.path(KEY)
+
+
+def test_an_import_may_be_measured_anew(tmp_path: Path) -> None:
+    """A better estimator or reader does not make the same file another: bytes and parent are what counts."""
+    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
+        store.put(KEY, [wire("a", None, "hello")])
+        entry = wire("a", None, "hello")
+        anew = replace(entry, at=7, body=Said(replace(entry.body.slot, size=99, digest=b"new")))  # type: ignore[union-attr]
+        assert store.put(KEY, [anew]).is_unchanged
+
+
+# -- cost --------------------------------------------------------------------------------------------------------------
+
+
+def test_opening_costs_the_active_branch(tmp_path: Path) -> None:
+    """S12: opening decodes the kept tail and what came later, however long the history; a list decodes nothing."""
+    decoded = []
+
+    def counting(raw: bytes) -> Message:
+        decoded.append(raw)
+        return plain(raw)
+
+    for count in (30, 600):
+        entries = [wire(f"e{n}", f"e{n - 1}" if n else None, f"text {n}") for n in range(count)]
+        with SqliteStore(tmp_path / f"{count}.db", known={"plain": counting}) as store:
+            store.put(KEY, entries)
+            store.append(KEY, [compaction("c", f"e{count - 1}", count - 5), *[wire("z", "c", "later")]])
+            decoded.clear()
+            assert len(store.branch(KEY).slots) == count + 1
+            assert len(decoded) == 6
+            store.sessions()
+            store.session(KEY)
+            assert len(decoded) == 6
+
+
+def compaction(name: str, parent: str, keep: int) -> Entry:
+    """Return a compaction that keeps from slot ``keep``."""
+    return replace(long_session()[-1], id=name, parent=parent, body=_compacted(keep))
+
+
+def _compacted(keep: int):  # noqa: ANN202 -- the type is the model's
+    from holdfast.model.entries import Compaction  # noqa: PLC0415
+
+    return Compaction(keep, Message.of("user", "summary"), 5)
+
+
+@pytest.mark.parametrize("damage", ["DELETE FROM checkpoints", "UPDATE checkpoints SET state = x'c0ffee'"])
+def test_checkpoints_are_disposable(tmp_path: Path, damage: str) -> None:
+    """A lost or unreadable checkpoint costs a walk from the root, and changes nothing else."""
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, long_session())
+    edit(tmp_path / "agent.db", damage)
+    with open_store(tmp_path / "agent.db") as store:
+        assert store.active(KEY).compaction is None
+        assert same_request(store.branch(KEY), Branch.build(store.path(KEY)))
+        store.append(KEY, [compaction("c3", "m11", 9)])
+        assert store.active(KEY).compaction is not None
+
+
+# -- others at work ----------------------------------------------------------------------------------------------------
+
+
+def test_a_long_transaction_elsewhere_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verb that another writer holds up ends in ``StoreLocked``, wrote nothing and works later."""
+    monkeypatch.setattr("holdfast.store.database.BUSY_WAIT", 0.05)
+    with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
+        with pytest.raises(StoreLocked, match="try again"):
+            store.append(KEY, chain("b", "a"))
+        assert ids(store.path(KEY)) == ["a"]
+        other.execute("COMMIT")
+        assert store.append(KEY, chain("b", "a")).moved
+
+
+def _hold(store: SessionStore, path: Path) -> sqlite3.Connection:
+    store.put(KEY, chain("a"))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    return other
+
+
+def test_an_interrupt_leaves_nothing_half_done(tmp_path: Path) -> None:
+    """^C in the middle of an import leaves the store as it was, and usable."""
+    seen = []
+
+    def interrupted(raw: bytes) -> Message:
+        seen.append(raw)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return plain(raw)
+
+    entries = [wire(f"e{n}", f"e{n - 1}" if n else None, str(n)) for n in range(5)]
+    with SqliteStore(tmp_path / "agent.db", known={"plain": interrupted}) as store:
+        with pytest.raises(KeyboardInterrupt):
+            store.put(KEY, entries)
+        assert store.sessions() == []
+        assert store.put(KEY, entries).added == 5
+
+
+def test_opening_loads_only_what_it_needs() -> None:
+    """Importing ``holdfast.store`` loads no sqlite3; a store in memory needs none either."""
+    script = "import sys, holdfast.store as s; s.open_store(':memory:').create('x'); sys.exit('sqlite3' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -56,7 +56,7 @@ def session(request: pytest.FixtureRequest) -> Path:
 @cache
 def lines(session: Path) -> list[dict[str, Any]]:
     """Return the lines of a session as values."""
-    return [json.loads(line) for line in session.read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in session.read_text("utf-8").split("\n") if line]
 
 
 def blocks(line: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -157,7 +157,8 @@ def test_neutral(session: Path) -> None:
         for block in blocks(line, "tool_use"):
             place = block["input"].get("file_path", block["input"].get("path", HOME))
             assert place.startswith(HOME)
-    assert all(path.startswith((HOME, "/usr/")) for path in re.findall(r'File \\"(/[^"\\]+)', text))
+        output = str(line.get("toolUseResult", ""))
+        assert all(path.startswith((HOME, "/usr/")) for path in re.findall(r'^  File "(/[^"]+)', output, re.MULTILINE))
 
 
 def test_leans_on_the_past(session: Path) -> None:

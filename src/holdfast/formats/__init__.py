@@ -1,1 +1,22 @@
-"""Pure: lines of recorded sessions to entries and back, one module for each tool."""
+"""Recorded sessions of other tools to entries and back: lines in, values out, and no file is opened here."""
+
+from __future__ import annotations
+
+from holdfast.formats.base import Problem, Recording, Step, context, history, path, recording_of, steps
+from holdfast.formats.export import WRITERS, write
+from holdfast.formats.recognise import READERS, read
+
+__all__ = [
+    "READERS",
+    "WRITERS",
+    "Problem",
+    "Recording",
+    "Step",
+    "context",
+    "history",
+    "path",
+    "read",
+    "recording_of",
+    "steps",
+    "write",
+]

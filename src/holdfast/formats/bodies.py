@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from holdfast.errors import FormatError
+from holdfast.errors import FormatError, Unrecognised
 from holdfast.formats.base import Recording
 from holdfast.formats.lines import BOM, UNREADABLE, Row, Shape, fields, rows, whole
 from holdfast.formats.log import Call, Log, slot_of
@@ -24,7 +24,7 @@ from holdfast.wire import anthropic, openai_chat
 from holdfast.wire.splice import write
 
 NOTE = "request body"
-"""Reason of the note that keeps a body without its messages."""
+"""Reason of the note that keeps a body without its messages (``null`` stands in their place)."""
 APIS: dict[str, Callable[[Raw | bytes], Message]] = {
     anthropic.API: anthropic.decode,
     openai_chat.API: openai_chat.decode,
@@ -82,12 +82,15 @@ class _Found(NamedTuple):
 
 
 def read(data: bytes) -> Recording:
-    """Return the recording in ``data``; ``FormatError`` when no request in it has messages."""
+    """Return the recording in ``data``; ``Unrecognised`` when no request in it has messages."""
     log = Log()
     lines = _requests(data)
     bodies = [found for row in lines if (found := _found(row)) is not None]
     if not bodies:
-        raise FormatError("no request in the file has a list of messages; give a body of the Messages API or of Chat")
+        raise Unrecognised(
+            "no request in the file has a list of messages with roles; give bodies of the Messages API or of Chat "
+            "Completions (those of other APIs are not supported yet)"
+        )
     best = max(enumerate(bodies), key=lambda pair: (len(pair[1].body.messages), pair[0]))[1]
     log.skipped["line without messages"] = sum(row.value is not None for row in lines) - len(bodies)
     log.skipped["shorter request"] = len(bodies) - 1
@@ -116,7 +119,7 @@ def _found(row: Row[Wrapper]) -> _Found | None:
         return None
     raw = Raw(row.clean) if line.messages else line.request or line.body or Raw(row.clean)
     body = BODY.of(raw)
-    if not body.messages:
+    if not any(_MESSAGE.of(message).role for message in body.messages):
         return None
     return _Found(line.api if line.api in APIS else _api(line.path, body), raw, body)
 
@@ -142,8 +145,8 @@ def _list(raw: Raw) -> list[Raw]:
 def _emit(log: Log, found: _Found) -> str:
     """Append the body's envelope, its frame and its messages; return the id of the last entry."""
     body = found.body
-    kept = {name: value for name, value in fields(found.raw).items() if name != "messages"}
-    leaf = log.add("body", None, Note(NOTE, write(kept), {"api": found.api}))
+    kept = write(fields(found.raw) | {"messages": None})
+    leaf = log.add("body", None, Note(NOTE, kept, {"api": found.api}))
     frame = bytes(body.system) + bytes(body.tools)
     if frame:
         digest = blake2b(frame, digest_size=16).hexdigest()
@@ -163,4 +166,3 @@ def _message(log: Log, found: _Found, name: str, parent: str, raw: Raw) -> str:
     if message.role == "assistant":
         return log.answer(name, parent, said, Call(found.body.model), None)
     return log.add(name, parent, said)
-

@@ -299,9 +299,7 @@ def _emit_compaction(log: Log, node: Node, records: list[Record[Line, ApiMessage
     node.tail = node.said = log.add(name, parent, body, at, first.number, last.number)
 
 
-def _keep(
-    log: Log, node: Node, records: list[Record[Line, ApiMessage]], told: _Metadata, parent: str | None
-) -> int:
+def _keep(log: Log, node: Node, records: list[Record[Line, ApiMessage]], told: _Metadata, parent: str | None) -> int:
     """Return the index of the first slot that the compaction kept: the oldest preserved message on the way to it."""
     keep = log.depth[parent]
     uuids = _preserved(told)

@@ -160,7 +160,8 @@ def children(records: Sequence[Record[L, A]], indexes: Sequence[int], up: Sequen
     order, cut = ordered(links)
     for number in cut:
         nodes[number].parent = None
-        log.problem(records[nodes[number].members[0]].number, "its parents form a circle; it starts a branch of its own")
+        first = records[nodes[number].members[0]]
+        log.problem(first.number, "its parents form a circle; it starts a branch of its own")
     return [nodes[number] for number in order]
 
 
@@ -193,8 +194,9 @@ def _nodes(records: Sequence[Record[L, A]], indexes: Sequence[int], up: Sequence
 
 def _compaction(records: Sequence[Record[L, A]], above: Node | None, index: int) -> Node:
     """Return the compaction that record ``index`` opens, or whose summary it is."""
-    if records[index].message is not None and above is not None and above.kind == "compaction":
-        if all(records[member].message is None for member in above.members):
+    if above is not None and above.kind == "compaction" and len(above.members) == 1:
+        opened, told = records[above.members[0]].message is None, records[index].message is not None
+        if opened and told:
             above.members.append(index)
             return above
     return Node("compaction", index)
@@ -227,10 +229,10 @@ def _reached(records: Sequence[Record[L, A]], home: dict[int, Node], up: Sequenc
     """Return the node above ``index``, tool results and meta lines left out."""
     passed: set[int] = set()
     index = up[index]
-    while index in home and index not in passed:
+    while index >= 0 and index not in passed:
         message = records[index].message
         if message is None or not (message.role == "tool" or records[index].line.is_meta):
-            return home[index]
+            return home.get(index)
         passed.add(index)
         index = up[index]
     return None

@@ -318,5 +318,3 @@ def _tail(new: Sequence[bytes], held: Sequence[bytes]) -> int:
 
 def _native(items: list[Raw]) -> Raw:
     return Raw(msgspec.json.encode({"api": API, "model": "", "items": items}))
-
-

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
@@ -51,6 +50,7 @@ ITEM = Shape(Item)
 _PIECE, _WRAPPED = Shape(_Piece), Shape(_Wrapped)
 _LIST = Decoder(list[Raw])
 _STRING = Decoder(str)
+_CONTENT: Decoder[str | list[Raw] | None] = Decoder(str | list[Raw] | None)
 
 
 def decode_item(raw: Raw | bytes, model: str = "") -> Message:
@@ -69,7 +69,7 @@ def is_answer(item: Item) -> bool:
 
 def message_of(items: Sequence[tuple[Item, Raw]], model: str = "") -> Message:
     """Return items that make one message: all that the model said in one answer, or one other item."""
-    item, raw = items[0]
+    item = items[0][0]
     if is_answer(item):
         return Message("assistant", tuple([part for item, raw in items for part in _said(item, raw, model)]))
     if item.type != "message":
@@ -100,7 +100,8 @@ def _said(item: Item, raw: Raw, model: str) -> Iterable[Part]:
     if item.type == "message":
         yield from _content(item.content)
     elif item.type == "reasoning":
-        words = "\n".join(part.text for part in (*_content(item.summary), *_content(item.content)) if _is_text(part))
+        parts = (*_content(item.summary), *_content(item.content))
+        words = "\n".join(part.text for part in parts if isinstance(part, Text))
         seal = Seal(API, model, item.encrypted_content) if item.encrypted_content else None
         yield Thinking(words, seal)
     elif item.type == "function_call" and item.call_id:
@@ -111,10 +112,6 @@ def _said(item: Item, raw: Raw, model: str) -> Iterable[Part]:
         yield ToolCall(item.call_id or item.id or "", "local_shell", bytes(item.action).decode())
     else:
         yield Opaque(item.type or "unknown", raw)
-
-
-def _is_text(part: Part) -> bool:
-    return isinstance(part, Text)
 
 
 def _text(raw: Raw) -> str:
@@ -134,7 +131,7 @@ def _result(item: Item) -> ToolResult:
 
 def _content(content: Raw) -> tuple[Part, ...]:
     """Return a ``content``, text or a list of pieces, as parts."""
-    found = msgspec.json.decode(content, type=str | list[Raw] | None)  # type: ignore[arg-type]
+    found = _CONTENT.decode(content)
     if found is None or isinstance(found, str):
         return (Text(found),) if found else ()
     return tuple([_piece(raw) for raw in found])
@@ -161,7 +158,7 @@ def encode_items(message: Message) -> list[bytes]:
     """Return ``message`` as items of the Responses API, without ids."""
     if message.role == "assistant":
         return [write(item) for item in _answered(message)]
-    out: list[Any] = [_output(result) for result in message.results]
+    out: list[object] = [_output(result) for result in message.results]
     rest = [part for part in message.parts if not isinstance(part, ToolResult)]
     if rest or not out:
         role = "developer" if message.role == "system" else "user"
@@ -170,7 +167,7 @@ def encode_items(message: Message) -> list[bytes]:
     return [write(item) for item in out]
 
 
-def _answered(message: Message) -> Iterable[Any]:
+def _answered(message: Message) -> Iterable[object]:
     words: list[dict[str, Any]] = []
     for part in message.parts:
         if isinstance(part, Text):
@@ -184,12 +181,12 @@ def _answered(message: Message) -> Iterable[Any]:
     yield from _spoken(words)
 
 
-def _spoken(words: list[dict[str, Any]]) -> Iterable[Any]:
+def _spoken(words: list[dict[str, Any]]) -> Iterable[object]:
     if words:
         yield {"type": "message", "role": "assistant", "content": words}
 
 
-def _new_item(part: Part) -> Any:
+def _new_item(part: Part) -> object:
     if isinstance(part, ToolCall):
         return {"type": "function_call", "name": part.name, "arguments": part.arguments, "call_id": part.id}
     if isinstance(part, Thinking):
@@ -204,7 +201,7 @@ def _output(result: ToolResult) -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": result.call_id, "output": words}
 
 
-def _new_piece(part: Part) -> Any:
+def _new_piece(part: Part) -> object:
     if isinstance(part, Text):
         return {"type": "input_text", "text": part.text}
     if isinstance(part, Media) and part.kind == "image":

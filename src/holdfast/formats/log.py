@@ -42,9 +42,7 @@ class Log:
         self._shaped: dict[str | None, int] = {None: 0}
         """The last line that had a part in an entry or in what it hangs on."""
 
-    def add(  # noqa: PLR0913 - the fields of an entry and the lines it came from
-        self, id_: str, parent: str | None, body: Body, at: int | None = None, line: int = 0, last: int = 0
-    ) -> str:
+    def add(self, id_: str, parent: str | None, body: Body, at: int | None = None, line: int = 0, last: int = 0) -> str:
         """Append an entry read from lines ``line`` to ``last``; return the id it got."""
         shaped = self._shaped[parent]
         name = id_ if shaped <= line else f"{id_}+{short(parent or '')}"
@@ -57,7 +55,7 @@ class Log:
         self._shaped[name] = max(shaped, line, last)
         return name
 
-    def answer(  # noqa: PLR0913 - what three entries need
+    def answer(
         self, id_: str, parent: str | None, said: Said, call: Call, at: int | None, line: int = 0, last: int = 0
     ) -> str:
         """Append the three entries of a model call; return the id of the last."""
@@ -82,9 +80,7 @@ class Log:
     def finish(self, recording: Recording) -> Recording:
         """Return ``recording`` with what was collected."""
         problems = tuple(sorted(self.problems, key=lambda problem: problem.line))
-        return replace(
-            recording, entries=tuple(self.entries), skipped=dict(self.skipped), problems=problems
-        )
+        return replace(recording, entries=tuple(self.entries), skipped=dict(self.skipped), problems=problems)
 
 
 def short(text: str) -> str:

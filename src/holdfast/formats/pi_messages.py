@@ -88,7 +88,7 @@ class _Tokens(Struct, rename="camel"):
 
 MESSAGE = Shape(PiMessage)
 _TOKENS = Shape(_Tokens)
-_CONTENT: Decoder[str | list[Raw] | None] = Decoder(str | list[Raw] | None)  # type: ignore[arg-type]
+_CONTENT: Decoder[str | list[Raw] | None] = Decoder(str | list[Raw] | None)
 _PART = Decoder(_Text | _Thinking | _Image | _Call)
 _KIND = Shape(_Kind)
 
@@ -196,11 +196,11 @@ def encode_message(message: Message) -> list[dict[str, Any]]:
     return out
 
 
-def _written(parts: Sequence[Part]) -> list[Any]:
+def _written(parts: Sequence[Part]) -> list[object]:
     return [block for block in map(_block, parts) if block is not None]
 
 
-def _block(part: Part) -> Any:
+def _block(part: Part) -> object:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text} | _signed("textSignature", part.seal)
     if isinstance(part, Thinking):

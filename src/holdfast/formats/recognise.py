@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-
 from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError, Unrecognised
@@ -13,7 +12,9 @@ from holdfast.formats.base import Recording
 from holdfast.formats.lines import BOM, Shape, fields, rows, whole
 from holdfast.formats.lines import split as split_lines
 
-UNDERSTOOD = "Claude Code, Codex and pi sessions (JSONL), and request bodies of the Messages API and of Chat Completions"
+UNDERSTOOD = (
+    "sessions of Claude Code, Codex and pi (JSON lines), and request bodies of the Messages API and of Chat Completions"
+)
 LOOKED_AT = 1_024
 """Bytes at the start of a file that tell text from binary; a NUL byte is in no text."""
 _LATER = "is not supported yet"
@@ -44,7 +45,7 @@ def read(data: bytes, name: str = "") -> Recording:
     """
     try:
         _refuse_binary(data)
-        return READERS[recognise(data)](data)
+        return READERS[reader_of(data)](data)
     except FormatError as error:
         raise type(error)(f"{name}: {error}" if name else str(error)) from None
 
@@ -57,18 +58,13 @@ def _refuse_binary(data: bytes) -> None:
         raise Unrecognised(f"this is an SQLite database, as opencode keeps its sessions in; it {_LATER}. {_known()}")
     if b"\x00" in start:
         raise FormatError(f"this is a binary file (a NUL byte at {start.index(0)}), no session. {_known()}")
-    try:
-        start.decode()
-    except UnicodeDecodeError as error:
-        if error.start < len(start) - 4:
-            raise FormatError(f"this is no UTF-8 text (byte {error.start} is none). {_known()}") from None
 
 
 def _known() -> str:
     return f"Understood are {UNDERSTOOD}"
 
 
-def recognise(data: bytes) -> str:
+def reader_of(data: bytes) -> str:
     """Return the reader for ``data``: ``claude-code``, ``codex``, ``pi`` or ``body``; else raise ``Unrecognised``."""
     seen: dict[str, Raw] = {}
     broken = 0
@@ -93,9 +89,18 @@ def _whole(data: bytes, seen: dict[str, Raw], broken: int) -> str:
         return kind
     keys = sorted(found or seen)
     if not keys:
+        _refuse_other_encodings(data[:LOOKED_AT])
         raise Unrecognised(f"no line of the file is a JSON object ({broken:,} are something else). {_known()}")
     shown = ", ".join(keys[:8]) + (", …" if len(keys) > 8 else "")
     raise Unrecognised(f"this JSON, with the keys {shown}, is no session that is known. {_known()}")
+
+
+def _refuse_other_encodings(start: bytes) -> None:
+    try:
+        start.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(start) - 4:  # else a character is cut in two
+            raise FormatError(f"this is no UTF-8 text (byte {error.start} is none). {_known()}") from None
 
 
 def _mended_kind(data: bytes) -> str | None:
@@ -108,21 +113,12 @@ def _mended_kind(data: bytes) -> str | None:
 
 def _kind(line: bytes, found: dict[str, Raw]) -> str | None:
     """Return the reader for a file with this line, if it tells; raises for formats known by name only."""
-    if not found:
-        return None
     _refuse_known(found)
     type_ = _PROBE.of(line).type
-    if _is_codex(found, type_):
-        return "codex"
-    if "messages" in found or "request" in found or ("body" in found and "method" in found):
-        return "body"
-    if type_ in _CLAUDE_TYPES and (found.keys() & _CLAUDE_KEYS):
-        return "claude-code"
-    if type_ == "session" and "id" in found:
-        return "pi"
-    if type_ in _PI_TYPES and "timestamp" in found:
-        return "pi"
-    return "claude-code" if "parentUuid" in found and "uuid" in found else None
+    for kind, tells in _TELLS:
+        if found and tells(found, type_):
+            return kind
+    return None
 
 
 _CLAUDE_TYPES = frozenset(
@@ -151,6 +147,27 @@ def _is_codex(found: dict[str, Raw], type_: str) -> bool:
     return bare_header or bare_item
 
 
+def _is_body(found: dict[str, Raw], _type: str) -> bool:
+    return "messages" in found or "request" in found or ("body" in found and "method" in found)
+
+
+def _is_claude(found: dict[str, Raw], type_: str) -> bool:
+    linked = "parentUuid" in found and "uuid" in found
+    return linked or (type_ in _CLAUDE_TYPES and bool(found.keys() & _CLAUDE_KEYS))
+
+
+def _is_pi(found: dict[str, Raw], type_: str) -> bool:
+    return "id" in found if type_ == "session" else type_ in _PI_TYPES and "timestamp" in found
+
+
+_TELLS: tuple[tuple[str, Callable[[dict[str, Raw], str], bool]], ...] = (
+    ("codex", _is_codex),
+    ("claude-code", _is_claude),
+    ("body", _is_body),
+    ("pi", _is_pi),
+)
+
+
 def _refuse_known(found: dict[str, Raw]) -> None:
     """Raise for what is a session, but of a tool that has no reader here yet."""
     keys = found.keys()
@@ -169,4 +186,3 @@ _OTHERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("a request body of Gemini", frozenset({"contents"})),
     ("a request body of the Responses API", frozenset({"input", "model"})),
 )
-

@@ -377,7 +377,9 @@ def _revoke(branch: Branch, _id: str, body: Revoke) -> Branch:
     if len(law) == len(branch.law):
         return branch
     held = branch.sums[-1] if len(branch.slots) else 0
-    branch = replace(branch, keep=branch.pinned, compaction=None, edits={}, held=held, anchor=None, quiet=0, settled=None)
+    branch = replace(
+        branch, keep=branch.pinned, compaction=None, edits={}, held=held, anchor=None, quiet=0, settled=None
+    )
     branch = _remark(branch, branch.pinned)
     for _, what in law:
         branch = _decided(branch, what.edits) if isinstance(what, Decision) else _compacted(branch, what)

@@ -38,7 +38,7 @@ class Seq(Generic[T]):
         return self._items is other._items
 
     def same_as(self, other: Sequence[T], count: int) -> bool:
-        """Return whether the first ``count`` items equal those of ``other``; items that are the same object cost little."""
+        """Return whether the first ``count`` items equal those of ``other``; the same object costs little."""
         if isinstance(other, list) and len(self._items) == count:
             try:
                 return self._items <= other  # a list is no greater than one it is the beginning of; nothing is copied
@@ -65,7 +65,6 @@ class Seq(Generic[T]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Seq) and self.slice() == other.slice()
-
 
     def __repr__(self) -> str:
         return f"Seq({self.slice()!r})"

@@ -48,9 +48,11 @@ def trigger(draft: Draft) -> int:
     if settings.trigger_share:
         cold = draft.world.cache == "cold"
         return room.frame + room.share(settings.trigger_cold_share if cold else settings.trigger_share)
-    reserve = min(settings.trigger_reserve, int(room.window * settings.reserve_share) or 0) if (
-        settings.trigger_reserve == settings.reserve_max
-    ) else settings.trigger_reserve
+    reserve = (
+        min(settings.trigger_reserve, int(room.window * settings.reserve_share) or 0)
+        if (settings.trigger_reserve == settings.reserve_max)
+        else settings.trigger_reserve
+    )
     output = min(settings.trigger_output, draft.target.limits.max_output or settings.trigger_output)
     return room.window - reserve - output
 
@@ -102,7 +104,9 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
         settings.summary_decision_share,
         settings.summary_index_share,
     )
-    summary = Message("user", (Text(extract(head, branch.slots.slice(keep), draft.own(cap), shares)), *_files(draft, head)))
+    summary = Message(
+        "user", (Text(extract(head, branch.slots.slice(keep), draft.own(cap), shares)), *_files(draft, head))
+    )
     return draft.compact(Compaction(keep, summary, measure(summary).size, before=draft.estimate))
 
 
@@ -121,7 +125,9 @@ def _files(draft: Draft, head: list[Slot]) -> tuple[Text, ...]:
     parts = []
     for path, text in list(reversed(newest.items()))[:wanted]:
         whole = draft.scale * count(text) <= most
-        parts.append(Text(f"{path} as it was last read:\n{text}" if whole else f"{path} was read; it is too long to show"))
+        parts.append(
+            Text(f"{path} as it was last read:\n{text}" if whole else f"{path} was read; it is too long to show")
+        )
     return tuple(parts)
 
 

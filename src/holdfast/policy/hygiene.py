@@ -240,9 +240,7 @@ def _in_place(
     return homes if held == len(results) and first else []
 
 
-def _moved(
-    items: list[Item], index: int, results: list[tuple[int, ToolResult] | None], dialect: Dialect
-) -> list[Item]:
+def _moved(items: list[Item], index: int, results: list[tuple[int, ToolResult] | None], dialect: Dialect) -> list[Item]:
     """Return new items that answer the calls of item ``index``, in call order."""
     calls = items[index].message.calls
     answers = tuple(found[1] if found else _synthetic(call) for call, found in zip(calls, results, strict=True))

@@ -111,7 +111,9 @@ def tool_name(branch: Branch, index: int, result: ToolResult) -> str:
     return ""
 
 
-def _over_budget(draft: Draft, gone: list[Candidate], rest: list[Candidate], chars: int, tokens: int) -> list[Candidate]:
+def _over_budget(
+    draft: Draft, gone: list[Candidate], rest: list[Candidate], chars: int, tokens: int
+) -> list[Candidate]:
     """Return the largest of ``rest`` that must go too so that the message is within its budget."""
     small = draft.settings.preview_chars
     held_chars = sum(len(one.text) for one in rest) + small * len(gone)

@@ -130,9 +130,10 @@ def weigh(ref: Reference, trace: Trace, length: int) -> float:
     """
     age = (length - trace.last) / 1000
     idle = (length - trace.last_used) / 1000 if trace.used else UNUSED_AGE
-    often = (1 + trace.used) ** 1.2 * (ONCE if trace.messages == 1 and trace.used else 1.0)
+    often: float = (1 + trace.used) ** 1.2 * (ONCE if trace.messages == 1 and trace.used else 1.0)
     planned = POINT if trace.point else 1.0
-    return _KINDS.get(ref[0], 1.0) * planned * often / ((1 + age) ** 0.5 * (1 + idle) ** 0.2)
+    weight: float = _KINDS.get(ref[0], 1.0) * planned * often
+    return weight * (1 + age) ** -0.5 * (1 + idle) ** -0.2
 
 
 UNUSED_AGE = 50

@@ -63,7 +63,9 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     )
     measure: Annotated[Literal["request", "usage+chars", "usage"], _origin("what the trigger looks at")] = "request"
     trigger_share: Annotated[float, _origin("[H] compact over F + this share of M; 0 = use trigger_reserve")] = 0.95
-    trigger_cold_share: Annotated[float, _origin("[H] the same where the cache is cold: the prefix is written anyway")] = 0.70
+    trigger_cold_share: Annotated[
+        float, _origin("[H] the same where the cache is cold: the prefix is written anyway")
+    ] = 0.70
     trigger_reserve: Annotated[int, _origin("[P] or over window − this; see trigger_output")] = 0
     trigger_output: Annotated[int, _origin("[C][K] and less the model's output, at most this; 0 = not")] = 0
     trigger_inclusive: Annotated[bool, _origin("[C] compacts at the limit, the others above it")] = False

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from holdfast.view.references import Reference, of_piece, references
+from holdfast.model.slots import Slot
+from holdfast.view.references import Reference, of_piece, references, words
 
 SIDE = 120
 """Characters of the line that count on each side of a reference (METRICS, ``fact_recall``)."""
@@ -71,8 +72,8 @@ def score(history: Iterable[Window], context: Iterable[Window]) -> float:
     for said in history:
         if kept and not said:
             return 1.0
-        for words in kept:
-            best = max(best, len(said & words) / min(len(said), ENOUGH))
+        for window in kept:
+            best = max(best, len(said & window) / min(len(said), ENOUGH))
             if best >= 1.0:
                 return 1.0
     return best
@@ -81,12 +82,20 @@ def score(history: Iterable[Window], context: Iterable[Window]) -> float:
 class Texts:
     """What was found in texts, so that none is read twice however many requests hold it; lives as long as a session."""
 
-    __slots__ = ("_agreements", "_references", "_windows")
+    __slots__ = ("_agreements", "_references", "_said", "_windows")
 
     def __init__(self) -> None:
+        self._said: dict[bytes, tuple[str, ...]] = {}
         self._references: dict[str, frozenset[Reference]] = {}
         self._windows: dict[tuple[str, Reference], tuple[Window, ...]] = {}
         self._agreements: dict[tuple[str, str, Reference], float] = {}
+
+    def said(self, slot: Slot) -> tuple[str, ...]:
+        """Return the texts of a slot; arguments are decoded once for each digest."""
+        found = self._said.get(slot.digest)
+        if found is None:
+            found = self._said[slot.digest] = tuple(words(slot.message))
+        return found
 
     def references(self, text: str) -> frozenset[Reference]:
         """Return the references in ``text``."""

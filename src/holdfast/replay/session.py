@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from holdfast.model.entries import Usage
+from holdfast.formats.base import NO_STEP, Recording, path
+from holdfast.model.entries import Answer, BranchSummary, Compaction, Entry, Frame, Said, Usage
 from holdfast.model.slots import Slot
+from holdfast.replay.tokenizer import Reading, message_tokens, usage_ratio
+from holdfast.types import Counter
+from holdfast.view.tokens import measure
+from holdfast.wire.foreign import native
 
 
 class Step(Struct, frozen=True):
@@ -25,3 +31,45 @@ class Session(Struct, frozen=True):
     slots: tuple[Slot, ...]
     steps: tuple[Step, ...]
     model: str = ""
+    frame: Frame = Frame()
+    """What was recorded of system prompt and tools; usually nothing."""
+
+    def factor(self, counter: Counter) -> float:
+        """Return this session's own ratio of recorded usage to ``counter``; 1.0 where no usage was recorded."""
+        sums = [0]
+        for slot in self.slots:
+            sums.append(sums[-1] + message_tokens(slot.message, counter))
+        told = (step for step in self.steps if step.usage is not None and step.usage.input > 0)
+        return usage_ratio(Reading(step.usage.input, sums[step.index], step.after_compaction) for step in told if step.usage)
+
+
+def session_of(recording: Recording, api: str) -> Session:
+    """Return the session at the recording's leaf, its messages in the form of ``api``."""
+    slots: list[Slot] = []
+    steps: list[Step] = []
+    compacted = False
+    newest: tuple[int, Entry] | None = None
+    frame = Frame()
+    for entry in path(recording):
+        body = entry.body
+        if isinstance(body, Said | BranchSummary):
+            newest = (len(slots), entry)
+            slots.append(_own(body.slot, api))
+        elif isinstance(body, Compaction):
+            compacted = True
+        elif isinstance(body, Frame) and body.tokens:
+            frame = body
+        elif isinstance(body, Answer) and newest is not None and body.stop not in NO_STEP:
+            steps.append(Step(newest[0], newest[1].at, body.usage if body.usage.input else None, compacted))
+            compacted = False
+    if not steps:  # a request body records no answers: every assistant message is one
+        steps = [Step(index) for index, slot in enumerate(slots) if slot.message.role == "assistant"]
+    return Session(tuple(slots), tuple(steps), recording.model, frame)
+
+
+def _own(slot: Slot, api: str) -> Slot:
+    """Return the slot as ``api`` would hold it: bytes of another API stay behind."""
+    if slot.api == api:
+        return slot
+    message = native(slot.message, api)
+    return slot if message is slot.message and slot.raw is None else replace(measure(message), api=api)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from holdfast.model.branch import Branch, extend
+from holdfast.model.branch import Branch, extend, project
 from holdfast.model.entries import Answer, Entry, Said, Usage
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
@@ -20,7 +20,7 @@ from holdfast.policy.pipeline import Policy, advance, send_slots
 from holdfast.replay.session import Session, Step
 
 TokenCount: TypeAlias = Callable[[Slot], int]
-"""Tokens of one message, by some tokenizer."""
+"""Tokens of one message as sent, as the judge counts them."""
 
 
 class Sent(Struct, frozen=True):
@@ -34,27 +34,20 @@ class Sent(Struct, frozen=True):
     seconds: float
     """What planning took."""
     cold: bool = False
+    """Whether the cache had gone cold."""
+    before: list[Slot] = []
+    """What the request would have shown without this plan's compaction, if there is one."""
 
 
-class Judge:
-    """Counts tokens as the provider would: a tokenizer the policy does not know, times the session's own factor."""
+class Judge(Struct, frozen=True):
+    """Counts tokens as the provider would: by a tokenizer and a factor that the policy does not know."""
 
-    def __init__(self, count: TokenCount, factor: float, frame: int) -> None:
-        self._count = count
-        self._factor = factor
-        self._frame = frame
-        self._known: dict[bytes, int] = {}
-
-    def slot(self, slot: Slot) -> int:
-        """Return the tokens of one message as sent."""
-        tokens = self._known.get(slot.digest)
-        if tokens is None:
-            tokens = self._known[slot.digest] = round(self._factor * self._count(slot))
-        return tokens
+    count: TokenCount
+    frame: int
 
     def request(self, slots: list[Slot]) -> int:
         """Return the tokens of a request: its messages and the frame."""
-        return self._frame + sum(map(self.slot, slots))
+        return self.frame + sum(map(self.count, slots))
 
 
 def simulate(session: Session, policy: Policy, target: Target, judge: Judge) -> Iterator[Sent]:
@@ -70,12 +63,17 @@ def simulate(session: Session, policy: Policy, target: Target, judge: Judge) -> 
             continue
         idle = (step.at - last) // 1000 if step.at is not None and last is not None else 0
         cold = idle > target.cache.ttl
-        began = time.perf_counter()
-        plan = advance(branch, target, policy, World("cold" if cold else "warm", idle=idle))
-        seconds = time.perf_counter() - began
-        slots = send_slots(plan)
-        tokens = judge.request(slots)
-        yield Sent(step, plan, slots, tokens, seconds, cold)
-        usage = Usage(tokens, judge.slot(session.slots[step.index]))
-        branch = extend(plan.branch, Entry("", None, Answer(plan.branch.basis, usage)))
+        sent = _send(branch, step, policy, target, judge, World("cold" if cold else "warm", idle=idle))
+        yield sent
+        usage = Usage(sent.tokens, judge.count(session.slots[step.index]))
+        branch = extend(sent.plan.branch, Entry("", None, Answer(sent.plan.branch.basis, usage)))
         last = step.at if step.at is not None else last
+
+
+def _send(branch: Branch, step: Step, policy: Policy, target: Target, judge: Judge, world: World) -> Sent:
+    began = time.perf_counter()
+    plan = advance(branch, target, policy, world)
+    seconds = time.perf_counter() - began
+    slots = send_slots(plan)
+    before = project(branch) if plan.compaction is not None else []
+    return Sent(step, plan, slots, judge.request(slots), seconds, world.cache == "cold", before)

@@ -98,8 +98,9 @@ class FileBlobs:
 
     def remove(self, hash_: str) -> None:
         """Delete the blob; the caller knows that no entry names it."""
+        path = self._path(checked(hash_))
         try:
-            self._path(checked(hash_)).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         except OSError as error:
             raise refusal(error, f"blob {hash_[:12]} was not removed") from error
 

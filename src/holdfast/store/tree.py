@@ -287,9 +287,9 @@ class TreeStore(ABC):
         before = self._node(key, entry.parent or "")
         if before is None:
             return
-        try:
-            state = _settled(self._active(key, before), body)
-        except LookupError:  # it keeps more than the compaction before it did
+        active = self._active(key, before)
+        state = _settled(active, body)
+        if state is None and active.state is not None:  # it keeps more than the compaction before it did
             state = _settled(Active(tuple(self._up(key, before.seq, 0, 0))), body)
         if state is not None:
             self._save_checkpoint(key, entry.seq, state)
@@ -334,10 +334,16 @@ class TreeStore(ABC):
 
 
 def _settled(active: Active, body: Compaction) -> bytes | None:
-    """Return the checkpoint of compaction ``body`` behind ``active``."""
-    branch = resume(active)
-    head = active.head or slotted(active.rest)[: branch.pinned]
-    return checkpoint(branch, [entry.id for entry in head], body)
+    """Return the checkpoint of compaction ``body`` behind ``active``.
+
+    Nothing where there can be none: the log takes what the fold does not, and such a branch is walked from its root.
+    """
+    try:
+        branch = resume(active)
+        head = active.head or slotted(active.rest)[: branch.pinned]
+        return checkpoint(branch, [entry.id for entry in head], body)
+    except (LookupError, ValueError, TypeError):
+        return None
 
 
 def _told(known: SessionInfo, info: SessionInfo | None, *, entries: int, updated: int) -> SessionInfo:

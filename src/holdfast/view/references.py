@@ -60,10 +60,7 @@ def _matches(piece: str) -> Iterator[Reference]:
     yield from _paths(piece)
     for match in _FILE.finditer(piece):
         yield "file", match.group()
-    for match in _CHAIN.finditer(piece):
-        for name in _MARKS.split(match.group()):
-            if len(name) >= 5 and _SHAPED.match(name.strip("_")):
-                yield "id", name
+    yield from _identifiers(piece)
     for match in _KEBAB.finditer(piece):
         if len(match.group()) >= 7:
             yield "kebab", match.group()
@@ -72,6 +69,13 @@ def _matches(piece: str) -> Iterator[Reference]:
     for match in _NUMBER.finditer(piece):
         if match.group() not in _COMMON_NUMBERS:
             yield "number", match.group()
+
+
+def _identifiers(piece: str) -> Iterator[Reference]:
+    for match in _CHAIN.finditer(piece):
+        for name in _MARKS.split(match.group()):
+            if len(name) >= 5 and _SHAPED.match(name.strip("_")):
+                yield "id", name
 
 
 def _paths(piece: str) -> Iterator[Reference]:

@@ -87,16 +87,15 @@ def measure(message: Message) -> Slot:
 
 def _piece(part: Part, pieces: list[bytes]) -> int:
     """Add the canonical bytes of ``part`` to ``pieces``; return the tokens that no text shows."""
-    kind = type(part)
-    if kind is Text or kind is Thinking:
-        pieces.append(part.text.encode("utf-8", "surrogatepass"))  # type: ignore[union-attr]
+    if isinstance(part, Text | Thinking):
+        pieces.append(part.text.encode("utf-8", "surrogatepass"))
         return 0
-    if kind is ToolCall:
-        pieces.append(f"{part.id}\x01{part.name}\x01{part.arguments}".encode("utf-8", "surrogatepass"))  # type: ignore[union-attr]
+    if isinstance(part, ToolCall):
+        pieces.append(f"{part.id}\x01{part.name}\x01{part.arguments}".encode("utf-8", "surrogatepass"))
         return 0
-    if kind is ToolResult:
-        pieces.append(part.call_id.encode("utf-8", "surrogatepass"))  # type: ignore[union-attr]
-        return sum(_piece(inner, pieces) for inner in part.content)  # type: ignore[union-attr]
+    if isinstance(part, ToolResult):
+        pieces.append(part.call_id.encode("utf-8", "surrogatepass"))
+        return sum(_piece(inner, pieces) for inner in part.content)
     return _silent(part, pieces)
 
 

@@ -302,4 +302,3 @@ def plain(raw: Bytes) -> Raw:
     if wire.keys() <= {"role", "content"}:
         return stood
     return Raw(write({key: wire[key] for key in ("role", "content") if key in wire}))
-

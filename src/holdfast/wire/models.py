@@ -41,15 +41,23 @@ _TABLE: dict[str, Traits] = {
     "opus 4.6": Traits(binds=False, images=600, manual=True, adaptive=True, disabled=True),
     "opus 4.7": Traits(binds=False, images=600, manual=False, adaptive=True, disabled=True),
     "opus 4.8": Traits(system_inside=True, binds=False, images=600, manual=False, adaptive=True, disabled=True),
-    "opus 5.0": Traits(False, True, False, 600, False, True, True, disabled_at_any_effort=False),
+    "opus 5.0": Traits(
+        system_inside=True,
+        binds=False,
+        images=600,
+        manual=False,
+        adaptive=True,
+        disabled=True,
+        disabled_at_any_effort=False,
+    ),
     "opus 5.5": Traits(images=600, manual=False, adaptive=True),
     "sonnet 4.6": Traits(binds=False, images=600, manual=True, adaptive=True, disabled=True),
     "sonnet 5.0": Traits(binds=False, images=600, manual=False, adaptive=True, disabled=True),
-    "sonnet 5.5": Traits(images=600, adaptive=True),
+    "sonnet 5.5": Traits(images=600, manual=False, adaptive=True),
     "haiku 5.5": Traits(adaptive=True),
     "fable 5.0": Traits(system_inside=True, binds=False, images=600, manual=False, adaptive=True, disabled=False),
-    "fable 5.1": Traits(system_inside=True, images=600, adaptive=True),
-    "fable 5.2": Traits(images=600, adaptive=True),
+    "fable 5.1": Traits(system_inside=True, images=600, manual=False, adaptive=True, disabled=False),
+    "fable 5.2": Traits(images=600, manual=False, adaptive=True, disabled=False),
 }
 """Family and version to rules, as documented up to 2026-11; Mythos is Fable under another name."""
 

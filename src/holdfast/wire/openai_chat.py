@@ -113,7 +113,7 @@ def decode(raw: Bytes) -> Message:
     wire = read(_WIRE, raw, "the message")
     if wire.role == "tool":
         inner = tuple([_inner(part) for part in _content(wire.content)])
-        return Message("tool", (ToolResult(wire.tool_call_id or "", wire.name or "", inner, False, raw),))
+        return Message("tool", (ToolResult(wire.tool_call_id or "", wire.name or "", inner, raw=raw),))
     role = _ROLES.get(wire.role)
     if role is None:
         return Message("tool" if wire.role == "function" else "system", (Opaque("message", raw),))

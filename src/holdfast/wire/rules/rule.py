@@ -31,10 +31,15 @@ class Rule(Struct, frozen=True):
     """One rule of an API. A rule that is only inferred warns; all others refuse."""
 
     name: str
-    text: str
+    check: Callable[[Request], Broken]
+    """Yields every place where a request breaks the rule; its docstring is the rule in words."""
     evidence: Evidence
     source: str
-    check: Callable[[Any], Broken]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return (self.check.__doc__ or "").partition("\n")[0]
 
     @property
     def level(self) -> Literal["error", "warning"]:
@@ -42,7 +47,18 @@ class Rule(Struct, frozen=True):
         return "warning" if self.evidence == "inferred" else "error"
 
 
-def findings(rules: Sequence[Rule], request: object) -> tuple[Finding, ...]:
+DOCS = "reference and SDK 2.11 types of the Messages API"
+MET = "error texts in public issues"
+KNOWN = "long-standing behaviour, not re-read"
+
+
+def type_name(value: object) -> str:
+    """Return what JSON calls the type of ``value``."""
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def findings(rules: Sequence[Rule], request: Request) -> tuple[Finding, ...]:
     """Return every place where ``request`` breaks one of ``rules``."""
     return tuple([Finding(rule.name, rule.level, *place) for rule in rules for place in rule.check(request)])
 

@@ -15,9 +15,9 @@ def pixels(data: str) -> tuple[int, int] | None:
     try:
         raw = binascii.a2b_base64(head[: len(head) // 4 * 4])
         if raw.startswith(b"\x89PNG"):
-            return struct.unpack(">II", raw[16:24])  # type: ignore[return-value]
+            return struct.unpack(">II", raw[16:24])
         if raw.startswith(b"GIF8"):
-            return struct.unpack("<HH", raw[6:10])  # type: ignore[return-value]
+            return struct.unpack("<HH", raw[6:10])
         if raw.startswith(b"RIFF") and raw[8:12] == b"WEBP":
             return _webp(raw)
         return _jpeg(raw) if raw.startswith(b"\xff\xd8") else None

@@ -9,16 +9,29 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.errors import FormatError, Unrecognised
-from holdfast.wire import rules_anthropic, rules_anthropic_options, rules_openai_chat
 from holdfast.wire.models import traits
 from holdfast.wire.recognise import body_fields, recognise
-from holdfast.wire.rule import Finding, Rule, findings, view
+from holdfast.wire.rules import (
+    anthropic_blocks,
+    anthropic_calls,
+    anthropic_context,
+    anthropic_options,
+    anthropic_shape,
+    openai_chat,
+)
+from holdfast.wire.rules.rule import Finding, Rule, findings, view
 
 __all__ = ["RULES", "Finding", "Rule", "validate"]
 
 _BY_API: dict[str, tuple[Rule, ...]] = {
-    "anthropic": (*rules_anthropic.RULES, *rules_anthropic_options.RULES),
-    "openai-chat": rules_openai_chat.RULES,
+    "anthropic": (
+        *anthropic_shape.RULES,
+        *anthropic_calls.RULES,
+        *anthropic_blocks.RULES,
+        *anthropic_options.RULES,
+        *anthropic_context.RULES,
+    ),
+    "openai-chat": openai_chat.RULES,
 }
 
 RULES: tuple[Rule, ...] = tuple(rule for rules in _BY_API.values() for rule in rules)

@@ -1,0 +1,186 @@
+"""A log as a Claude Code transcript.
+
+Lines that came from one go out as they came; only a link to a line that is not written (progress, hooks) is led on to
+the message before. Everything else is written anew. A compaction of ours is a ``compact_boundary`` line, which names
+the messages that were kept, and a summary line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from holdfast.formats.base import Recording
+from holdfast.formats.claude_code import API, LINES
+from holdfast.formats.lines import Shape, edited, fields, iso
+from holdfast.formats.writing import Source, bare, lines_of, uuid_of
+from holdfast.model.entries import BranchSummary, Compaction, Entry, Note, Said
+from holdfast.model.messages import Message
+from holdfast.model.slots import Slot
+from holdfast.wire import anthropic
+from holdfast.wire.splice import write as to_json
+
+
+class _Link(Struct, rename="camel"):
+    uuid: str | None = None
+    parent_uuid: str | None = None
+    logical_parent_uuid: str | None = None
+
+
+_LINK = Shape(_Link)
+
+
+def write(recording: Recording) -> bytes:
+    """Return ``recording`` with its sub-agents' conversations, which stand first, as JSON lines."""
+    lines = [line for chain in (*recording.sidechains, recording) for line in _lines(chain)]
+    return b"".join(line + b"\n" for line in lines)
+
+
+class _Writer:
+    """One conversation being written."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.source = Source(recording)
+        self.there = {link.uuid for entry in self.source.order for link in _links(entry)}
+        """The uuids of the lines that go out as they came."""
+
+    def common(self, entry: Entry, kind: str, uuid: str) -> dict[str, Any]:
+        """Return the fields that every line has."""
+        recording = self.source.recording
+        return {
+            "parentUuid": self.source.above(entry),
+            "isSidechain": False,
+            "userType": "external",
+            "cwd": recording.cwd,
+            "sessionId": uuid_of(recording.session),
+            "version": "2.0.0",
+            "gitBranch": "",
+            "type": kind,
+            "uuid": uuid,
+            "timestamp": iso(entry.at),
+        }
+
+
+def _lines(recording: Recording) -> Iterator[bytes]:
+    writer = _Writer(recording)
+    for entry in writer.source.order:
+        last, lines = _entry(writer, entry)
+        writer.source.written[entry.id] = last
+        yield from lines
+
+
+def _entry(writer: _Writer, entry: Entry) -> tuple[str | None, Sequence[bytes]]:
+    """Return the lines of ``entry``, and the uuid that what follows hangs on."""
+    body, above = entry.body, writer.source.above(entry)
+    if isinstance(body, Said) and body.origin is not None and _is_ours(body.origin):
+        return _as_it_came(writer, lines_of(body.origin), above)
+    if isinstance(body, Said | BranchSummary):
+        uuid = uuid_of(entry.id)
+        return uuid, [_said(writer, entry, body.slot, uuid)]
+    if isinstance(body, Note) and body.reason == LINES:
+        return _as_it_came(writer, body.raw.split(b"\n"), above)
+    if isinstance(body, Compaction) and not writer.source.note(entry, LINES):
+        return _compaction(writer, entry, body)
+    return above, []
+
+
+def _links(entry: Entry) -> list[_Link]:
+    body = entry.body
+    if isinstance(body, Note) and body.reason == LINES:
+        return [_LINK.of(line) for line in body.raw.split(b"\n")]
+    if isinstance(body, Said) and body.origin is not None and _is_ours(body.origin):
+        return [_LINK.of(_readable(line)) for line in lines_of(body.origin)]
+    return []
+
+
+def _readable(line: bytes) -> bytes:
+    """Return ``line`` without escapes of half surrogate pairs, which no link holds."""
+    return line if fields(line) else line.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0")
+
+
+def _is_ours(origin: Raw) -> bool:
+    return b'"uuid"' in bytes(origin) and b'"parentUuid"' in bytes(origin)
+
+
+def _as_it_came(writer: _Writer, lines: Iterable[bytes], above: str | None) -> tuple[str | None, list[bytes]]:
+    """Return lines as they came, with links to lines that are not written led on to ``above``."""
+    out = []
+    for line in lines:
+        link = _LINK.of(_readable(line))
+        field = "parentUuid" if link.logical_parent_uuid is None else "logicalParentUuid"
+        parent = link.parent_uuid if link.logical_parent_uuid is None else link.logical_parent_uuid
+        lost = parent is not None and parent not in writer.there
+        out.append(edited(line, {field: above}) if lost else line)
+        above = link.uuid or above
+    return above, out
+
+
+def _said(writer: _Writer, entry: Entry, slot: Slot, uuid: str) -> bytes:
+    """Return a message as a line of its own."""
+    message = slot.message
+    if message.role == "system":
+        told = {"subtype": "informational", "level": "info", "content": message.text}
+        return to_json(writer.common(entry, "system", uuid) | told)
+    wire = _wire(slot)
+    if message.role != "assistant":
+        return to_json(writer.common(entry, "user", uuid) | {"message": wire})
+    answer = writer.source.answer(entry)
+    usage = answer.usage
+    api = {
+        "id": f"msg_{uuid.replace('-', '')[:24]}",
+        "type": "message",
+        "role": "assistant",
+        "model": writer.source.model(entry) or "unknown",
+        "content": _as_blocks(wire.get("content", [])),
+        "stop_reason": answer.stop or None,
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": max(0, usage.input - usage.cache_read - usage.cache_write),
+            "cache_creation_input_tokens": usage.cache_write,
+            "cache_read_input_tokens": usage.cache_read,
+            "output_tokens": usage.output,
+        },
+    }
+    return to_json(writer.common(entry, "assistant", uuid) | {"message": api})
+
+
+def _wire(slot: Slot) -> dict[str, Any]:
+    """Return the message as the Messages API has it: role and content."""
+    raw = bytes(slot.raw) if slot.api == API and slot.raw is not None else None
+    encoded = [raw] if raw is not None else anthropic.encode(bare(slot, API))
+    found: dict[str, Any] = dict(fields(encoded[0])) if encoded else {}
+    role = "assistant" if slot.message.role == "assistant" else "user"
+    return {"role": role, "content": found.get("content", [])}
+
+
+def _as_blocks(content: object) -> object:
+    text = bytes(content) if isinstance(content, Raw) else b""
+    return [{"type": "text", "text": content}] if text.startswith(b'"') else content
+
+
+def _compaction(writer: _Writer, entry: Entry, body: Compaction) -> tuple[str | None, list[bytes]]:
+    """Return a compaction as a boundary and a summary line."""
+    boundary, summary = uuid_of(f"{entry.id}+boundary"), uuid_of(entry.id)
+    kept = _kept(writer, entry)
+    told: dict[str, Any] = {"trigger": body.trigger, "preTokens": body.before, "postTokens": body.after}
+    if kept:
+        told["preservedSegment"] = {"headUuid": kept[0], "anchorUuid": summary, "tailUuid": kept[-1]}
+        told["preservedMessages"] = {"anchorUuid": summary, "uuids": kept, "allUuids": kept}
+    head = writer.common(entry, "system", boundary)
+    head = {"parentUuid": None, "logicalParentUuid": head.pop("parentUuid")} | head
+    head |= {"subtype": "compact_boundary", "content": "Conversation compacted", "isMeta": False, "level": "info"}
+    text = (body.summary or Message("user")).text
+    tail = writer.common(entry, "user", summary) | {"parentUuid": boundary}
+    tail |= {"message": {"role": "user", "content": text}, "isVisibleInTranscriptOnly": True, "isCompactSummary": True}
+    return summary, [to_json(head | {"compactMetadata": told}), to_json(tail)]
+
+
+def _kept(writer: _Writer, entry: Entry) -> list[str]:
+    """Return the uuids of the lines that hold the kept messages."""
+    out: list[str] = []
+    for one in writer.source.kept(entry):
+        uuids = [link.uuid for link in _links(one) if link.uuid is not None]
+        out += uuids or [uuid for uuid in [writer.source.written.get(one.id)] if uuid is not None]
+    return out

@@ -1,0 +1,132 @@
+"""What every writer needs of a log: its entries in an order for a file, and the facts that belong together."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from msgspec import Raw
+from msgspec.json import Decoder
+from msgspec.structs import replace
+
+from holdfast.formats.base import Recording, path
+from holdfast.formats.lines import UNREADABLE
+from holdfast.model.entries import Answer, BranchSummary, Compaction, Entry, Note, Request, Said
+from holdfast.model.messages import Message, placeholder
+from holdfast.model.parts import Opaque, Part, Text, ToolResult
+from holdfast.model.slots import Slot
+
+_LIST = Decoder(list[Raw])
+
+
+class Source:
+    """A log to be written: what belongs to which message, and what was written for which entry."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.known = {entry.id: entry for entry in recording.entries}
+        self.order = _leaf_last(recording)
+        self._answers = {entry.parent: entry.body for entry in self.order if isinstance(entry.body, Answer)}
+        self.written: dict[str | None, str | None] = {None: None}
+        """For each entry the tool's id that what follows it hangs on."""
+
+    def above(self, entry: Entry) -> str | None:
+        """Return the tool's id of what ``entry`` hangs on."""
+        return self.written.get(entry.parent)
+
+    def answer(self, entry: Entry) -> Answer:
+        """Return the usage of a model's answer."""
+        return self._answers.get(entry.id) or Answer(basis="")
+
+    def model(self, entry: Entry) -> str:
+        """Return the model that gave an answer."""
+        asked = self.known.get(entry.parent or "")
+        told = asked.body.model if asked is not None and isinstance(asked.body, Request) else ""
+        return told or self.recording.model
+
+    def note(self, entry: Entry, reason: str) -> bytes:
+        """Return what the note before ``entry`` keeps, if there is one for ``reason``."""
+        before = self.known.get(entry.parent or "")
+        found = before.body if before is not None else None
+        return found.raw if isinstance(found, Note) and found.reason == reason else b""
+
+    def kept(self, entry: Entry) -> list[Entry]:
+        """Return the messages that compaction ``entry`` kept, in order."""
+        body = entry.body
+        said = [one for one in path(self.recording, entry.id) if isinstance(one.body, Said | BranchSummary)]
+        return said[body.keep :] if isinstance(body, Compaction) else []
+
+
+def _leaf_last(recording: Recording) -> list[Entry]:
+    """Return the entries, parents first, so that the leaf comes last: tools go on from the end of a file."""
+    entries = list(recording.entries)
+    way = {entry.id for entry in path(recording)}
+    if not entries or not way or entries[-1].id in way:
+        return entries
+    known = {entry.id: entry for entry in entries}
+    done: dict[str, Entry] = {}
+    for entry in [entry for entry in entries if entry.id not in way] + [entry for entry in entries if entry.id in way]:
+        trail: list[Entry] = []
+        above: Entry | None = entry
+        while above is not None and above.id not in done:
+            trail.append(above)
+            above = known.get(above.parent or "")
+        done.update((one.id, one) for one in reversed(trail))
+    return list(done.values())
+
+
+def lines_of(origin: Raw) -> list[bytes]:
+    """Return the lines that an entry came from."""
+    text = bytes(origin)
+    if not text.startswith(b"["):
+        return [text]
+    try:
+        return [bytes(line) for line in _LIST.decode(text)]
+    except UNREADABLE:  # half a surrogate pair in one of them: the standard library finds where they part
+        return _parted(text)
+
+
+def _parted(text: bytes) -> list[bytes]:
+    """Return the objects of a list by counting brackets outside of strings."""
+    out, depth, start, quoted, index = [], 0, 0, False, 0
+    while index < len(text):
+        char = text[index]
+        if quoted:
+            index += char == 0x5C  # a backslash takes the next byte with it
+            quoted = char != 0x22
+        elif char == 0x22:
+            quoted = True
+        elif char in b"{[":
+            depth += 1
+            start = index if depth == 2 else start
+        elif char in b"}]":
+            depth -= 1
+            if depth == 1:
+                out.append(text[start : index + 1])
+        index += 1
+    return out
+
+
+def bare(slot: Slot, api: str) -> Message:
+    """Return the message of ``slot`` for another API: no part keeps bytes that only its own API understands."""
+    message = slot.message
+    if slot.api == api:
+        return message
+    parts = [part for part in map(_bare, message.parts) if part is not None]
+    return Message(message.role, tuple(parts))
+
+
+def _bare(part: Part) -> Part | None:
+    if isinstance(part, Opaque):
+        return None if part.kind.startswith("message") else Text(placeholder(part))
+    if isinstance(part, ToolResult):
+        inner = tuple([one for one in map(_bare, part.content) if one is not None])
+        return replace(part, content=inner, raw=None)
+    return replace(part, raw=None)
+
+
+def uuid_of(text: str) -> str:
+    """Return ``text`` if it has the form of a UUID, else one made of its digest: the same for the same text."""
+    if len(text) == 36 and [len(piece) for piece in text.split("-")] == [8, 4, 4, 4, 12]:
+        return text
+    digits = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:]}"

@@ -1,0 +1,343 @@
+"""Measuring: what one policy's requests over one session cost, and what they lost. METRICS.md defines each figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import quantiles
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.model.branch import Branch
+from holdfast.model.messages import Message
+from holdfast.model.plan import Plan
+from holdfast.model.slots import Slot
+from holdfast.model.target import Target
+from holdfast.policy.pipeline import Policy
+from holdfast.replay.cache import FRAME, Block, Cache, Hit, blocks, cost
+from holdfast.replay.cuts import Cut, CutScore, pool, positions
+from holdfast.replay.recall import Dependencies, Hits
+from holdfast.replay.session import Session
+from holdfast.replay.simulate import Judge, Sent, simulate
+from holdfast.types import Counter
+from holdfast.view.references import words
+from holdfast.wire.lens import body
+from holdfast.wire.rules import validate
+
+BUDGETS = (4_000, 8_000, 16_000)
+"""Rooms in tokens at which contexts are scored (METRICS, "Recall, at cuts")."""
+LARGEST_RESERVE = 20_000
+"""usable = window - min(20,000, window / 4) (METRICS, "Reserve")."""
+
+
+class Setting(Struct, frozen=True):
+    """What a replay is asked for, beside the session and the policy."""
+
+    window: int
+    frame: int
+    target: Target
+    """For the window; its limits are changed where a figure asks for another."""
+    tokenizer: str
+    counter: Counter
+
+
+class Point(Struct, frozen=True):
+    """One request, as the picture shows it."""
+
+    step: int
+    tokens: int
+    kinds: dict[str, int]
+    """Tokens of the messages by kind: user, assistant, thinking, results, summary, stubs, media."""
+    hit: Hit
+    usd: float
+    event: str = ""
+
+
+class Measured(Struct, frozen=True):
+    """All figures of one policy over one session; ``points`` are left out of the JSON."""
+
+    policy: str
+    requests: int
+    invalid_requests: int
+    over_window: int
+    user_words_missing: int
+    tokens_sum: int
+    tokens_peak: int
+    cache_hit: float | None
+    usd: float
+    online: Hits
+    mutations: int
+    compactions: int
+    policy_ms_p50: float
+    policy_ms_p95: float
+    notes: tuple[str, ...]
+    points: tuple[Point, ...] = ()
+
+
+class Study:
+    """One session made ready: what no policy changes is worked out once."""
+
+    def __init__(self, session: Session, setting: Setting) -> None:
+        self.session = session
+        self.setting = setting
+        self.factor = session.factor(setting.counter)
+        self.messages: list[Message] = [slot.message for slot in session.slots]
+        steps = [step.index for step in session.steps]
+        self.dependencies = Dependencies(self.messages, steps)
+        self._known: dict[bytes, list[Block]] = {}
+        self._cuts: list[Cut] | None = None
+
+    def blocks(self, slot: Slot) -> list[Block]:
+        """Return the blocks of a message as sent, in the judge's tokens."""
+        found = self._known.get(slot.digest)
+        if found is None:
+            raw = blocks(slot.message, self.setting.counter)
+            found = self._known[slot.digest] = [(digest, round(self.factor * tokens)) for digest, tokens in raw]
+        return found
+
+    def tokens(self, slot: Slot) -> int:
+        """Return the judge's tokens of a message as sent."""
+        return sum(tokens for _, tokens in self.blocks(slot))
+
+    def cuts(self) -> list[Cut]:
+        """Return the cuts of the session with their dependencies."""
+        if self._cuts is None:
+            sizes = [self.tokens(slot) for slot in self.session.slots]
+            places = positions(self.messages, sizes, [step.index for step in self.session.steps])
+            lookup = self.dependencies.lookup
+            self._cuts = [Cut(self.messages, place, self.setting.counter, lookup=lookup) for place in places]
+        return self._cuts
+
+
+def usable(window: int) -> int:
+    """Return what a request may hold of a window."""
+    return window - min(LARGEST_RESERVE, window // 4)
+
+
+def window_for(room: int, frame: int) -> int:
+    """Return the smallest window whose usable part holds ``frame`` and ``room``."""
+    need = room + frame
+    window = need + min(LARGEST_RESERVE, -(-need // 3))
+    while usable(window) < need:
+        window += 1
+    return window
+
+
+def requests(study: Study, policy: Policy, window: int) -> Iterator[Sent]:
+    """Yield the requests of ``policy`` over the session, with a window of ``window``."""
+    setting = study.setting
+    judge = Judge(study.tokens, setting.frame)
+    return simulate(study.session, policy, with_window(setting.target, window, setting.frame), judge)
+
+
+def with_window(target: Target, window: int, frame: int) -> Target:
+    """Return ``target`` with another window and a frame of so many tokens."""
+    from msgspec.structs import replace
+
+    from holdfast.model.entries import Frame
+
+    return replace(
+        target, limits=replace(target.limits, window=window, origin="--window"), frame=Frame("replay", frame)
+    )
+
+
+def measure_policy(
+    study: Study, policy: Policy, tick: Callable[[], Any] = lambda: None, keep: Callable[[int, bytes], Any] | None = None
+) -> Measured:
+    """Return the figures of ``policy`` over the session; ``keep`` is given each request's step and body."""
+    setting = study.setting
+    run = _Run(study, policy, keep)
+    for sent in requests(study, policy, setting.window):
+        run.take(sent)
+        tick()
+    return run.measured()
+
+
+class _Run:
+    """Figures as they add up, request by request."""
+
+    def __init__(self, study: Study, policy: Policy, keep: Callable[[int, bytes], Any] | None) -> None:
+        self._study, self._policy, self._keep = study, policy, keep
+        self._cache = Cache(study.setting.target.cache)
+        self._limit = usable(study.setting.window)
+        self._before: list[bytes] = []
+        self._points: list[Point] = []
+        self._seconds: list[float] = []
+        self._notes: dict[str, int] = {}
+        self._online = Hits()
+        self._invalid = self._missing = self._mutations = self._compactions = self._over = 0
+        self._since = 0
+        """First slot said after the last compaction."""
+        self._last_compaction: int | None = None
+        self._shortest: int | None = None
+
+    def take(self, sent: Sent) -> None:
+        study, plan = self._study, sent.plan
+        if plan.compaction is not None:
+            self._compacted(sent)
+        data = self._body(sent)
+        self._invalid += any(finding.level == "error" for finding in validate(data, study.setting.target.api))
+        if self._keep is not None:
+            self._keep(sent.step.index, data)
+        texts = [text for slot in sent.slots for text in words(slot.message)]
+        self._online += study.dependencies.score(sent.step.index, texts)
+        self._missing += _missing_words(plan.branch, self._since, texts)
+        digests = [slot.digest for slot in sent.slots]
+        self._mutations += self._before != digests[: len(self._before)]
+        self._before = digests
+        self._over += sent.tokens > self._limit
+        self._seconds.append(sent.seconds)
+        for notice in plan.notices:
+            self._notes[notice.rule] = self._notes.get(notice.rule, 0) + 1
+        self._price(sent)
+
+    def _compacted(self, sent: Sent) -> None:
+        number = len(self._points)
+        if self._last_compaction is not None:
+            gap = number - self._last_compaction
+            self._shortest = gap if self._shortest is None else min(self._shortest, gap)
+        self._last_compaction = number
+        self._compactions += 1
+        self._since = sent.step.index
+
+    def _body(self, sent: Sent) -> bytes:
+        target = self._study.setting.target
+        return body(target.api, target.model, sent.slots, options=sent.plan.options)
+
+    def _price(self, sent: Sent) -> None:
+        study = self._study
+        request, marks = _request(study, sent.slots, sent.plan)
+        frame = (b"frame", study.setting.frame)
+        usd = self._summary_call(sent, frame)
+        hit = self._cache.send(request, frame, marks, sent.step.at)
+        output = study.tokens(study.session.slots[sent.step.index])
+        usd += cost(hit, output, study.setting.target.prices)
+        kinds = _kinds(study, sent)
+        self._points.append(Point(sent.step.index, sent.tokens, kinds, hit, usd, _event(sent)))
+
+    def _summary_call(self, sent: Sent, frame: Block) -> float:
+        """Return what the call for a model's summary cost, where the policy would have made one."""
+        compaction = sent.plan.compaction
+        if not self._policy.settings.summary_model or compaction is None or compaction.summary is None:
+            return 0.0
+        before = [block for slot in sent.before for block in self._study.blocks(slot)]
+        hit = self._cache.send(before, frame, [len(before) - 1], sent.step.at)
+        output = round(self._study.factor * compaction.size)
+        return cost(hit, output, self._study.setting.target.prices)
+
+    def measured(self) -> Measured:
+        points = self._points
+        total = sum(point.hit.total for point in points)
+        p50, p95 = _percentiles(self._seconds)
+        notes = [f"{rule} x{times}" for rule, times in self._notes.items()]
+        if self._shortest is not None:
+            notes.append(f"fewest steps between compactions: {self._shortest}")
+        return Measured(
+            policy=self._policy.name,
+            requests=len(points),
+            invalid_requests=self._invalid,
+            over_window=self._over,
+            user_words_missing=self._missing,
+            tokens_sum=sum(point.tokens for point in points),
+            tokens_peak=max((point.tokens for point in points), default=0),
+            cache_hit=sum(point.hit.read for point in points) / total if total else None,
+            usd=sum(point.usd for point in points),
+            online=self._online,
+            mutations=self._mutations,
+            compactions=self._compactions,
+            policy_ms_p50=p50,
+            policy_ms_p95=p95,
+            notes=tuple(notes),
+            points=tuple(points),
+        )
+
+
+def _percentiles(seconds: Sequence[float]) -> tuple[float, float]:
+    if len(seconds) < 2:
+        return (seconds[0] * 1e3, seconds[0] * 1e3) if seconds else (0.0, 0.0)
+    cut = quantiles(seconds, n=20, method="inclusive")
+    return cut[9] * 1e3, cut[18] * 1e3
+
+
+def _request(study: Study, slots: Sequence[Slot], plan: Plan) -> tuple[list[Block], list[int]]:
+    """Return the blocks of a request and where its breakpoints stand among them."""
+    request: list[Block] = []
+    ends: list[int] = []
+    for slot in slots:
+        request += study.blocks(slot)
+        ends.append(len(request) - 1)
+    marks = [ends[place] for place in plan.options.markers if place < len(ends)]
+    return request, [FRAME, *marks] if plan.options.frame_marker else marks
+
+
+def _missing_words(branch: Branch, since: int, texts: list[str]) -> int:
+    """Return how many messages of the user that must be there are not: those since the last compaction, and the newest."""
+    users = [i for i in range(len(branch.slots)) if branch.messages[i].starts_turn and branch.messages[i].text.strip()]
+    wanted = {index for index in users if index >= since} | set(users[-1:])
+    return sum(not _is_told(branch, index, texts) for index in wanted)
+
+
+def _is_told(branch: Branch, index: int, texts: list[str]) -> bool:
+    for part, said in ((place, part.text) for place, part in enumerate(branch.messages[index].parts) if hasattr(part, "text")):
+        if not said.strip() or any(said.strip() in text for text in texts):
+            continue
+        spilled = [edit for edit in branch.edits.get(index, ()) if edit.span.part == part and edit.blob]
+        if not any(edit.blob[:12] in text for edit in spilled for text in texts):
+            return False
+    return True
+
+
+_KINDS = {"Text": "words", "Thinking": "thinking", "ToolCall": "calls", "ToolResult": "results"}
+
+
+def _kinds(study: Study, sent: Sent) -> dict[str, int]:
+    """Return the tokens of a request by kind: frame, summary, user, assistant, thinking, results, stubs, media."""
+    out = {"frame": study.setting.frame}
+    branch = sent.plan.branch
+    summary = branch.compaction.summary if branch.compaction else None
+    for slot in sent.slots:
+        for part, (_, tokens) in zip(slot.message.parts, study.blocks(slot), strict=False):
+            name = type(part).__name__
+            kind = {"Thinking": "thinking", "ToolResult": "results", "Media": "media"}.get(name, slot.message.role)
+            if slot.message is summary:
+                kind = "summary"
+            elif kind == "results" and slot.raw is None and slot.base is not None:
+                kind = "stubs"
+            out[kind] = out.get(kind, 0) + tokens
+    return out
+
+
+def _event(sent: Sent) -> str:
+    plan = sent.plan
+    if plan.compaction is not None:
+        return plan.compaction.trigger if plan.compaction.trigger in {"slide", "history"} else "compaction"
+    rules = {edit.rule for edit in plan.record}
+    return "prune" if rules & {"prune", "trim"} else "spill" if "spill" in rules else ""
+
+
+def measure_cuts(study: Study, policy: Policy, tick: Callable[[], Any] = lambda: None) -> dict[str, CutScore]:
+    """Return what ``policy`` keeps at the cuts, for each budget; ``over`` requests count as they are."""
+    cuts = {cut.position: cut for cut in study.cuts()}
+    scores: dict[str, CutScore] = {}
+    for room in BUDGETS:
+        total = CutScore()
+        if cuts:
+            last = max(cuts)
+            for sent in requests(study, policy, window_for(room, study.setting.frame)):
+                cut = cuts.get(sent.step.index)
+                if cut is not None:
+                    total += cut.score([slot.message for slot in sent.slots], room)
+                tick()
+                if sent.step.index >= last:
+                    break
+        scores[str(room)] = total
+    return scores
+
+
+def cuts_json(scores: dict[str, CutScore]) -> dict[str, Any]:
+    """Return the figures of cuts as the report gives them."""
+    out: dict[str, Any] = {}
+    for room, score in scores.items():
+        figures = pool([score])
+        out[room] = {name: getattr(figures, name) for name in figures.__struct_fields__}
+    return out

@@ -1,0 +1,210 @@
+"""Rules of the Messages API about what stands beside the messages: limits, system prompt, tools, thinking."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.wire.rules.blocks import THINKING, paused
+from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Request, Rule, Turn
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
+_LEAST_BUDGET = 1024
+_LEAST_TOP_P = 0.95
+_BINDING_BETA = "thinking-binding-controls-2026-08-01"
+_INTERLEAVED = "interleaved-thinking"
+_CHOICES = ("auto", "any", "tool", "none")
+
+
+# -- limits and sampling -----------------------------------------------------------------------------------------------
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _max_tokens(request: Request) -> Broken:
+    """max_tokens is a whole number, 0 or more."""
+    value = request.body.get("max_tokens")
+    if value is not None and (not _is_count(value) or value < 0):
+        yield "$.max_tokens", f"max_tokens is {value!r}; send a whole number, 0 only to warm the cache"
+
+
+def _sampling(request: Request) -> Broken:
+    """Temperature and top_p lie from 0 to 1."""
+    for key in ("temperature", "top_p"):
+        value = request.body.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1):
+            yield f"$.{key}", f"{key} is {value!r}; send a number from 0 to 1"
+
+
+def _system(request: Request) -> Broken:
+    """The system prompt is a string or text blocks with words in them."""
+    system = request.body.get("system")
+    if system is None or isinstance(system, str):
+        return
+    if not isinstance(system, list):
+        yield "$.system", "system is neither a string nor a list of text blocks; send one of them"
+        return
+    for index, block in enumerate(system):
+        text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
+        if not isinstance(text, str):
+            yield f"$.system[{index}]", "a block of the system prompt is no text block; send text"
+        elif not text.strip():
+            yield f"$.system[{index}].text", "a text block of the system prompt is empty; drop it"
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+def _tool_shape(request: Request) -> Broken:
+    """A tool has a name of the pattern and an input_schema."""
+    listed = request.body.get("tools")
+    if listed is not None and not isinstance(listed, list):
+        yield "$.tools", "tools is no list; send a list of tools"
+    for index, tool in enumerate(listed if isinstance(listed, list) else ()):
+        path = f"$.tools[{index}]"
+        if not isinstance(tool, dict):
+            yield path, "the tool is no object; send name and input_schema"
+        elif tool.get("type") in (None, "custom"):
+            if not isinstance(tool.get("name"), str) or not _NAME.match(tool["name"]):
+                yield (
+                    f"{path}.name",
+                    f"tool name {tool.get('name')!r} does not match ^[a-zA-Z0-9_-]{{1,128}}$; rename it",
+                )
+            if not isinstance(tool.get("input_schema"), dict):
+                yield f"{path}.input_schema", f"tool {tool.get('name')!r} has no input_schema; send a JSON schema"
+
+
+def _tool_names(request: Request) -> Broken:
+    """Tool names are unique."""
+    seen: set[str] = set()
+    for index, tool in enumerate(request.tools()):
+        name = tool.get("name")
+        if isinstance(name, str):
+            if name in seen:
+                yield f"$.tools[{index}].name", f"tool name {name!r} stands twice; keep one"
+            seen.add(name)
+
+
+def _tool_choice(request: Request) -> Broken:
+    """tool_choice needs tools and names one of them."""
+    choice = request.body.get("tool_choice")
+    if choice is None:
+        return
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind not in _CHOICES:
+        yield "$.tool_choice.type", f"tool_choice {kind!r} is not one of {_CHOICES}; use one of them"
+    elif not request.tools() and not request.body.get("mcp_servers"):
+        yield "$.tool_choice", "tool_choice without tools; send tools or drop it"
+    elif kind == "tool" and choice.get("name") not in {tool.get("name") for tool in request.tools()}:
+        yield "$.tool_choice.name", f"tool {choice.get('name')!r} is not in tools; declare it"
+
+
+# -- thinking ----------------------------------------------------------------------------------------------------------
+
+
+def _mode(request: Request) -> str:
+    return str(request.option("thinking", "type") or "")
+
+
+def _thinking_mode(request: Request) -> Broken:
+    """The model takes this kind of thinking."""
+    mode, known = _mode(request), request.traits
+    model = request.body.get("model")
+    if request.body.get("thinking") is not None and mode not in ("enabled", "adaptive", "disabled", "between_tools"):
+        yield "$.thinking.type", f"thinking type {mode!r} is not known; use adaptive, enabled or disabled"
+    if known is None:
+        return
+    if mode == "enabled" and known.manual is False:
+        yield "$.thinking.type", f"{model} takes no thinking budget; use adaptive"
+    if mode == "adaptive" and known.adaptive is False:
+        yield "$.thinking.type", f"{model} has no adaptive thinking; use enabled with a budget"
+    if mode == "disabled" and known.disabled is False:
+        yield "$.thinking.type", f"thinking of {model} cannot be disabled; leave the field out"
+    effort = request.option("output_config", "effort")
+    if mode == "disabled" and not known.disabled_at_any_effort and effort in ("xhigh", "max"):
+        yield "$.thinking.type", f"{model} cannot disable thinking at effort {effort!r}; lower the effort"
+
+
+def _budget(request: Request) -> Broken:
+    """A thinking budget is at least 1,024 and under max_tokens."""
+    if _mode(request) != "enabled":
+        return
+    budget, most = request.option("thinking", "budget_tokens"), request.body.get("max_tokens")
+    loose = request.betas is not None and any(beta.startswith(_INTERLEAVED) for beta in request.betas)
+    if not _is_count(budget) or budget < _LEAST_BUDGET:
+        yield "$.thinking.budget_tokens", f"a budget of {budget!r} tokens; at least {_LEAST_BUDGET} are needed"
+    elif _is_count(most) and budget >= most and not loose:
+        yield "$.thinking.budget_tokens", f"a budget of {budget} is not under max_tokens {most}; raise max_tokens"
+
+
+def _thinking_company(request: Request) -> Broken:
+    """A thinking budget goes without temperature, top_k, low top_p and forced tools."""
+    if _mode(request) != "enabled":
+        return
+    if request.body.get("temperature") not in (None, 1):
+        yield "$.temperature", "temperature does not go with a thinking budget; leave it out"
+    if request.body.get("top_k") is not None:
+        yield "$.top_k", "top_k does not go with a thinking budget; leave it out"
+    top_p = request.body.get("top_p")
+    if isinstance(top_p, int | float) and top_p < _LEAST_TOP_P:
+        yield "$.top_p", f"top_p {top_p} with a thinking budget; send at least {_LEAST_TOP_P} or leave it out"
+    if request.option("tool_choice", "type") in ("any", "tool"):
+        yield "$.tool_choice.type", "a forced tool does not go with a thinking budget; use auto"
+
+
+def _thinking_first(request: Request) -> Broken:
+    """With a budget, the turn under way starts with thinking."""
+    if _mode(request) != "enabled" or not request.turns or paused(request):
+        return
+    last = request.turns[-1]
+    start: Turn | None = last if last.role == "assistant" else None
+    if last.role == "user" and last.of("tool_result"):
+        start = _loop_start(request.turns)
+    if start is not None and start.blocks and start.blocks[0].kind not in (*THINKING, "compaction"):
+        found = start.blocks[0]
+        yield (
+            f"{found.path}.type",
+            f"{found.kind} where thinking must stand: the turn under way lost it; turn thinking off for this turn",
+        )
+
+
+def _loop_start(turns: list[Turn]) -> Turn | None:
+    """Return the first answer to the newest message that is the user's own words."""
+    start: Turn | None = None
+    for turn in reversed(turns):
+        if turn.role == "assistant":
+            start = turn
+        elif not turn.of("tool_result"):
+            return start
+    return start
+
+
+def _thinking_off(request: Request) -> Broken:
+    """A final assistant message holds no thinking while thinking is off."""
+    if _mode(request) in ("", "disabled") and request.last().get("role") == "assistant" and not paused(request):
+        for block in request.turns[-1].of(*THINKING) if request.turns else ():
+            yield block.path, "the final assistant message holds thinking while thinking is off; drop the block"
+
+
+def _binding_beta(request: Request) -> Broken:
+    """thinking.block_binding needs its beta."""
+    if request.option("thinking", "block_binding") and _BINDING_BETA not in (request.betas or ()):
+        yield "$.thinking.block_binding", f"block_binding needs the beta {_BINDING_BETA}; ask for it or take it out"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("anthropic.max-tokens", _max_tokens, "documented", DOCS),
+    Rule("anthropic.sampling", _sampling, "documented", DOCS),
+    Rule("anthropic.system-prompt", _system, "documented", DOCS),
+    Rule("anthropic.tool-shape", _tool_shape, "documented", DOCS),
+    Rule("anthropic.tool-names", _tool_names, "observed", MET),
+    Rule("anthropic.tool-choice", _tool_choice, "recalled", KNOWN),
+    Rule("anthropic.thinking-mode", _thinking_mode, "documented", DOCS),
+    Rule("anthropic.thinking-budget", _budget, "documented", DOCS),
+    Rule("anthropic.thinking-company", _thinking_company, "recalled", KNOWN),
+    Rule("anthropic.thinking-first", _thinking_first, "recalled", MET),
+    Rule("anthropic.thinking-off", _thinking_off, "recalled", KNOWN),
+    Rule("anthropic.binding-beta", _binding_beta, "documented", DOCS),
+)
+"""The rules about options."""
