@@ -613,12 +613,12 @@ FORMATS: dict[str, Maker] = {
     "boxes and rules": _boxes,
     "CAPITALS": _shouting,
     "camelCase": _camels,
-    "random ASCII": _printable,
-    "random bytes as latin-1": _latin,
     "hex dump": _hexdump,
 }
 """What machines write beside the fifteen classes."""
-RUNS: dict[str, Maker] = {
+NOISE: dict[str, Maker] = {
+    "random ASCII": _printable,
+    "random bytes as latin-1": _latin,
     "random small letters": _letters,
     "spaces": _repeated(" "),
     "newlines": _repeated("\n"),
@@ -629,6 +629,6 @@ RUNS: dict[str, Maker] = {
     "one emoji": _repeated("\U0001f600"),
     "one ideograph": _repeated("\u7684"),
 }
-"""Text without words: noise, and 10,000 times the same."""
-TRAPS: dict[str, Maker] = SCRIPTS | FORMATS | RUNS
+"""Text without words: chance, and 10,000 times the same."""
+TRAPS: dict[str, Maker] = SCRIPTS | FORMATS | NOISE
 """Content outside the fifteen classes that could be counted far too low."""

@@ -197,12 +197,12 @@ def _pattern(line: Model) -> str:
     return line.match if isinstance(line.match, str) else line.match[0]
 
 
-def target(  # noqa: PLR0913 - one call says all that is known of a place
+def target(
     api: str,
     model: str,
     *,
     window: int | None = None,
-    frame: Frame = Frame(),  # noqa: B008 - frozen
+    frame: Frame = Frame(),
     asked_output: int | None = None,
     catalog: Catalog | None = None,
 ) -> Target:

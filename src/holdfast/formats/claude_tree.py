@@ -177,6 +177,7 @@ def _nodes(records: Sequence[Record[L, A]], indexes: Sequence[int], up: Sequence
     home: dict[int, Node] = {}
     answers: dict[tuple[str, str | None], Node] = {}
     owners: dict[str, Node] = {}
+    early: list[tuple[Node, list[str]]] = []
     for index in indexes:
         record = records[index]
         if record.message is None or record.line.is_compact_summary:
@@ -188,7 +189,11 @@ def _nodes(records: Sequence[Record[L, A]], indexes: Sequence[int], up: Sequence
                 owners[call.id] = node
         else:
             home[index] = node = Node("user", index)
-            _settle(node, [result.call_id for result in record.message.results], owners)
+            ids = [result.call_id for result in record.message.results]
+            if ids and not _settle(node, ids, owners):
+                early.append((node, ids))
+    for node, ids in early:
+        _settle(node, ids, owners)
     return home
 
 
@@ -238,7 +243,7 @@ def _reached(records: Sequence[Record[L, A]], home: dict[int, Node], up: Sequenc
     return None
 
 
-def _settle(node: Node, ids: list[str], owners: dict[str, Node]) -> None:
+def _settle(node: Node, ids: list[str], owners: dict[str, Node]) -> bool:
     """Make ``node`` a result of the answer that called for it, unless those calls have their results."""
     for id_ in ids:
         owner = owners.get(id_)
@@ -246,7 +251,8 @@ def _settle(node: Node, ids: list[str], owners: dict[str, Node]) -> None:
             owner.answered.update(ids)
             owner.results.append(node)
             node.owner = owner
-            return
+            return True
+    return False
 
 
 def _turn(owner: Node, result: Node, records: Sequence[Record[L, A]]) -> int:

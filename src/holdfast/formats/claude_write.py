@@ -2,7 +2,8 @@
 
 Lines that came from one go out as they came; only a link to a line that is not written (progress, hooks) is led on to
 the message before. Everything else is written anew. A compaction of ours is a ``compact_boundary`` line, which names
-the messages that were kept, and a summary line.
+the messages that were kept, and a summary line. Claude Code goes on from the newest message, so what hangs on the leaf
+(after a step back) is not written.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from msgspec import Raw, Struct
 
 from holdfast.formats.base import Recording
 from holdfast.formats.claude_code import API, LINES
-from holdfast.formats.lines import Shape, edited, fields, iso
-from holdfast.formats.writing import Source, bare, lines_of, uuid_of
+from holdfast.formats.lines import Shape, clean, edited, fields, iso
+from holdfast.formats.writing import Source, bare, lines_of, uuid_of, without_later
 from holdfast.model.entries import BranchSummary, Compaction, Entry, Note, Said
 from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
@@ -42,9 +43,11 @@ class _Writer:
     """One conversation being written."""
 
     def __init__(self, recording: Recording) -> None:
-        self.source = Source(recording)
+        self.source = Source(without_later(recording))
         self.there = {link.uuid for entry in self.source.order for link in _links(entry)}
         """The uuids of the lines that go out as they came."""
+        self.used: set[str] = set()
+        """The uuids written so far."""
 
     def common(self, entry: Entry, kind: str, uuid: str) -> dict[str, Any]:
         """Return the fields that every line has."""
@@ -75,12 +78,12 @@ def _entry(writer: _Writer, entry: Entry) -> tuple[str | None, Sequence[bytes]]:
     """Return the lines of ``entry``, and the uuid that what follows hangs on."""
     body, above = entry.body, writer.source.above(entry)
     if isinstance(body, Said) and body.origin is not None and _is_ours(body.origin):
-        return _as_it_came(writer, lines_of(body.origin), above)
+        return _as_it_came(writer, entry, lines_of(body.origin))
     if isinstance(body, Said | BranchSummary):
         uuid = uuid_of(entry.id)
         return uuid, [_said(writer, entry, body.slot, uuid)]
     if isinstance(body, Note) and body.reason == LINES:
-        return _as_it_came(writer, body.raw.split(b"\n"), above)
+        return _as_it_came(writer, entry, body.raw.split(b"\n"))
     if isinstance(body, Compaction) and not writer.source.note(entry, LINES):
         return _compaction(writer, entry, body)
     return above, []
@@ -91,29 +94,29 @@ def _links(entry: Entry) -> list[_Link]:
     if isinstance(body, Note) and body.reason == LINES:
         return [_LINK.of(line) for line in body.raw.split(b"\n")]
     if isinstance(body, Said) and body.origin is not None and _is_ours(body.origin):
-        return [_LINK.of(_readable(line)) for line in lines_of(body.origin)]
+        return [_LINK.of(clean(line)) for line in lines_of(body.origin)]
     return []
-
-
-def _readable(line: bytes) -> bytes:
-    """Return ``line`` without escapes of half surrogate pairs, which no link holds."""
-    return line if fields(line) else line.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0")
 
 
 def _is_ours(origin: Raw) -> bool:
     return b'"uuid"' in bytes(origin) and b'"parentUuid"' in bytes(origin)
 
 
-def _as_it_came(writer: _Writer, lines: Iterable[bytes], above: str | None) -> tuple[str | None, list[bytes]]:
-    """Return lines as they came, with links to lines that are not written led on to ``above``."""
-    out = []
+def _as_it_came(writer: _Writer, entry: Entry, lines: Iterable[bytes]) -> tuple[str | None, list[bytes]]:
+    """Return lines as they came, with links to lines that are not written led on to the message before."""
+    out: list[bytes] = []
+    above = writer.source.above(entry)
     for line in lines:
-        link = _LINK.of(_readable(line))
+        link = _LINK.of(clean(line))
         field = "parentUuid" if link.logical_parent_uuid is None else "logicalParentUuid"
         parent = link.parent_uuid if link.logical_parent_uuid is None else link.logical_parent_uuid
-        lost = parent is not None and parent not in writer.there
-        out.append(edited(line, {field: above}) if lost else line)
-        above = link.uuid or above
+        new: dict[str, Any] = {field: above} if parent is not None and parent not in writer.there else {}
+        uuid = link.uuid
+        if uuid is None or uuid in writer.used:
+            new["uuid"] = uuid = uuid_of(f"{entry.id}-{len(out)}")
+        writer.used.add(uuid)
+        out.append(edited(line, new))
+        above = uuid
     return above, out
 
 

@@ -27,7 +27,9 @@ HEAD = f"{NOTE}session_meta"
 
 def write(recording: Recording) -> bytes:
     """Return ``recording`` as JSON lines, ``session_meta`` first."""
-    whole = any(isinstance(entry.body, Said) and _came(entry.body) for entry in recording.entries)
+    said = [entry for entry in recording.entries if isinstance(entry.body, Said)]
+    way = {entry.id for entry in path(recording)}
+    whole = any(isinstance(entry.body, Said) and _came(entry.body) for entry in said) and said[-1].id in way
     shown = recording if whole else replace(recording, entries=tuple(path(recording)))
     writer = _Writer(Source(shown))
     return b"".join(line + b"\n" for line in (_header(writer.source), *writer.lines()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
@@ -43,14 +44,17 @@ class Shape(Generic[T]):
         except UNREADABLE:
             return self.kind()
 
+    @cached_property
+    def _types(self) -> dict[str, Any]:
+        return get_type_hints(self.kind)
+
     def _pieces(self, found: dict[str, Raw]) -> T:
-        types = get_type_hints(self.kind)
         values = {}
         for field in msgspec.structs.fields(self.kind):
             value = found.get(field.encode_name)
             if value is not None:
                 try:
-                    values[field.name] = msgspec.json.decode(value, type=types[field.name])
+                    values[field.name] = msgspec.json.decode(value, type=self._types[field.name])
                 except UNREADABLE:
                     continue
         return self.kind(**values)
@@ -140,9 +144,19 @@ def fields(raw: bytes | Raw) -> dict[str, Raw]:
         return {}
 
 
+def clean(line: bytes) -> bytes:
+    """Return ``line`` as JSON that every decoder takes: itself, or with lone surrogates replaced."""
+    if fields(line):
+        return line
+    try:
+        return write(json.loads(line))
+    except (ValueError, RecursionError):
+        return line
+
+
 def edited(line: bytes, new: dict[str, Any]) -> bytes:
     """Return a JSON object with the fields of ``new`` set, in their old places, or ``line`` itself if they are so."""
-    old = fields(line)
+    old = fields(clean(line))
     if not old or all(key in old and _same(old[key], value) for key, value in new.items()):
         return line
     return write(old | new)

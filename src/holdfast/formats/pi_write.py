@@ -1,7 +1,8 @@
 """A log as a pi session, version 3.
 
 Lines that came from one go out as they came; lines of versions 1 and 2 get what version 3 asks for. A compaction of
-ours is a ``compaction`` line that names the first entry it kept.
+ours is a ``compaction`` line that names the first entry it kept. pi goes on from the last line; where that is not the
+leaf, a ``custom`` line behind the leaf makes it so.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.formats.base import Recording
-from holdfast.formats.lines import edited, fields, iso
+from holdfast.formats.lines import clean, edited, fields, iso
 from holdfast.formats.pi import API, LINE, NOTE
 from holdfast.formats.pi_messages import APIS, encode_message
 from holdfast.formats.writing import Source, bare
@@ -34,7 +35,7 @@ def _header(source: Source) -> bytes:
     recording = source.recording
     for entry in source.order:
         if isinstance(entry.body, Note) and entry.body.reason == f"{NOTE}session":
-            version = LINE.of(entry.body.raw).version or 1
+            version = LINE.of(clean(entry.body.raw)).version or 1
             return edited(entry.body.raw, {"version": max(version, VERSION)})
     at = next((entry.at for entry in source.order if entry.at is not None), None)
     head = {"type": "session", "version": VERSION, "id": recording.session or "session", "timestamp": iso(at)}
@@ -42,12 +43,17 @@ def _header(source: Source) -> bytes:
 
 
 def _lines(source: Source) -> Iterator[bytes]:
+    last: str | None = None
     for entry in source.order:
         above = source.above(entry)
         source.written[entry.id] = above
         for line in _entry(source, entry):
-            source.written[entry.id] = LINE.of(line).id or source.written[entry.id]
+            source.written[entry.id] = last = LINE.of(clean(line)).id or source.written[entry.id]
             yield line
+    leaf = source.known.get(source.recording.leaf or "")
+    if leaf is not None and source.written.get(leaf.id) not in (None, last):
+        told = {"type": "custom", "id": f"{leaf.id}-leaf", "parentId": source.written[leaf.id]}
+        yield to_json(told | {"timestamp": iso(leaf.at), "customType": "holdfast.leaf", "data": None})
 
 
 def _entry(source: Source, entry: Entry) -> Iterator[bytes]:
@@ -74,8 +80,8 @@ def _entry(source: Source, entry: Entry) -> Iterator[bytes]:
 
 def _as_it_came(line: bytes, id_: str, above: str | None) -> bytes:
     """Return a line of a pi session with its place in the tree, untouched if it has that place."""
-    if b"hookMessage" in line and LINE.of(line).type == "message":
-        message = fields(LINE.of(line).message)
+    if b"hookMessage" in line and LINE.of(clean(line)).type == "message":
+        message = fields(LINE.of(clean(line)).message)
         line = edited(line, {"message": message | {"role": "custom"}})
     return edited(line, {"id": id_, "parentId": above})
 
@@ -122,7 +128,7 @@ def _compaction(source: Source, entry: Entry, body: Compaction) -> bytes:
     first = source.written.get(kept[0].id) if kept else entry.id
     line = source.note(entry, f"{NOTE}compaction")
     if line:
-        old: dict[str, Raw] = fields(line)
+        old: dict[str, Raw] = fields(clean(line))
         index = old.pop("firstKeptEntryIndex", None)
         if index is not None:
             line = to_json(old | {"firstKeptEntryId": first})

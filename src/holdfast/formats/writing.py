@@ -56,6 +56,18 @@ class Source:
         return said[body.keep :] if isinstance(body, Compaction) else []
 
 
+def without_later(recording: Recording) -> Recording:
+    """Return ``recording`` without what hangs on its leaf: for tools that go on from the newest message."""
+    later: set[str | None] = {recording.leaf}
+    kept = []
+    for entry in recording.entries:
+        if entry.parent is not None and entry.parent in later:
+            later.add(entry.id)
+        else:
+            kept.append(entry)
+    return replace(recording, entries=tuple(kept))
+
+
 def _leaf_last(recording: Recording) -> list[Entry]:
     """Return the entries, parents first, so that the leaf comes last: tools go on from the end of a file."""
     entries = list(recording.entries)

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.model.dialect import Dialect
+from holdfast.model.edits import Edit
 from holdfast.model.entries import (
     Answer,
     BranchSummary,
@@ -29,7 +30,6 @@ from holdfast.model.entries import (
     Said,
 )
 from holdfast.model.messages import Message
-from holdfast.model.plan import Edit
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 

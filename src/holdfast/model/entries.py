@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 from msgspec import Raw, Struct
 
+from holdfast.model.edits import Edit
 from holdfast.model.messages import Message
-from holdfast.model.plan import Edit
 from holdfast.model.slots import Slot
 
 

@@ -1,47 +1,12 @@
-"""What a planner decides: edits, and the plan that holds them."""
+"""The plan: what to do before the next request."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from msgspec import Struct
 
-from msgspec import Struct, field
-
-from holdfast.model.messages import Message
-from holdfast.model.parts import Part
-
-if TYPE_CHECKING:
-    from holdfast.model.branch import Branch
-
-
-class Span(Struct, frozen=True, omit_defaults=True):
-    """Slots ``start`` to ``stop`` (exclusive) of a branch, or part ``part`` of slot ``start``.
-
-    Numbers count the message entries from the root of the branch, so they mean the same after a restart.
-    """
-
-    start: int
-    stop: int
-    part: int | None = None
-
-
-class Edit(Struct, frozen=True, omit_defaults=True):
-    """A span of slots, or one part of one slot, replaced by ``put``. The only kind of edit there is."""
-
-    span: Span
-    put: tuple[Message | Part, ...] = ()
-    rule: str = ""
-    why: str = ""
-    saves: int = 0
-    """Estimator tokens that the edit frees (negative when it adds some)."""
-    blob: str = ""
-    """Content hash of the text that stands behind the replacement, if it was spilled."""
-
-
-class Blob(Struct, frozen=True):
-    """A text to be stored under its content hash before any record names it."""
-
-    hash: str
-    text: str
+from holdfast.model.branch import Branch
+from holdfast.model.edits import Blob, Edit
+from holdfast.model.entries import Compaction
 
 
 class Ask(Struct, frozen=True):
@@ -76,8 +41,8 @@ class Plan(Struct, frozen=True):
     """The branch with this plan recorded; pass it into the next call."""
     record: tuple[Edit, ...] = ()
     """Edits that last: appended verbatim as one ``decision`` entry before the send."""
-    compaction: object | None = None
-    """The ``Compaction`` to commit before the send, if there is one."""
+    compaction: Compaction | None = None
+    """To commit before the send, as one record."""
     repair: tuple[Edit, ...] = ()
     """Edits that make this one projection valid; recomputed each time, never stored."""
     options: Options = Options()
@@ -88,7 +53,7 @@ class Plan(Struct, frozen=True):
     """Estimated tokens of the request without this plan's new decisions."""
     after: int = 0
     """Estimated tokens of the request as planned."""
-    notices: tuple[Notice, ...] = field(default=())
+    notices: tuple[Notice, ...] = ()
 
     @property
     def is_empty(self) -> bool:

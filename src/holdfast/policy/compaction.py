@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.model.branch import edited
 from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Text
@@ -97,7 +98,7 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
         cap = min(cap, int(room.share(settings.goal_share) - tail - LEAST_SUMMARY * LEAST_SUMMARY * room.size))
         if cap < room.share(LEAST_SUMMARY):
             return None
-    head = branch.slots.slice(branch.pinned, keep)
+    head = _told(draft, keep)
     shares = Shares(
         settings.summary_user_share,
         settings.summary_ledger_share,
@@ -108,6 +109,16 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
         "user", (Text(extract(head, branch.slots.slice(keep), draft.own(cap), shares)), *_files(draft, head))
     )
     return draft.compact(Compaction(keep, summary, measure(summary).size, before=draft.estimate))
+
+
+def _told(draft: Draft, keep: int) -> list[Slot]:
+    """Return the whole head from the log, with long words of the user as they were shown: spilled, not whole."""
+    branch = draft.branch
+    head = branch.slots.slice(branch.pinned, keep)
+    for index, edits in branch.edits.items():
+        if branch.pinned <= index < keep and branch.messages[index].starts_turn:
+            head[index - branch.pinned] = edited(branch.slots[index], edits)
+    return head
 
 
 def _files(draft: Draft, head: list[Slot]) -> tuple[Text, ...]:
@@ -140,7 +151,7 @@ def _refusal(before: Draft, after: Draft) -> str:
     old, new = before.estimate, after.estimate
     if new > goal:
         return f"{new} tokens would be left, over the goal of {goal}"
-    gain = max(settings.gain_share * old, min(settings.gain_tokens, room.share(settings.gain_share)))
-    if old - new < gain and not before.world.force:
+    gain = max(settings.gain_share * (old - room.frame), min(settings.gain_tokens, room.share(settings.gain_share)))
+    if old - new < gain and old <= room.usable and not before.world.force:
         return f"it would free {old - new} tokens; {int(gain)} are wanted"
     return ""

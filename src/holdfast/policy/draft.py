@@ -6,8 +6,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, extend
+from holdfast.model.edits import Blob, Edit
 from holdfast.model.entries import Compaction, Decision, Entry
-from holdfast.model.plan import Blob, Edit, Notice
+from holdfast.model.plan import Notice
 from holdfast.model.target import Target, World
 from holdfast.policy.guard import Room
 from holdfast.policy.settings import Settings

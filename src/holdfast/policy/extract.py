@@ -39,13 +39,13 @@ _SENTENCE = re.compile(r"(?<=[.!?。!?])\s+|\n+")
 class Shares(Struct, frozen=True):
     """How the budget of an extract is divided; what a section leaves over goes to the coverage lines."""
 
-    words: float = 0.20
+    words: float = 0.15
     """The user's words."""
-    ledger: float = 0.15
+    ledger: float = 0.12
     """Files and commands."""
-    decisions: float = 0.05
-    index: float = 0.05
-    """Names alone, for what no line covers."""
+    decisions: float = 0.03
+    index: float = 0.06
+    """Pointers to results worth reading again."""
 
 
 def extract(head: Sequence[Slot], tail: Sequence[Slot], budget: int, shares: Shares = Shares()) -> str:

@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.dialect import Dialect
+from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import Message, placeholder
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.model.plan import Edit, Span
 
 MISSING = "[No result was recorded for this call: it was interrupted or its output was lost.]"
 """Text of a synthetic result; it exists only in projections."""
@@ -60,7 +60,7 @@ def tidy(messages: Sequence[Message], dialect: Dialect) -> bool:
     previous = ""
     for message in messages:
         role, results = message.role, message.results
-        if bool(waiting) != bool(results):
+        if bool(waiting) != bool(results) or not message.parts:
             return False
         if results and not _answers(message, results, waiting, dialect):
             return False
@@ -100,10 +100,10 @@ def _wire_role(role: str) -> str:
 def clean(item: Item, dialect: Dialect) -> Item | None:
     """Return the item with a message its API takes, or nothing when no part of it is left."""
     message = clean_message(item.message, dialect)
-    if message is item.message:
-        return item
     if not message.parts:
         return None
+    if message is item.message:
+        return item
     rules = ", ".join(sorted({_reason(part, dialect) for part in item.message.parts} - {""})) or "role"
     return item.changed(message, rules, f"parts that {dialect.api} refuses were taken out or rewritten")
 
@@ -297,7 +297,7 @@ def _rename(part: Part, names: dict[str, str]) -> Part:
 
 
 def place_system(items: list[Item], dialect: Dialect) -> list[Item]:
-    """Return the items with system messages behind the first words turned into user data, where the API refuses them."""
+    """Return the items with system messages between others turned into user data, where the API refuses them."""
     if dialect.system_inside:
         return items
     out: list[Item] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from holdfast.model.branch import Branch, patched_position
-from holdfast.model.plan import Edit, Options
+from holdfast.model.edits import Edit
+from holdfast.model.plan import Options
 from holdfast.model.target import Target
 from holdfast.policy.settings import Settings
 

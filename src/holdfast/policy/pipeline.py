@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, Settled, extend, patched, prefix_basis, project, shown
 from holdfast.model.dialect import Dialect
+from holdfast.model.edits import Edit
 from holdfast.model.entries import Compaction, Decision, Entry, Request, Said
 from holdfast.model.messages import Message
-from holdfast.model.plan import Edit, Plan
+from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
 from holdfast.policy.compaction import compact
@@ -144,7 +145,7 @@ def plan(
     return advance(reconcile(branch or Branch(), messages), target, policy, world)
 
 
-def apply(messages: Sequence[Message], plan: Plan) -> list[Message]:  # noqa: ARG001 - the plan's branch holds them
+def apply(messages: Sequence[Message], plan: Plan) -> list[Message]:
     """Return the messages to send: the plan's decisions and repairs applied."""
     return [slot.message for slot in send_slots(plan)]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from holdfast.model.branch import Branch
+from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolResult
-from holdfast.model.plan import Edit, Span
 from holdfast.policy.draft import Draft
 from holdfast.policy.results import replaced, tool_name
 from holdfast.view.tokens import count

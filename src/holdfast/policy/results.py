@@ -12,9 +12,9 @@ from hashlib import sha256
 from msgspec import Struct
 
 from holdfast.model.branch import Branch
+from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import Media, Opaque, Text, ToolResult
-from holdfast.model.plan import Blob, Edit, Span
 from holdfast.policy.draft import Draft
 from holdfast.view.text import head_and_tail
 from holdfast.view.tokens import count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -12,7 +13,7 @@ from holdfast.model.slots import Slot
 from holdfast.view.references import Reference, background, of_piece, words
 from holdfast.view.tokens import count
 
-LONGEST_LINE = 120
+LONGEST_LINE = 100
 """A longer line is cut into pieces of this many characters: enough words to tell what a name is about."""
 _NUMBERED = re.compile(r"^\s*\d+(?:→|\t|: ?)")
 _POINT = re.compile(r"^\s*(?:[-*•○●] |\d+[.)] |\[[ x]\])")
@@ -130,16 +131,15 @@ def weigh(ref: Reference, trace: Trace, length: int) -> float:
     """
     age = (length - trace.last) / 1000
     idle = (length - trace.last_used) / 1000 if trace.used else UNUSED_AGE
-    often: float = (1 + trace.used) ** 1.2 * (ONCE if trace.messages == 1 and trace.used else 1.0)
+    often = (1 + trace.used) * (ONCE if trace.messages == 1 and trace.used else 1.0)
     planned = POINT if trace.point else 1.0
-    weight: float = _KINDS.get(ref[0], 1.0) * planned * often
-    return weight * (1 + age) ** -0.5 * (1 + idle) ** -0.2
+    return _KINDS.get(ref[0], 1.0) * planned * often / (math.pow(1 + age, 0.65) * math.pow(1 + idle, 0.2))
 
 
-UNUSED_AGE = 50
+UNUSED_AGE = 40
 """Thousands of tokens since the last use that a reference which was never used counts for."""
 ONCE = 0.4
 """A reference that stood in one message only, in the agent's own, is often spent."""
 POINT = 2.0
 """What stood in a list of points (a plan, a to-do, a requirement) is needed about twice as often."""
-_KINDS = {"number": 0.25, "hex": 0.05, "url": 0.8, "file": 1.4, "kebab": 1.3}
+_KINDS = {"number": 0.3, "hex": 0.05, "url": 0.8, "file": 1.4, "kebab": 1.2}

@@ -70,7 +70,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     trigger_output: Annotated[int, _origin("[C][K] and less the model's output, at most this; 0 = not")] = 0
     trigger_inclusive: Annotated[bool, _origin("[C] compacts at the limit, the others above it")] = False
     margin: Annotated[float, _origin("[H] error of the estimate of what no usage covers yet")] = 0.08
-    goal_share: Annotated[float, _origin("[H] commit only if the request is then under F + this share of M")] = 0.85
+    goal_share: Annotated[float, _origin("[H] commit only if the request is then under F + this share of M")] = 0.88
     gain_share: Annotated[float, _origin("[H] and at least this share smaller")] = 0.10
     gain_tokens: Annotated[int, _origin("[H] and by this many tokens, or a tenth of M")] = 2_000
 
@@ -85,12 +85,14 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     # -- the summary ---------------------------------------------------------------------------------------------
     summary_tokens: Annotated[int, _origin("cap where a model writes it (measured: 1.0k to 4.2k); 0 = share")] = 0
     summary_share: Annotated[float, _origin("[H] summary, ledger and extract together, of M")] = 0.30
-    summary_floor: Annotated[int, _origin("[H] at least this much, where the room is small")] = 10_000
-    summary_share_max: Annotated[float, _origin("[H] but never more than this share of M")] = 0.65
-    summary_user_share: Annotated[float, _origin("[H] of the summary, for the user's words")] = 0.20
-    summary_ledger_share: Annotated[float, _origin("[H] of the summary, for files and commands")] = 0.15
-    summary_decision_share: Annotated[float, _origin("[H] of the summary, for decisions")] = 0.05
-    summary_index_share: Annotated[float, _origin("[H] of the summary, for names that no line covers")] = 0.05
+    summary_floor: Annotated[int, _origin("[H] at least this much, where the room is small")] = 9_000
+    summary_share_max: Annotated[float, _origin("[H] but never more than this share of M")] = 0.78
+    summary_user_share: Annotated[float, _origin("[H] of the summary, for the user's words")] = 0.15
+    summary_ledger_share: Annotated[float, _origin("[H] of the summary, for files and commands")] = 0.12
+    summary_decision_share: Annotated[float, _origin("[H] of the summary, for decisions")] = 0.03
+    summary_index_share: Annotated[
+        float, _origin("[H] of the summary, for pointers to results worth reading again")
+    ] = 0.06
     summary_model: Annotated[bool, _origin("a model writes the summary (replay charges for the call)")] = False
     restore_files: Annotated[int, _origin("[K] files read again behind the summary")] = 0
     restore_tokens: Annotated[int, _origin("[K] each at most this long; a longer one is only named")] = 5_000

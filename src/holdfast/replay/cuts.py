@@ -97,7 +97,11 @@ def positions(messages: Sequence[Message], sizes: Sequence[int], steps: Sequence
 
 
 class Cut:
-    """One cut of a session: its dependencies and all that scoring needs and that no policy changes."""
+    """One cut of a session: its dependencies and all that scoring needs and that no policy changes.
+
+    ``counter`` gives the tokens of budgets and of what is read again; ``frame`` are references that are background;
+    ``steps`` are the positions of the model's answers (all assistant messages by default).
+    """
 
     def __init__(
         self,
@@ -106,11 +110,13 @@ class Cut:
         counter: Counter,
         frame: frozenset[Reference] = frozenset(),
         lookup: Texts | None = None,
+        steps: Collection[int] | None = None,
     ) -> None:
         self.position = position
         self._lookup = lookup or Texts()
         self._counter = counter
-        history, after = messages[:position], messages[position:]
+        history = messages[:position]
+        after = [m for i, m in enumerate(messages[position:], position) if _counts(m, i, steps)]
         said = list(sources(history))
         known = found_in((source.text for source in said), self._lookup)
         self.dependencies = foreground(self._needed(after, known), frame)
@@ -188,6 +194,11 @@ class Cut:
             kept = [self._lookup.is_kept(ref, texts, [lines]) for ref, texts in said.items()]
             self._oracles[budget] = sum(kept)
         return self._oracles[budget]
+
+
+def _counts(message: Message, position: int, steps: Collection[int] | None) -> bool:
+    """Return whether a message counts behind a cut: everybody's but an assistant's that is no step."""
+    return message.role != "assistant" or steps is None or position in steps
 
 
 def score_cut(

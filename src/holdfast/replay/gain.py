@@ -45,7 +45,7 @@ class Future(Struct, frozen=True):
 
 
 @cache
-def _zstandard() -> Any:  # noqa: ANN401 - a module without types
+def _zstandard() -> Any:
     """Return the zstd package of the ``exact`` extra, or nothing."""
     try:
         return import_module("zstandard")

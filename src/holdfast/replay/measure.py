@@ -7,20 +7,23 @@ from statistics import quantiles
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
+from holdfast.model.entries import Frame
 from holdfast.model.messages import Message
+from holdfast.model.parts import Text
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.policy.pipeline import Policy
+from holdfast.policy.results import HANDLE
 from holdfast.replay.cache import FRAME, Block, Cache, Hit, blocks, cost
 from holdfast.replay.cuts import Cut, CutScore, pool, positions
 from holdfast.replay.recall import Dependencies, Hits
 from holdfast.replay.session import Session
 from holdfast.replay.simulate import Judge, Sent, simulate
 from holdfast.types import Counter
-from holdfast.view.references import words
 from holdfast.wire.lens import body
 from holdfast.wire.rules import validate
 
@@ -99,13 +102,19 @@ class Study:
         """Return the judge's tokens of a message as sent."""
         return sum(tokens for _, tokens in self.blocks(slot))
 
+    def _cut(self, place: int) -> Cut:
+        steps = [step.index for step in self.session.steps]
+        return Cut(self.messages, place, self._count, lookup=self.dependencies.lookup, steps=steps)
+
+    def _count(self, text: str) -> int:
+        return round(self.factor * self.setting.counter(text))
+
     def cuts(self) -> list[Cut]:
         """Return the cuts of the session with their dependencies."""
         if self._cuts is None:
             sizes = [self.tokens(slot) for slot in self.session.slots]
             places = positions(self.messages, sizes, [step.index for step in self.session.steps])
-            lookup = self.dependencies.lookup
-            self._cuts = [Cut(self.messages, place, self.setting.counter, lookup=lookup) for place in places]
+            self._cuts = [self._cut(place) for place in places]
         return self._cuts
 
 
@@ -132,17 +141,16 @@ def requests(study: Study, policy: Policy, window: int) -> Iterator[Sent]:
 
 def with_window(target: Target, window: int, frame: int) -> Target:
     """Return ``target`` with another window and a frame of so many tokens."""
-    from msgspec.structs import replace
-
-    from holdfast.model.entries import Frame
-
     return replace(
         target, limits=replace(target.limits, window=window, origin="--window"), frame=Frame("replay", frame)
     )
 
 
 def measure_policy(
-    study: Study, policy: Policy, tick: Callable[[], Any] = lambda: None, keep: Callable[[int, bytes], Any] | None = None
+    study: Study,
+    policy: Policy,
+    tick: Callable[[], Any] = lambda: None,
+    keep: Callable[[int, bytes], Any] | None = None,
 ) -> Measured:
     """Return the figures of ``policy`` over the session; ``keep`` is given each request's step and body."""
     setting = study.setting
@@ -160,7 +168,7 @@ class _Run:
         self._study, self._policy, self._keep = study, policy, keep
         self._cache = Cache(study.setting.target.cache)
         self._limit = usable(study.setting.window)
-        self._before: list[bytes] = []
+        self._before: list[Block] = []
         self._points: list[Point] = []
         self._seconds: list[float] = []
         self._notes: dict[str, int] = {}
@@ -179,12 +187,9 @@ class _Run:
         self._invalid += any(finding.level == "error" for finding in validate(data, study.setting.target.api))
         if self._keep is not None:
             self._keep(sent.step.index, data)
-        texts = [text for slot in sent.slots for text in words(slot.message)]
+        texts = [text for slot in sent.slots for text in study.dependencies.lookup.said(slot)]
         self._online += study.dependencies.score(sent.step.index, texts)
         self._missing += _missing_words(plan.branch, self._since, texts)
-        digests = [slot.digest for slot in sent.slots]
-        self._mutations += self._before != digests[: len(self._before)]
-        self._before = digests
         self._over += sent.tokens > self._limit
         self._seconds.append(sent.seconds)
         for notice in plan.notices:
@@ -207,6 +212,8 @@ class _Run:
     def _price(self, sent: Sent) -> None:
         study = self._study
         request, marks = _request(study, sent.slots, sent.plan)
+        self._mutations += self._before != request[: len(self._before)]
+        self._before = request
         frame = (b"frame", study.setting.frame)
         usd = self._summary_call(sent, frame)
         hit = self._cache.send(request, frame, marks, sent.step.at)
@@ -271,23 +278,25 @@ def _request(study: Study, slots: Sequence[Slot], plan: Plan) -> tuple[list[Bloc
 
 
 def _missing_words(branch: Branch, since: int, texts: list[str]) -> int:
-    """Return how many messages of the user that must be there are not: those since the last compaction, and the newest."""
+    """Return how many messages of the user are not there that must be: those since the last compaction, the newest."""
     users = [i for i in range(len(branch.slots)) if branch.messages[i].starts_turn and branch.messages[i].text.strip()]
     wanted = {index for index in users if index >= since} | set(users[-1:])
     return sum(not _is_told(branch, index, texts) for index in wanted)
 
 
 def _is_told(branch: Branch, index: int, texts: list[str]) -> bool:
-    for part, said in ((place, part.text) for place, part in enumerate(branch.messages[index].parts) if hasattr(part, "text")):
-        if not said.strip() or any(said.strip() in text for text in texts):
+    """Return whether each text of a user's message is in the request verbatim, or spilled with its handle there."""
+    for place, part in enumerate(branch.messages[index].parts):
+        if not isinstance(part, Text) or any(part.text.strip() in text for text in texts):
             continue
-        spilled = [edit for edit in branch.edits.get(index, ()) if edit.span.part == part and edit.blob]
-        if not any(edit.blob[:12] in text for edit in spilled for text in texts):
+        spilled = [edit for edit in branch.edits.get(index, ()) if edit.span.part == place and edit.blob]
+        if not any(edit.blob[:HANDLE] in text for edit in spilled for text in texts):
             return False
     return True
 
 
-_KINDS = {"Text": "words", "Thinking": "thinking", "ToolCall": "calls", "ToolResult": "results"}
+_KINDS = {"Thinking": "thinking", "ToolResult": "results", "Media": "media"}
+"""Parts that are told apart in the picture; others count for who said them."""
 
 
 def _kinds(study: Study, sent: Sent) -> dict[str, int]:
@@ -297,8 +306,7 @@ def _kinds(study: Study, sent: Sent) -> dict[str, int]:
     summary = branch.compaction.summary if branch.compaction else None
     for slot in sent.slots:
         for part, (_, tokens) in zip(slot.message.parts, study.blocks(slot), strict=False):
-            name = type(part).__name__
-            kind = {"Thinking": "thinking", "ToolResult": "results", "Media": "media"}.get(name, slot.message.role)
+            kind = _KINDS.get(type(part).__name__, slot.message.role)
             if slot.message is summary:
                 kind = "summary"
             elif kind == "results" and slot.raw is None and slot.base is not None:

@@ -1,6 +1,8 @@
-"""What replay needs of a recorded session: messages in order, which are answers of the model, when, and what they cost."""
+"""What replay needs of a recorded session: its messages in order, and which of them the model answered when."""
 
 from __future__ import annotations
+
+from itertools import accumulate
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,7 +42,9 @@ class Session(Struct, frozen=True):
         for slot in self.slots:
             sums.append(sums[-1] + message_tokens(slot.message, counter))
         told = (step for step in self.steps if step.usage is not None and step.usage.input > 0)
-        return usage_ratio(Reading(step.usage.input, sums[step.index], step.after_compaction) for step in told if step.usage)
+        return usage_ratio(
+            Reading(step.usage.input, sums[step.index], step.after_compaction) for step in told if step.usage
+        )
 
 
 def session_of(recording: Recording, api: str) -> Session:

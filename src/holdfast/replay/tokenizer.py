@@ -35,7 +35,7 @@ class Reading(Struct, frozen=True):
 def tokenizer() -> tuple[str, Counter]:
     """Return the name of the best tokenizer at hand and its counter: o200k from a wheel, else our estimator."""
     try:
-        from bpe_openai import get_encoding  # noqa: PLC0415 - an optional extra
+        from bpe_openai import get_encoding
     except ImportError:
         return "estimate", count
     encode = get_encoding("o200k_base").encode_ordinary

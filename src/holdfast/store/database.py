@@ -36,6 +36,9 @@ _REFUSALS = {
 PAGE = 8192
 """Bytes of a page of a new file: messages of 2 kB fill 4,096 by half, a third less disk (measured on 5,000)."""
 
+SMALLEST = 512
+"""Bytes of the smallest SQLite database; SQLite itself would take a shorter file for an empty one and write over it."""
+
 _creating = threading.Lock()
 """Held while a new file is made: closing it must not drop another connection's POSIX locks on it."""
 
@@ -253,6 +256,9 @@ class Database:
         if not stat.S_ISREG(held.st_mode) or (linked and held.st_uid != os.geteuid()):
             msg = f"{self.file} is not a file of yours; give a file's path with --store"
             raise StoreError(msg)
+        if 0 < held.st_size < SMALLEST:
+            msg = f"{self.file} ({held.st_size} bytes) is no database; it was not touched: give another path with --store"
+            raise StoreCorrupt(msg)
         return True
 
 

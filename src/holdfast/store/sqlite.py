@@ -41,7 +41,8 @@ _UP = f"""
     WITH RECURSIVE up (seq, parent) AS (
         SELECT seq, parent FROM entries WHERE seq = ?
         UNION ALL
-        SELECT n.seq, n.parent FROM up JOIN entries n ON n.seq = up.parent WHERE n.depth > ? OR n.seq >= ?
+        SELECT n.seq, n.parent FROM up JOIN entries n ON n.seq = up.parent
+        WHERE n.seq < up.seq AND (n.depth > ? OR n.seq >= ?)  -- damage makes no circle
     )
     SELECT e.id, p.id, e.seq, {_COLUMNS}
     FROM up JOIN entries e ON e.seq = up.seq LEFT JOIN entries p ON p.seq = up.parent ORDER BY e.seq"""  # noqa: S608

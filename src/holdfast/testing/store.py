@@ -39,7 +39,7 @@ from holdfast.model.entries import (
 )
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.model.plan import Edit, Span
+from holdfast.model.edits import Edit, Span
 from holdfast.store.base import BlobStore, LogConflict, SessionInfo, SessionStore, UnknownId
 from holdfast.view.tokens import measure
 

@@ -21,7 +21,7 @@ Reference: TypeAlias = tuple[str, str]
 """Kind and key: ``("path", "src/main.py")``."""
 
 _URL = re.compile(r"https?://[^\s\"'<>)\]}`]+")
-_PATH = re.compile(r"(?:[A-Za-z]:)?(?:~|\.{1,2})?/?(?:[\w.@+%-]+/)+[\w.@+%-]+")
+_PATH = re.compile(r"(?:(?<![\w.@+%-])|(?=[~/]|[A-Za-z]:))(?:[A-Za-z]:)?(?:~|\.{1,2})?/?(?:[\w.@+%-]+/)+[\w.@+%-]+")
 _EXTENSIONS = (
     "py|pyi|ts|tsx|js|jsx|mjs|cjs|ex|exs|heex|md|json|jsonl|yaml|yml|toml|rs|go|java|kt|c|h|cc|cpp|hpp|css|scss|html"
     "|sh|sql|txt|lock|cfg|ini|rb|php|swift|vue|svelte|log|csv|traj|patch|diff"
@@ -58,7 +58,7 @@ def _matches(piece: str) -> Iterator[Reference]:
     for match in _URL.finditer(piece):
         yield "url", match.group().rstrip(".,:;")
     yield from _paths(piece)
-    for match in _FILE.finditer(piece):
+    for match in _FILE.finditer(piece) if "." in piece else ():
         yield "file", match.group()
     yield from _identifiers(piece)
     for match in _KEBAB.finditer(piece):

@@ -18,7 +18,7 @@ from msgspec.json import Decoder
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.wire.models import anthropic_dialect as dialect
-from holdfast.wire.splice import Bytes, as_object, decoded_size, overlay, read, write
+from holdfast.wire.splice import Bytes, as_object, decoded_size, fields, overlay, read, write
 
 API = "anthropic"
 
@@ -200,7 +200,7 @@ def _places(parts: Sequence[Part], old: list[Raw]) -> dict[int, Raw]:
     if not bare:
         return {}
     if len(old) == len(parts):
-        return {index: old[index] for index in bare}
+        return {index: old[index] for index in bare if bytes(old[index]).startswith(b"{")}
     known = {_id(part): raw for part, raw in ((_part(raw), raw) for raw in old) if _id(part)}
     return {index: known[_id(parts[index])] for index in bare if _id(parts[index]) in known}
 
@@ -225,15 +225,8 @@ def _block(part: Part, place: Raw | None = None) -> Raw | None:
     stood = _part(place)
     if type(stood) is type(part) and _id(stood) == _id(part):
         return Raw(write(_unmarked(overlay(place, new, _OWN))))
-    marked = read(_MARK, place, "the block").cache_control
-    return Raw(write(_unmarked(new if marked is None else new | {"cache_control": marked})))
-
-
-class _Mark(Struct):
-    cache_control: Raw | None = None
-
-
-_MARK = Decoder(_Mark)
+    marked = {key: value for key, value in fields(place).items() if key == "cache_control"}
+    return Raw(write(_unmarked(new | marked)))
 
 
 def _unmarked(block: dict[str, Any]) -> dict[str, Any]:

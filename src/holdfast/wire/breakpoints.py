@@ -22,7 +22,7 @@ HOUR = b"1h"
 class _Block(Struct):
     type: str = ""
     text: str | None = None
-    cache_control: Raw | None = None
+    cache_control: Raw = Raw(b"null")
     content: Raw = Raw(b"")
 
 
@@ -41,15 +41,23 @@ def standing(raw: Raw | bytes | None) -> list[str]:
     if b'"cache_control"' not in data:
         return []
     try:
-        blocks = [_BLOCK.decode(block) for block in _BLOCKS.decode(data)]
+        blocks = [_peek(block) for block in _BLOCKS.decode(data)]
     except (msgspec.DecodeError, UnicodeDecodeError):
         return []
     out: list[str] = []
     for block in blocks:
         out += standing(block.content)
-        if block.cache_control is not None and bytes(block.cache_control) != b"null":
+        if bytes(block.cache_control) != b"null":
             out.append("1h" if HOUR in bytes(block.cache_control) else "5m")
     return out
+
+
+def _peek(raw: Raw) -> _Block:
+    """Return what matters of a block; one that is none counts as thinking, which is left alone."""
+    try:
+        return _BLOCK.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _Block("thinking")
 
 
 def in_message(message: bytes) -> list[str]:
@@ -74,8 +82,8 @@ def marked(message: bytes, lifetime: str = "5m") -> bytes:
 def marked_blocks(blocks: Sequence[Raw], lifetime: str = "5m") -> list[Raw] | None:
     """Return ``blocks`` with a breakpoint on the last one that may carry it, or nothing when that changes nothing."""
     for index in range(len(blocks) - 1, -1, -1):
-        block = read(_BLOCK, blocks[index], "the block")
-        if block.cache_control is not None and bytes(block.cache_control) != b"null":
+        block = _peek(blocks[index])
+        if bytes(block.cache_control) != b"null":
             return None
         if block.type not in ("thinking", "redacted_thinking") and (block.text is None or block.text.strip()):
             one = Raw(_with(fields(blocks[index]), lifetime))

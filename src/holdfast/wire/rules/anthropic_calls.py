@@ -141,7 +141,7 @@ def _result_blocks(request: Request) -> Broken:
             yield f"{block.path}.content", f"content of a tool_result is {type_name(content)}; send a string or blocks"
         for inner, value in enumerate(content if isinstance(content, list) else ()):
             kind = value.get("type") if isinstance(value, dict) else None
-            if kind not in _IN_RESULT and (kind in BLOCK_KEYS or not isinstance(kind, str)):
+            if not isinstance(kind, str) or (kind not in _IN_RESULT and kind in BLOCK_KEYS):
                 path = f"{block.path}.content[{inner}]"
                 yield path, f"{kind!r} stands inside a tool_result; only {sorted(_IN_RESULT)} may"
 
@@ -198,7 +198,7 @@ def _advisor(request: Request) -> Broken:
 
 def _references(request: Request) -> Broken:
     """A tool reference names a declared tool."""
-    names = {tool.get("name") for tool in request.tools()}
+    names = {str(tool.get("name")) for tool in request.tools()}
     names |= {_defined(block.value.get("tool")) for block in request.kinds("tool_addition")}
     named = [(block, "tool_name", block.value.get("tool_name")) for block in request.kinds("tool_reference")]
     for block in request.kinds("tool_addition", "tool_removal"):
@@ -207,13 +207,13 @@ def _references(request: Request) -> Broken:
             named.append((block, "tool.name", tool.get("name")))
     listed = request.body.get("mcp_servers") or request.blocks.get("mcp_tool_listing") or not request.tools()
     for block, key, name in named:
-        if name not in names and not (listed and block.kind == "tool_reference"):
+        if str(name) not in names and not (listed and block.kind == "tool_reference"):
             yield f"{block.path}.{key}", f"tool {name!r} is not in tools; declare it or drop the reference"
 
 
-def _defined(tool: object) -> object:
+def _defined(tool: object) -> str:
     definition = tool.get("definition") if isinstance(tool, dict) else None
-    return definition.get("name") if isinstance(definition, dict) else None
+    return str(definition.get("name")) if isinstance(definition, dict) else ""
 
 
 RULES: tuple[Rule, ...] = (

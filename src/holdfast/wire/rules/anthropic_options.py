@@ -96,7 +96,7 @@ def _tool_choice(request: Request) -> Broken:
         yield "$.tool_choice.type", f"tool_choice {kind!r} is not one of {_CHOICES}; use one of them"
     elif not request.tools() and not request.body.get("mcp_servers"):
         yield "$.tool_choice", "tool_choice without tools; send tools or drop it"
-    elif kind == "tool" and choice.get("name") not in {tool.get("name") for tool in request.tools()}:
+    elif kind == "tool" and choice.get("name") not in [tool.get("name") for tool in request.tools()]:
         yield "$.tool_choice.name", f"tool {choice.get('name')!r} is not in tools; declare it"
 
 

@@ -133,7 +133,7 @@ def _role_at(request: Request, at: int) -> str:
 def _ends_in_server_tool(message: object) -> bool:
     content = message.get("content") if isinstance(message, dict) else None
     last = content[-1] if isinstance(content, list) and content else None
-    kind = last.get("type") if isinstance(last, dict) else None
+    kind = str(last.get("type")) if isinstance(last, dict) else ""
     return kind in SERVER_USES or kind in SERVER_RESULTS
 
 

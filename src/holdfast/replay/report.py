@@ -1,0 +1,326 @@
+"""The report: figures as JSON and as tables. Values go in, renderables come out; nothing is measured or printed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+from msgspec import Struct
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.replay.cuts import CutScore, interval, pool
+from holdfast.replay.measure import Measured, cuts_json
+from holdfast.replay.recall import Hits
+
+METRICS = 1
+"""Version of the definitions in METRICS.md that every figure here follows."""
+JUDGED = 2
+"""Sessions are pooled whose append-only peak is over so many windows (METRICS, "Sessions judged for cost")."""
+BASELINE = "append-only"
+OURS = "holdfast"
+HEADLINE = "8000"
+"""The budget in tokens whose figures the table of cuts shows beside fact recall."""
+WIDE = 92
+"""Columns from which the table shows how long planning took."""
+_BEST, _BAD, _DIM = "green", "red", "dim"
+
+
+class Subject(Struct, frozen=True):
+    """One session under one setting: what the rows of its table have in common. Sizes are tokens."""
+
+    file: str
+    format: str
+    window: int
+    usable: int
+    frame: int
+    api: str
+    model: str
+    tokenizer: str
+    factor: float
+    """Recorded tokens for one token of the tokenizer."""
+    messages: int
+    steps: int
+    peak: int
+    """The largest request if nothing is ever taken away."""
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the session is long enough to be judged for cost."""
+        return self.peak > JUDGED * self.window
+
+
+class Row(Struct, frozen=True):
+    """One policy over one session, or over several."""
+
+    measured: Measured
+    cuts: dict[str, CutScore] = {}
+    notes: tuple[str, ...] = ()
+    """What is to be said beside the figures: a degenerate preset, damaged lines."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every request would have been taken."""
+        return not (self.measured.invalid_requests or self.measured.over_window)
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def record(subject: Subject, row: Row) -> dict[str, Any]:
+    """Return the figures of one policy over one session, with the names of METRICS."""
+    measured = row.measured
+    return {
+        "metrics": METRICS,
+        "file": subject.file,
+        "policy": measured.policy,
+        "window": subject.window,
+        "frame": subject.frame,
+        "api": subject.api,
+        "model": subject.model,
+        "tokenizer": subject.tokenizer,
+        "requests": measured.requests,
+        "invalid_requests": measured.invalid_requests,
+        "over_window": measured.over_window,
+        "user_words_missing": measured.user_words_missing,
+        "tokens_sum": measured.tokens_sum,
+        "tokens_peak": measured.tokens_peak,
+        "cache_hit": measured.cache_hit,
+        "usd": round(measured.usd, 6),
+        "online_recall": measured.online.recall,
+        "online_fact_recall": measured.online.fact_recall,
+        "mutations": measured.mutations,
+        "compactions": measured.compactions,
+        "policy_ms_p50": round(measured.policy_ms_p50, 3),
+        "policy_ms_p95": round(measured.policy_ms_p95, 3),
+        "notes": [*row.notes, *measured.notes],
+        "cuts": cuts_json(row.cuts),
+    }
+
+
+# -- several sessions together -----------------------------------------------------------------------------------------
+
+
+def pooled(reports: Sequence[tuple[Subject, Sequence[Row]]]) -> list[Row]:
+    """Return a row for each policy over the sessions judged for cost; recall at cuts is over all sessions."""
+    by_policy: dict[str, list[tuple[Subject, Row]]] = {}
+    for subject, rows in reports:
+        for row in rows:
+            by_policy.setdefault(row.measured.policy, []).append((subject, row))
+    return [
+        Row(
+            together([row.measured for subject, row in own if subject.is_judged]),
+            _added([row.cuts for _, row in own]),
+        )
+        for own in by_policy.values()
+        if any(subject.is_judged for subject, _ in own)
+    ]
+
+
+def together(parts: Sequence[Measured]) -> Measured:
+    """Return the figures of one policy over several sessions as one: sums, the highest peak, the slowest p95."""
+    tokens = sum(part.tokens_sum for part in parts)
+    read = sum((part.cache_hit or 0) * part.tokens_sum for part in parts)
+    return Measured(
+        policy=parts[0].policy,
+        requests=sum(part.requests for part in parts),
+        invalid_requests=sum(part.invalid_requests for part in parts),
+        over_window=sum(part.over_window for part in parts),
+        user_words_missing=sum(part.user_words_missing for part in parts),
+        tokens_sum=tokens,
+        tokens_peak=max(part.tokens_peak for part in parts),
+        cache_hit=read / tokens if tokens else None,
+        usd=sum(part.usd for part in parts),
+        online=sum((part.online for part in parts), Hits()),
+        mutations=sum(part.mutations for part in parts),
+        compactions=sum(part.compactions for part in parts),
+        policy_ms_p50=median(part.policy_ms_p50 for part in parts),
+        policy_ms_p95=max(part.policy_ms_p95 for part in parts),
+        notes=(),
+    )
+
+
+def _added(scores: Sequence[dict[str, CutScore]]) -> dict[str, CutScore]:
+    budgets = dict.fromkeys(budget for one in scores for budget in one)
+    return {budget: sum((one[budget] for one in scores if budget in one), CutScore()) for budget in budgets}
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def heading(subject: Subject) -> Text:
+    """Return two lines: the file, and what it was replayed with."""
+    scale = "" if abs(subject.factor - 1) < 0.005 else f" × {subject.factor:.2f}"
+    facts = [
+        subject.format,
+        f"{subject.messages:,} messages",
+        f"{subject.steps:,} answers",
+        f"{subject.model} ({subject.api})",
+        f"window {subject.window:,}, usable {subject.usable:,}, frame {subject.frame:,}",
+        f"tokens: {subject.tokenizer}{scale}",
+    ]
+    return Text.assemble((subject.file, "bold"), "\n", (" · ".join(facts), _DIM))
+
+
+def policy_table(rows: Sequence[Row], width: int) -> Table:
+    """Return the table of policies in at most ``width`` columns, ours last and bold."""
+    rows = _ours_last(rows)
+    base = next((row.measured.usd for row in rows if row.measured.policy == BASELINE), None)
+    columns = _columns(base, width)
+    best = [_best(rows, column) for column in columns]
+    table = Table(box=None, padding=(0, 2, 0, 0) if width >= WIDE else (0, 1, 0, 0), pad_edge=False)
+    table.add_column("policy", no_wrap=True, vertical="bottom")
+    for column in columns:
+        table.add_column(Text(column.name), justify="right", vertical="bottom", no_wrap=True)
+    for row in rows:
+        cells = [column.cell(row, best=value) for column, value in zip(columns, best, strict=True)]
+        table.add_row(Text(row.measured.policy), *cells, style="bold" if row.measured.policy == OURS else "")
+    return table
+
+
+class _Column(Struct, frozen=True):
+    """A figure in the table: what it is called, how it is written, and which end of it is good."""
+
+    name: str
+    value: Callable[[Measured], float | None]
+    write: Callable[[float], str]
+    good: int = 0
+    """1 = more is better, -1 = less is better, 0 = neither."""
+    is_fault: bool = False
+    """Whether anything but 0 is bad."""
+
+    def cell(self, row: Row, best: float | None) -> Text:
+        value = self.value(row.measured)
+        if value is None:
+            return Text("-", style=_DIM)
+        style = _BAD if self.is_fault and value else _BEST if value == best and row.is_sound else ""
+        return Text(self.write(value), style=style)
+
+
+def _columns(base: float | None, width: int) -> list[_Column]:
+    def share(measured: Measured) -> float | None:
+        return measured.usd / base if base else None
+
+    columns = [
+        _Column("requests", lambda m: m.requests, _count),
+        _Column("invalid", lambda m: m.invalid_requests, _count, is_fault=True),
+        _Column("over\nwindow", lambda m: m.over_window, _count, is_fault=True),
+        _Column("user words\nmissing", lambda m: m.user_words_missing, _count, is_fault=True),
+        _Column("tokens\npeak", lambda m: m.tokens_peak, thousands),
+        _Column("cache\nhit", lambda m: m.cache_hit, _percent, good=1),
+        _Column("cost\n$", lambda m: m.usd, lambda usd: f"{usd:,.2f}", good=-1),
+        _Column("× append\n-only", share, lambda ratio: f"{ratio:.2f}", good=-1),
+        _Column("online fact\nrecall", lambda m: m.online.fact_recall, _recall, good=1),
+        _Column("com-\npactions" if width < WIDE else "compactions", lambda m: m.compactions, _count),
+        _Column("ms\np95", lambda m: m.policy_ms_p95, lambda ms: f"{ms:.1f}"),
+    ]
+    return columns if width >= WIDE else columns[:-1]
+
+
+def _best(rows: Sequence[Row], column: _Column) -> float | None:
+    """Return the best value among policies whose requests would all have been taken, if there is a choice."""
+    values = [value for row in rows if row.is_sound and (value := column.value(row.measured)) is not None]
+    if not column.good or len(rows) < 2 or not values:
+        return None
+    return max(values) if column.good > 0 else min(values)
+
+
+def cut_table(rows: Sequence[Row], intervals: dict[str, list[tuple[int, int]]] | None = None) -> Table | None:
+    """Return the table of recall at cuts, or nothing where no cut was made.
+
+    ``intervals`` maps a policy to (facts, dependencies) at 8,000 tokens of each session, for the interval of a pool.
+    """
+    rows = [row for row in _ours_last(rows) if any(score.dependencies for score in row.cuts.values())]
+    if not rows:
+        return None
+    budgets = list(rows[0].cuts)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("at cuts", no_wrap=True, vertical="bottom")
+    names = [f"fact recall\n{int(budget):,}" for budget in budgets]
+    names += ["oracle\n8,000", "handles\n8,000", "z_gain\n8,000", "stale\n8,000"]
+    names += ["95 %\n8,000"] if intervals else []
+    for name in names:
+        table.add_column(Text(name), justify="right", vertical="bottom", no_wrap=True)
+    for row in rows:
+        policy = row.measured.policy
+        cells = _cut_cells(row, budgets)
+        if intervals:
+            edges = interval(intervals.get(policy, []))
+            cells.append("-" if edges is None else f"{_recall(edges[0])}-{_recall(edges[1])}")
+        table.add_row(Text(policy), *map(Text, cells), style="bold" if policy == OURS else "")
+    return table
+
+
+def _cut_cells(row: Row, budgets: Sequence[str]) -> list[str]:
+    figures = {budget: pool([score]) for budget, score in row.cuts.items()}
+    middle = figures.get(HEADLINE, pool([]))
+    values = [figures[budget].fact_recall for budget in budgets]
+    values += [middle.oracle, middle.handle_recall, middle.z_gain, middle.stale]
+    return ["-" if value is None else _recall(value) for value in values]
+
+
+def pool_heading(subjects: Sequence[Subject]) -> Text:
+    """Return what the pool is made of."""
+    judged = sum(subject.is_judged for subject in subjects)
+    if not judged:
+        why = f"no pool: none of {len(subjects)} sessions is over {JUDGED} × the window without a policy"
+        return Text(why, style=_DIM)
+    facts = f"{judged} of {len(subjects)} sessions: those over {JUDGED} × the window without a policy"
+    return Text.assemble(("all sessions together", "bold"), "\n", (facts, _DIM))
+
+
+def remarks(rows: Sequence[Row]) -> Text:
+    """Return the notes on each policy, a line each; empty where there are none."""
+    out = Text(style=_DIM)
+    for row in _ours_last(rows):
+        notes = [*row.notes, *row.measured.notes]
+        if notes:
+            out.append(f"{row.measured.policy}: {'; '.join(notes)}\n")
+    out.right_crop(1)
+    return out
+
+
+def verdict(rows: Sequence[Row]) -> Text:
+    """Return one sentence on our policy, or an empty text where it was not run."""
+    ours = next((row.measured for row in rows if row.measured.policy == OURS), None)
+    base = next((row.measured for row in rows if row.measured.policy == BASELINE), None)
+    if ours is None or not ours.requests:
+        return Text()
+    bad = ours.invalid_requests + ours.over_window
+    said = f"{OURS}: {'all' if not bad else f'{ours.requests - bad} of'} {ours.requests:,} requests valid and inside"
+    said += f" the window, for ${ours.usd:,.2f}"
+    if base is not None and base.usd:
+        said += f" ({ours.usd / base.usd:.2f} × append-only, which fits {base.requests - base.over_window:,} of them)"
+    recall = ours.online.fact_recall
+    if recall is not None:
+        said += f"; {recall:.1%} of the facts used again were still there"
+    return Text(said + ".")
+
+
+def _ours_last(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row.measured.policy == OURS)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def thousands(tokens: float) -> str:
+    """Return a number of tokens in at most five characters: ``812``, ``45.5k``, ``306k``, ``2.1M``."""
+    if tokens < 1_000:
+        return str(round(tokens))
+    if tokens < 99_950:
+        return f"{tokens / 1_000:.1f}k"
+    return f"{tokens / 1_000:.0f}k" if tokens < 999_500 else f"{tokens / 1_000_000:.1f}M"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f}%"
+
+
+def _recall(value: float) -> str:
+    return f"{value:.3f}"

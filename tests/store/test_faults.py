@@ -1,0 +1,274 @@
+"""What a store does when the disk refuses, the process dies, or somebody else is at work too."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import StoreError, StoreLocked, StoreReadOnly
+from holdfast.model.entries import Note
+from holdfast.store import open_store
+from holdfast.store.blobs import FileBlobs
+from holdfast.testing.store import KEY, Entry, chain, ids, unnumbered, words
+
+NOBODY = 65_534
+"""A user without rights, for tests that run as root: root may write everywhere."""
+
+APPENDS = """
+import sys
+from holdfast.store import open_store
+from holdfast.testing.store import KEY, chain
+with open_store(sys.argv[1]) as store:
+    store.create(KEY)
+    for entry in chain(f"e{n:06}" for n in range(100_000)):
+        print(store.append(KEY, [entry]).leaf, flush=True)
+"""
+IMPORTS = """
+import sys
+from holdfast.store import open_store
+from holdfast.testing.store import KEY, chain
+entries = chain(f"e{n}" for n in range(3_000))
+print("ready", flush=True)
+sys.stdin.readline()
+with open_store(sys.argv[1]) as store:
+    done = store.put(KEY, entries)
+    print(done.added, done.kept, flush=True)
+"""
+HOLDS = """
+import os, sys, time
+from holdfast.store import open_store
+from holdfast.testing.store import KEY
+with open_store(sys.argv[1]) as store, store.writing(KEY):
+    child = os.fork() if "fork" in sys.argv else 1
+    print(child or os.getpid(), flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def script(text: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run a script in another process, killed at the end at the latest."""
+    command = [sys.executable, "-c", text, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def small_files(size: int) -> Iterator[None]:
+    """Let no file grow over ``size`` bytes, as a full disk would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def closed_directory() -> Iterator[Path]:
+    """Yield a directory with a store of two entries, as a user who may read there and not write."""
+    place = Path(tempfile.mkdtemp())
+    root = os.geteuid() == 0
+    try:
+        if root:
+            os.chown(place, NOBODY, -1)
+            os.seteuid(NOBODY)
+        with open_store(place / "agent.db") as store:
+            store.put(KEY, chain("ab"))
+        place.chmod(0o500)
+        yield place
+    finally:
+        if root:
+            os.seteuid(0)
+        place.chmod(0o700)
+        shutil.rmtree(place)
+
+
+# -- the disk ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_latches(tmp_path: Path) -> None:
+    """S6: the first refused write is a typed error and ends the writing; what was acknowledged is there."""
+    store = open_store(tmp_path / "agent.db")
+    store.create(KEY)
+    acknowledged = []
+    with small_files(200_000), pytest.raises(StoreReadOnly, match="free space"):
+        for entry in chain(f"e{n}" for n in range(10_000)):
+            store.append(KEY, [entry])
+            acknowledged.append(entry.id)
+    assert len(acknowledged) > 10
+    with pytest.raises(StoreReadOnly, match="nothing was written since"):
+        store.append(KEY, chain("x", acknowledged[-1]))
+    assert ids(store.path(KEY)) == acknowledged
+    store.close()
+    with open_store(tmp_path / "agent.db") as store:
+        assert ids(store.path(KEY)) == acknowledged
+        assert store.append(KEY, chain("x", acknowledged[-1])).moved
+
+
+def test_an_import_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    """A disk that fills up in the middle of an import leaves the store without that session."""
+    big = [Entry("big", None, words("x" * 3_000_000))]
+    with open_store(tmp_path / "agent.db") as store:
+        store.put("small", chain("ab"))
+        with small_files(1_000_000), pytest.raises(StoreReadOnly):
+            store.put(KEY, big)
+        assert [info.key for info in store.sessions()] == ["small"]
+    with open_store(tmp_path / "agent.db") as store:
+        assert [info.key for info in store.sessions()] == ["small"]
+        assert store.put(KEY, big).added == 1
+
+
+def test_a_blob_that_does_not_fit_has_no_name(tmp_path: Path) -> None:
+    """S16: a blob that could not be written whole is not there, leaves nothing behind, and latches."""
+    blobs = FileBlobs(tmp_path)
+    with small_files(1_000), pytest.raises(StoreReadOnly, match="5,000 bytes"):
+        blobs.put("x" * 5_000)
+    with pytest.raises(StoreReadOnly):
+        blobs.put("y")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert FileBlobs(tmp_path).put("x" * 5_000)
+
+
+def test_a_read_only_directory_is_readable(closed_directory: Path) -> None:
+    """Reading needs no write: not to the file, not beside it. Writing says what is in the way."""
+    with open_store(closed_directory / "agent.db") as store:
+        assert ids(store.path(KEY)) == ["a", "b"]
+        with pytest.raises(StoreReadOnly, match=r"agent\.db"):
+            store.append(KEY, chain("c", "b"))
+        assert ids(store.path(KEY)) == ["a", "b"]
+        with pytest.raises(StoreReadOnly), store.writing(KEY):
+            pass
+        with pytest.raises(StoreReadOnly):
+            store.blobs.put("text")
+
+
+def test_a_store_cannot_be_made_in_a_read_only_directory(closed_directory: Path) -> None:
+    """A new store where nothing may be written is a typed error that names the file."""
+    with open_store(closed_directory / "deep" / "other.db") as store:
+        assert store.sessions() == []
+        with pytest.raises(StoreReadOnly, match=r"other\.db"):
+            store.put(KEY, chain("a"))
+
+
+def test_an_unreadable_file_says_so(closed_directory: Path) -> None:
+    """A file that may not be read is an error with its name."""
+    (closed_directory / "agent.db").chmod(0)
+    with open_store(closed_directory / "agent.db") as store, pytest.raises(StoreError, match=r"agent\.db"):
+        store.sessions()
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 40, 300])
+def test_kill_keeps_what_was_acknowledged(tmp_path: Path, count: int) -> None:
+    """S3: after kill -9 the log is the acknowledged prefix and at most one entry more."""
+    with script(APPENDS, tmp_path / "agent.db") as process:
+        assert process.stdout is not None
+        for _ in range(count):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        acknowledged = count + len(process.stdout.read().split())
+    with open_store(tmp_path / "agent.db") as store:
+        found = store.path(KEY)
+        assert len(found) - acknowledged in (0, 1)
+        assert unnumbered(found) == chain(f"e{n:06}" for n in range(len(found)))
+        assert store.session(KEY).leaf == found[-1].id
+        assert store.session(KEY).entries == len(found)
+        assert store.append(KEY, chain("x", found[-1].id)).moved
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.03, 0.06, 0.09])
+def test_a_killed_import_is_all_or_nothing(tmp_path: Path, delay: float) -> None:
+    """An import that is killed is there whole or not at all, and can be repeated."""
+    with script(IMPORTS, tmp_path / "agent.db") as process:
+        _go(process)
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with open_store(tmp_path / "agent.db") as store:
+        assert [info.entries for info in store.sessions()] in ([], [3_000])
+        assert sum(vars_of(store.put(KEY, chain(f"e{n}" for n in range(3_000))))) == 3_000
+
+
+def test_two_imports_at_once(tmp_path: Path) -> None:
+    """Two processes that import the same file: one adds it, the other waits and finds it there."""
+    with script(IMPORTS, tmp_path / "agent.db") as one, script(IMPORTS, tmp_path / "agent.db") as two:
+        _go(one)
+        _go(two)
+        told = sorted(process.communicate(timeout=30)[0].split() for process in (one, two))
+    assert told == [["0", "3000"], ["3000", "0"]]
+    with open_store(tmp_path / "agent.db") as store:
+        assert len(store.path(KEY)) == 3_000
+
+
+def test_writers_of_one_session_fork(tmp_path: Path) -> None:
+    """S10: of two stores that go on from the same leaf one moves the label, the other forks; both are whole."""
+    with open_store(tmp_path / "agent.db") as one, open_store(tmp_path / "agent.db") as two:
+        one.put(KEY, chain("ab"))
+        leaf = two.session(KEY).leaf
+        first = one.append(KEY, [Entry("x", "b", Note("one"))], expected_leaf=leaf)
+        second = two.append(KEY, [Entry("y", "b", Note("two"))], expected_leaf=leaf)
+        assert (first.moved, second.moved) == (True, False)
+        assert ids(one.path(KEY)) == ["a", "b", "x"]
+        assert ids(one.path(KEY, second.leaf)) == ["a", "b", "y"]
+
+
+def test_the_lease_dies_with_its_holder(tmp_path: Path) -> None:
+    """S10: another process's lease is respected while it lives and free the moment it is killed."""
+    with script(HOLDS, tmp_path / "agent.db") as holder, open_store(tmp_path / "agent.db") as store:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        start = time.monotonic()
+        with pytest.raises(StoreLocked, match=KEY), store.writing(KEY):
+            pass
+        assert time.monotonic() - start < 4
+        holder.kill()
+        holder.wait()
+        with store.writing(KEY):
+            pass
+
+
+def test_a_forked_child_holds_no_lease(tmp_path: Path) -> None:
+    """A child that outlives the holder does not keep the lease."""
+    with script(HOLDS, tmp_path / "agent.db", "fork") as holder, open_store(tmp_path / "agent.db") as store:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        int(holder.stdout.readline())
+        holder.kill()
+        holder.wait()
+        try:
+            with store.writing(KEY):
+                pass
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def _go(process: subprocess.Popen[str]) -> None:
+    """Let the script begin."""
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == "ready\n"
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def vars_of(done: object) -> tuple[int, int]:
+    """Return what an import added and kept."""
+    return done.added, done.kept  # type: ignore[attr-defined]

@@ -1,0 +1,209 @@
+"""Any sequence of operations on a store agrees with a model of a few lines."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from holdfast.model.branch import Branch
+from holdfast.model.entries import (
+    Answer,
+    Body,
+    Compaction,
+    Decision,
+    Entry,
+    Failure,
+    Frame,
+    Request,
+    Revoke,
+    Said,
+    Usage,
+)
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.model.plan import Edit, Span
+from holdfast.store import open_store
+from holdfast.store.base import LogConflict, SessionStore
+from holdfast.store.rows import identity
+from holdfast.testing.store import KEY, ids, same_request, unnumbered
+from holdfast.view.tokens import measure
+
+STEPS = settings(
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+)
+picks = st.integers(0, 2**16)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Appends, forks, decides, compacts, revokes, labels, imports and reopens; the model is a dict of entries."""
+
+    where = ":memory:"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = tempfile.TemporaryDirectory()
+        self.store: SessionStore = self.opened()
+        self.model: dict[str, Entry] = {}
+        self.leaf: str | None = None
+        self.said: Counter[bytes] = Counter()
+
+    def opened(self) -> SessionStore:
+        """Return the store, opened."""
+        return open_store(self.where if self.where == ":memory:" else Path(self.place.name) / self.where)
+
+    def teardown(self) -> None:
+        """Close and delete the store."""
+        self.store.close()
+        self.place.cleanup()
+
+    @initialize()
+    def begin(self) -> None:
+        """Start with an empty session."""
+        self.store.create(KEY)
+
+    def path(self, leaf: str | None) -> list[Entry]:
+        """Return the model's path to ``leaf``."""
+        entries = []
+        while leaf is not None:
+            entries.append(self.model[leaf])
+            leaf = self.model[leaf].parent
+        return entries[::-1]
+
+    def pick(self, number: int) -> str | None:
+        """Return an entry of the model; often the leaf."""
+        names = [*self.model, *[self.leaf] * (len(self.model) + 1)]
+        return names[number % len(names)]
+
+    def add(self, parent: str | None, body: Body) -> None:
+        """Append ``body`` to the store and the model."""
+        entry = Entry(f"e{len(self.model)}", parent, body, at=len(self.model))
+        made = self.store.append(KEY, [entry])
+        assert made.moved == (parent == self.leaf)
+        self.model[entry.id] = entry
+        self.said[identity(entry)] += 1
+        if made.moved:
+            self.leaf = entry.id
+
+    @rule(where=picks, kind=st.sampled_from(["system", "user", "assistant", "tool"]), text=st.text(max_size=40))
+    def say(self, where: int, kind: str, text: str) -> None:
+        """Somebody says something, at the leaf or elsewhere."""
+        call = f"c{where % 3}"
+        parts = {"assistant": (Text(text), ToolCall(call, "read")), "tool": (ToolResult(call, content=(Text(text),)),)}
+        message = Message(kind, parts.get(kind, (Text(text),)))  # type: ignore[arg-type]
+        self.add(self.pick(where), Said(measure(message)))
+
+    @rule(where=picks, tokens=st.integers(1, 3_000))
+    def ask(self, where: int, tokens: int) -> None:
+        """A request is sent and answered with its usage."""
+        parent = self.pick(where)
+        self.add(parent, Request(f"b{where}", self.slots(parent), "model"))
+        self.add(f"e{len(self.model) - 1}", Answer(f"b{where}", Usage(tokens)))
+
+    @rule(where=picks, other=st.sampled_from([Frame("f", 90), Frame("g", 7), Failure("timed_out")]))
+    def note(self, where: int, other: Body) -> None:
+        """Something that is no message happens."""
+        self.add(self.pick(where), other)
+
+    @rule(where=picks, at=picks)
+    def decide(self, where: int, at: int) -> None:
+        """A part of a slot is replaced."""
+        parent = self.pick(where)
+        if count := self.slots(parent):
+            span = Span(at % count, at % count + 1, 0)
+            self.add(parent, Decision((Edit(span, (Text(f"cut {at}"),), "prune", saves=at % 5),)))
+
+    @rule(where=picks, at=picks)
+    def compact(self, where: int, at: int) -> None:
+        """Older turns give way to a summary."""
+        parent = self.pick(where)
+        branch = Branch.build(self.path(parent))
+        keep = branch.pinned + at % (len(branch.slots) - branch.pinned + 1)
+        self.add(parent, Compaction(keep, Message.of("user", f"summary {at}") if at % 4 else None, at % 50))
+
+    @rule(where=picks, at=picks)
+    def revoke(self, where: int, at: int) -> None:
+        """A decision or a compaction is taken back."""
+        parent = self.pick(where)
+        laws = [entry.id for entry in self.path(parent) if isinstance(entry.body, Decision | Compaction)]
+        if laws:
+            self.add(parent, Revoke(laws[at % len(laws)]))
+
+    @rule(where=picks)
+    def move(self, where: int) -> None:
+        """The leaf is put elsewhere."""
+        leaf = self.pick(where)
+        if leaf is not None:
+            self.leaf = self.store.set_leaf(KEY, leaf)
+
+    @rule()
+    def refuse(self) -> None:
+        """What would break the log is refused and changes nothing."""
+        for bad in (Entry("x", "nowhere", Failure("x")), Entry("e0", None, Failure("x"))):
+            if bad.id != "e0" or self.model:
+                try:
+                    self.store.append(KEY, [Entry("y", self.leaf, Failure("y")), bad])
+                except LogConflict:
+                    continue
+                raise AssertionError(bad)
+
+    @rule()
+    def put_again(self) -> None:
+        """Importing everything there is changes nothing."""
+        assert self.store.put(KEY, self.model.values(), leaf=self.leaf).is_unchanged
+
+    @rule()
+    def reopen(self) -> None:
+        """Another process opens the store."""
+        if self.where != ":memory:":
+            self.store.close()
+            self.store = self.opened()
+
+    @rule(where=picks)
+    def open_branch(self, where: int) -> None:
+        """S12: any branch opened from its active part makes the request that the whole path makes."""
+        leaf = self.pick(where)
+        whole = Branch.build(self.store.path(KEY, leaf))
+        assert same_request(self.store.branch(KEY, leaf), whole)
+
+    def slots(self, leaf: str | None) -> int:
+        """Return how many messages the model's path has."""
+        return sum(isinstance(entry.body, Said) for entry in self.path(leaf))
+
+    @invariant()
+    def nothing_said_is_lost(self) -> None:
+        """S1: every payload whose append returned is in the log, as often as it was said."""
+        if self.model:
+            stored = Counter(identity(entry) for entry in self.store.entries(KEY))
+            assert stored == self.said
+
+    @invariant()
+    def paths_agree(self) -> None:
+        """S7: the leaf and its path are the model's, numbered upwards."""
+        if self.model:
+            found = self.store.path(KEY)
+            assert unnumbered(found) == self.path(self.leaf)
+            assert [entry.seq for entry in found] == sorted({entry.seq for entry in found})
+            assert self.store.session(KEY).entries == len(self.model)
+            parents = {entry.parent for entry in self.model.values()}
+            assert ids(self.store.leaves(KEY)) == [id_ for id_ in self.model if id_ not in parents]
+
+
+class SqliteMachine(StoreMachine):
+    """The same on disk."""
+
+    where = "agent.db"
+
+
+def test_memory_agrees_with_the_model() -> None:
+    """S1, S7, S10, S12 hold in memory after every step of any sequence."""
+    run_state_machine_as_test(StoreMachine, settings=STEPS)
+
+
+def test_sqlite_agrees_with_the_model() -> None:
+    """S1, S7, S10, S12 hold on disk after every step of any sequence."""
+    run_state_machine_as_test(SqliteMachine, settings=STEPS)

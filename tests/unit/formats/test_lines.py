@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from holdfast.formats.lines import Shape, edited, iso, millis, rows, split
+
+
+class Thing(Struct, rename="camel"):
+    name: str = ""
+    how_many: int = 0
+    inner: msgspec.Raw = msgspec.Raw()
+
+
+THING = Shape(Thing)
+
+
+def only(data: bytes):
+    (row,) = rows(data, THING)
+    return row
+
+
+def test_only_newlines_end_a_line():
+    """Line separators that are no newline stay text; numbers count blank lines; CRLF and a BOM are tolerated."""
+    data = b'\xef\xbb\xbf{"name":"a\xe2\x80\xa8b\xc2\x85c"}\r\n\r\n  \n{"name":"d"}'
+    assert [(number, len(line)) for number, line in split(data)] == [(1, 19), (4, 12)]
+    assert [row.value.name for row in rows(data, THING) if row.value] == ["a\u2028b\x85c", "d"]
+
+
+def test_field_of_another_type_is_absent_the_others_stand():
+    """One field of a wrong type costs that field, not the line."""
+    row = only(b'{"name":5,"howMany":3,"inner":[1,{"a":2}]}\n')
+    assert row.value is not None
+    assert (row.value.name, row.value.how_many, bytes(row.value.inner), row.fault) == ("", 3, b'[1,{"a":2}]', "")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"name":"a"}{"name":"b"}\n', "is not JSON"),
+        (b'{"name":"a\n', "is not JSON"),
+        (b"[1,2]\n", "is no JSON object"),
+        (b"7\n", "is no JSON object"),
+        (b'{"name":"\xff"}\n', "is not UTF-8 (byte 9)"),
+        (b"\x00\x00\x00\n", "is not JSON"),
+        (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "nested too deeply"),
+        (b'{"name":"abc","how', "the last line is cut off after 18 bytes"),
+    ],
+)
+def test_damaged_line_is_told_and_kept(line, reason):
+    """A line that cannot be read raises nothing: it comes with its bytes and with what is wrong."""
+    row = only(line)
+    assert row.value is None
+    assert reason in row.fault
+    assert row.raw == line.removesuffix(b"\n")
+
+
+def test_half_a_surrogate_pair_is_mended():
+    """A lone surrogate escape becomes U+FFFD in values; the line's own bytes are still there."""
+    line = rb'{"name":"a\ud83d","howMany":2}'
+    row = only(line)
+    assert row.value is not None
+    assert (row.value.name, row.value.how_many, row.raw) == ("a\ufffd", 2, line)
+    assert "U+FFFD" in row.fault
+    assert msgspec.json.decode(row.clean) == {"name": "a\ufffd", "howMany": 2}
+
+
+def test_null_character_inside_a_string_is_text():
+    """An escaped NUL is a character like others."""
+    row = only(rb'{"name":"a\u0000b"}')
+    assert row.value is not None
+    assert (row.value.name, row.fault) == ("a\x00b", "")
+
+
+def test_damage_does_not_reach_the_neighbours():
+    """Lines around a damaged one are read; numbers stay those of the file."""
+    found = list(rows(b'{"name":"a"}\n{"na\n{"name":"c"}\n', THING))
+    assert [(row.number, row.value.name if row.value else None) for row in found] == [(1, "a"), (2, None), (3, "c")]
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2026-11-21T01:12:48.115Z", 1795223568115),
+        ("2026-11-21T01:12:48.115999+00:00", 1795223568115),
+        ("2026-11-21T01:12:48", 1795223568000),
+        (1795223568115, 1795223568115),
+        ("yesterday", None),
+        ("", None),
+        (None, None),
+        (1e300, None),
+        (float("nan"), None),
+    ],
+)
+def test_times(text, at):
+    """ISO times and numbers become ms since 1970; what is no time becomes nothing."""
+    assert millis(text) == at
+
+
+@given(st.integers(min_value=0, max_value=4_102_444_800_000))
+def test_times_there_and_back(at):
+    """Every time until 2100 survives being written."""
+    assert millis(iso(at)) == at
+
+
+def test_edit_touches_only_what_differs():
+    """A line that already says it keeps its bytes; else the field changes in its place and the rest stays."""
+    line = b'{"a": 1, "b":"x", "c":[1, 2]}'
+    assert edited(line, {"b": "x"}) is line
+    assert edited(line, {"b": "y", "d": None}) == b'{"a":1,"b":"y","c":[1, 2],"d":null}'
+    assert edited(b'{"b":"\\ud800","p":1}', {"p": 2}) == '{"b":"\ufffd","p":2}'.encode()

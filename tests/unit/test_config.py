@@ -1,0 +1,176 @@
+"""What is known of models, caches and prices, and who may say otherwise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.config import DEFAULT_MODEL, FILE, Catalog, dialect, load, parse, shipped, target
+from holdfast.errors import ConfigError
+from holdfast.model.entries import Frame
+from holdfast.model.target import CacheRules, Limits, Prices
+
+PRICED = """
+claude-fable-5-1 claude-fable-5 claude-opus-5-5 claude-opus-5 claude-opus-4-5 claude-opus-4-1 claude-sonnet-5-5
+claude-sonnet-4-6 claude-3-7-sonnet claude-haiku-5-5 claude-haiku-4-5 claude-3-5-haiku gpt-5.6-luna gpt-5.6-sol gpt-5.5
+gpt-5.2 gpt-5 gpt-4.1-mini gpt-4o gemini-3.1-pro
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "window", "minimum", "dollars", "prior"),
+    [
+        ("claude-sonnet-4-5-20250929", 200_000, 1_024, 3.0, 1.25),
+        ("anthropic/claude-sonnet-4.5", 200_000, 1_024, 3.0, 1.25),
+        ("claude-sonnet-4-5[1m]", 1_000_000, 1_024, 3.0, 1.25),
+        ("us.anthropic.claude-haiku-4-5-20251001-v1:0", 200_000, 4_096, 1.0, 1.25),
+        ("claude-opus-4-1-20250805", 200_000, 1_024, 15.0, 1.25),
+        ("claude-opus-4-6", 1_000_000, 4_096, 5.0, 1.25),
+        ("claude-opus-4-7", 1_000_000, 2_048, 5.0, 1.65),
+        ("claude-opus-4-8", 1_000_000, 1_024, 5.0, 1.65),
+        ("claude-opus-5", 1_000_000, 512, 5.0, 1.65),
+        ("claude-opus-5-5", 1_000_000, 1_024, 4.0, 1.65),
+        ("claude-sonnet-5-5", 1_000_000, 1_024, 2.0, 1.65),
+        ("claude-fable-5-1", 1_000_000, 512, 10.0, 1.65),
+        ("gpt-5.1-codex", 400_000, 1_024, 1.25, 1.0),
+        ("gpt-5.2", 400_000, 1_024, 1.75, 1.0),
+        ("gpt-5.5", 1_050_000, 1_024, 5.0, 1.0),
+        ("gpt-5.6-sol", 1_050_000, 1_024, 4.0, 1.0),
+        ("GPT-4o", 128_000, 1_024, 2.5, 1.0),
+        ("gemini-3.1-pro-preview", 1_048_576, 4_096, 2.0, 1.1),
+    ],
+)
+def test_known_models(model: str, window: int, minimum: int, dollars: float, prior: float) -> None:
+    """Models are found by patterns on their names, whatever stands around them."""
+    known = target(shipped().api(model) or "", model)
+    assert (known.limits.window, known.cache.minimum, known.prices.input, known.prior) == (
+        window,
+        minimum,
+        dollars,
+        prior,
+    )
+    assert known.limits.origin.startswith("catalog: ")
+
+
+def test_the_default_model() -> None:
+    """Replay's default is Claude Sonnet 4.5 at its own prices under Anthropic's cache rules."""
+    known = target("anthropic", DEFAULT_MODEL)
+    assert known.prices == Prices(input=3.0, output=15.0, read=0.3, write=3.75)
+    assert known.cache == CacheRules(ttl=300, minimum=1_024, write=1.25, read=0.1, lookback=20, step=0)
+    assert known.limits.max_output == 64_000
+
+
+def test_unknown_model() -> None:
+    """An unknown model gets a window of 200,000 that says it is a default, and Sonnet 4.5's input price."""
+    known = target("openai-chat", "house-model")
+    assert known.limits == Limits(200_000, None, None, "default: the catalog has no window for house-model")
+    assert (known.prices.input, known.prices.output, known.prior) == (3.0, 15.0, 1.1)
+    assert (known.prices.read, known.prices.write) == (pytest.approx(0.3), pytest.approx(3.0)), "no fee for writing"
+
+
+def test_what_the_caller_says() -> None:
+    """Window, frame and asked output of the caller are taken as they are."""
+    frame = Frame("digest", 10_000)
+    known = target("anthropic", DEFAULT_MODEL, window=64_000, frame=frame, asked_output=9)
+    assert known.limits == Limits(64_000, 64_000, 9, "asked for")
+    assert known.frame == frame
+
+
+def test_dialects_are_those_of_the_wire() -> None:
+    """An API with a module of its own brings its dialect; any other gets the strictest values."""
+    assert dialect("anthropic", DEFAULT_MODEL).markers == 4
+    assert dialect("openai-chat", "gpt-5.1").api == "openai-chat"
+    strict = dialect("somewhere", "x")
+    assert (strict.api, strict.markers, strict.id_max, strict.empty_text) == ("somewhere", 0, 40, False)
+
+
+def test_another_providers_api_has_its_own_cache() -> None:
+    """A Claude called over Chat Completions has no breakpoints to write behind: that API's cache counts."""
+    assert target("openai-chat", DEFAULT_MODEL).cache.automatic
+    assert not target("anthropic", DEFAULT_MODEL).cache.automatic
+    assert target("openai-responses", "gpt-5.6").cache == target("openai-chat", "gpt-5.6").cache
+
+
+def test_every_line_is_dated_and_sourced() -> None:
+    """The tables say when they were compared with their sources, and each line which source that was."""
+    catalog = shipped()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", catalog.date)
+    assert all(line.source for line in (*catalog.model, *catalog.price, *catalog.cache.values()))
+
+
+@pytest.mark.parametrize("model", PRICED.split())
+def test_prices_agree_with_the_cache(model: str) -> None:
+    """The two tables were written apart: reading and writing cost the multiples that the model's cache says."""
+    catalog = shipped()
+    api = catalog.api(model) or ""
+    prices, rules = catalog.prices(api, model), catalog.rules(api, model)
+    assert prices.read == pytest.approx(prices.input * rules.read)
+    assert prices.write == pytest.approx(prices.input * rules.write)
+
+
+def test_the_project_comes_before_the_user(tmp_path: Path) -> None:
+    """A value of the project's file wins over the user's, which wins over ours; what nobody says stays ours."""
+    project, user = tmp_path / "project", tmp_path / "user"
+    project.mkdir()
+    user.mkdir()
+    (project / FILE).write_text('[[model]]\nmatch = "claude-sonnet-4-5*"\nwindow = 50_000\n', "utf-8")
+    (user / FILE).write_text(
+        '[[model]]\nmatch = "claude*"\nwindow = 70_000\nprior = 2.0\ncache = "mine"\n\n'
+        '[cache.mine]\nttl = 3600\nminimum = 1\n\n[[price]]\nmatch = "claude*"\ninput = 10.0\noutput = 20.0\n',
+        "utf-8",
+    )
+    known = target("anthropic", DEFAULT_MODEL, catalog=load(project, user))
+    assert known.limits == Limits(50_000, 64_000, None, "catalog: claude-sonnet-4-5*")
+    assert (known.prior, known.cache.ttl, known.cache.lookback) == (2.0, 3_600, None)
+    assert known.prices == Prices(input=10.0, output=20.0, read=1.0, write=10.0)
+    assert target("anthropic", "claude-opus-4-6", catalog=load(project, user)).limits.window == 70_000
+
+
+def test_no_files_is_what_is_shipped(tmp_path: Path) -> None:
+    """Folders without a file change nothing."""
+    assert load(tmp_path, tmp_path / "missing") == shipped()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("windw = 1", ["windw", "model, price, cache"]),
+        ('[[model]]\nmatch = "a"\nwindw = 1', ["windw", "$.model[0]", "window, max_output"]),
+        ('[[model]]\nmatch = "a"\nwindow = 0', ["$.model[0].window", ">= 1"]),
+        ("[[model]]\nwindow = 10", ["match", "$.model[0]"]),
+        ('[[price]]\nmatch = "a"\ninput = "free"\noutput = 1.0', ["$.price[0].input", "str", "input, output, read"]),
+        ('[[price]]\nmatch = "a"\ninput = -1.0\noutput = 1.0', ["$.price[0].input", ">= 0"]),
+        ("[cache.mine]\nttll = 1", ["ttll", "ttl, minimum, write"]),
+        ("[[model]\n", ["not TOML", "line 1"]),
+    ],
+)
+def test_wrong_files(text: str, said: list[str], tmp_path: Path) -> None:
+    """A wrong file is named with the key and with what is allowed there."""
+    (tmp_path / FILE).write_text(text, "utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, tmp_path / "missing")
+    assert all(word in str(caught.value) for word in [str(tmp_path / FILE), *said]), str(caught.value)
+
+
+def test_unknown_cache(tmp_path: Path) -> None:
+    """A model that names a cache nobody defined is an error with the names there are."""
+    (tmp_path / FILE).write_text('[[model]]\nmatch = "a"\ncache = "anthropic"', "utf-8")
+    with pytest.raises(ConfigError, match=r"'anthropic'.*anthropic-1024"):
+        load(tmp_path, tmp_path / "missing")
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    """A file that is not UTF-8 is an error that names it."""
+    (tmp_path / FILE).write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load(tmp_path, tmp_path / "missing")
+
+
+def test_a_catalog_of_ones_own() -> None:
+    """A catalogue that knows nothing still answers, with defaults."""
+    known = target("anthropic", "x", catalog=parse("", "empty"))
+    assert known.prices == Prices()
+    assert known.cache == CacheRules()
+    assert Catalog() == parse("", "empty")

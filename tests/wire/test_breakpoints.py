@@ -1,0 +1,122 @@
+"""Cache breakpoints in a request."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.model.plan import Options
+from holdfast.wire.breakpoints import in_message
+from holdfast.wire.lens import open_body, render
+from holdfast.wire.rules import validate
+
+FIVE = {"type": "ephemeral"}
+HOUR = {"type": "ephemeral", "ttl": "1h"}
+
+
+def text(words, **more):
+    return {"type": "text", "text": words, **more}
+
+
+def request(*contents, **fields):
+    roles = ("user", "assistant")
+    messages = [{"role": roles[index % 2], "content": content} for index, content in enumerate(contents)]
+    return json.dumps({"system": "s", **fields, "messages": messages}).encode()
+
+
+def marked(raw, *markers, frame=False):
+    lens = open_body(raw)
+    return render(lens, lens.slots, Options(markers=markers, frame_marker=frame))
+
+
+def lives(raw):
+    """Return the lifetimes of breakpoints, message by message."""
+    return [in_message(json.dumps(message).encode()) for message in json.loads(raw)["messages"]]
+
+
+def test_a_string_becomes_a_marked_text():
+    """A breakpoint on a plain string makes it a list with one marked text."""
+    out = json.loads(marked(request("a", "b", "c"), 2))
+    assert out["messages"][2]["content"] == [text("c", cache_control=FIVE)]
+    assert out["messages"][0]["content"] == "a"
+
+
+def test_thinking_and_empty_text_are_stepped_over():
+    """The breakpoint goes to the last block that may carry it; where there is none nothing changes."""
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    raw = request("a", [text("b"), thinking, text(" ")], "c")
+    out = json.loads(marked(raw, 1))
+    assert out["messages"][1]["content"] == [text("b", cache_control=FIVE), thinking, text(" ")]
+    only = request("a", [thinking], "")
+    assert marked(only, 1, 2) is only
+
+
+def test_a_breakpoint_that_stands_is_enough():
+    """A body that has the wanted breakpoint already is not touched."""
+    raw = request([text("a", cache_control=FIVE)], system=[text("s", cache_control=FIVE)])
+    assert marked(raw, 0, frame=True) is raw
+
+
+def test_the_frame_gets_one():
+    """The frame's breakpoint stands on the end of the system prompt, or on the last tool where there is none."""
+    out = json.loads(marked(request("a"), frame=True))
+    assert out["system"] == [text("s", cache_control=FIVE)]
+    tools = [{"name": "x", "input_schema": {}}, {"name": "y", "input_schema": {}}]
+    out = json.loads(marked(request("a", system="", tools=tools), frame=True))
+    assert [tool.get("cache_control") for tool in out["tools"]] == [None, FIVE]
+    bare = b'{"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t"}]}]}'
+    assert marked(bare, frame=True) is bare
+
+
+def test_never_more_than_four():
+    """Those that stand are counted; of ours the newest message goes first, then the frame, then older ones."""
+    standing = [text("a", cache_control=FIVE), text("b", cache_control=FIVE)]
+    out = marked(request(standing, "b", "c", "d"), 1, 2, 3, frame=True)
+    assert lives(out) == [["5m", "5m"], [], [], ["5m"]]
+    assert json.loads(out)["system"] == [text("s", cache_control=FIVE)]
+
+
+def test_breakpoints_inside_results_and_automatic_ones_count():
+    """A breakpoint inside a tool result and the automatic one take their places too."""
+    inner = [text("x", cache_control=FIVE), text("y", cache_control=FIVE)]
+    raw = request([{"type": "tool_result", "tool_use_id": "t", "content": inner}], "b", "c", cache_control=FIVE)
+    assert lives(marked(raw, 0, 1, 2)) == [["5m", "5m"], [], ["5m"]]
+
+
+def test_no_shorter_one_before_an_hour():
+    """Before a one-hour breakpoint ours lives an hour too, behind it five minutes."""
+    raw = request("a", [text("b", cache_control=HOUR)], "c")
+    out = marked(raw, 0, 2, frame=True)
+    assert lives(out) == [["1h"], ["1h"], ["5m"]]
+    assert json.loads(out)["system"][0]["cache_control"] == HOUR
+    assert lives(marked(request("a", cache_control=HOUR), 0)) == [["1h"]]
+
+
+def test_chat_has_none():
+    """Chat caches by itself: options for breakpoints change nothing."""
+    raw = b'{"messages":[{"role":"user","content":"a"}],"stop":"x"}'
+    assert marked(raw, 0, frame=True) is raw
+
+
+@pytest.mark.parametrize("position", [-1, 5])
+def test_positions_outside_are_ignored(position):
+    """A position without a message marks nothing."""
+    raw = request("a")
+    assert marked(raw, position) is raw
+
+
+_LIFE = st.sampled_from([None, FIVE, HOUR])
+_WORDS = st.sampled_from(["", " ", "a"])
+
+
+@given(st.lists(st.lists(st.tuples(_WORDS, _LIFE), max_size=3), max_size=5), st.sets(st.integers(0, 5)), st.booleans())
+def test_ours_never_break_a_rule(contents, markers, frame):
+    """Whatever stands already, our breakpoints add no finding about breakpoints."""
+    blocks = [[text(words, **({"cache_control": life} if life else {})) for words, life in one] for one in contents]
+    raw = request(*blocks)
+    before = {one.rule for one in validate(raw, "anthropic") if "cache" in one.rule}
+    after = {one.rule for one in validate(marked(raw, *markers, frame=frame), "anthropic") if "cache" in one.rule}
+    assert after <= before

@@ -1,0 +1,99 @@
+"""Telling the API of a body, and the rules of a model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.errors import Unrecognised
+from holdfast.wire import anthropic, openai_chat
+from holdfast.wire.models import traits
+from holdfast.wire.recognise import body_fields, recognise
+
+USER = {"role": "user", "content": "hi"}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def api(**fields):
+    return recognise(body_fields(json.dumps(fields).encode()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"system": "s", "messages": [USER]}, "anthropic"),
+        ({"anthropic_version": "bedrock-2023-05-31", "messages": [USER]}, "anthropic"),
+        ({"max_tokens": 5, "model": "claude-x", "messages": [USER]}, "anthropic"),
+        ({"tools": [{"name": "f", "input_schema": {}}], "messages": [USER]}, "anthropic"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}]}, "anthropic"),
+        ({"messages": [{"role": "assistant", "content": [{"type": "web_search_tool_result"}]}]}, "anthropic"),
+        ({"messages": [USER]}, "openai-chat"),
+        ({"max_tokens": 5, "model": "fake-1", "messages": [USER]}, "openai-chat"),
+        ({"model": "claude-x", "stream_options": {}, "messages": [USER]}, "openai-chat"),
+        ({"model": "claude-x", "messages": [{"role": "system", "content": "s"}, USER]}, "openai-chat"),
+        ({"model": "claude-x", "messages": [USER, {"role": "assistant", "tool_calls": [CALL]}]}, "openai-chat"),
+        ({"model": "claude-x", "tools": [{"type": "function", "function": {}}], "messages": [USER]}, "openai-chat"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "openai-chat"),
+    ],
+)
+def test_the_api_is_told_from_the_keys(fields, wanted):
+    """Each API is known by the fields, roles and blocks that only it has; else by the model, else it is Chat."""
+    assert api(**fields) == wanted
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"), [({"contents": []}, "Gemini"), ({"input": "a"}, "Responses"), ({"a": 1}, "messages")]
+)
+def test_other_apis_come_later(fields, word):
+    """A body of an API that has no module yet is refused by its name."""
+    with pytest.raises(Unrecognised, match=word):
+        api(**fields)
+
+
+@pytest.mark.parametrize(
+    ("model", "prefill", "inside", "binds", "images"),
+    [
+        ("claude-3-5-sonnet-20241022", True, False, False, 100),
+        ("claude-2.1", True, False, False, 100),
+        ("claude-sonnet-4-20250514", True, False, False, 100),
+        ("anthropic.claude-opus-4-5-20251101-v1:0", True, False, False, 100),
+        ("anthropic/claude-haiku-4.5", True, False, False, 100),
+        ("claude-opus-4-6", False, False, False, 600),
+        ("claude-opus-4-8", False, True, False, 600),
+        ("claude-opus-5", False, True, False, 600),
+        ("claude-opus-5-20260401", False, True, False, 600),
+        ("claude-sonnet-5", False, False, False, 600),
+        ("claude-opus-5-5", False, False, True, 600),
+        ("claude-haiku-5-5", False, False, True, 100),
+        ("claude-fable-5", False, True, False, 600),
+        ("claude-mythos-5-1", False, True, True, 600),
+        ("claude-fable-5-2[1m]", False, False, True, 600),
+        ("claude-opus-6", False, False, True, 100),
+        ("somebody/new", False, False, True, 100),
+        ("", False, False, True, 100),
+    ],
+)
+def test_the_dialect_of_a_model(model, prefill, inside, binds, images):
+    """What a Claude model takes follows from its family and version; an unknown name gets the strictest."""
+    dialect = anthropic.dialect(model)
+    assert (not dialect.end_user, dialect.system_inside, dialect.binds_thinking, dialect.max_images) == (
+        prefill,
+        inside,
+        binds,
+        images,
+    )
+    assert (dialect.start_user, dialect.merge, dialect.markers) == (True, True, 4)
+
+
+def test_unknown_models_have_no_traits():
+    """Nothing is claimed of a model nobody knows, so the validator cannot refuse for it."""
+    assert traits("claude-opus-7") is None
+    assert traits("fake-1") is None
+
+
+def test_the_dialect_of_chat():
+    """Chat has no order of roles, merges nothing, and wants short ids and no media in results."""
+    dialect = openai_chat.dialect("gpt-5")
+    assert (dialect.start_user, dialect.end_user, dialect.merge, dialect.media_in_results) == (False,) * 4
+    assert (dialect.id_max, dialect.markers) == (40, 0)
