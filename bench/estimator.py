@@ -31,14 +31,14 @@ SEED, FRESH = 11, 12
 """Seed of the chunks that are fitted, and of chunks that are not."""
 CHUNKS, FEW = 40, 6
 """Chunks of each class, and of each trap."""
-GOAL = 1.02
+GOAL = 1.015
 """Estimates aim at a hundredth over the truth: too much is a little early, too little is an overflow."""
 SCRIPT_GOAL = 1.08
 """Languages share lead bytes (Russian and Ukrainian, Hindi and Thai), so the rarer one needs more."""
-SHARES = {"scripts": 0.05, "formats": 0.1, "noise": 0.01, "emoji": 0.3, "tabs": 0.02, "spaces": 0.0}
-"""How much a trap counts in the fit where a class counts 1. Tabs weigh what spaces weigh; the dearer ones decide."""
-RIDGE = 0.005
-"""Pull towards what is seen, against fitting oddities: a third of it doubles nothing, ten times costs 1 %."""
+SHARES = {"scripts": 0.05, "formats": 0.1, "noise": 0.02, "emoji": 0.3, "random small letters": 0.01}
+"""How much a trap counts in the fit where a class counts 1; emoji by name, for they have a kind of their own."""
+RIDGE = 0.01
+"""Pull towards what is seen. At 0.005 the error in sample is 2.8 %, at 0.04 3.4 % with rare scripts counted lower."""
 DOUBT = 3.0
 """Evidence, in tokens of a thousand-token chunk, that the average of a kind counts for where a pair is rare."""
 SWEEPS = 60

@@ -15,7 +15,7 @@ class TestMemoryStore(SessionStoreRules):
 
     durable = False
 
-    def open(self, place: Path) -> SessionStore:  # noqa: ARG002 -- it has no place
+    def open(self, place: Path) -> SessionStore:
         """Return an empty store."""
         return MemoryStore()
 
@@ -23,6 +23,6 @@ class TestMemoryStore(SessionStoreRules):
 class TestMemoryBlobs(BlobStoreRules):
     """Every rule of blobs."""
 
-    def open(self, place: Path) -> BlobStore:  # noqa: ARG002
+    def open(self, place: Path) -> BlobStore:
         """Return an empty blob store."""
         return MemoryBlobs()

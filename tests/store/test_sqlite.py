@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Entry, Said
+from holdfast.model.entries import Compaction, Entry, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
 from holdfast.store import open_store
@@ -277,7 +277,7 @@ def test_opening_costs_the_active_branch(tmp_path: Path) -> None:
         entries = [wire(f"e{n}", f"e{n - 1}" if n else None, f"text {n}") for n in range(count)]
         with SqliteStore(tmp_path / f"{count}.db", known={"plain": counting}) as store:
             store.put(KEY, entries)
-            store.append(KEY, [compaction("c", f"e{count - 1}", count - 5), *[wire("z", "c", "later")]])
+            store.append(KEY, [compaction("c", f"e{count - 1}", count - 5), wire("z", "c", "later")])
             decoded.clear()
             assert len(store.branch(KEY).slots) == count + 1
             assert len(decoded) == 6
@@ -288,13 +288,7 @@ def test_opening_costs_the_active_branch(tmp_path: Path) -> None:
 
 def compaction(name: str, parent: str, keep: int) -> Entry:
     """Return a compaction that keeps from slot ``keep``."""
-    return replace(long_session()[-1], id=name, parent=parent, body=_compacted(keep))
-
-
-def _compacted(keep: int):  # noqa: ANN202 -- the type is the model's
-    from holdfast.model.entries import Compaction  # noqa: PLC0415
-
-    return Compaction(keep, Message.of("user", "summary"), 5)
+    return Entry(name, parent, Compaction(keep, Message.of("user", "summary"), 5))
 
 
 @pytest.mark.parametrize("damage", ["DELETE FROM checkpoints", "UPDATE checkpoints SET state = x'c0ffee'"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from holdfast.model.branch import Branch
+from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import (
     Answer,
     Body,
@@ -26,7 +27,6 @@ from holdfast.model.entries import (
 )
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.model.plan import Edit, Span
 from holdfast.store import open_store
 from holdfast.store.base import LogConflict, SessionStore
 from holdfast.store.rows import identity
@@ -34,9 +34,11 @@ from holdfast.testing.store import KEY, ids, same_request, unnumbered
 from holdfast.view.tokens import measure
 
 STEPS = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )
 picks = st.integers(0, 2**16)
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""A place that waits for no disk: what is tested here is not durability."""
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -46,7 +48,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.place = tempfile.TemporaryDirectory()
+        self.place = tempfile.TemporaryDirectory(dir=MEMORY)
         self.store: SessionStore = self.opened()
         self.model: dict[str, Entry] = {}
         self.leaf: str | None = None

@@ -67,6 +67,16 @@ def inside(role, at=1, **fields):
     return {"messages": messages, "model": "claude-opus-5", **fields}
 
 
+def added(name):
+    """Return a block that defines a tool in the middle of a conversation."""
+    return {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": TOOL | {"name": name}}}
+
+
+def removed(name):
+    """Return a block that takes a tool away."""
+    return {"type": "tool_removal", "tool": {"type": "tool_reference", "name": name}}
+
+
 def edited(*edits, **fields):
     """Return a body that asks for these context edits."""
     return ask("a", context_management={"edits": list(edits)}, **fields)
@@ -320,6 +330,18 @@ def test_a_request_that_breaks_the_rule_is_found(name):
             "$.messages[0].content[0].source.media_type",
         ),
         (ask("a", system=5), "anthropic.system-prompt", "$.system"),
+        (ask("a", **BUDGET, top_k=5), "anthropic.thinking-company", "$.top_k"),
+        (ask("a", **BUDGET, top_p=0.5), "anthropic.thinking-company", "$.top_p"),
+        (
+            ask("a", **BUDGET, tools=[TOOL], tool_choice={"type": "any"}),
+            "anthropic.thinking-company",
+            "$.tool_choice.type",
+        ),
+        (
+            ask([removed("rm"), text()], tools=[TOOL]),
+            "anthropic.tool-reference",
+            "$.messages[0].content[0].tool.name",
+        ),
     ],
 )
 def test_findings_name_the_place(body, rule, path):
@@ -356,6 +378,7 @@ def test_findings_name_the_place(body, rule, path):
         ),
         {"messages": [said(0, [result("t7")])], "thread": {"type": "continue", "previous_message_id": "m"}},
         {"messages": [said(0, "a"), {"role": "system", "content": "s", "clear_at": "never"}]},
+        ask([added("rm"), removed("rm"), text()], tools=[TOOL]),
         ask("a", "{", model="nobody/knows"),
         ask("a", "{"),
         ask("a", "{", model="claude-opus-5", fallback_credit_token="t"),

@@ -120,6 +120,8 @@ class _File:
         self.damaged: list[tuple[int, Row[Line], str]] = []
         self._open: _Move | None = None
         """The answer that the next item may belong to."""
+        self._last: _Move | None = None
+        """The newest answer."""
         self._summarising = False
         self._total = b""
         for row in rows(data, LINE):
@@ -173,7 +175,7 @@ class _File:
         if bytes(total) == self._total or self._summarising or tokens.input_tokens <= 0:
             return
         self._total, self._open = bytes(total), None
-        answer = next((move for move in reversed(self.moves) if move.kind == "answer"), None)
+        answer = self._last
         if answer is not None and answer.usage is None:
             cached, written = tokens.cached_input_tokens, tokens.cache_write_input_tokens
             answer.usage = Usage(tokens.input_tokens, tokens.output_tokens, cached, written)
@@ -200,6 +202,7 @@ class _File:
             move.items.append((item, payload))
             self.moves.append(move)
             self._open = move if move.kind == "answer" else None
+            self._last = self._open or self._last
 
 
 class _Way:

@@ -39,6 +39,8 @@ class Log:
         """Slots from the root to an entry, with its own."""
         self.skipped: Counter[str] = Counter()
         self.problems: list[Problem] = []
+        self._twins: dict[str, int] = {}
+        """How many entries wanted an id."""
         self._shaped: dict[str | None, int] = {None: 0}
         """The last line that had a part in an entry or in what it hangs on."""
 
@@ -46,14 +48,19 @@ class Log:
         """Append an entry read from lines ``line`` to ``last``; return the id it got."""
         shaped = self._shaped[parent]
         name = id_ if shaped <= line else f"{id_}+{short(parent or '')}"
-        name, twin = (name, 1) if name else (f"line-{line}", 1)
-        while name in self.depth:
-            twin += 1
-            name = f"{id_}~{twin}"
+        name = self._free(name or f"line-{line}")
         self.entries.append(Entry(name, parent, body, len(self.entries) + 1, at))
         self.depth[name] = self.depth[parent] + isinstance(body, Said | BranchSummary)
         self._shaped[name] = max(shaped, line, last)
         return name
+
+    def _free(self, name: str) -> str:
+        """Return ``name``, or what it becomes because it is taken."""
+        free = name
+        while free in self.depth:
+            self._twins[name] = self._twins.get(name, 1) + 1
+            free = f"{name}~{self._twins[name]}"
+        return free
 
     def answer(
         self, id_: str, parent: str | None, said: Said, call: Call, at: int | None, line: int = 0, last: int = 0

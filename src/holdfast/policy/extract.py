@@ -6,7 +6,6 @@ weighted cover of the references that the agent is likely to need, by the lines 
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Part, Text, ToolCall, ToolResult
 from holdfast.model.slots import Slot
+from holdfast.policy.cover import lazy_greedy
 from holdfast.policy.ledger import Deed, command_lines, deed, deeds, file_lines
 from holdfast.policy.salience import Line, lines, message_refs, text_refs, traces, weigh
 from holdfast.view.references import Reference, part_words
@@ -44,7 +44,7 @@ class Shares(Struct, frozen=True):
     ledger: float = 0.12
     """Files and commands."""
     decisions: float = 0.03
-    index: float = 0.06
+    index: float = 0.07
     """Pointers to results worth reading again."""
 
 
@@ -221,42 +221,6 @@ def _greedy(quotes: list[Quote], weights: dict[Reference, float], budget: int) -
     taken = lazy_greedy([(quote.line.refs, quote.cost) for quote in quotes], left, budget)
     chosen = [quotes[number] for number in taken]
     return chosen, {ref for ref in weights if ref not in left}
-
-
-def lazy_greedy(
-    candidates: Sequence[tuple[Iterable[Reference], int]], left: dict[Reference, float], budget: int
-) -> Iterator[int]:
-    """Yield candidates, most weight still in ``left`` for their cost first, and take what each covers out of ``left``.
-
-    Gains only shrink, so a candidate whose old gain is beaten need not be looked at (Minoux 1978). One that costs
-    more than what is left of the budget when its turn comes is passed over.
-    """
-    get = left.get
-
-    def gain(number: int) -> float:
-        refs, cost = candidates[number]
-        return sum([get(ref, 0.0) for ref in refs]) / cost
-
-    heap = [(-gain(number), number) for number in range(len(candidates))]
-    heapq.heapify(heap)
-    while heap and budget > 0:
-        old, number = heap[0]
-        refs, cost = candidates[number]
-        now = -gain(number)
-        if now >= 0 or cost > budget:
-            heapq.heappop(heap)
-        elif now > old * STALE:
-            heapq.heapreplace(heap, (now, number))
-        else:
-            heapq.heappop(heap)
-            yield number
-            budget -= cost
-            for ref in refs:
-                left.pop(ref, None)
-
-
-STALE = 1 - 1e-9
-"""A gain smaller than remembered by more than rounding goes back into the heap."""
 
 
 def _by_source(head: Sequence[Slot], quotes: Sequence[Quote]) -> list[str]:

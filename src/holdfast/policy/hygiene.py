@@ -155,13 +155,18 @@ def _may_think(part: Thinking, dialect: Dialect) -> bool:
     return part.seal.api == dialect.api
 
 
+MINTED_ID = 40
+"""No id is made longer than this: older deployments take no more (Chat Completions before 2026)."""
+
+
 def wire_id(id_: str, dialect: Dialect) -> str:
     """Return ``id_`` in the alphabet and length of the dialect; equal ids stay equal, different ones differ."""
     if len(id_) <= dialect.id_max and re.fullmatch(f"(?:{dialect.id_pattern})+", id_):
         return id_
+    most = min(MINTED_ID, dialect.id_max)
     safe = "".join(char for char in id_ if re.fullmatch(dialect.id_pattern, char))
     digest = blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-    return f"{safe[: max(0, dialect.id_max - 13)]}_{digest}"[-dialect.id_max :]
+    return f"{safe[: max(0, most - 13)]}_{digest}"[-most:]
 
 
 def _reason(part: Part, dialect: Dialect) -> str:

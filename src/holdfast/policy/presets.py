@@ -14,6 +14,7 @@ _PLAIN = Settings(
     spill_share=0.0,
     message_chars=0,
     message_share=0.0,
+    preview_outline=0,
     prune="off",
     markers="tail",
     goal_share=0.0,

@@ -16,6 +16,7 @@ from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import Media, Opaque, Text, ToolResult
 from holdfast.policy.draft import Draft
+from holdfast.policy.outline import outline
 from holdfast.view.text import head_and_tail
 from holdfast.view.tokens import count
 
@@ -61,7 +62,7 @@ def _long_words(draft: Draft, most: int) -> Draft:
             tokens = count(part.text) if isinstance(part, Text) else 0
             if isinstance(part, Text) and tokens > most:
                 blob = Blob(sha256(part.text.encode("utf-8", "surrogatepass")).hexdigest(), part.text)
-                shown = preview(part.text, blob.hash, draft.settings.preview_chars, draft.settings.preview_tail)
+                shown = preview(part.text, blob.hash, draft)
                 why = f"a message of {len(part.text):,} characters spilled, a preview of {len(shown):,} stays"
                 span = Span(index, index + 1, place)
                 edits.append(Edit(span, (Text(shown),), "spill", why, tokens - count(shown), blob.hash))
@@ -133,7 +134,7 @@ def _spill(draft: Draft, candidates: list[Candidate]) -> Draft:
     blobs: list[Blob] = []
     for one in sorted(candidates, key=lambda one: (one.slot, one.part)):
         blob = Blob(sha256(one.text.encode("utf-8", "surrogatepass")).hexdigest(), one.text)
-        shown = preview(one.text, blob.hash, draft.settings.preview_chars, draft.settings.preview_tail)
+        shown = preview(one.text, blob.hash, draft)
         saves = one.tokens - count(shown)
         if len(shown) < len(one.text) and saves > 0:
             put = replaced(one.result, shown)
@@ -149,20 +150,25 @@ def replaced(result: ToolResult, text: str) -> ToolResult:
     return ToolResult(result.call_id, result.name, (Text(text), *others), result.is_error)
 
 
-def preview(text: str, hash_: str, chars: int, tail_share: float) -> str:
-    """Return the block that stands for a spilled text: totals, the handle, and its first and last lines."""
-    head, tail = head_and_tail(text, chars, tail_share)
+def preview(text: str, hash_: str, draft: Draft) -> str:
+    """Return the block that stands for a spilled text: totals, the handle, its ends, and an outline of the rest."""
+    settings = draft.settings
+    head, tail = head_and_tail(text, settings.preview_chars, settings.preview_tail)
     lines = text.count("\n") + 1
     first = head.count("\n") + 1
     last = lines - tail.count("\n") if tail else lines + 1
-    left = len(text) - len(head) - len(tail)
+    middle = text[len(head) : len(text) - len(tail)]
     handle = hash_[:HANDLE]
     parts = [
         f'<persisted_tool_result id="{handle}" chars="{len(text)}" lines="{lines}">',
         f"Lines 1-{first}:",
         head,
-        f'[{left:,} characters left out here; recall(id="{handle}", lines="{first}-{last}") returns them]',
+        f'[{len(middle):,} characters left out here; recall(id="{handle}", lines="{first}-{last}") returns them]',
     ]
+    most = min(settings.preview_outline, draft.room.share(settings.preview_outline_share))
+    listed = outline(middle, most, first)
+    if listed:
+        parts += ["Lines among them, by number:", *listed]
     if tail:
         parts += [f"Lines {last}-{lines}:", tail]
     return "\n".join([*parts, "</persisted_tool_result>"])

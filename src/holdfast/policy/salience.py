@@ -13,7 +13,7 @@ from holdfast.model.slots import Slot
 from holdfast.view.references import Reference, background, of_piece, words
 from holdfast.view.tokens import count
 
-LONGEST_LINE = 100
+LONGEST_LINE = 130
 """A longer line is cut into pieces of this many characters: enough words to tell what a name is about."""
 _NUMBERED = re.compile(r"^\s*\d+(?:→|\t|: ?)")
 _POINT = re.compile(r"^\s*(?:[-*•○●] |\d+[.)] |\[[ x]\])")
@@ -133,7 +133,7 @@ def weigh(ref: Reference, trace: Trace, length: int) -> float:
     idle = (length - trace.last_used) / 1000 if trace.used else UNUSED_AGE
     often = (1 + trace.used) * (ONCE if trace.messages == 1 and trace.used else 1.0)
     planned = POINT if trace.point else 1.0
-    return _KINDS.get(ref[0], 1.0) * planned * often / (math.pow(1 + age, 0.65) * math.pow(1 + idle, 0.2))
+    return KINDS.get(ref[0], 1.0) * planned * often / (math.pow(1 + age, 0.65) * math.pow(1 + idle, 0.2))
 
 
 UNUSED_AGE = 40
@@ -142,4 +142,4 @@ ONCE = 0.4
 """A reference that stood in one message only, in the agent's own, is often spent."""
 POINT = 2.0
 """What stood in a list of points (a plan, a to-do, a requirement) is needed about twice as often."""
-_KINDS = {"number": 0.3, "hex": 0.05, "url": 0.8, "file": 1.4, "kebab": 1.2}
+KINDS = {"number": 0.3, "hex": 0.05, "url": 0.8, "file": 1.4, "kebab": 1.2}

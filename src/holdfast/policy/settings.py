@@ -35,6 +35,10 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     spill_share: Annotated[float, _origin("[H] or over this share of M in tokens; 0 = not looked at")] = 0.25
     preview_chars: Annotated[int, _origin("[K] first 2,000 characters are shown")] = 2_000
     preview_tail: Annotated[float, _origin("[H] share of the preview that shows the end")] = 0.30
+    preview_outline: Annotated[int, _origin("[H] characters of an outline of what a preview leaves out; 0 = none")] = (
+        2_500
+    )
+    preview_outline_share: Annotated[float, _origin("[H] or characters for each token of M, if that is less")] = 0.08
     spill_exempt: Annotated[tuple[str, ...], _origin("[K] tools that page themselves")] = ("recall", "fetch_result")
     message_chars: Annotated[int, _origin("[K] results of one message together; 0 = unlimited")] = 200_000
     message_share: Annotated[float, _origin("[H] or this share of M in tokens; 0 = not looked at")] = 0.50
@@ -76,7 +80,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
 
     # -- what to keep --------------------------------------------------------------------------------------------
     tail: Annotated[Literal["share", "tokens", "turns", "none"], _origin("how the kept tail is chosen")] = "share"
-    tail_share: Annotated[float, _origin("[H] tail of at most this share of M")] = 0.12
+    tail_share: Annotated[float, _origin("[H] tail of at most this share of M")] = 0.15
     tail_tokens: Annotated[int, _origin("[P] 20,000; [C] at most 8,000")] = 20_000
     tail_tokens_min: Annotated[int, _origin("[C] at least 2,000")] = 2_000
     tail_turns: Annotated[int, _origin("[C] last two turns")] = 2
@@ -84,7 +88,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
 
     # -- the summary ---------------------------------------------------------------------------------------------
     summary_tokens: Annotated[int, _origin("cap where a model writes it (measured: 1.0k to 4.2k); 0 = share")] = 0
-    summary_share: Annotated[float, _origin("[H] summary, ledger and extract together, of M")] = 0.30
+    summary_share: Annotated[float, _origin("[H] summary, ledger and extract together, of M")] = 0.33
     summary_floor: Annotated[int, _origin("[H] at least this much, where the room is small")] = 9_000
     summary_share_max: Annotated[float, _origin("[H] but never more than this share of M")] = 0.78
     summary_user_share: Annotated[float, _origin("[H] of the summary, for the user's words")] = 0.15
@@ -92,7 +96,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     summary_decision_share: Annotated[float, _origin("[H] of the summary, for decisions")] = 0.03
     summary_index_share: Annotated[
         float, _origin("[H] of the summary, for pointers to results worth reading again")
-    ] = 0.06
+    ] = 0.07
     summary_model: Annotated[bool, _origin("a model writes the summary (replay charges for the call)")] = False
     restore_files: Annotated[int, _origin("[K] files read again behind the summary")] = 0
     restore_tokens: Annotated[int, _origin("[K] each at most this long; a longer one is only named")] = 5_000

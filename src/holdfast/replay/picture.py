@@ -16,7 +16,7 @@ BAR = 60
 """Cells of a bar where there is room."""
 LEAST_BAR = 20
 EVENTS = 13
-"""Columns for what was decided: ``⟱ 47.9k→22.1k``."""
+"""Columns for what was decided: ``⟱ 48k→22k ✂2``."""
 _STRIP = " ▁▂▃▄▅▆▇█"
 COMPACTED = frozenset({"compaction", "slide", "history"})
 """Events after which older messages are out of sight."""
@@ -97,7 +97,7 @@ def _spread(edges: list[int], count: int, rows: int) -> list[int]:
     return [at + lengths[at] * piece // pieces[at] for at in edges for piece in range(pieces[at])]
 
 
-def picture(  # noqa: PLR0913 - a picture has many measures
+def picture(
     name: str, points: Sequence[Point], window: int, usable: int, width: int = 100, *, letters: bool = False
 ) -> Text:
     """Return the picture of policy ``name``, at most ``width`` columns wide and about thirty lines long.
@@ -111,7 +111,7 @@ def picture(  # noqa: PLR0913 - a picture has many measures
     scale = max(window, *(point.tokens for point in points))
     label = max(len(group.label) for group in shown)
     cells = max(LEAST_BAR, min(BAR, width - label - 25 - EVENTS))
-    draw = _Draw(usable, scale, cells, label, letters)
+    draw = _Draw(usable, scale, cells, label, width, letters)
     lines = [draw.head(name), *(draw.line(group) for group in shown), draw.legend()]
     return Text("\n").join(lines)
 
@@ -123,6 +123,7 @@ class _Draw(Struct, frozen=True):
     scale: int
     cells: int
     label: int
+    width: int
     letters: bool
 
     def head(self, name: str) -> Text:
@@ -183,7 +184,7 @@ class _Draw(Struct, frozen=True):
         if len(drops) == 1:
             at = drops[0]
             before = group.points[at - 1].tokens if at else group.before
-            out.append(f" ⟱ {thousands(before)}→{thousands(group.points[at].tokens)}", style="magenta")
+            out.append(f" ⟱ {_short(before)}→{_short(group.points[at].tokens)}", style="magenta")
         elif drops:
             out.append(f" ⟱×{len(drops)}", style="magenta")
         if cuts:
@@ -193,21 +194,30 @@ class _Draw(Struct, frozen=True):
         return out
 
     def legend(self) -> Text:
-        """Return what colours and marks mean, on two lines."""
-        legend = Text(" " * (self.label + 1))
-        for kind in KINDS:
-            legend.append(kind.letter if self.letters else "█", style=kind.style)
-            legend.append(f" {kind.name}  ", style="dim")
-        marks = f"│ usable {thousands(self.usable)}, % of it · ⟱ older messages give way · ✂ spill or prune · ✗ too big"
-        legend.rstrip()
-        return legend.append(f"\n{'':{self.label + 1}}{marks}", style="dim")
+        """Return what colours and marks mean, in as many lines as that takes."""
+        pieces = [
+            Text.assemble((kind.letter if self.letters else "█", kind.style), (f" {kind.name}", "dim"))
+            for kind in KINDS
+        ]
+        marks = ("│ usable " + thousands(self.usable), "% of it", "⟱ older messages give way", "✂ spill or prune")
+        pieces += [Text(mark, style="dim") for mark in (*marks, "✗ too big", "a line draws its largest request")]
+        lines = [Text()]
+        for piece in pieces:
+            if lines[-1] and len(lines[-1]) + 2 + len(piece) > self.width - self.label - 1:
+                lines.append(Text())
+            lines[-1].append("  " if lines[-1] else "").append_text(piece)
+        return Text("\n").join([Text(" " * (self.label + 1)).append_text(line) for line in lines])
 
 
 def _percent(part: int, whole: int) -> str:
     return f"{round(100 * part / whole)}%" if whole else ""
 
 
+def _short(tokens: int) -> str:
+    return f"{tokens / 1_000:.0f}k" if tokens >= 1_000 else str(tokens)
+
+
 def _dollars(usd: float) -> str:
     if usd < 0.995:
-        return f"{usd:.2f}"[1:] if usd < 0.995 else "1.00"
+        return f"{usd:.2f}"[1:]
     return f"{usd:.2f}" if usd < 100 else f"{usd:.0f}"

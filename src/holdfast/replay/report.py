@@ -1,4 +1,4 @@
-"""The report: figures as JSON and as tables. Values go in, renderables come out; nothing is measured or printed here."""
+"""The report: figures as JSON and as tables. Values go in, renderables come out; nothing is printed here."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ BASELINE = "append-only"
 OURS = "holdfast"
 HEADLINE = "8000"
 """The budget in tokens whose figures the table of cuts shows beside fact recall."""
-WIDE = 92
-"""Columns from which the table shows how long planning took."""
+WIDE = 96
+"""Columns from which the table shows every figure."""
+_GAP = "fewest steps between compactions"
+"""A note that is left to the JSON: every policy that compacts twice has it."""
 _BEST, _BAD, _DIM = "green", "red", "dim"
 
 
@@ -150,17 +152,12 @@ def _added(scores: Sequence[dict[str, CutScore]]) -> dict[str, CutScore]:
 
 
 def heading(subject: Subject) -> Text:
-    """Return two lines: the file, and what it was replayed with."""
+    """Return three lines: the file, what is in it, and what it was replayed with."""
     scale = "" if abs(subject.factor - 1) < 0.005 else f" × {subject.factor:.2f}"
-    facts = [
-        subject.format,
-        f"{subject.messages:,} messages",
-        f"{subject.steps:,} answers",
-        f"{subject.model} ({subject.api})",
-        f"window {subject.window:,}, usable {subject.usable:,}, frame {subject.frame:,}",
-        f"tokens: {subject.tokenizer}{scale}",
-    ]
-    return Text.assemble((subject.file, "bold"), "\n", (" · ".join(facts), _DIM))
+    session = f"{subject.format} · {subject.messages:,} messages · {subject.steps:,} answers"
+    size = f"{thousands(subject.peak)} tokens at the end ({subject.tokenizer}{scale})"
+    place = f"{subject.model} ({subject.api}) · window {subject.window:,} (usable {subject.usable:,})"
+    return Text.assemble((subject.file, "bold"), "\n", (f"{session} · {size}\n{place} · frame {subject.frame:,}", _DIM))
 
 
 def policy_table(rows: Sequence[Row], width: int) -> Table:
@@ -206,16 +203,16 @@ def _columns(base: float | None, width: int) -> list[_Column]:
         _Column("requests", lambda m: m.requests, _count),
         _Column("invalid", lambda m: m.invalid_requests, _count, is_fault=True),
         _Column("over\nwindow", lambda m: m.over_window, _count, is_fault=True),
-        _Column("user words\nmissing", lambda m: m.user_words_missing, _count, is_fault=True),
+        _Column("words\nlost", lambda m: m.user_words_missing, _count, is_fault=True),
         _Column("tokens\npeak", lambda m: m.tokens_peak, thousands),
         _Column("cache\nhit", lambda m: m.cache_hit, _percent, good=1),
         _Column("cost\n$", lambda m: m.usd, lambda usd: f"{usd:,.2f}", good=-1),
-        _Column("× append\n-only", share, lambda ratio: f"{ratio:.2f}", good=-1),
-        _Column("online fact\nrecall", lambda m: m.online.fact_recall, _recall, good=1),
-        _Column("com-\npactions" if width < WIDE else "compactions", lambda m: m.compactions, _count),
+        _Column("×\nappend", share, lambda ratio: f"{ratio:.2f}", good=-1),
+        _Column("fact\nrecall", lambda m: m.online.fact_recall, _recall, good=1),
+        _Column("compac-\ntions", lambda m: m.compactions, _count),
         _Column("ms\np95", lambda m: m.policy_ms_p95, lambda ms: f"{ms:.1f}"),
     ]
-    return columns if width >= WIDE else columns[:-1]
+    return columns if width >= WIDE else columns[1:-1]
 
 
 def _best(rows: Sequence[Row], column: _Column) -> float | None:
@@ -235,11 +232,11 @@ def cut_table(rows: Sequence[Row], intervals: dict[str, list[tuple[int, int]]] |
     if not rows:
         return None
     budgets = list(rows[0].cuts)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("at cuts", no_wrap=True, vertical="bottom")
-    names = [f"fact recall\n{int(budget):,}" for budget in budgets]
-    names += ["oracle\n8,000", "handles\n8,000", "z_gain\n8,000", "stale\n8,000"]
-    names += ["95 %\n8,000"] if intervals else []
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("at cuts, kept in", no_wrap=True, vertical="bottom")
+    names = [f"facts\n{int(budget):,}" for budget in budgets]
+    names += [f"{name}\n{int(HEADLINE):,}" for name in ("oracle", "handles", "z_gain", "stale")]
+    names += ["facts, 95 %\n8,000"] if intervals else []
     for name in names:
         table.add_column(Text(name), justify="right", vertical="bottom", no_wrap=True)
     for row in rows:
@@ -274,7 +271,7 @@ def remarks(rows: Sequence[Row]) -> Text:
     """Return the notes on each policy, a line each; empty where there are none."""
     out = Text(style=_DIM)
     for row in _ours_last(rows):
-        notes = [*row.notes, *row.measured.notes]
+        notes = [note for note in (*row.notes, *row.measured.notes) if not note.startswith(_GAP)]
         if notes:
             out.append(f"{row.measured.policy}: {'; '.join(notes)}\n")
     out.right_crop(1)

@@ -31,13 +31,13 @@ def open_store(
     if scheme is not None:
         place = _after(scheme, place)
     if place == ":memory:":
-        from holdfast.store.memory import MemoryStore  # noqa: PLC0415 -- `import holdfast` loads no sqlite3
+        from holdfast.store.memory import MemoryStore
 
         return MemoryStore()
     if not place:
         msg = "the store's path is empty; give a file's path, sqlite:///path or :memory:"
         raise ConfigError(msg)
-    from holdfast.store.sqlite import SqliteStore  # noqa: PLC0415
+    from holdfast.store.sqlite import SqliteStore
 
     return SqliteStore(Path(place).expanduser(), durability=durability, readonly=readonly)
 

@@ -16,8 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, extend
-from holdfast.model.entries import BranchSummary, Compaction, Decision, Entry, Said
 from holdfast.model.edits import Edit
+from holdfast.model.entries import BranchSummary, Compaction, Decision, Entry, Said
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 from holdfast.store.base import Active
@@ -41,12 +41,13 @@ _State: Any = msgspec.defstruct("_State", [(name, _HINTS[name]) for name in _CAR
 class Checkpoint(Struct, frozen=True):
     """The fold before a compaction that keeps from slot ``keep`` on.
 
-    ``head`` names the pinned entries, ``total`` sums the slots before ``keep``.
+    ``head`` names the pinned entries and ``marks`` holds their digests; ``total`` sums the slots before ``keep``.
     """
 
     fold: int
     keep: int
     head: tuple[str, ...]
+    marks: tuple[bytes, ...]
     total: int
     law: tuple[tuple[str, tuple[Edit, ...]], ...]
     """Edits in force on the kept slots, by the entry that decided them."""
@@ -74,7 +75,7 @@ class Gapped(Seq[T]):
         end = len(self) if stop is None else min(stop, len(self))
         if start >= end:
             return []
-        if start < self.gap.stop and end > self.gap.start:
+        if self.gap and start < self.gap.stop and end > self.gap.start:
             self._refuse()
         gone = len(self.gap) if start >= self.gap.stop else 0
         return super().slice(start - gone, end - gone)
@@ -126,7 +127,8 @@ def checkpoint(branch: Branch, head: Iterable[str], compaction: Compaction) -> b
     law = ((id_, tuple(edit for edit in body.edits if edit.span.start >= keep)) for id_, body in branch.law)
     state = pack(_State(*(getattr(branch, name) for name in _CARRIED)))
     total = branch.sums[keep - 1] if keep else 0
-    return pack(Checkpoint(FOLD, keep, tuple(head), total, tuple(one for one in law if one[1]), state))
+    marks = tuple(branch.marks.slice(0, branch.pinned))
+    return pack(Checkpoint(FOLD, keep, tuple(head), marks, total, tuple(one for one in law if one[1]), state))
 
 
 def restored(saved: bytes | None) -> Checkpoint | None:
@@ -147,7 +149,7 @@ def resume(active: Active) -> Branch:
     if point is None:
         return Branch.build(active.rest)
     branch = Branch.build(active.head)
-    branch = _gapped(branch, point.keep, point.total, [_slot(entry) for entry in active.tail])
+    branch = _gapped(branch, point, [_slot(entry) for entry in active.tail])
     state = unpack(point.state, _State)
     branch = replace(branch, **{name: getattr(state, name) for name in _CARRIED}, keep=point.keep)
     branch = replace(branch, edits=_edits(point), law=tuple((id_, Decision(edits)) for id_, edits in point.law))
@@ -156,22 +158,22 @@ def resume(active: Active) -> Branch:
     return branch
 
 
-def _gapped(branch: Branch, keep: int, total: int, tail: Sequence[Slot]) -> Branch:
-    """Return ``branch`` with a gap up to slot ``keep`` and ``tail`` behind it; digests of the tail are made later."""
-    gone = keep - branch.pinned
-    sums = [total]
+def _gapped(branch: Branch, point: Checkpoint, tail: Sequence[Slot]) -> Branch:
+    """Return ``branch`` with a gap up to the first kept slot and ``tail`` behind; its digests are made later."""
+    gone = point.keep - branch.pinned
+    sums = [point.total]
     for slot in tail:
         sums.append(sums[-1] + slot.size)
     blank = [b""] * (gone + len(tail))
     messages = [slot.message for slot in tail]
-    said = [(keep + index, message) for index, message in enumerate(messages) if message.role == "assistant"]
+    said = [(point.keep + index, message) for index, message in enumerate(messages) if message.role == "assistant"]
     callers = {call.id: index for index, message in reversed(said) for call in message.calls}
     return replace(
         branch,
         slots=Gapped(branch.slots.slice(), gone, tail),
         messages=Gapped(branch.messages.slice(), gone, messages),
-        sums=Seq([*branch.sums.slice(), *[total] * gone, *sums[1:]]),
-        marks=Seq([*branch.marks.slice(), *blank]),
+        sums=Seq([*branch.sums.slice(), *[point.total] * gone, *sums[1:]]),
+        marks=Seq([*point.marks, *blank]),
         born=Seq([*branch.born.slice(), *blank]),
         callers=callers,
     )

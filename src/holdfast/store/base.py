@@ -22,11 +22,11 @@ BUSY_WAIT = 5.0
 """Seconds that a verb waits for another process's transaction before it raises ``StoreLocked``."""
 
 
-class UnknownId(StoreError, LookupError):  # noqa: N818 -- named like the errors of errors.py
+class UnknownId(StoreError, LookupError):
     """No session, entry or blob has this name, or several begin with it."""
 
 
-class LogConflict(StoreError, ValueError):  # noqa: N818
+class LogConflict(StoreError, ValueError):
     """The entries would break the log: an unknown parent, or an id that other content has. Nothing was written."""
 
 

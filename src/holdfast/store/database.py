@@ -257,7 +257,9 @@ class Database:
             msg = f"{self.file} is not a file of yours; give a file's path with --store"
             raise StoreError(msg)
         if 0 < held.st_size < SMALLEST:
-            msg = f"{self.file} ({held.st_size} bytes) is no database; it was not touched: give another path with --store"
+            msg = (
+                f"{self.file} ({held.st_size} bytes) is no database and was left alone: give another path with --store"
+            )
             raise StoreCorrupt(msg)
         return True
 

@@ -76,8 +76,10 @@ def version(db: sqlite3.Connection, name: str) -> int:
 
 def _header(db: sqlite3.Connection) -> tuple[int, int, bool]:
     """Return version, application and whether there are tables, all of one moment."""
-    query = "SELECT (SELECT user_version FROM pragma_user_version), (SELECT application_id FROM pragma_application_id)"
-    found, owner, tables = db.execute(f"{query}, (SELECT count(*) FROM sqlite_schema)").fetchone()
+    found, owner, tables = db.execute(
+        "SELECT (SELECT user_version FROM pragma_user_version), "
+        "(SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_schema)"
+    ).fetchone()
     return found, owner, tables > 0
 
 

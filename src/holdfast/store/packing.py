@@ -74,11 +74,11 @@ def _value(text: bytes, kind: type[V]) -> V:
 
 
 @cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 -- any type
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
-def _swapped(value: Any, path: str, swap: Callable[[str, Raw | None], Raw | None]) -> Any:  # noqa: ANN401
+def _swapped(value: Any, path: str, swap: Callable[[str, Raw | None], Raw | None]) -> Any:
     """Return ``value`` with each field that holds raw bytes, or nothing, put through ``swap``."""
     if isinstance(value, tuple):
         items = tuple([_swapped(item, f"{path}/{index}", swap) for index, item in enumerate(value)])

@@ -166,7 +166,7 @@ class TreeStore(ABC):
             info = self._known(key)
             if not new:
                 return Appended(info.leaf, 0, moved=False)
-            last = self._add(key, new)
+            last = self._add(info, new)
             moved = info.leaf == (new[0].parent if expected_leaf is None else expected_leaf)
             leaf = new[-1].id if moved else info.leaf
             self._save(replace(info, entries=info.entries + len(new), leaf=leaf, updated=self._clock()))
@@ -180,10 +180,10 @@ class TreeStore(ABC):
         given = list(entries)
         with self._writing():
             known = self._info(key) or self._begin(key, info, given)
-            new = self._unknown(key, given)
+            new = self._unknown(known, given)
             if not new:
                 return Imported(0, len(given), known.leaf)
-            self._add(key, new)
+            self._add(known, new)
             count = known.entries + len(new)
             known = _told(known, info, entries=count, updated=_latest(info, new) or self._clock())
             known = replace(known, leaf=self._onward(key, known.leaf, leaf or given[-1].id))
@@ -203,7 +203,7 @@ class TreeStore(ABC):
             info = self._known(key)
             target = self._found(key, prefix)
             entry = Entry(uuid.uuid4().hex, target, Label(target, name), at=self._clock())
-            seq = self._add(key, [entry])
+            seq = self._add(info, [entry])
             self._save(replace(info, entries=info.entries + 1))
             return replace(entry, seq=seq)
 
@@ -273,13 +273,13 @@ class TreeStore(ABC):
         self._save(info)
         return info
 
-    def _add(self, key: str, new: Sequence[Entry]) -> int:
+    def _add(self, info: SessionInfo, new: Sequence[Entry]) -> int:
         """Write ``new`` and the checkpoints of its compactions; return the last ``seq``."""
-        placed = place(new, lambda id_: self._node(key, id_), self._last() + 1)
-        self._insert(key, placed)
+        placed = place(new, lambda id_: self._node(info.key, id_) if info.entries else None, self._last() + 1)
+        self._insert(info.key, placed)
         for one in placed:
             if isinstance(one.entry.body, Compaction) and one.entry.parent is not None:
-                self._check_in(key, one.entry, one.entry.body)
+                self._check_in(info.key, one.entry, one.entry.body)
         return placed[-1].node.seq
 
     def _check_in(self, key: str, entry: Entry, body: Compaction) -> None:
@@ -304,17 +304,17 @@ class TreeStore(ABC):
         tail = tuple(slotted(entry for entry in entries if entry.seq < node.base))
         return Active(rest, tuple(self._get(key, point.head)), tail, state)
 
-    def _unknown(self, key: str, given: Sequence[Entry]) -> list[Entry]:
+    def _unknown(self, known: SessionInfo, given: Sequence[Entry]) -> list[Entry]:
         """Return those of ``given`` that are not in the log; ``LogConflict`` if an id is there with other content."""
         new: dict[str, Entry] = {}
         for entry in given:
             twin = new.get(entry.id)
-            stored = identity(twin) if twin is not None else self._identity(key, entry.id)
+            stored = identity(twin) if twin else self._identity(known.key, entry.id) if known.entries else None
             if stored is None:
                 new[entry.id] = entry
             elif stored != identity(entry):
                 msg = (
-                    f"entry {entry.id!r} is in session {key!r} with other content; nothing was written: "
+                    f"entry {entry.id!r} is in session {known.key!r} with other content; nothing was written: "
                     "import the file under another key, or remove the session first"
                 )
                 raise LogConflict(msg)
@@ -340,7 +340,7 @@ def _settled(active: Active, body: Compaction) -> bytes | None:
     """
     try:
         branch = resume(active)
-        head = active.head or slotted(active.rest)[: branch.pinned]
+        head = slotted([*active.head, *active.tail, *active.rest])[: branch.pinned]
         return checkpoint(branch, [entry.id for entry in head], body)
     except (LookupError, ValueError, TypeError):
         return None

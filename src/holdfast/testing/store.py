@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import StoreError, StoreLocked
 from holdfast.model.branch import Branch, origins, prefix_basis, project
+from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import (
     Answer,
     Body,
@@ -39,7 +40,6 @@ from holdfast.model.entries import (
 )
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.model.edits import Edit, Span
 from holdfast.store.base import BlobStore, LogConflict, SessionInfo, SessionStore, UnknownId
 from holdfast.view.tokens import measure
 
@@ -91,7 +91,8 @@ def same_request(one: Branch, other: Branch) -> bool:
 def every_kind() -> list[Body]:
     """Return a body of each kind, with what JSON and columns find hard."""
     raw = Raw(b'{"role": "user",  "content":"\\u2028 \\ud83d x", "n": 123456789012345678901234567890, "n": 1}')
-    odd = Message("user", (Text(ODD, raw=Raw(b'{"type":"text"}')), Opaque("new", Raw(b"[1e400, 01]"), Seal("a", "m", ODD))))
+    opaque = Opaque("new", Raw(b"[1e400, 01]"), Seal("a", "m", ODD))
+    odd = Message("user", (Text(ODD, raw=Raw(b'{"type":"text"}')), opaque))
     call = ToolCall("id\x00", "read", '{"a": "\\ud800", "n": 1e999}')
     results = ToolResult("id\x00", "read", (Text(ODD), Media("image", "image/png", 3, "n", "aGk=")), is_error=True)
     slot = replace(measure(odd), api="unheard-of", raw=raw)
@@ -134,25 +135,23 @@ class SessionStoreRules:
     def test_path_is_what_was_appended(self, tmp_path: Path) -> None:
         """S1: everything whose append returned is read back, also by another process, in order."""
         entries = chain("abcd")
-        with self.open(tmp_path) as store:
-            store.create(KEY)
-            for entry in entries:
-                assert store.append(KEY, [entry]).moved
-            store = self.again(store, tmp_path)
+        first = self.open(tmp_path)
+        first.create(KEY)
+        for entry in entries:
+            assert first.append(KEY, [entry]).moved
+        with self.again(first, tmp_path) as store:
             assert unnumbered(store.path(KEY)) == entries
             assert store.session(KEY).leaf == "d"
             assert store.session(KEY).entries == 4
-            store.close()
 
     def test_every_kind_comes_back_equal(self, tmp_path: Path) -> None:
         """S15: ``load(save(x)) == x`` for every kind of entry and every awkward value."""
         bodies = every_kind()
         entries = [Entry(f"e{n}", f"e{n - 1}" if n else None, body, at=n) for n, body in enumerate(bodies)]
-        with self.open(tmp_path) as store:
-            store.put(KEY, entries)
-            store = self.again(store, tmp_path)
+        first = self.open(tmp_path)
+        first.put(KEY, entries)
+        with self.again(first, tmp_path) as store:
             found = unnumbered(store.entries(KEY))
-            store.close()
         for entry, stored in zip(entries, found, strict=True):
             assert stored == entry
         raw, stored_raw = entries[0].body.slot.raw, found[0].body.slot.raw  # type: ignore[union-attr]
@@ -294,12 +293,11 @@ class SessionStoreRules:
 
     def test_active_branch_makes_the_same_request(self, tmp_path: Path) -> None:
         """S12: a branch opened from its newest compaction has every number and byte that the whole path gives."""
-        with self.open(tmp_path) as store:
-            store.put(KEY, long_session())
-            store = self.again(store, tmp_path)
+        first = self.open(tmp_path)
+        first.put(KEY, long_session())
+        with self.again(first, tmp_path) as store:
             whole, active = Branch.build(store.path(KEY)), store.active(KEY)
             branch = store.branch(KEY)
-            store.close()
         assert active.compaction is not None
         assert ids(active.head) == ["s0"]
         assert ids(active.tail) == ["m8", "m9"]

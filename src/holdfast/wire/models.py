@@ -86,6 +86,7 @@ def anthropic_dialect(model: str) -> Dialect:
     return Dialect(
         "anthropic",
         end_user=not known.prefill,
+        merge=traits(model) is None,
         id_max=256,
         system_inside=known.system_inside,
         max_images=known.images,
@@ -101,7 +102,7 @@ CHAT = Dialect(
     end_user=False,
     merge=False,
     system_inside=True,
-    id_max=40,
+    id_max=64,
     unique_ids=False,
     empty_text=True,
     media_in_results=False,
@@ -109,8 +110,8 @@ CHAT = Dialect(
     max_bytes=50_000_000,
     markers=0,
 )
-"""Chat Completions. 64 characters an id are taken now, 40 on older deployments, so 40 are emitted; images and bytes as
-the vision guide has them."""
+"""Chat Completions. 64 characters an id are taken now, 40 on older deployments, so new ids are made no longer than 40;
+images and bytes as the vision guide has them."""
 
 
 def chat_dialect(model: str) -> Dialect:

@@ -117,9 +117,10 @@ def test_results_between_the_lines_of_a_streamed_message():
 
 def test_wire_bytes_are_the_blocks_own():
     """A slot's raw message is made of the exact bytes of its blocks, and decodes to the message."""
-    odd = b'{"type":"user","uuid":"u","parentUuid":null,"message":{"role":"user","content":[{"type": "text",  "text":"\\u00e9"}]}}'
+    content = b'[{"type": "text",  "text":"\\u00e9"}]'
+    odd = b'{"type":"user","uuid":"u","parentUuid":null,"message":{"role":"user","content":' + content + b"}}"
     slot = next(entry.body.slot for entry in claude_code.read(odd).entries if isinstance(entry.body, Said))
-    assert bytes(slot.raw) == b'{"role":"user","content":[{"type": "text",  "text":"\\u00e9"}]}'
+    assert bytes(slot.raw) == b'{"role":"user","content":' + content + b"}"
     for entry in claude_code.read(PARALLEL).entries:
         if isinstance(entry.body, Said):
             assert anthropic.decode(entry.body.slot.raw) == entry.body.slot.message
@@ -283,7 +284,12 @@ def test_what_is_unknown_is_kept_or_counted():
     """Unknown blocks are opaque parts, unknown roles notes, unknown kinds of lines counted."""
     odd = line("user", "u2", "u1", message={"role": "narrator", "content": "x"})
     recording = claude_code.read(
-        file(user("u1", None, [{"type": "hologram", "x": 1}]), odd, line("marble-commit", "m", "u2"), user("u3", "m", "y"))
+        file(
+            user("u1", None, [{"type": "hologram", "x": 1}]),
+            odd,
+            line("marble-commit", "m", "u2"),
+            user("u3", "m", "y"),
+        )
     )
     (part,) = recording.entries[0].body.slot.message.parts
     assert (type(part), part.kind) == (Opaque, "hologram")
@@ -295,7 +301,11 @@ def test_what_is_unknown_is_kept_or_counted():
 def test_meta_messages_were_sent():
     """Lines marked ``isMeta`` are part of the conversation; local commands of the system kind are not."""
     recording = claude_code.read(
-        file(user("u1", None, "caveat", isMeta=True), line("system", "s", "u1", subtype="local_command"), user("u2", "s", "go"))
+        file(
+            user("u1", None, "caveat", isMeta=True),
+            line("system", "s", "u1", subtype="local_command"),
+            user("u2", "s", "go"),
+        )
     )
     assert told(recording) == ["user: caveat", "user: go"]
     assert recording.skipped == {"system:local_command": 1}

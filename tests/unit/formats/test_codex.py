@@ -99,7 +99,12 @@ def test_what_the_model_said_without_a_break_is_one_answer():
         (Usage(100, 2, 3, 0), "gpt-x"),
         (Usage(150, 2, 3, 0), "gpt-x"),
     ]
-    assert (recording.session, recording.cwd, recording.model, recording.api) == ("T", "/w", "gpt-x", "openai-responses")
+    assert (recording.session, recording.cwd, recording.model, recording.api) == (
+        "T",
+        "/w",
+        "gpt-x",
+        "openai-responses",
+    )
 
 
 def test_reasoning_is_sealed_for_its_model():

@@ -1,0 +1,106 @@
+"""The command line. Importing this loads click alone; a command's module is loaded when the command is called."""
+
+from __future__ import annotations
+
+import sys
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TextIO
+
+import click
+
+COMMANDS = {
+    "replay": "Run a recorded session through policies: cost, cache, recall.",
+    "import": "Take recorded sessions of other tools into the store.",
+    "ls": "List the sessions of the store.",
+    "show": "Show a session, a message a line, with what was decided about it.",
+    "context": "Show what the next request of a session would hold.",
+    "export": "Write a session in the form of a tool, or as a request.",
+    "lint": "Check whether a request is one that the provider takes.",
+    "policy": "Show the policies there are, and each of their numbers.",
+    "doctor": "Check this installation: store, configuration, tools found.",
+}
+"""The commands with their one-line help, in the order of the help page."""
+_KEYWORDS = {"import": "import_"}
+"""Modules that cannot have the name of their command."""
+
+FIRST_THINGS = """\
+First things to do:
+
+\b
+  holdfast replay --latest        your newest session of Claude Code, Codex or pi
+  holdfast replay FILE            any recorded session; nothing is sent anywhere
+  holdfast import FILE            keep a session; then: holdfast ls, holdfast context ID
+"""
+
+
+class Commands(click.Group):
+    """A group whose commands are loaded when they are called, and whose errors are told in one place."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Return the command called ``cmd_name``, its module loaded."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"holdfast.cli.{_KEYWORDS.get(cmd_name, cmd_name)}")
+        found: click.Command = module.command
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that ``args`` begin with; one that is not there is an error with the nearest names."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = get_close_matches(name, COMMANDS, cutoff=0.5)
+            known = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(COMMANDS)}"
+            ctx.fail(f"no command is called {name!r}; {known}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of commands without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; whatever goes wrong outside of this program ends in a message and an exit code."""
+        _forgive(sys.stdout)
+        _forgive(sys.stderr)
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            from holdfast.cli.faults import stopped
+
+            raise stopped(error) from error
+
+
+def _forgive(stream: TextIO) -> None:
+    """Let ``stream`` show a question mark for what its encoding cannot."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")
+
+
+@click.group(
+    "holdfast",
+    cls=Commands,
+    invoke_without_command=True,
+    epilog=FIRST_THINGS,
+    context_settings={"max_content_width": 100},
+)
+@click.version_option(package_name="holdfast", prog_name="holdfast", message="%(prog)s %(version)s")
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Keep long agent conversations inside the context window: valid, cheap for the cache, nothing lost."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main() -> None:
+    """Run the command line and exit: 0 fine, 1 something was found, 2 wrong use, 130 interrupted."""
+    command(prog_name="holdfast")

@@ -1,0 +1,170 @@
+"""``holdfast context``: what the next request of a session would hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+from msgspec import Struct
+
+from holdfast import config
+from holdfast.cli.describing import part_in_short, session_line
+from holdfast.cli.places import opened, store_option
+from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
+from holdfast.model.branch import Branch, origins, project
+from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.slots import Slot
+from holdfast.model.target import Target
+from holdfast.policy.guard import measure_room
+from holdfast.policy.settings import Settings
+from holdfast.replay.tokenizer import part_tokens
+from holdfast.store.base import SessionInfo
+from holdfast.view.tokens import count, estimate, ratio
+from holdfast.wire.recognise import APIS
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast context 4d56
+  holdfast context 4d56 --window 200000 --top 20
+  holdfast context 4d56 --json
+"""
+REST = "rest"
+"""What the provider reported beyond the messages: system prompt and tools, where the record has none."""
+_ORDER = ("frame", "system", "summary", "user", "assistant", "thinking", "calls", "results", "stubs", "media", "other")
+
+
+class Piece(Struct, frozen=True):
+    """A part of a message in the request: ``slot`` is the message's number, -1 the summary."""
+
+    slot: int
+    kind: str
+    tokens: int
+    text: str
+
+
+class Context(Struct, frozen=True):
+    """What a request holds; tokens are estimates."""
+
+    session: str
+    model: str
+    window: int
+    origin: str
+    """Where the window came from."""
+    usable: int
+    tokens: int
+    messages: int
+    kinds: dict[str, int]
+    largest: tuple[Piece, ...]
+
+
+@click.command("context", epilog=EXAMPLES)
+@click.argument("session")
+@click.option("--model", help="The model it goes to. [default: the recorded one]")
+@click.option("--window", type=click.IntRange(1), help="Its window in tokens. [default: the model's]")
+@click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="How many large parts to list.")
+@store_option
+@json_option("the figures")
+def command(session: str, model: str | None, window: int | None, top: int, store: str | None, *, as_json: bool) -> None:
+    """Show what the next request of a session would hold: tokens by kind, and the largest parts.
+
+    SESSION is the beginning of an id. Recorded compactions and decisions are applied; tokens are our estimate,
+    calibrated by the usage that was reported.
+    """
+    with opened(store, readonly=True) as there:
+        info = there.session(session)
+        branch = there.branch(info.key)
+    place = _target(info, branch, model, window)
+    found = context_of(info.key, branch, place, top)
+    if as_json:
+        say_json(msgspec.to_builtins(found))
+    else:
+        _say(found, info)
+
+
+def _target(info: SessionInfo, branch: Branch, model: str | None, window: int | None) -> Target:
+    apis = [slot.api for slot in project(branch) if slot.api in APIS]
+    api = apis[0] if apis else APIS[0]
+    catalog = config.load()
+    return config.target(api, model or info.model, window=window, frame=branch.frame, catalog=catalog)
+
+
+def context_of(session: str, branch: Branch, place: Target, top: int) -> Context:
+    """Return what the request that ``branch`` makes to ``place`` holds."""
+    scale = ratio(branch, place)
+    pieces = list(_pieces(branch, scale))
+    kinds = Counter({"frame": branch.frame.tokens} if branch.frame.tokens else {})
+    for piece in pieces:
+        kinds[piece.kind] += piece.tokens
+    whole = estimate(branch, place)
+    kinds[REST] = max(0, whole - sum(kinds.values()))
+    room = measure_room(place, Settings())
+    return Context(
+        session=session,
+        model=place.model,
+        window=room.window,
+        origin=place.limits.origin,
+        usable=room.usable,
+        tokens=whole,
+        messages=len(project(branch)),
+        kinds={kind: kinds[kind] for kind in (*_ORDER, REST) if kinds[kind]},
+        largest=tuple(sorted(pieces, key=lambda piece: -piece.tokens)[:top]),
+    )
+
+
+def _pieces(branch: Branch, scale: float) -> Iterator[Piece]:
+    """Yield the parts of the request with their tokens; a message's tokens are shared out by the size of its parts."""
+    names: dict[str, str] = {}
+    for slot, origin in zip(project(branch), origins(branch), strict=True):
+        names.update((call.id, call.name) for call in slot.message.calls)
+        sizes = [part_tokens(part, count) for part in slot.message.parts]
+        whole = scale * max(slot.size, sum(sizes)) / (sum(sizes) or 1)
+        for part, size in zip(slot.message.parts, sizes, strict=True):
+            name = names.get(part.call_id, "") if isinstance(part, ToolResult) else ""
+            yield Piece(origin, _kind(slot, origin, part), round(whole * size), part_in_short(part, name))
+
+
+def _kind(slot: Slot, origin: int, part: Part) -> str:
+    if origin < 0:
+        return "summary"
+    if isinstance(part, Text):
+        return "results" if slot.message.role == "tool" else slot.message.role
+    if isinstance(part, ToolResult):
+        return "stubs" if slot.raw is None and slot.base is not None else "results"
+    kinds: tuple[tuple[type, str], ...] = ((Thinking, "thinking"), (ToolCall, "calls"), (Media, "media"))
+    return next((name for type_, name in kinds if isinstance(part, type_)), "other")
+
+
+def _say(found: Context, info: SessionInfo) -> None:
+    from rich.text import Text
+
+    out = console()
+    head = f"{found.tokens:,} of {found.window:,} tokens ({found.tokens / found.window:.0%})"
+    say_line(out, session_line(info))
+    where = f"{clean(found.model) or 'no model'}, window: {found.origin}; usable {found.usable:,}"
+    out.print(Text.assemble((head, "red" if found.tokens > found.usable else "green"), (f"  {where}", "dim")))
+    out.print()
+    out.print(_table(found))
+    if REST in found.kinds:
+        out.print("rest: reported by the provider beyond these messages (system prompt, tools)", style="dim")
+    if found.largest:
+        out.print()
+        out.print(Text("the largest parts", style="dim"))
+    for piece in found.largest:
+        number = "summary" if piece.slot < 0 else f"#{piece.slot}"
+        say_line(out, Text(f"{piece.tokens:>9,}  {number:>7}  {piece.kind:9}  {clean(piece.text)}"))
+
+
+def _table(found: Context) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    for name in ("kind", "tokens", "share", "bar"):
+        table.add_column(name, justify="right" if name in {"tokens", "share"} else "left", no_wrap=True)
+    for kind, tokens in (*found.kinds.items(), ("free", max(0, found.window - found.tokens))):
+        share = tokens / found.window
+        table.add_row(kind, f"{tokens:,}", f"{share:.1%}", "█" * min(40, round(40 * share)))
+    return table

@@ -1,0 +1,45 @@
+"""Sessions, messages and their parts in one line of words."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from holdfast.cli.terminal import clean
+from holdfast.model import parts
+from holdfast.model.messages import Message, result_text
+from holdfast.store.base import SessionInfo
+
+LINE = 160
+"""Characters of a text that are looked at for a line."""
+
+
+def session_line(info: SessionInfo) -> Text:
+    """Return the first line on a session: its id and its title."""
+    return Text.assemble((clean(info.key), "bold"), f"  {clean(info.title)}")
+
+
+def in_short(message: Message) -> str:
+    """Return what a message says, part after part, on one line."""
+    return " ".join(piece for part in message.parts if (piece := part_in_short(part)))
+
+
+def part_in_short(part: parts.Part, name: str = "") -> str:
+    """Return what a part says on one line; ``name`` is the tool of a result that does not say."""
+    if isinstance(part, parts.Text):
+        return clean(part.text, LINE)
+    if isinstance(part, parts.Thinking):
+        return f"(thinking) {clean(part.text, LINE)}"
+    if isinstance(part, parts.ToolCall):
+        return f"→ {clean(part.name, 40)} {clean(part.arguments, LINE)}"
+    if isinstance(part, parts.ToolResult):
+        return _result(part, name)
+    assert isinstance(part, parts.Media | parts.Opaque)
+    return f"[{clean(part.kind, 40)}]"
+
+
+def _result(part: parts.ToolResult, name: str) -> str:
+    text = result_text(part)
+    tool = clean(part.name or name, 40)
+    failed = " failed" if part.is_error else ""
+    others = "".join(f" [{clean(inner.kind, 40)}]" for inner in part.content if not isinstance(inner, parts.Text))
+    return f"←{' ' if tool else ''}{tool}{failed} {len(text):,} chars{others}: {clean(text, LINE)}"

@@ -1,0 +1,192 @@
+"""``holdfast doctor``: whether this installation is in order, and what is in force."""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import click
+import msgspec
+from msgspec import Struct
+from platformdirs import user_config_path
+
+from holdfast import config
+from holdfast.cli.faults import EXPECTED, reason
+from holdfast.cli.ls import ago
+from holdfast.cli.places import own_sessions, store_option, store_place, tools
+from holdfast.cli.terminal import clean, console, json_option, many, say_json
+from holdfast.store import open_store
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast doctor
+  holdfast doctor --json
+"""
+OLDEST = (3, 11)
+"""The oldest Python this runs on."""
+WRONG = 1
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_STYLES = {"ok": "green", "note": "yellow", "wrong": "red"}
+
+
+class Check(Struct, frozen=True):
+    """One thing that was looked at. A note is no fault: something more could be had."""
+
+    what: str
+    state: Literal["ok", "note", "wrong"]
+    text: str
+
+
+@click.command("doctor", epilog=EXAMPLES)
+@store_option
+@json_option("the checks and the table of windows")
+@click.pass_context
+def command(ctx: click.Context, store: str | None, *, as_json: bool) -> None:
+    """Check this installation: store, configuration, extras, the tools whose sessions can be replayed.
+
+    Prints what is in force and why, then the windows that are assumed of models. Exit code 1 if something is wrong.
+    """
+    checks = list(_checks(store))
+    windows = _windows()
+    if as_json:
+        say_json({"checks": msgspec.to_builtins(checks), "windows": windows})
+    else:
+        _say(checks, windows)
+    if any(check.state == "wrong" for check in checks):
+        ctx.exit(WRONG)
+
+
+def _checks(store: str | None) -> Iterator[Check]:
+    yield _python()
+    yield from _store(store)
+    yield from _configuration()
+    yield _extra("exact tokenizer", "bpe_openai", "replay counts with our estimate")
+    yield _extra("zstd", "zstandard", "z_gain at cuts is left out")
+    yield from _tools()
+
+
+def _python() -> Check:
+    try:
+        own = version("holdfast")
+    except PackageNotFoundError:
+        own = "not installed"
+    text = f"holdfast {own}, Python {platform.python_version()} at {sys.executable}"
+    return Check("version", "ok" if sys.version_info >= OLDEST else "wrong", text)
+
+
+def _store(given: str | None) -> Iterator[Check]:
+    """Yield where the store is, whether it can be read, and whether others could read it too."""
+    place = store_place(given)
+    try:
+        with open_store(place.where, readonly=True) as there:
+            count = len(there.sessions())
+    except EXPECTED as error:
+        yield Check("store", "wrong", f"{place.where} ({place.origin}): {reason(error)}")
+        return
+    path = Path(place.where.removeprefix("sqlite:///")).expanduser()
+    home = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not os.access(home, os.W_OK):
+        yield Check("store", "wrong", f"{home} cannot be written; give yourself access, or another path with --store")
+    if not path.exists():
+        yield Check("store", "ok", f"{place.where} ({place.origin}), nothing in it yet")
+        return
+    yield Check("store", "ok", f"{place.where} ({place.origin}), {count:,} sessions, {path.stat().st_size:,} bytes")
+    yield _permissions(path)
+
+
+def _permissions(path: Path) -> Check:
+    open_ = [one for one in (path, path.with_name(path.name + ".blobs")) if one.exists() and _mode(one) & OTHERS]
+    if not open_:
+        return Check("permissions", "ok", f"{path.name} is {_mode(path):04o}: its owner's alone")
+    told = ", ".join(f"{one} is {_mode(one):04o}" for one in open_)
+    return Check("permissions", "wrong", f"{told}: others can get at it; chmod go= {' '.join(map(str, open_))}")
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def _configuration() -> Iterator[Check]:
+    folders = (("project", Path.cwd()), ("user", user_config_path("holdfast", appauthor=False)))
+    for whose, folder in folders:
+        path = folder / config.FILE
+        text = "in force" if path.is_file() else "not there; the defaults are in force"
+        yield Check(f"configuration ({whose})", "ok", f"{path}: {text}")
+    fault = _fault(config.load)
+    if fault:
+        yield Check("configuration", "wrong", fault)
+
+
+def _fault(step: Callable[[], object]) -> str:
+    """Return why ``step`` cannot be done, or nothing."""
+    try:
+        step()
+    except EXPECTED as error:
+        return reason(error)
+    return ""
+
+
+def _extra(what: str, module: str, without: str) -> Check:
+    if find_spec(module) is not None:
+        return Check(what, "ok", f"{module} is installed")
+    return Check(what, "note", f"{module} is not installed: {without}; pip install 'holdfast[exact]' brings it")
+
+
+def _tools() -> Iterator[Check]:
+    for tool in tools():
+        found = own_sessions(tool)
+        newest = f", the newest {ago(int(found[0].stat().st_mtime * 1_000))}" if found else ""
+        yield Check(tool.name, "ok", f"{len(found):,} sessions in {tool.folder}{newest}")
+
+
+def _windows() -> list[dict[str, object]]:
+    """Return the windows in force in the order they are asked; the shipped ones where the user's cannot be read."""
+    catalog = config.shipped() if _fault(config.load) else config.load()
+    lines = [line for line in catalog.model if line.window is not None]
+    table: list[dict[str, object]] = [
+        {"models": [line.match] if isinstance(line.match, str) else list(line.match), "window": line.window}
+        for line in lines
+    ]
+    return [*table, {"models": ["any other"], "window": config.UNKNOWN_WINDOW}]
+
+
+def _plain(pattern: str) -> str:
+    """Return a pattern of the catalogue as people write it."""
+    return pattern.replace("[.-]", "-").replace("[.]", ".").replace("[[]", "[").replace("[]]", "]")
+
+
+def _say(checks: list[Check], windows: list[dict[str, object]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    table.add_column("state", no_wrap=True)
+    table.add_column("what", no_wrap=True)
+    table.add_column("text", overflow="fold")
+    for check in checks:
+        table.add_row(Text(check.state, style=_STYLES[check.state]), Text(check.what), Text(clean(check.text)))
+    out = console()
+    out.print(table)
+    out.print()
+    known = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    known.add_column("window", justify="right", no_wrap=True)
+    known.add_column("models")
+    by_size: dict[object, list[str]] = {}
+    for line in windows:
+        models = line["models"]
+        by_size.setdefault(line["window"], []).extend(models if isinstance(models, list) else [])
+    for window, models in by_size.items():
+        known.add_row(Text(f"{window:,}"), Text(", ".join(map(_plain, models)), style="dim"))
+    out.print(known)
+    wrong = sum(check.state == "wrong" for check in checks)
+    told = Text(f"{many(wrong, 'thing')} wrong", "red") if wrong else Text("everything is in order", "green")
+    out.print()
+    out.print(told)

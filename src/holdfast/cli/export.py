@@ -1,0 +1,83 @@
+"""``holdfast export``: a session in the form of a tool, or as a request."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from msgspec.structs import replace
+
+from holdfast.cli.faults import Stopped
+from holdfast.cli.files import private_file
+from holdfast.cli.places import opened, store_option
+from holdfast.cli.terminal import clean, json_option, say_json
+from holdfast.formats import WRITERS, Recording, write
+from holdfast.store.base import SessionInfo, SessionStore
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast export 4d56 -o session.jsonl
+  holdfast export 4d56 --format pi -o session.jsonl
+  holdfast export 4d56 --format anthropic | holdfast lint -
+"""
+FALLBACK = "claude-code"
+"""The form of a session that was not recorded by a tool."""
+
+
+@click.command("export", epilog=EXAMPLES)
+@click.argument("session")
+@click.option(
+    "--format", "format_", type=click.Choice(list(WRITERS)), help="The form. [default: the one it was recorded in]"
+)
+@click.option("-o", "--output", metavar="FILE", help="Write there instead of standard output.")
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@store_option
+@json_option("what was written, its content too where no file is given,")
+def command(
+    session: str, format_: str | None, output: str | None, store: str | None, *, force: bool, as_json: bool
+) -> None:
+    """Write a session in the form of a tool, or as a request.
+
+    SESSION is the beginning of an id. Lines that came from a tool leave as they came; our own compactions become that
+    tool's. The forms anthropic and openai-chat give the request that the session makes now.
+    """
+    with opened(store, readonly=True) as there:
+        info = there.session(session)
+        form = format_ or (info.format if info.format in WRITERS else FALLBACK)
+        data = write(recording_of_session(there, info), form)
+    told = {"session": info.key, "format": form, "bytes": len(data)}
+    if output is not None:
+        _save(Path(output), data, force=force)
+        line = f"{clean(output)}: {len(data):,} bytes of {form}"
+        say_json(told | {"file": output}) if as_json else click.echo(line, err=True)
+    elif as_json:
+        say_json(told | {"content": data.decode("utf-8", "replace")})
+    else:
+        click.echo(data, nl=False)
+
+
+def recording_of_session(store: SessionStore, info: SessionInfo) -> Recording:
+    """Return a session of the store, with those of its sub-agents, as a recording."""
+    chains = [other for other in store.sessions() if other.key.endswith(f"@{info.key}")]
+    return replace(_recording(store, info), sidechains=_recordings(store, chains))
+
+
+def _recordings(store: SessionStore, infos: Sequence[SessionInfo]) -> tuple[Recording, ...]:
+    return tuple(_recording(store, info) for info in sorted(infos, key=lambda info: info.key))
+
+
+def _recording(store: SessionStore, info: SessionInfo) -> Recording:
+    entries = tuple(store.entries(info.key))
+    return Recording(info.format, info.key, info.cwd, info.title, info.model, "", entries, info.leaf)
+
+
+def _save(path: Path, data: bytes, *, force: bool) -> None:
+    if path.is_dir():
+        raise Stopped(f"{path} is a folder; give the name of a file in it")
+    if os.path.lexists(path) and not force:
+        raise Stopped(f"{path} is there already; give another name, or --force to replace it")
+    with private_file(path) as file:
+        file.write(data)

@@ -1,0 +1,68 @@
+"""What went wrong, in words: the one place where errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import errno
+
+import click
+
+from holdfast.errors import HoldfastError
+
+WRONG_USE = 2
+INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
+EXPECTED = (HoldfastError, OSError, UnicodeError, RecursionError, MemoryError)
+"""What input, disks and terminals can cause. Anything else is a fault of this program and keeps its traceback."""
+
+_ADVICE = {
+    errno.ENOENT: "check the path",
+    errno.EACCES: "give yourself access to it, or choose another path",
+    errno.EPERM: "give yourself access to it, or choose another path",
+    errno.EROFS: "choose a path on a disk that can be written",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EISDIR: "give a file",
+    errno.ENOTDIR: "check the path: one of its folders is a file",
+    errno.ENAMETOOLONG: "give a shorter name",
+}
+
+
+class Stopped(click.ClickException):
+    """The command cannot go on: wrong use, or input, disk and the like that do not let it."""
+
+    exit_code = WRONG_USE
+
+
+class Interrupted(click.ClickException):
+    """The user ended the command."""
+
+    exit_code = INTERRUPTED
+
+
+def stopped(error: BaseException) -> BaseException:
+    """Return what is to be raised for ``error``: a message for what can be expected, else the error itself."""
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("interrupted; nothing was left half-written")
+    if isinstance(error, OSError) and error.errno == errno.EPIPE:
+        return error
+    return Stopped(reason(error)) if isinstance(error, EXPECTED) else error
+
+
+def reason(error: BaseException) -> str:
+    """Return what happened and one thing to do, in one line."""
+    if isinstance(error, HoldfastError):
+        return str(error)
+    if isinstance(error, OSError):
+        return _of_system(error)
+    if isinstance(error, RecursionError):
+        return "the input is nested too deeply to be read; give one with fewer levels"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this input; give a smaller one"
+    return f"the text cannot be read or shown as it is: {error}; convert it to UTF-8"
+
+
+def _of_system(error: OSError) -> str:
+    what = error.strerror or str(error)
+    where = f"{error.filename}: " if error.filename is not None else ""
+    advice = _ADVICE.get(error.errno or 0)
+    return f"{where}{what[:1].lower()}{what[1:]}" + (f"; {advice}" if advice else "")

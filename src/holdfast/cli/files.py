@@ -1,0 +1,52 @@
+"""Files that a command is given, and files that it writes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from holdfast.errors import FormatError
+
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+"""Sessions are their owner's business (invariant X1)."""
+STDIN = "-"
+
+
+def content(name: str) -> bytes:
+    """Return the bytes of the file ``name``; ``-`` is standard input.
+
+    Raises ``FormatError`` for a folder and ``OSError`` for what cannot be read.
+    """
+    if name == STDIN:
+        return sys.stdin.buffer.read()
+    path = Path(name)
+    if path.is_dir():
+        raise FormatError(f"{name} is a folder; give the files in it, for example {path / '*.jsonl'}")
+    return path.read_bytes()
+
+
+def private_folder(path: Path) -> None:
+    """Make ``path`` and the folders above it that are missing, for their owner only."""
+    if not path.is_dir():
+        path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+
+
+@contextmanager
+def private_file(path: Path) -> Iterator[BinaryIO]:
+    """Open ``path`` for writing: it is there whole at the end, for its owner only, or is what it was before."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, PRIVATE_FILE)
+            yield file
+        part.replace(path)
+    except BaseException as error:
+        if not isinstance(error, FileExistsError):
+            with suppress(OSError):
+                part.unlink()
+        raise

@@ -1,0 +1,132 @@
+"""``holdfast import``: recorded sessions of other tools into the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any
+
+import click
+from msgspec import Struct
+
+from holdfast.cli.faults import EXPECTED, WRONG_USE, reason
+from holdfast.cli.files import content
+from holdfast.cli.places import opened, store_option, store_place
+from holdfast.cli.terminal import clean, json_option, say_json
+from holdfast.formats import Problem, Recording, read
+from holdfast.model.entries import Said
+from holdfast.store.base import SessionInfo, SessionStore
+
+TITLE = 80
+"""Characters of the first words of the user that stand for a missing title."""
+_MANY = 10
+"""Damaged lines of a file that are listed."""
+EXAMPLES = """\
+\b
+Examples:
+  holdfast import session.jsonl
+  holdfast import ~/.claude/projects/*/*.jsonl --json
+"""
+
+
+class Taken(Struct, frozen=True):
+    """What importing one file did. ``added`` and ``kept`` count entries over all its sessions."""
+
+    file: str
+    session: str
+    format: str
+    added: int
+    kept: int
+    sidechains: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+class Refused(Struct, frozen=True):
+    """A file that could not be imported: nothing of it is in the store."""
+
+    file: str
+    error: str
+
+
+@click.command("import", epilog=EXAMPLES)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@store_option
+@json_option("an object for each file, in one array,")
+@click.pass_context
+def command(ctx: click.Context, files: tuple[str, ...], store: str | None, *, as_json: bool) -> None:
+    """Take recorded sessions of other tools into the store.
+
+    Files are sessions of Claude Code, Codex or pi, or request bodies, recognised by their content. Importing a file
+    again adds only what is new; a session is taken whole or not at all. Damaged lines are kept as notes and listed.
+    """
+    with opened(store) as there:
+        outcomes = list(_outcomes(there, files))
+    if as_json:
+        say_json([_record(outcome) for outcome in outcomes])
+    else:
+        for outcome in outcomes:
+            _say(outcome)
+        if any(isinstance(outcome, Taken) for outcome in outcomes):
+            click.echo(f"store: {clean(store_place(store).where)}")
+    if any(isinstance(outcome, Refused) for outcome in outcomes):
+        ctx.exit(WRONG_USE)
+
+
+def _outcomes(store: SessionStore, files: tuple[str, ...]) -> Iterator[Taken | Refused]:
+    for file in files:
+        try:
+            data = content(file)
+            yield _take(store, file, read(data), data)
+        except EXPECTED as error:
+            yield Refused(file, reason(error))
+
+
+def _take(store: SessionStore, file: str, recording: Recording, data: bytes) -> Taken:
+    """Import the session of a file, and those of its sub-agents as sessions of their own."""
+    key = recording.session or f"{recording.format}-{blake2b(data, digest_size=8).hexdigest()}"
+    parts = {key: recording}
+    for number, chain in enumerate(recording.sidechains, 1):
+        own = chain.session if chain.session and chain.session != recording.session else f"sidechain-{number}"
+        parts[f"{own}@{key}"] = chain
+    added = kept = 0
+    for name, part in parts.items():
+        with store.writing(name):
+            done = store.put(name, part.entries, leaf=part.leaf, info=info_of(name, part))
+        added, kept = added + done.added, kept + done.kept
+    problems = tuple(problem for part in parts.values() for problem in part.problems)
+    return Taken(file, key, recording.format, added, kept, tuple(parts)[1:], problems)
+
+
+def info_of(key: str, recording: Recording) -> SessionInfo:
+    """Return what the list of sessions says of ``recording``; without a title, the user's first words."""
+    said = (entry.body.slot.message for entry in recording.entries if isinstance(entry.body, Said))
+    words = next((message.text for message in said if message.starts_turn and message.text.strip()), "")
+    return SessionInfo(
+        key=key,
+        title=clean(recording.title or words, TITLE),
+        format=recording.format,
+        cwd=recording.cwd,
+        model=recording.model,
+    )
+
+
+def _record(outcome: Taken | Refused) -> dict[str, Any]:
+    if isinstance(outcome, Refused):
+        return {"file": outcome.file, "error": outcome.error}
+    told = {name: getattr(outcome, name) for name in outcome.__struct_fields__}
+    return told | {"problems": [{"line": problem.line, "reason": problem.reason} for problem in outcome.problems]}
+
+
+def _say(outcome: Taken | Refused) -> None:
+    if isinstance(outcome, Refused):
+        click.echo(f"{clean(outcome.file)}: {clean(outcome.error)}; nothing of it was imported", err=True)
+        return
+    what = f"{outcome.added:,} entries added" if outcome.added else "nothing new"
+    known = f", {outcome.kept:,} were there already" if outcome.kept else ""
+    click.echo(f"{clean(outcome.file)}: {outcome.format} session {clean(outcome.session)}: {what}{known}")
+    for name in outcome.sidechains:
+        click.echo(f"  with the sub-agent's session {clean(name)}")
+    for problem in outcome.problems[:_MANY]:
+        click.echo(f"  line {problem.line}: {clean(problem.reason)}")
+    if len(outcome.problems) > _MANY:
+        click.echo(f"  and {len(outcome.problems) - _MANY:,} more lines; --json lists them all")

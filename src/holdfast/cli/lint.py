@@ -1,0 +1,136 @@
+"""``holdfast lint``: whether a request is one that the provider takes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+import click
+import msgspec
+from msgspec import Raw, Struct
+
+from holdfast.cli.files import STDIN, content
+from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, many, say_json
+from holdfast.errors import FormatError, Unrecognised
+from holdfast.wire.recognise import APIS
+from holdfast.wire.rules import Finding, validate
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast lint request.json
+  curl … | holdfast lint - --api anthropic
+  holdfast lint cases.jsonl --jsonl > verdicts.jsonl
+"""
+FOUND = 1
+_STYLES = {"error": "red", "warning": "yellow"}
+
+
+class Case(Struct):
+    """A request, bare or with its API and the beta features of its headers beside it."""
+
+    api: str | None = None
+    request: Raw = Raw()
+    betas: tuple[str, ...] | None = None
+
+
+@click.command("lint", epilog=EXAMPLES)
+@click.argument("file", metavar="FILE|-")
+@click.option("--api", type=click.Choice(APIS), help="The API it is for. [default: told from the request]")
+@click.option("--jsonl", is_flag=True, help='A case a line in, {"api", "request"}; a verdict a line out, in order.')
+@json_option("the verdict")
+@click.pass_context
+def command(ctx: click.Context, file: str, api: str | None, *, jsonl: bool, as_json: bool) -> None:
+    """Check whether a request is one that the provider takes: every broken rule, with a JSON path.
+
+    Exit code 1 when a rule is broken. Warnings, from rules that are only inferred, do not make a request invalid.
+    """
+    valid = _lines(file, api) if jsonl else _whole(file, api, as_json=as_json)
+    if not valid:
+        ctx.exit(FOUND)
+
+
+def _whole(file: str, api: str | None, *, as_json: bool) -> bool:
+    data = content(file)
+    found = judged(data, api)
+    if as_json:
+        say_json(verdict(found))
+    else:
+        _say(file, data, found)
+    return is_valid(found)
+
+
+def judged(data: bytes, api: str | None = None) -> tuple[Finding, ...]:
+    """Return the findings on a request, bare or in a ``Case``; raises ``Unrecognised`` for one of no API we know."""
+    case = _case(data)
+    body = bytes(case.request) or data
+    return validate(body, api or case.api, betas=case.betas)
+
+
+def _case(data: bytes) -> Case:
+    try:
+        return msgspec.json.decode(data, type=Case)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return Case()
+
+
+def is_valid(found: Sequence[Finding]) -> bool:
+    """Return whether nothing in ``found`` is an error."""
+    return all(finding.level != "error" for finding in found)
+
+
+def verdict(found: Sequence[Finding]) -> dict[str, Any]:
+    """Return what ``--json`` and ``--jsonl`` print."""
+    return {"valid": is_valid(found), "findings": [msgspec.to_builtins(finding) for finding in found]}
+
+
+def _lines(file: str, api: str | None) -> bool:
+    """Print a verdict for each line; return whether all are valid."""
+    every = True
+    for line in _cases(file):
+        found = _of_line(line, api)
+        every = every and is_valid(found)
+        click.echo(as_json_bytes(verdict(found)))
+    return every
+
+
+def _cases(file: str) -> Iterator[bytes]:
+    if file == STDIN:
+        yield from _cut(sys.stdin.buffer)
+    else:
+        yield from content(file).removesuffix(b"\n").split(b"\n")
+
+
+def _cut(stream: BinaryIO) -> Iterator[bytes]:
+    for line in stream:
+        yield line.removesuffix(b"\n")
+
+
+def _of_line(line: bytes, api: str | None) -> tuple[Finding, ...]:
+    """Return the findings on one line, which is never an error of its own."""
+    try:
+        return judged(line, api)
+    except (Unrecognised, FormatError) as error:
+        rule = "api" if isinstance(error, Unrecognised) else "json"
+        return (Finding(rule, "error", "$", str(error)),)
+
+
+def _say(file: str, data: bytes, found: Sequence[Finding]) -> None:
+    from rich.text import Text
+
+    out = console()
+    for finding in found:
+        level = (f"{finding.level:8}", _STYLES[finding.level])
+        line = Text.assemble(level, f"{finding.rule}  ", (clean(finding.path), "bold"))
+        out.print(line.append(f"\n        {clean(finding.message)}"))
+    errors = sum(finding.level == "error" for finding in found)
+    name = "the request" if file == STDIN else clean(file)
+    if not found:
+        out.print(f"{name}: valid, no rule broken", style="green")
+    elif not errors:
+        out.print(f"{name}: valid, with {many(len(found), 'warning')}", style="yellow")
+    else:
+        out.print(f"{name}: invalid: {many(errors, 'error')}, {many(len(found) - errors, 'warning')}", style="red")
+    if errors and found[0].rule == "json" and data.strip().count(b"\n"):
+        out.print("(for a request on every line, give --jsonl)", style="dim")

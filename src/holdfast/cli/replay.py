@@ -1,0 +1,206 @@
+"""``holdfast replay``: what policies would have made of a recorded session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+from msgspec import Struct
+
+from holdfast import config
+from holdfast.cli.dump import Dump
+from holdfast.cli.faults import EXPECTED, Stopped, reason
+from holdfast.cli.places import own_sessions, tools
+from holdfast.cli.running import DEFAULT_FRAME, Order, Report, check, replayed
+from holdfast.cli.terminal import Waiting, clean, console, has_colours, json_option, say_json
+from holdfast.errors import UnknownPolicy
+from holdfast.policy.presets import PRESETS, preset
+from holdfast.wire.recognise import APIS
+
+DEFAULT_WINDOW = 64_000
+"""Tokens: small enough for most recorded sessions to outgrow it."""
+EXAMPLES = """\
+\b
+Examples:
+  holdfast replay --latest
+  holdfast replay session.jsonl --window 96000 --policy holdfast,opencode
+  holdfast replay *.jsonl --json > figures.json
+  holdfast replay session.jsonl --dump requests/
+"""
+
+
+class Asked(Struct, frozen=True):
+    """The command line."""
+
+    files: tuple[str, ...]
+    latest: bool
+    all_sessions: bool
+    window: int
+    frame: int | None
+    policy: str
+    api: str | None
+    model: str
+    cuts: bool | None
+    show: str | None
+    dump: str | None
+    as_json: bool
+
+
+class Failed(Struct, frozen=True):
+    """A file that could not be replayed, and why."""
+
+    file: str
+    error: str
+
+
+@click.command("replay", epilog=EXAMPLES)
+@click.argument("files", nargs=-1, metavar="FILE...")
+@click.option("--latest", is_flag=True, help="Your newest session of Claude Code, Codex or pi.")
+@click.option("--all", "all_sessions", is_flag=True, help="All your sessions of Claude Code, Codex and pi.")
+@click.option("--window", type=int, default=DEFAULT_WINDOW, show_default=True, help="The context window, in tokens.")
+@click.option(
+    "--frame",
+    type=click.IntRange(0),
+    help=f"Tokens of system prompt and tools. [default: as recorded, else {DEFAULT_FRAME}]",
+)
+@click.option("--policy", default="all", show_default=True, help="Policies, with commas between them.")
+@click.option("--api", type=click.Choice(APIS), help="The API to make requests for. [default: the model's]")
+@click.option("--model", default=config.DEFAULT_MODEL, show_default=True, help="The model whose prices count.")
+@click.option("--cuts/--no-cuts", default=None, help="Recall at cuts: three more runs. [default: with --json only]")
+@click.option("--show", metavar="POLICY", help="The policy whose picture is shown. [default: holdfast]")
+@click.option("--dump", metavar="DIR", help="Write every request there: {file, policy, step, request} a line.")
+@json_option("an object for each file and policy, in one array,")
+def command(**given: Any) -> None:
+    """Run a recorded session through policies: cost, cache, recall.
+
+    Each answer in the record is asked for again, as each policy would have asked: its request is validated, measured
+    against the window, priced with a simulated prompt cache, and searched for what the model went on to use. Files are
+    sessions of Claude Code, Codex or pi, or request bodies. Nothing leaves this machine.
+    """
+    asked = Asked(**given)
+    order = _order(asked)
+    check(order)
+    dump = Dump(asked.dump) if asked.dump else None
+    with Waiting(wanted=not asked.as_json) as waiting:
+        outcomes = _outcomes(_files(asked), order, waiting, dump)
+        if asked.as_json:
+            _say_json(list(outcomes))
+        else:
+            _say(asked, order, list(outcomes))
+
+
+def _order(asked: Asked) -> Order:
+    names = list(dict.fromkeys(name for name in asked.policy.replace(" ", "").split(",") if name))
+    names = list(PRESETS) if names == ["all"] or not names else names
+    return Order(
+        policies=tuple(preset(name) for name in names),
+        window=asked.window,
+        catalog=config.load(),
+        model=asked.model,
+        frame=asked.frame,
+        api=asked.api,
+        cuts=asked.as_json if asked.cuts is None else asked.cuts,
+        points_of=None if asked.as_json else _shown(asked, names),
+    )
+
+
+def _shown(asked: Asked, names: Sequence[str]) -> str:
+    """Return the policy whose picture is shown."""
+    if asked.show is None:
+        return "holdfast" if "holdfast" in names else names[-1]
+    if asked.show not in names:
+        raise UnknownPolicy(f"--show {asked.show!r} is none of the policies of this run: {', '.join(names)}")
+    return asked.show
+
+
+def _files(asked: Asked) -> list[str]:
+    """Return the files to replay, those given first; ``Stopped`` where there are none."""
+    files = list(asked.files)
+    if asked.latest or asked.all_sessions:
+        places = tools()
+        found = sorted((path for tool in places for path in own_sessions(tool)), key=lambda path: -path.stat().st_mtime)
+        if not found:
+            looked = ", ".join(str(tool.folder) for tool in places)
+            raise Stopped(f"no recorded session was found; looked in {looked}. Give a file instead")
+        files += [str(path) for path in (found if asked.all_sessions else found[:1])]
+    if not files:
+        raise Stopped("give a file to replay, or --latest for your newest session; see holdfast replay --help")
+    return files
+
+
+def _outcomes(files: Sequence[str], order: Order, waiting: Waiting, dump: Dump | None) -> Iterator[Report | Failed]:
+    for file in files:
+        try:
+            yield replayed(file, order, waiting, dump)
+        except Stopped:
+            raise
+        except EXPECTED as error:
+            yield Failed(file, reason(error))
+
+
+def _say_json(outcomes: Sequence[Report | Failed]) -> None:
+    from holdfast.replay.report import record
+
+    out: list[dict[str, Any]] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Failed):
+            out.append({"file": outcome.file, "error": outcome.error})
+        else:
+            out += [record(outcome.subject, row) for row in outcome.rows]
+    say_json(out)
+
+
+def _say(asked: Asked, order: Order, outcomes: Sequence[Report | Failed]) -> None:
+    """Print a table and a picture for each file, and a table for all together; stop where no file could be read."""
+    for outcome in outcomes:
+        if isinstance(outcome, Failed):
+            click.echo(f"{clean(outcome.file)}: {clean(outcome.error)}", err=True)
+    reports = [outcome for outcome in outcomes if isinstance(outcome, Report)]
+    if not reports:
+        raise Stopped("no file could be replayed" if len(outcomes) > 1 else "the file could not be replayed")
+    out = console()
+    wants_picture = len(reports) == 1 or asked.show is not None
+    for number, report in enumerate(reports):
+        if number:
+            out.print()
+        _say_report(report, order, out, wants_picture=wants_picture)
+    if len(reports) > 1:
+        _say_pool(reports, order, out)
+
+
+def _say_report(report: Report, order: Order, out: Any, *, wants_picture: bool) -> None:
+    from holdfast.replay.picture import picture
+    from holdfast.replay.report import cut_table, heading, policy_table, remarks, verdict
+
+    subject, rows = report.subject, report.rows
+    parts = [heading(subject), policy_table(rows, out.width), cut_table(rows), remarks(rows), verdict(rows)]
+    drawn = next((row.measured for row in rows if row.measured.policy == order.points_of), None)
+    if wants_picture and drawn is not None:
+        letters = not has_colours(out)
+        parts.append(picture(drawn.policy, drawn.points, subject.window, subject.usable, out.width, letters=letters))
+    _print(out, parts)
+
+
+def _say_pool(reports: Sequence[Report], order: Order, out: Any) -> None:
+    from holdfast.replay.report import cut_table, policy_table, pool_heading, pooled, verdict
+
+    rows = pooled([(report.subject, report.rows) for report in reports])
+    by_session: dict[str, list[tuple[int, int]]] = {}
+    for row in (row for report in reports for row in report.rows if order.cuts):
+        score = row.cuts["8000"]
+        by_session.setdefault(row.measured.policy, []).append((score.facts, score.dependencies))
+    parts: list[Any] = [pool_heading([report.subject for report in reports])]
+    if rows:
+        parts += [policy_table(rows, out.width), cut_table(rows, by_session), verdict(rows)]
+    out.print()
+    _print(out, parts)
+
+
+def _print(out: Any, parts: Sequence[Any]) -> None:
+    """Print what there is, an empty line between two parts."""
+    shown = [part for part in parts if part is not None and str(part)]
+    for number, part in enumerate(shown):
+        if number:
+            out.print()
+        out.print(part)

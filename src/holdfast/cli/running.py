@@ -1,0 +1,198 @@
+"""One recorded session through the policies asked for: from a file's name to the rows of its report."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.cli.dump import Bodies, Dump
+from holdfast.cli.files import content
+from holdfast.config import Catalog, target
+from holdfast.errors import FormatError, WindowTooSmall
+from holdfast.formats import Recording, read
+from holdfast.model.branch import Branch
+from holdfast.model.target import Target, World
+from holdfast.policy.compaction import trigger
+from holdfast.policy.draft import Draft
+from holdfast.policy.guard import guard, measure_room
+from holdfast.policy.pipeline import Policy
+from holdfast.policy.settings import Settings
+from holdfast.replay.cuts import CutScore
+from holdfast.replay.measure import (
+    BUDGETS,
+    Setting,
+    Study,
+    measure_cuts,
+    measure_policy,
+    usable,
+    window_for,
+    with_window,
+)
+from holdfast.replay.report import OURS, Row, Subject
+from holdfast.replay.session import Session, session_of
+from holdfast.replay.tokenizer import tokenizer
+from holdfast.wire.recognise import APIS
+
+DEFAULT_FRAME = 10_000
+"""Tokens assumed of system prompt and tools where the record has none (METRICS, "Frame")."""
+_MANY = 5
+"""Damaged lines that are told one by one."""
+
+
+class Order(Struct, frozen=True):
+    """What is asked for, beside the files. ``frame`` and ``api`` are nothing when the record decides."""
+
+    policies: tuple[Policy, ...]
+    window: int
+    catalog: Catalog
+    model: str
+    frame: int | None = None
+    api: str | None = None
+    cuts: bool = False
+    points_of: str | None = None
+    """The policy whose requests are kept for the picture."""
+
+
+class Report(Struct, frozen=True):
+    """What came of one file."""
+
+    subject: Subject
+    rows: tuple[Row, ...]
+
+
+class Ticking(Protocol):
+    """Somebody who wants to know how far it is."""
+
+    def begin(self, label: str, total: int) -> None:
+        """Begin a part of ``total`` ticks."""
+
+    def tick(self) -> None:
+        """Tell that one more is done."""
+
+
+def check(order: Order) -> None:
+    """Raise ``WindowTooSmall`` where no session at all could be replayed like this."""
+    place = target(order.api or APIS[0], order.model, catalog=order.catalog)
+    for policy in order.policies:
+        fitted(policy, with_window(place, order.window, order.frame or 0))
+
+
+def replayed(file: str, order: Order, waiting: Ticking, dump: Dump | None = None) -> Report:
+    """Return the report on ``file``; raises ``HoldfastError`` or ``OSError`` where it cannot be replayed."""
+    recording = read(content(file))
+    api = order.api or _api(recording, order)
+    session = session_of(recording, api)
+    if not session.steps:
+        raise FormatError(f"no answer of a model is recorded in it ({len(session.slots)} messages); nothing to replay")
+    study = _study(session, api, order)
+    fitting = [fitted(policy, study.setting.target) for policy in order.policies]
+    damage = _damage(recording)
+    bodies = dump.of(file) if dump else None
+    rows = []
+    for policy, notes in fitting:
+        waiting.begin(f"{Path(file).name}  {policy.name}", len(session.steps) * (4 if order.cuts else 1))
+        rows.append(_row(study, policy, (*notes, *damage), order, waiting, bodies))
+    return Report(_subject(file, recording, study), tuple(rows))
+
+
+def _api(recording: Recording, order: Order) -> str:
+    """Return the API that the model is called by, else the recording's own, else the first we know."""
+    native = order.catalog.api(order.model)
+    if native is not None:
+        return native if native in APIS else "openai-chat"
+    return recording.api if recording.api in APIS else APIS[0]
+
+
+def _study(session: Session, api: str, order: Order) -> Study:
+    frame = order.frame if order.frame is not None else session.frame.tokens or DEFAULT_FRAME
+    place = with_window(target(api, order.model, catalog=order.catalog), order.window, frame)
+    return Study(session, Setting(order.window, frame, place, *tokenizer()))
+
+
+def _row(
+    study: Study, policy: Policy, notes: tuple[str, ...], order: Order, waiting: Ticking, bodies: Bodies | None
+) -> Row:
+    numbers = {step.index: number for number, step in enumerate(study.session.steps)}
+    with bodies.of(policy.name) if bodies else nullcontext() as write:
+        keep = (lambda step, body: write(numbers[step], body)) if write else None
+        measured = measure_policy(study, policy, waiting.tick, keep)
+    cuts: dict[str, CutScore] = {}
+    if order.cuts:
+        notes = (*notes, *_degenerate_at_cuts(study, policy))
+        cuts = measure_cuts(study, _unguarded(policy), waiting.tick)
+    points = measured.points if policy.name == order.points_of else ()
+    return Row(replace(measured, points=points), cuts, notes)
+
+
+def _subject(file: str, recording: Recording, study: Study) -> Subject:
+    session, setting = study.session, study.setting
+    last = session.steps[-1].index
+    return Subject(
+        file=file,
+        format=recording.format,
+        window=setting.window,
+        usable=usable(setting.window),
+        frame=setting.frame,
+        api=setting.target.api,
+        model=setting.target.model,
+        tokenizer=setting.tokenizer,
+        factor=study.factor,
+        messages=len(session.slots),
+        steps=len(session.steps),
+        peak=setting.frame + sum(study.tokens(slot) for slot in session.slots[:last]),
+    )
+
+
+def _damage(recording: Recording) -> tuple[str, ...]:
+    """Return what is wrong with the file, line by line as far as that is short."""
+    told = [f"line {problem.line}: {problem.reason}" for problem in recording.problems[:_MANY]]
+    more = len(recording.problems) - len(told)
+    return (*told, f"and {more} more lines") if more else tuple(told)
+
+
+# -- policies under their own minimum ----------------------------------------------------------------------------------
+
+
+def fitted(policy: Policy, place: Target) -> tuple[Policy, tuple[str, ...]]:
+    """Return ``policy`` as it can run in this window, with a note where it is below its own minimum.
+
+    Ours refuses; a preset runs as it is, marked ``degenerate`` (METRICS). ``WindowTooSmall`` where nothing fits.
+    """
+    try:
+        guard(place, policy.settings)
+    except WindowTooSmall as error:
+        if policy.name == OURS or measure_room(place, policy.settings).size <= 0:
+            raise
+        return _unguarded(policy), (f"degenerate: {str(error).partition('. ')[0]}",)
+    why = _degenerate(policy.settings, place)
+    return policy, (f"degenerate: {why}",) if why else ()
+
+
+def _unguarded(policy: Policy) -> Policy:
+    """Return ``policy`` without a smallest window of its own."""
+    return replace(policy, settings=replace(policy.settings, window_min=0, room_min=0))
+
+
+def _degenerate(settings: Settings, place: Target) -> str:
+    """Return why the policy would have to compact all the time in this window, or nothing."""
+    if settings.compact != "summary":
+        return ""
+    limit = trigger(Draft(Branch(), place, settings, World(), measure_room(place, settings)))
+    room = limit - place.frame.tokens
+    if room <= 0:
+        return f"it compacts at {limit:,} tokens, and the frame alone is {place.frame.tokens:,}"
+    if settings.tail == "tokens" and settings.tail_tokens >= room:
+        return f"it keeps {settings.tail_tokens:,} tokens, and compacts when there are {room:,} beside the frame"
+    return ""
+
+
+def _degenerate_at_cuts(study: Study, policy: Policy) -> tuple[str, ...]:
+    """Return a note on the budgets of the cuts at which the policy is below its own minimum."""
+    frame = study.setting.frame
+    places = {room: with_window(study.setting.target, window_for(room, frame), frame) for room in BUDGETS}
+    found = [f"{room:,}" for room, place in places.items() if _degenerate(policy.settings, place)]
+    return (f"degenerate at cuts of {', '.join(found)}",) if found else ()

@@ -1,0 +1,149 @@
+"""``holdfast show``: a session, a message a line, with what was decided about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+import click
+import msgspec
+from msgspec import Struct
+
+from holdfast.cli.describing import LINE, in_short, session_line
+from holdfast.cli.places import opened, store_option
+from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
+from holdfast.model.entries import (
+    Answer,
+    BranchSummary,
+    Compaction,
+    Decision,
+    Entry,
+    Failure,
+    Frame,
+    Label,
+    Note,
+    Request,
+    Revoke,
+    Said,
+)
+from holdfast.store.base import SessionInfo
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast show 4d56
+  holdfast show 4d56 --last 20
+  holdfast show 4d56 --all --json
+"""
+_MARKS = {"compaction": "⟱", "decision": "✂", "note": "!", "failure": "✗", "revoke": "↺"}
+_STYLES = {
+    "user": "bright_green", "assistant": "blue", "tool": "yellow", "system": "bright_black",
+    "compaction": "magenta", "decision": "yellow", "note": "dim", "failure": "red",
+}  # fmt: skip
+ID = 8
+"""Characters of an entry's id in a line."""
+
+
+class Line(Struct, frozen=True, omit_defaults=True):
+    """One entry of the log. ``tokens`` are our estimate, those of an answer as reported."""
+
+    id: str
+    kind: str
+    text: str
+    slot: int | None = None
+    """Which message it is, counted from the root."""
+    role: str = ""
+    tokens: int | None = None
+    at: int | None = None
+
+
+@click.command("show", epilog=EXAMPLES)
+@click.argument("session")
+@click.option("--last", type=click.IntRange(1), help="The last so many lines only.")
+@click.option("--all", "everything", is_flag=True, help="Requests, answers and frames too.")
+@store_option
+@json_option("the entries")
+def command(session: str, last: int | None, store: str | None, *, everything: bool, as_json: bool) -> None:
+    """Show a session, a message a line, with what was decided about it.
+
+    SESSION is the beginning of an id. Lines are the branch from its root to where it goes on: messages with their
+    number and size in tokens, compactions (⟱) and other decisions (✂) where they were made.
+    """
+    with opened(store, readonly=True) as there:
+        info = there.session(session)
+        entries = there.path(info.key)
+    lines = [line for line in lines_of(entries) if everything or line.kind not in {"request", "answer", "frame"}]
+    lines = lines[-last:] if last else lines
+    if as_json:
+        say_json(msgspec.to_builtins(lines))
+    else:
+        _say(info, lines)
+
+
+def lines_of(entries: Iterable[Entry]) -> Iterator[Line]:
+    """Yield a line for each entry; messages are numbered."""
+    slot = 0
+    for entry in entries:
+        body = entry.body
+        kind = body.__struct_config__.tag
+        assert isinstance(kind, str)
+        if isinstance(body, Said | BranchSummary):
+            message = body.slot.message
+            yield Line(entry.id, kind, in_short(message), slot, message.role, body.slot.size, entry.at)
+            slot += 1
+        else:
+            tokens = body.usage.input if isinstance(body, Answer) else None
+            yield Line(entry.id, kind, _told(body), None, "", tokens, entry.at)
+
+
+def _told(
+    body: Frame | Decision | Compaction | Request | Answer | Revoke | Label | Failure | Note,
+) -> str:
+    """Return what an entry that is no message says."""
+    match body:
+        case Compaction():
+            size = f"{body.before:,} → {body.after:,} tokens" if body.after else f"from {body.before:,} tokens"
+            summary = f"a summary of {body.size:,} tokens stands" if body.summary else "nothing stands"
+            return f"compaction ({clean(body.trigger, 20)}), {size}: {summary} for what came before #{body.keep}"
+        case Decision():
+            return "; ".join(f"{edit.rule} #{edit.span.start}: {clean(edit.why, LINE)}" for edit in body.edits)
+        case Answer():
+            usage = body.usage
+            cached = f", {usage.cache_read:,} of them cached" if usage.cache_read else ""
+            return f"answer: {usage.input:,} tokens in{cached}, {usage.output:,} out {clean(body.stop, 40)}".rstrip()
+        case Request():
+            return f"request of {body.slots} messages to {clean(body.model, 60) or 'an unnamed model'}"
+        case Frame():
+            return f"system prompt and tools: {body.tokens:,} tokens"
+        case Revoke():
+            return f"{clean(body.id, 40)} no longer counts"
+        case Label():
+            return f"{clean(body.target, 40)} is called {clean(body.name, 80)!r}"
+        case Failure():
+            return f"{clean(body.kind, 40)}: {clean(body.reason, LINE)}"
+        case Note():
+            return f"{clean(body.reason, LINE)} ({len(body.raw):,} bytes)"
+
+
+def _say(info: SessionInfo, lines: list[Line]) -> None:
+    from rich.text import Text
+
+    out = console()
+    told = " · ".join(piece for piece in (info.format, clean(info.model), clean(info.cwd)) if piece)
+    say_line(out, session_line(info))
+    say_line(out, Text(told, style="dim"))
+    for line in lines:
+        style = _STYLES.get(line.role or line.kind, "")
+        number = f"#{line.slot}" if line.slot is not None else _MARKS.get(line.kind, "·")
+        tokens = f"{line.tokens:,}" if line.tokens is not None else ""
+        head = f"{number:>6} {clean(line.id)[:ID]:{ID}} {_time(line.at):14} "
+        who = (f"{line.role or line.kind:10}", style)
+        say_line(out, Text.assemble((head, "dim"), who, f" {tokens:>8}  ", clean(line.text)))
+
+
+def _time(at: int | None) -> str:
+    """Return a time in UTC, or nothing where it is not known or beyond the calendar."""
+    try:
+        return "" if at is None else f"{datetime.fromtimestamp(at / 1_000, UTC):%y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):
+        return ""

@@ -1,0 +1,118 @@
+"""What commands print: JSON for programs, tables and lines for people, a progress bar for the waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.text import Text
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PAPER = 100
+"""Columns where there is no terminal to ask: files and pipes."""
+PATIENCE = 1.0
+"""Seconds after which a progress bar is shown."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+"""Line ends, escape sequences and marks that turn the direction of text: never printed as they come."""
+_HALF = re.compile(r"[\ud800-\udfff]")
+
+
+def json_option(what: str) -> Callable[[F], F]:
+    """Return the option ``--json``, which every command has."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
+
+
+def say_json(value: Any) -> None:
+    """Print ``value`` as one JSON document."""
+    click.echo(as_json_bytes(value, indent=1))
+
+
+def as_json_bytes(value: Any, indent: int | None = None) -> bytes:
+    """Return ``value`` as JSON in UTF-8; half surrogates become escapes, so every text can be printed."""
+    return json.dumps(value, ensure_ascii=False, indent=indent).encode("utf-8", "backslashreplace")
+
+
+def say_line(out: Console, line: Text) -> None:
+    """Print ``line`` on one line, its end cut off where it is too long."""
+    line.truncate(out.width, overflow="ellipsis")
+    out.print(line, no_wrap=True)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that prints what it is given, without markup; colours as the terminal and NO_COLOR say."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or os.environ.get("COLUMNS") else PAPER
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
+
+
+def has_colours(out: Console) -> bool:
+    """Return whether colours tell things apart here, or letters must."""
+    return out.color_system is not None and not out.no_color
+
+
+def clean(text: str, most: int = 0) -> str:
+    """Return ``text`` on one line with nothing in it that steers a terminal, cut to ``most`` characters (0: whole)."""
+    if most:
+        text = text[: 4 * most]
+    line = _HALF.sub("\ufffd", " ".join(_CONTROL.sub(" ", text).split()))
+    return f"{line[: most - 1]}…" if most and len(line) > most else line
+
+
+def many(count: int, what: str) -> str:
+    """Return ``1 error``, ``2 errors``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+class Waiting:
+    """A progress bar on standard error; it shows after a second, and only to a person at a terminal."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self._wanted = wanted and sys.stderr.isatty()
+        self._began = time.monotonic()
+        self._bar: Progress | None = None
+        self._label, self._total, self._done = "", 1, 0
+
+    def __enter__(self) -> Self:
+        """Return the bar, not shown yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, label: str, total: int) -> None:
+        """Begin a part of ``total`` ticks, called ``label``."""
+        self._label, self._total, self._done = label, total, 0
+        self._show()
+
+    def tick(self) -> None:
+        """Tell that one more step is done."""
+        self._done += 1
+        self._show()
+
+    def _show(self) -> None:
+        if not self._wanted or time.monotonic() - self._began < PATIENCE:
+            return
+        if self._bar is None:
+            from rich.progress import Progress
+
+            self._bar = Progress(console=console(stderr=True), transient=True)
+            self._bar.add_task("")
+            self._bar.start()
+        task = self._bar.task_ids[0]
+        self._bar.update(task, description=self._label, total=self._total, completed=self._done)

@@ -1,0 +1,64 @@
+"""Checks on recorded sessions that lie beside the checkout, where they do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.formats import context, history, path, read, steps, write
+from holdfast.formats.codex import decode_item
+from holdfast.formats.pi import decode_message
+from holdfast.model.entries import Said
+from holdfast.wire import anthropic
+
+SHARED = Path(__file__).parents[3] / "shared"
+FILES = sorted([*SHARED.glob("data/*/*.jsonl"), *SHARED.glob("shapes/session-[cp]*.jsonl")])
+CLAUDE = [file for file in FILES if file.parent.name == "claude-code"]
+DECODERS = {"anthropic": anthropic.decode, "pi": decode_message, "openai-responses": decode_item}
+
+
+def digests(recording):
+    return [entry.body.slot.digest for entry in history(recording) if isinstance(entry.body, Said)]
+
+
+if FILES:
+
+    @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
+    def test_there_and_back(file):
+        """Import, export, import: the same messages in the same order, the same steps, nothing to report."""
+        first = read(file.read_bytes(), file.name)
+        second = read(write(first, first.format))
+        assert digests(first) == digests(second) != []
+        assert [step.usage for step in steps(first)] == [step.usage for step in steps(second)]
+        assert [context(one).keep for one in (first, second)] == [context(first).keep] * 2
+        assert second.problems == ()
+
+    @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
+    def test_wire_bytes_tell_the_message(file):
+        """A slot's own bytes decode to its message."""
+        for entry in read(file.read_bytes()).entries:
+            if isinstance(entry.body, Said):
+                slot = entry.body.slot
+                assert DECODERS[slot.api](slot.raw) == slot.message
+
+    @pytest.mark.parametrize("file", CLAUDE, ids=[file.name for file in CLAUDE])
+    def test_every_message_once_on_the_way(file):
+        """All user and assistant lines of these sessions are on the way to the leaf, one step for each message id."""
+        lines = [json.loads(line) for line in file.read_bytes().split(b"\n") if line]
+        said = [line for line in lines if line["type"] in ("user", "assistant") and not line.get("isCompactSummary")]
+        users = sum(line["type"] == "user" for line in said)
+        answers = {line["message"]["id"] for line in said if line["type"] == "assistant"}
+        recording = read(file.read_bytes())
+        assert len(digests(recording)) == users + len(answers)
+        assert len(steps(recording)) == len(answers)
+
+    @pytest.mark.parametrize("file", CLAUDE, ids=[file.name for file in CLAUDE])
+    def test_results_stand_behind_their_answer_in_call_order(file):
+        """Directly behind each answer come the results of its calls, in order, and no others."""
+        said = [entry.body.slot.message for entry in path(read(file.read_bytes())) if isinstance(entry.body, Said)]
+        for index, message in enumerate(said):
+            calls = [call.id for call in message.calls]
+            behind = [one.results[0].call_id for one in said[index + 1 : index + 1 + len(calls)] if one.results]
+            assert behind == calls

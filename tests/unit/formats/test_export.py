@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.errors import FormatError
+from holdfast.formats import Recording, context, history, read, recording_of, steps, write
+from holdfast.formats.log import Call, Log, slot_of
+from holdfast.model.branch import project
+from holdfast.model.entries import Compaction, Said, Usage
+from holdfast.model.messages import Message
+from holdfast.model.parts import Media, Text, Thinking, ToolCall, ToolResult
+
+LOGS = ("claude-code", "codex", "pi")
+BODIES = ("anthropic", "openai-chat")
+TIME = "2026-11-21T01:14:54.000Z"
+
+
+def packed(lines):
+    return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+
+
+def claude(kind, uuid, parent, content="", **more):
+    api = {"id": f"m{uuid[0]}", "model": "claude-x", "usage": {"input_tokens": 7}} if kind == "assistant" else {}
+    message = {"message": {"role": kind} | api | {"content": content}} if kind != "progress" else {}
+    head = {"parentUuid": parent, "isSidechain": False, "type": kind, "sessionId": "S", "uuid": uuid}
+    return head | message | {"timestamp": TIME} | more
+
+
+def called(id_):
+    return {"type": "tool_use", "id": id_, "name": "bash", "input": {"a": 1}}
+
+
+def came(id_):
+    return [{"type": "tool_result", "tool_use_id": id_, "content": "ok"}]
+
+
+CLAUDE = (
+    claude("user", "u1", None, "one"),
+    claude("progress", "p1", "u1"),
+    claude("assistant", "a1", "p1", [called("c1")]),
+    claude("user", "r1", "a1", came("c1"), toolUseResult={"stdout": "ok"}),
+    claude("assistant", "a2", "r1", [called("c2")]),
+    claude("user", "r2", "a2", came("c2")),
+    claude("user", "x1", "r2", "not this"),
+    claude("user", "u2", "r2", "two"),
+    {"parentUuid": None, "logicalParentUuid": "u2", "type": "system", "subtype": "compact_boundary", "uuid": "B"}
+    | {"compactMetadata": {"trigger": "manual", "preservedMessages": {"uuids": ["u2"]}}, "timestamp": TIME},
+    claude("user", "S", "B", "so far", isCompactSummary=True),
+    claude("assistant", "z1", "S", [{"type": "text", "text": "three"}]),
+)
+
+
+def pi(kind, id_, parent, **more):
+    return {"type": kind, "id": id_, "parentId": parent, "timestamp": TIME} | more
+
+
+def pi_said(id_, parent, role, content, **more):
+    return pi("message", id_, parent, message={"role": role, "content": content} | more)
+
+
+USED = {"input": 7, "output": 1, "cacheRead": 0, "cacheWrite": 0}
+PI = (
+    {"type": "session", "version": 3, "id": "S", "timestamp": TIME, "cwd": "/w"},
+    pi("model_change", "s1", None, provider="p", modelId="m"),
+    pi_said("u1", "s1", "user", "one"),
+    pi_said("a1", "u1", "assistant", [{"type": "text", "text": "two"}], usage=USED, stopReason="stop", model="m"),
+    pi("compaction", "c1", "a1", summary="so far", firstKeptEntryId="a1", tokensBefore=9),
+    pi_said("x1", "c1", "user", "not this"),
+    pi("branch_summary", "b1", "c1", fromId="x1", summary="tried"),
+    pi_said("r1", "b1", "toolResult", [], toolCallId="c", toolName="t", isError=False),
+    pi("label", "l1", "r1", targetId="u1", label="start"),
+)
+
+
+def codex(kind, **payload):
+    return {"timestamp": TIME, "type": kind, "payload": payload}
+
+
+def spoken(role, text):
+    return codex("response_item", type="message", role=role, content=[{"type": "output_text", "text": text}])
+
+
+def counted(tokens):
+    used = {"input_tokens": tokens}
+    return codex("event_msg", type="token_count", info={"last_token_usage": used, "total_token_usage": used})
+
+
+CODEX = (
+    codex("session_meta", id="T", cwd="/w"),
+    codex("turn_context", cwd="/w", model="m"),
+    spoken("user", "one"),
+    spoken("assistant", "two"),
+    counted(7),
+    spoken("assistant", "three"),
+    counted(8),
+    codex("compacted", message="so far", replacement_history=[spoken("user", "so far")["payload"]]),
+    spoken("user", "four"),
+    codex("event_msg", type="thread_rolled_back", num_turns=1),
+    spoken("user", "five"),
+)
+SAMPLES = {"claude-code": packed(CLAUDE), "pi": packed(PI), "codex": packed(CODEX)}
+
+
+def digests(recording):
+    return [entry.body.slot.digest for entry in history(recording) if hasattr(entry.body, "slot")]
+
+
+def everything(recording):
+    return sorted(entry.body.slot.digest for entry in recording.entries if hasattr(entry.body, "slot"))
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_there_and_back(name):
+    """Read, written and read again: the same tree of messages, the same steps, the same context."""
+    first = read(SAMPLES[name])
+    second = read(write(first, name))
+    assert digests(second) == digests(first)
+    assert everything(second) == everything(first)
+    assert [(step.usage, step.model) for step in steps(second)] == [(step.usage, step.model) for step in steps(first)]
+    assert [slot.digest for slot in project(context(second))] == [slot.digest for slot in project(context(first))]
+    assert second.problems == ()
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_lines_that_nothing_touched_come_out_as_they_were(name):
+    """Every line with a message or a compaction is written byte for byte, unless its link had to be led on."""
+    lines = set(SAMPLES[name].split(b"\n"))
+    out = write(read(SAMPLES[name]), name).split(b"\n")
+    new = [line for line in out if line not in lines]
+    if name == "claude-code":
+        assert [json.loads(line) for line in new] == [CLAUDE[2] | {"parentUuid": "u1"}]
+    elif name == "pi":
+        assert new == []
+    else:
+        assert {json.loads(line)["type"] for line in new} == {"event_msg"}
+
+
+def test_half_surrogates_survive_an_export():
+    """A line that had to be mended for reading goes out with its own bytes."""
+    line = rb'{"type":"user","uuid":"u","parentUuid":null,"sessionId":"S","message":{"role":"user","content":"\ud83d"}}'
+    assert write(read(line), "claude-code") == line + b"\n"
+
+
+def test_lines_of_one_answer_part_where_they_did():
+    """An answer on several lines, one with half a surrogate pair, is written as those lines."""
+    lines = packed(
+        [
+            claude("user", "u1", None, "go"),
+            claude("assistant", "a1", "u1", [{"type": "text", "text": 'a "quoted" \\ } ] text'}]),
+            claude("assistant", "a2", "a1", [{"type": "text", "text": "HALF"}]),
+        ]
+    ).replace(b"HALF", rb"cut \ud83d \"")
+    assert write(read(lines), "claude-code") == lines
+
+
+def test_parts_that_another_tool_does_not_know():
+    """Blocks of one API do not travel as they are: another tool gets a placeholder."""
+    lines = packed([claude("assistant", "a1", None, [{"type": "hologram", "x": 1}, {"type": "text", "text": "hi"}])])
+    for name in ("pi", "codex", "openai-chat"):
+        out = write(read(lines), name)
+        assert b"[Attached hologram]" in out
+        assert b'"x":1' not in out
+
+
+def said(role, *parts):
+    return Said(slot_of(Message(role, parts), "", None))
+
+
+def ours() -> Recording:
+    """A log of our own: calls, results, an image, a compaction that keeps two messages."""
+    log = Log()
+    one = log.add("u1", None, said("user", Text("one"), Media("image", "image/png", 2, "", "aGk=")), 1_000, 1)
+    call = said("assistant", Thinking("hm"), Text("I look"), ToolCall("c1", "bash", '{"a":1}'))
+    two = log.answer("a1", one, call, Call("model-x", Usage(100, 5, 40, 30), "tool_use", 2), 2_000, 2)
+    three = log.add("r1", two, said("tool", ToolResult("c1", "bash", (Text("out"),), is_error=True)), 3_000, 3)
+    summary = Message.of("user", "what was")
+    cut = log.add("k1", three, Compaction(keep=1, summary=summary, size=4, before=90, after=9), 4_000, 4)
+    leaf = log.add("u2", cut, said("user", Text("next")), 5_000, 5)
+    return log.finish(Recording("holdfast", session="ours", cwd="/w", model="model-x", api="anthropic", leaf=leaf))
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_what_was_never_a_line_is_written_anew(name):
+    """Messages, usage and a compaction of ours become the tool's own records, and mean the same there."""
+    back = read(write(ours(), name))
+    messages = [entry.body.slot.message for entry in history(back) if isinstance(entry.body, Said)]
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "user"]
+    assert [message.text for message in messages] == ["one", "I look", "", "next"]
+    assert [(one.id, one.name, json.loads(one.arguments)) for one in messages[1].calls] == [("c1", "bash", {"a": 1})]
+    assert messages[0].parts[1].source == "aGk="
+    (step,) = steps(back)
+    assert (step.model, step.usage) == ("model-x", Usage(100, 5, 40, 30))
+    shown = [slot.message for slot in project(context(back))]
+    assert [message.role for message in shown] == ["user", "assistant", "tool", "user"]
+    assert (shown[0].text, shown[-1].text) == ("what was", "next")
+    assert back.problems == ()
+
+
+def test_our_compaction_in_claude_code():
+    """A boundary with its link and the kept uuids, and a summary line behind it."""
+    lines = [json.loads(line) for line in write(ours(), "claude-code").splitlines()]
+    boundary, summary = lines[3], lines[4]
+    assert (boundary["subtype"], boundary["parentUuid"]) == ("compact_boundary", None)
+    assert boundary["logicalParentUuid"] == lines[2]["uuid"]
+    assert boundary["compactMetadata"]["preservedMessages"]["uuids"] == [lines[1]["uuid"], lines[2]["uuid"]]
+    assert (summary["isCompactSummary"], summary["parentUuid"]) == (True, boundary["uuid"])
+    assert lines[5]["parentUuid"] == summary["uuid"]
+
+
+def test_our_compaction_in_pi():
+    """A line that names the first entry that was kept."""
+    lines = [json.loads(line) for line in write(ours(), "pi").splitlines()]
+    (cut,) = [line for line in lines if line["type"] == "compaction"]
+    assert (cut["summary"], cut["firstKeptEntryId"], cut["parentId"]) == ("what was", "a1", "r1")
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_body_is_the_projected_context(name):
+    """A request holds what the branch shows: the summary, the kept tail, what came later."""
+    body = json.loads(write(ours(), name))
+    assert body["model"] == "model-x"
+    assert body["messages"][0]["role"] == "user"
+    assert "what was" in json.dumps(body["messages"][0])
+    assert len(body["messages"]) == 4
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}], "temperature": 0.5},
+        {"model": "m", "system": [{"type": "text", "text": "s"}], "messages": [{"role": "user", "content": "hi"}]},
+    ],
+)
+def test_imported_body_comes_out_as_it_was(body):
+    """Fields, their order and the messages are those of the body that was read."""
+    data = json.dumps(body, separators=(",", ":")).encode()
+    recording = read(data)
+    assert write(recording, recording.format) == data
+
+
+def test_version_1_of_pi_becomes_version_3():
+    """Lines without ids get what version 3 asks for, the index of a compaction an id; the tree is the same."""
+    data = packed(
+        [
+            {"type": "session", "id": "S", "timestamp": TIME, "cwd": "/w"},
+            {"type": "message", "timestamp": TIME, "message": {"role": "user", "content": "a"}},
+            {"type": "message", "timestamp": TIME, "message": {"role": "hookMessage", "content": "b"}},
+            {"type": "compaction", "timestamp": TIME, "summary": "s", "firstKeptEntryIndex": 2, "tokensBefore": 9},
+        ]
+    )
+    out = [json.loads(line) for line in write(read(data), "pi").splitlines()]
+    assert out[0]["version"] == 3
+    assert [line.get("parentId") for line in out[1:]] == [None, out[1]["id"], out[2]["id"]]
+    assert out[2]["message"]["role"] == "custom"
+    assert (out[3]["firstKeptEntryId"], "firstKeptEntryIndex" in out[3]) == (out[2]["id"], False)
+    assert digests(read(packed(out))) == digests(read(data))
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_leaf_that_is_not_the_last_entry_comes_last(name):
+    """Tools go on from the end of a file, so the file ends where the conversation stands."""
+    recording = read(SAMPLES[name])
+    for leaf in [entry.id for entry in recording.entries if isinstance(entry.body, Said)]:
+        moved = replace(recording, leaf=leaf)
+        found = digests(read(write(moved, name)))
+        assert found[: len(digests(moved))] == digests(moved)
+        assert len(found) <= len(digests(moved)) + 1  # the results of an answer come with it
+
+
+def test_entries_alone_are_enough():
+    """A log without its recording, as a store has it, is written too."""
+    recording = read(SAMPLES["pi"])
+    assert digests(read(write(recording.entries, "pi"))) == digests(recording)
+    assert digests(read(write(recording_of(ours().entries), "claude-code"))) != []
+
+
+def test_sub_agents_are_written_with_their_session():
+    """Sidechains of a Claude Code file stay in the file, and stay apart."""
+    side = [claude("user", "s1", None, "sub", isSidechain=True), claude("assistant", "s2", "s1", [], isSidechain=True)]
+    recording = read(packed([*side, *CLAUDE]))
+    back = read(write(recording, "claude-code"))
+    assert digests(back) == digests(recording)
+    assert [digests(one) for one in back.sidechains] == [digests(one) for one in recording.sidechains]
+
+
+def test_unknown_format():
+    """An unknown name raises with the list of those there are."""
+    with pytest.raises(FormatError, match="claude-code, codex, pi, anthropic, openai-chat"):
+        write(ours(), "docx")
