@@ -32,7 +32,7 @@ SEED, FRESH = 11, 12
 CHUNKS, FEW = 40, 6
 """Chunks of each class, and of each trap."""
 GOAL = 1.015
-"""Estimates aim at a hundredth over the truth: too much is a little early, too little is an overflow."""
+"""Estimates aim 1.5 % over the truth: too much acts a little early, too little overflows."""
 SCRIPT_GOAL = 1.08
 """Languages share lead bytes (Russian and Ukrainian, Hindi and Thai), so the rarer one needs more."""
 SHARES = {"scripts": 0.05, "formats": 0.1, "noise": 0.02, "emoji": 0.3, "random small letters": 0.01}

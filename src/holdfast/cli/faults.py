@@ -61,6 +61,11 @@ def reason(error: BaseException) -> str:
     return f"the text cannot be read or shown as it is: {error}; convert it to UTF-8"
 
 
+def of_file(file: str, message: str) -> str:
+    """Return ``message`` with ``file`` before it, once."""
+    return message if message.startswith(f"{file}: ") else f"{file}: {message}"
+
+
 def _of_system(error: OSError) -> str:
     what = error.strerror or str(error)
     where = f"{error.filename}: " if error.filename is not None else ""

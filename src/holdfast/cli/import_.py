@@ -9,7 +9,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from holdfast.cli.faults import EXPECTED, WRONG_USE, reason
+from holdfast.cli.faults import EXPECTED, WRONG_USE, Stopped, of_file, reason
 from holdfast.cli.files import content
 from holdfast.cli.places import opened, store_option, store_place
 from holdfast.cli.terminal import clean, json_option, say_json
@@ -50,17 +50,20 @@ class Refused(Struct, frozen=True):
 
 @click.command("import", epilog=EXAMPLES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--as", "name", metavar="ID", help="The id of the session. [default: the one in the file]")
 @store_option
 @json_option("an object for each file, in one array,")
 @click.pass_context
-def command(ctx: click.Context, files: tuple[str, ...], store: str | None, *, as_json: bool) -> None:
+def command(ctx: click.Context, files: tuple[str, ...], name: str | None, store: str | None, *, as_json: bool) -> None:
     """Take recorded sessions of other tools into the store.
 
     Files are sessions of Claude Code, Codex or pi, or request bodies, recognised by their content. Importing a file
     again adds only what is new; a session is taken whole or not at all. Damaged lines are kept as notes and listed.
     """
+    if name is not None and len(files) > 1:
+        raise Stopped(f"--as names one session, and there are {len(files)} files; give one file")
     with opened(store) as there:
-        outcomes = list(_outcomes(there, files))
+        outcomes = list(_outcomes(there, files, name))
     if as_json:
         say_json([_record(outcome) for outcome in outcomes])
     else:
@@ -72,18 +75,23 @@ def command(ctx: click.Context, files: tuple[str, ...], store: str | None, *, as
         ctx.exit(WRONG_USE)
 
 
-def _outcomes(store: SessionStore, files: tuple[str, ...]) -> Iterator[Taken | Refused]:
+def _outcomes(store: SessionStore, files: tuple[str, ...], name: str | None) -> Iterator[Taken | Refused]:
     for file in files:
         try:
             data = content(file)
-            yield _take(store, file, read(data), data)
+            recording = read(data)
+            yield _take(store, file, recording, name or recording.session or _name(recording, data))
         except EXPECTED as error:
             yield Refused(file, reason(error))
 
 
-def _take(store: SessionStore, file: str, recording: Recording, data: bytes) -> Taken:
+def _name(recording: Recording, data: bytes) -> str:
+    """Return an id for a session that has none of its own: the same for the same file."""
+    return f"{recording.format}-{blake2b(data, digest_size=8).hexdigest()}"
+
+
+def _take(store: SessionStore, file: str, recording: Recording, key: str) -> Taken:
     """Import the session of a file, and those of its sub-agents as sessions of their own."""
-    key = recording.session or f"{recording.format}-{blake2b(data, digest_size=8).hexdigest()}"
     parts = {key: recording}
     for number, chain in enumerate(recording.sidechains, 1):
         own = chain.session if chain.session and chain.session != recording.session else f"sidechain-{number}"
@@ -119,7 +127,7 @@ def _record(outcome: Taken | Refused) -> dict[str, Any]:
 
 def _say(outcome: Taken | Refused) -> None:
     if isinstance(outcome, Refused):
-        click.echo(f"{clean(outcome.file)}: {clean(outcome.error)}; nothing of it was imported", err=True)
+        click.echo(f"{clean(of_file(outcome.file, outcome.error))}; nothing of it was imported", err=True)
         return
     what = f"{outcome.added:,} entries added" if outcome.added else "nothing new"
     known = f", {outcome.kept:,} were there already" if outcome.kept else ""

@@ -8,7 +8,8 @@ import click
 import msgspec
 
 from holdfast.cli.terminal import console, json_option, say_json
-from holdfast.policy.presets import PRESETS, preset
+from holdfast.policy.pipeline import Policy
+from holdfast.policy.presets import PRESETS
 from holdfast.policy.settings import Settings, origin
 
 ABOUT = {
@@ -71,7 +72,7 @@ def show(name: str, *, as_json: bool) -> None:
 
 def settings_of(name: str) -> list[dict[str, Any]]:
     """Return every setting of policy ``name`` with its value, ours, and the origin of the number."""
-    own = msgspec.structs.asdict(preset(name).settings)
+    own = msgspec.structs.asdict(Policy.preset(name).settings)
     ours = msgspec.structs.asdict(Settings())
     return [
         {"setting": key, "value": value, "holdfast": ours[key], "origin": origin(key)} for key, value in own.items()

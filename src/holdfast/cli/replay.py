@@ -10,12 +10,13 @@ from msgspec import Struct
 
 from holdfast import config
 from holdfast.cli.dump import Dump
-from holdfast.cli.faults import EXPECTED, Stopped, reason
+from holdfast.cli.faults import EXPECTED, Stopped, of_file, reason
 from holdfast.cli.places import own_sessions, tools
 from holdfast.cli.running import DEFAULT_FRAME, Order, Report, check, replayed
 from holdfast.cli.terminal import Waiting, clean, console, has_colours, json_option, say_json
 from holdfast.errors import UnknownPolicy
-from holdfast.policy.presets import PRESETS, preset
+from holdfast.policy.pipeline import Policy
+from holdfast.policy.presets import PRESETS
 from holdfast.wire.recognise import APIS
 
 DEFAULT_WINDOW = 64_000
@@ -94,7 +95,7 @@ def _order(asked: Asked) -> Order:
     names = list(dict.fromkeys(name for name in asked.policy.replace(" ", "").split(",") if name))
     names = list(PRESETS) if names == ["all"] or not names else names
     return Order(
-        policies=tuple(preset(name) for name in names),
+        policies=tuple(Policy.preset(name) for name in names),
         window=asked.window,
         catalog=config.load(),
         model=asked.model,
@@ -155,7 +156,7 @@ def _say(asked: Asked, order: Order, outcomes: Sequence[Report | Failed]) -> Non
     """Print a table and a picture for each file, and a table for all together; stop where no file could be read."""
     for outcome in outcomes:
         if isinstance(outcome, Failed):
-            click.echo(f"{clean(outcome.file)}: {clean(outcome.error)}", err=True)
+            click.echo(clean(of_file(outcome.file, outcome.error)), err=True)
     reports = [outcome for outcome in outcomes if isinstance(outcome, Report)]
     if not reports:
         raise Stopped("no file could be replayed" if len(outcomes) > 1 else "the file could not be replayed")

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.cli.dump import Bodies, Dump
 from holdfast.cli.files import content
+from holdfast.cli.terminal import clean
 from holdfast.config import Catalog, target
 from holdfast.errors import FormatError, WindowTooSmall
 from holdfast.formats import Recording, read
@@ -90,12 +91,11 @@ def replayed(file: str, order: Order, waiting: Ticking, dump: Dump | None = None
         raise FormatError(f"no answer of a model is recorded in it ({len(session.slots)} messages); nothing to replay")
     study = _study(session, api, order)
     fitting = [fitted(policy, study.setting.target) for policy in order.policies]
-    damage = _damage(recording)
     bodies = dump.of(file) if dump else None
     rows = []
     for policy, notes in fitting:
         waiting.begin(f"{Path(file).name}  {policy.name}", len(session.steps) * (4 if order.cuts else 1))
-        rows.append(_row(study, policy, (*notes, *damage), order, waiting, bodies))
+        rows.append(_row(study, policy, notes, order, waiting, bodies))
     return Report(_subject(file, recording, study), tuple(rows))
 
 
@@ -144,12 +144,13 @@ def _subject(file: str, recording: Recording, study: Study) -> Subject:
         messages=len(session.slots),
         steps=len(session.steps),
         peak=setting.frame + sum(study.tokens(slot) for slot in session.slots[:last]),
+        damage=_damage(recording),
     )
 
 
 def _damage(recording: Recording) -> tuple[str, ...]:
     """Return what is wrong with the file, line by line as far as that is short."""
-    told = [f"line {problem.line}: {problem.reason}" for problem in recording.problems[:_MANY]]
+    told = [f"line {problem.line}: {clean(problem.reason)}" for problem in recording.problems[:_MANY]]
     more = len(recording.problems) - len(told)
     return (*told, f"and {more} more lines") if more else tuple(told)
 

@@ -30,6 +30,7 @@ from holdfast.model.entries import (
     Said,
 )
 from holdfast.model.messages import Message
+from holdfast.model.packing import pack, unpack
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 
@@ -121,16 +122,15 @@ class Branch(Struct, frozen=True):
         return branch
 
     def dump(self) -> bytes:
-        """Return the branch as JSON, for a database of your own."""
-        state = {name: getattr(self, name) for name in _Dump.__struct_fields__ if name not in _SEQUENCES}
-        state |= {name: getattr(self, name).slice() for name in _SEQUENCES}
-        state["edits"] = list(self.edits.items())
-        return msgspec.json.encode(state)
+        """Return the branch as bytes for a database of your own; wire bytes are kept byte for byte."""
+        values = {name: getattr(self, name) for name in _Dump.__struct_fields__}
+        values |= {name: tuple(values[name]) for name in _SEQUENCES}
+        return pack(_Dump(**values | {"edits": tuple(self.edits.items())}))
 
     @classmethod
     def load(cls, dumped: bytes) -> Branch:
-        """Return the branch that ``dump`` wrote."""
-        state = msgspec.json.decode(dumped, type=_Dump)
+        """Return the branch that ``dump`` wrote; raises ``ValueError`` where the bytes are damaged."""
+        state = unpack(dumped, _Dump)
         values: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
         values |= {name: Seq(values[name]) for name in _SEQUENCES}
         values["edits"] = dict(state.edits)
@@ -139,16 +139,16 @@ class Branch(Struct, frozen=True):
 
 
 class _Dump(Struct, frozen=True):
-    """The JSON form of a branch."""
+    """The form in which a branch is written down."""
 
-    slots: list[Slot]
-    sums: list[int]
-    marks: list[bytes]
-    born: list[bytes]
+    slots: tuple[Slot, ...]
+    sums: tuple[int, ...]
+    marks: tuple[bytes, ...]
+    born: tuple[bytes, ...]
     pinned: int
     keep: int
     compaction: Compaction | None
-    edits: list[tuple[int, tuple[Edit, ...]]]
+    edits: tuple[tuple[int, tuple[Edit, ...]], ...]
     held: int
     callers: dict[str, int]
     reused: int
@@ -409,7 +409,7 @@ SMALLEST, LARGEST = 30, 60_000
 def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
     branch = replace(branch, compactions=0)
     tokens = body.usage.input
-    if body.basis != branch.basis or tokens <= 0:
+    if not body.basis or body.basis != branch.basis or tokens <= 0:
         return branch
     gauge, anchor = branch.gauge, branch.anchor
     true = tokens - (anchor.tokens if anchor else branch.frame.tokens)

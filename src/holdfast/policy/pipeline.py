@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.errors import UnknownPolicy
 from holdfast.model.branch import Branch, Settled, extend, patched, prefix_basis, project, shown
 from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit
@@ -22,6 +23,7 @@ from holdfast.policy.guard import guard
 from holdfast.policy.history import limit_history, slide
 from holdfast.policy.hygiene import repairs
 from holdfast.policy.markers import breakpoints
+from holdfast.policy.presets import PRESETS
 from holdfast.policy.prune import prune
 from holdfast.policy.results import limit_results
 from holdfast.policy.settings import Settings
@@ -29,11 +31,11 @@ from holdfast.view.boundaries import legal_cuts
 from holdfast.view.tokens import measure
 
 Stage: TypeAlias = Callable[[Draft], Draft]
-"""A pure step of planning: takes a draft and returns it with decisions added."""
+"""A pure step of planning: takes a draft and returns it with decisions added (``draft.decide``, ``draft.compact``)."""
 
 
 class Policy(Struct, frozen=True):
-    """Settings and ordered, named stages. Change a copy with ``replace`` and ``before``."""
+    """Settings and ordered, named stages. ``replace`` and ``before`` return changed copies."""
 
     name: str = "holdfast"
     settings: Settings = Settings()
@@ -44,6 +46,34 @@ class Policy(Struct, frozen=True):
         ("slide", slide),
         ("compaction", compact),
     )
+
+    @classmethod
+    def preset(cls, name: str) -> Policy:
+        """Return the policy called ``name``; raises ``UnknownPolicy`` with the list."""
+        settings = PRESETS.get(name)
+        if settings is None:
+            raise UnknownPolicy(f"no policy is called {name!r}; there are: {', '.join(PRESETS)}")
+        return cls(name, settings)
+
+    def replace(self, name: str, stage: Stage) -> Policy:
+        """Return the policy with ``stage`` in place of the one called ``name``."""
+        self._place(name)
+        return replace(self, stages=tuple((old, stage if old == name else kept) for old, kept in self.stages))
+
+    def before(self, name: str, new: str, stage: Stage) -> Policy:
+        """Return the policy with ``stage``, called ``new``, in front of the one called ``name``."""
+        at = self._place(name)
+        return replace(self, stages=(*self.stages[:at], (new, stage), *self.stages[at:]))
+
+    def with_settings(self, **changes: Any) -> Policy:
+        """Return the policy with some of its settings changed; names and numbers are in ``Settings``."""
+        return replace(self, settings=replace(self.settings, **changes))
+
+    def _place(self, name: str) -> int:
+        names = [known for known, _ in self.stages]
+        if name not in names:
+            raise UnknownPolicy(f"policy {self.name!r} has no stage {name!r}; it has: {', '.join(names)}")
+        return names.index(name)
 
 
 def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: World = World()) -> Plan:
@@ -146,7 +176,15 @@ def plan(
 
 
 def apply(messages: Sequence[Message], plan: Plan) -> list[Message]:
-    """Return the messages to send: the plan's decisions and repairs applied."""
+    """Return the messages to send for ``messages``: the plan's decisions and repairs applied.
+
+    Raises ``ValueError`` where the plan was made for another number of messages.
+    """
+    if len(messages) != len(plan.branch.slots):
+        raise ValueError(
+            f"the plan was made for {len(plan.branch.slots)} messages and {len(messages)} were given; "
+            "apply it to the list that was planned"
+        )
     return [slot.message for slot in send_slots(plan)]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.errors import UnknownPolicy
-from holdfast.policy.pipeline import Policy
 from holdfast.policy.settings import Settings
 
 _PLAIN = Settings(
@@ -83,12 +81,3 @@ PRESETS: dict[str, Settings] = {
     ),
     "holdfast": Settings(),
 }
-
-
-def preset(name: str) -> Policy:
-    """Return the policy called ``name``; raises ``UnknownPolicy`` with the list."""
-    settings = PRESETS.get(name)
-    if settings is None:
-        msg = f"no policy is called {name!r}; there are: {', '.join(PRESETS)}"
-        raise UnknownPolicy(msg)
-    return Policy(name, settings)

@@ -46,6 +46,8 @@ class Subject(Struct, frozen=True):
     steps: int
     peak: int
     """The largest request if nothing is ever taken away."""
+    damage: tuple[str, ...] = ()
+    """What is wrong with the file."""
 
     @property
     def is_judged(self) -> bool:
@@ -59,7 +61,7 @@ class Row(Struct, frozen=True):
     measured: Measured
     cuts: dict[str, CutScore] = {}
     notes: tuple[str, ...] = ()
-    """What is to be said beside the figures: a degenerate preset, damaged lines."""
+    """What is to be said beside the figures, as of a degenerate preset."""
 
     @property
     def is_sound(self) -> bool:
@@ -96,7 +98,7 @@ def record(subject: Subject, row: Row) -> dict[str, Any]:
         "compactions": measured.compactions,
         "policy_ms_p50": round(measured.policy_ms_p50, 3),
         "policy_ms_p95": round(measured.policy_ms_p95, 3),
-        "notes": [*row.notes, *measured.notes],
+        "notes": [*subject.damage, *row.notes, *measured.notes],
         "cuts": cuts_json(row.cuts),
     }
 
@@ -152,7 +154,7 @@ def _added(scores: Sequence[dict[str, CutScore]]) -> dict[str, CutScore]:
 
 
 def heading(subject: Subject) -> Text:
-    """Return three lines: the file, what is in it, and what it was replayed with."""
+    """Return the file, what is in it, what it was replayed with, and a line for each thing that is wrong with it."""
     scale = "" if abs(subject.factor - 1) < 0.005 else f" × {subject.factor:.2f}"
     session = f"{subject.format} · {subject.messages:,} messages · {subject.steps:,} answers"
     size = f"{thousands(subject.peak)} tokens at the end ({subject.tokenizer}{scale})"

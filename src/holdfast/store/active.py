@@ -21,7 +21,7 @@ from holdfast.model.entries import BranchSummary, Compaction, Decision, Entry, S
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 from holdfast.store.base import Active
-from holdfast.store.packing import pack, unpack
+from holdfast.model.packing import pack, unpack
 
 T = TypeVar("T")
 

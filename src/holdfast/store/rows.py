@@ -20,7 +20,7 @@ from holdfast.errors import StoreCorrupt
 from holdfast.model.entries import Body, BranchSummary, Entry, Said
 from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
-from holdfast.store.packing import join, split
+from holdfast.model.packing import join, split
 
 Decoders = Mapping[str, Callable[[bytes], Message]]
 """How the wire bytes of each API become a message."""
