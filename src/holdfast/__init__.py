@@ -13,7 +13,8 @@ from holdfast.model.branch import Branch
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
 from holdfast.model.target import Target, World
-from holdfast.policy.pipeline import Policy, Stage, apply, plan
+from holdfast.policy.pipeline import Policy, Stage
+from holdfast.policy.planning import apply, plan
 
 if TYPE_CHECKING:
     from holdfast.store import open_store

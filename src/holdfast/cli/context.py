@@ -94,13 +94,14 @@ def _target(info: SessionInfo, branch: Branch, model: str | None, window: int | 
 
 def context_of(session: str, branch: Branch, place: Target, top: int) -> Context:
     """Return what the request that ``branch`` makes to ``place`` holds."""
-    scale = ratio(branch, place)
+    whole = estimate(branch, place)
+    told = branch.anchor is not None
+    scale = ratio(branch, place) if told else (whole - branch.frame.tokens) / max(1, branch.held)
     pieces = list(_pieces(branch, scale))
     kinds = Counter({"frame": branch.frame.tokens} if branch.frame.tokens else {})
     for piece in pieces:
         kinds[piece.kind] += piece.tokens
-    whole = estimate(branch, place)
-    kinds[REST] = max(0, whole - sum(kinds.values()))
+    kinds[REST] = max(0, whole - sum(kinds.values())) if told else 0
     room = measure_room(place, Settings())
     return Context(
         session=session,

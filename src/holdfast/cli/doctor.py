@@ -95,10 +95,11 @@ def _store(given: str | None) -> Iterator[Check]:
     home = next(parent for parent in (path, *path.parents) if parent.exists())
     if not os.access(home, os.W_OK):
         yield Check("store", "wrong", f"{home} cannot be written; give yourself access, or another path with --store")
+        return
     if not path.exists():
         yield Check("store", "ok", f"{place.where} ({place.origin}), nothing in it yet")
         return
-    yield Check("store", "ok", f"{place.where} ({place.origin}), {count:,} sessions, {path.stat().st_size:,} bytes")
+    yield Check("store", "ok", f"{place.where} ({place.origin}), {many(count, 'session')}, {path.stat().st_size:,} bytes")
     yield _permissions(path)
 
 
@@ -144,7 +145,7 @@ def _tools() -> Iterator[Check]:
     for tool in tools():
         found = own_sessions(tool)
         newest = f", the newest {ago(int(found[0].stat().st_mtime * 1_000))}" if found else ""
-        yield Check(tool.name, "ok", f"{len(found):,} sessions in {tool.folder}{newest}")
+        yield Check(tool.name, "ok", f"{many(len(found), 'session')} in {tool.folder}{newest}")
 
 
 def _windows() -> list[dict[str, object]]:

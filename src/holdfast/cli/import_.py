@@ -38,6 +38,8 @@ class Taken(Struct, frozen=True):
     added: int
     kept: int
     sidechains: tuple[str, ...]
+    skipped: dict[str, int]
+    """Lines that are no part of the conversation, by kind."""
     problems: tuple[Problem, ...]
 
 
@@ -102,7 +104,7 @@ def _take(store: SessionStore, file: str, recording: Recording, key: str) -> Tak
             done = store.put(name, part.entries, leaf=part.leaf, info=info_of(name, part))
         added, kept = added + done.added, kept + done.kept
     problems = tuple(problem for part in parts.values() for problem in part.problems)
-    return Taken(file, key, recording.format, added, kept, tuple(parts)[1:], problems)
+    return Taken(file, key, recording.format, added, kept, tuple(parts)[1:], recording.skipped, problems)
 
 
 def info_of(key: str, recording: Recording) -> SessionInfo:
@@ -132,6 +134,9 @@ def _say(outcome: Taken | Refused) -> None:
     what = f"{outcome.added:,} entries added" if outcome.added else "nothing new"
     known = f", {outcome.kept:,} were there already" if outcome.kept else ""
     click.echo(f"{clean(outcome.file)}: {outcome.format} session {clean(outcome.session)}: {what}{known}")
+    if outcome.skipped:
+        lines = ", ".join(f"{count:,} {clean(kind)}" for kind, count in sorted(outcome.skipped.items()))
+        click.echo(f"  lines that are no part of the conversation: {lines}")
     for name in outcome.sidechains:
         click.echo(f"  with the sub-agent's session {clean(name)}")
     for problem in outcome.problems[:_MANY]:

@@ -23,6 +23,16 @@ DEFAULT_WINDOW = 64_000
 """Tokens: small enough for most recorded sessions to outgrow it."""
 EXAMPLES = """\
 \b
+The table, for each policy:
+  invalid        requests that break a rule of the provider
+  over window    requests larger than the usable part of the window
+  words lost     messages of the user that a request should have held and did not
+  cache hit      share of the input tokens read from the prompt cache
+  × append       cost, beside never taking anything away
+  fact recall    of what the model used again, the share still in its request
+  ms p95         what planning a request took, but for the slowest twentieth
+
+\b
 Examples:
   holdfast replay --latest
   holdfast replay session.jsonl --window 96000 --policy holdfast,opencode

@@ -36,10 +36,13 @@ from holdfast.replay.measure import (
 from holdfast.replay.report import OURS, Row, Subject
 from holdfast.replay.session import Session, session_of
 from holdfast.replay.tokenizer import tokenizer
+from holdfast.types import Counter
 from holdfast.wire.recognise import APIS
 
 DEFAULT_FRAME = 10_000
 """Tokens assumed of system prompt and tools where the record has none (METRICS, "Frame")."""
+PIECE = 50_000
+"""Characters counted at once: some tokenizers refuse more than 200,000 tokens, and a character has four at most."""
 _MANY = 5
 """Damaged lines that are told one by one."""
 
@@ -78,8 +81,13 @@ class Ticking(Protocol):
 def check(order: Order) -> None:
     """Raise ``WindowTooSmall`` where no session at all could be replayed like this."""
     place = target(order.api or APIS[0], order.model, catalog=order.catalog)
-    for policy in order.policies:
-        fitted(policy, with_window(place, order.window, order.frame or 0))
+    for policy in sorted(order.policies, key=lambda policy: policy.name != OURS):
+        try:
+            fitted(policy, with_window(place, order.window, order.frame or 0))
+        except WindowTooSmall:
+            usual = DEFAULT_FRAME if order.frame is None else order.frame
+            fitted(policy, with_window(place, order.window, usual))  # tells the numbers that most sessions have
+            raise
 
 
 def replayed(file: str, order: Order, waiting: Ticking, dump: Dump | None = None) -> Report:
@@ -110,7 +118,19 @@ def _api(recording: Recording, order: Order) -> str:
 def _study(session: Session, api: str, order: Order) -> Study:
     frame = order.frame if order.frame is not None else session.frame.tokens or DEFAULT_FRAME
     place = with_window(target(api, order.model, catalog=order.catalog), order.window, frame)
-    return Study(session, Setting(order.window, frame, place, *tokenizer()))
+    name, counter = tokenizer()
+    return Study(session, Setting(order.window, frame, place, name, _by_pieces(counter)))
+
+
+def _by_pieces(counter: Counter) -> Counter:
+    """Return ``counter`` for texts of any length, counted in pieces."""
+
+    def count(text: str) -> int:
+        if len(text) <= PIECE:
+            return counter(text)
+        return sum(counter(text[start : start + PIECE]) for start in range(0, len(text), PIECE))
+
+    return count
 
 
 def _row(

@@ -265,7 +265,7 @@ def origins(branch: Branch) -> list[int]:
 
 def prefix_basis(branch: Branch) -> str:
     """Return the digest of the whole projection with its frame: equal basis, equal prefix."""
-    mark = branch.marks[-1] if len(branch.slots) > branch.keep else _base(branch)
+    mark = branch.marks[-1] if len(branch.slots) > branch.keep else base_mark(branch)
     return blake2b(branch.frame.digest.encode() + mark, digest_size=16).hexdigest()
 
 
@@ -275,7 +275,7 @@ def prefix_basis(branch: Branch) -> str:
 def _said(branch: Branch, _id: str, body: Said | BranchSummary) -> Branch:
     slot, count = body.slot, len(branch.slots)
     role = slot.message.role
-    before = branch.marks[-1] if count > branch.keep else _base(branch)
+    before = branch.marks[-1] if count > branch.keep else base_mark(branch)
     pinned = branch.pinned
     keep = branch.keep
     if role == "system" and pinned == count:
@@ -448,7 +448,7 @@ def _digest(message: Any) -> bytes:
     return blake2b(msgspec.json.encode(message), digest_size=16).digest()
 
 
-def _base(branch: Branch) -> bytes:
+def base_mark(branch: Branch) -> bytes:
     """Return the digest of what stands before the first kept slot."""
     mark = branch.marks[branch.pinned - 1] if branch.pinned else ROOT
     return mark if branch.compaction is None else _chain(mark, _digest(branch.compaction.summary))
@@ -465,7 +465,7 @@ def _next(branch: Branch, index: int) -> int:
 def _remark(branch: Branch, first: int) -> Branch:
     """Return the branch with the digests of its projection made anew from slot ``first`` on."""
     marks = branch.marks.slice(0, first)
-    before = marks[-1] if first > branch.keep else _base(branch)
+    before = marks[-1] if first > branch.keep else base_mark(branch)
     index, stop = first, len(branch.slots)
     while index < stop:
         for slot in shown(branch, index):

@@ -10,7 +10,7 @@ from holdfast.model.slots import Slot
 from holdfast.policy.draft import Draft
 from holdfast.policy.extract import Shares, extract
 from holdfast.policy.ledger import deeds
-from holdfast.policy.select import chars_over_4, shown_sizes, tails
+from holdfast.policy.select import chars_over_4, tail_size, tails
 from holdfast.view.tokens import count, measure
 
 LEAST_SUMMARY = 0.10
@@ -94,7 +94,7 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
     share = max(settings.summary_floor, room.share(settings.summary_share))
     cap = settings.summary_tokens or min(share, room.share(settings.summary_share_max))
     if settings.goal_share:
-        tail = draft.scale * sum(shown_sizes(branch)[keep - branch.keep :])
+        tail = draft.scale * tail_size(branch, keep)
         cap = min(cap, int(room.share(settings.goal_share) - tail - LEAST_SUMMARY * LEAST_SUMMARY * room.size))
         if cap < room.share(LEAST_SUMMARY):
             return None

@@ -79,7 +79,7 @@ def extract(head: Sequence[Slot], tail: Sequence[Slot], budget: int, shares: Sha
 
 HEADINGS = 120
 """Estimator tokens of the preface and the section headings."""
-SCAN = 250_000
+SCAN = 160_000
 """Estimator tokens of the head that are searched for lines: nine of ten references that were needed again had last
 stood within 30,000 (4,750 measured), so this is generous, and it bounds what a compaction costs."""
 

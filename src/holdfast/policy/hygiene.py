@@ -37,20 +37,23 @@ class Item(Struct, frozen=True):
         return replace(self, message=message, rules=(*self.rules, rule), why=(*self.why, why))
 
 
-def repairs(messages: Sequence[Message], dialect: Dialect, first: int = 0, *, last: bool = True) -> tuple[Edit, ...]:
-    """Return the edits that make ``messages`` valid; spans count from ``first``.
+def repairs(
+    messages: Sequence[Message], dialect: Dialect, first: int = 0, loose: frozenset[int] = frozenset()
+) -> tuple[Edit, ...]:
+    """Return the edits that make ``messages`` valid, the last of which ends the request; spans count from ``first``.
 
-    ``last`` says whether the list ends the request; a list that is followed by others has no end to repair.
+    ``loose`` are positions whose thinking no longer fits what stands before it, on a model that checks.
     """
-    if tidy(messages, dialect) and _ends_well(messages, dialect, first, last=last):
+    if not loose and tidy(messages, dialect) and _ends_well(messages, dialect, first):
         return ()
     before = [Item(first + i, first + i + 1, message) for i, message in enumerate(messages)]
-    items = [item for old in before if (item := clean(old, dialect)) is not None]
+    unbound = [_without_thinking(item) if item.start in loose else item for item in before]
+    items = [item for old in unbound if (item := clean(old, dialect)) is not None]
     items = pair(items, dialect)
     items = unique(items) if dialect.unique_ids else items
     items = place_system(items, dialect)
     items = join(items, dialect)
-    items = _ends(items, dialect, first, last=last)
+    items = _ends(items, dialect, first)
     return _edits(before, items)
 
 
@@ -92,6 +95,12 @@ def _answers(message: Message, results: tuple[ToolResult, ...], waiting: list[st
 
 def _wire_role(role: str) -> str:
     return "user" if role == "tool" else role
+
+
+def _without_thinking(item: Item) -> Item:
+    parts = tuple(part for part in item.message.parts if not isinstance(part, Thinking))
+    why = "it was signed over what stood before it, and that has changed"
+    return item.changed(Message(item.message.role, parts), "thinking-binding", why)
 
 
 # -- one message -------------------------------------------------------------------------------------------------------
@@ -337,23 +346,23 @@ def _joined(first: Item, second: Item) -> Item:
     return Item(min(first.start, second.start), max(first.stop, second.stop), Message(role, parts), rules, why)
 
 
-def _ends_well(messages: Sequence[Message], dialect: Dialect, first: int, *, last: bool) -> bool:
+def _ends_well(messages: Sequence[Message], dialect: Dialect, first: int) -> bool:
     roles = [message.role for message in messages[:1]] + [message.role for message in messages[-1:]]
     if not roles:
         return True
     if first == 0 and dialect.start_user and roles[0] not in {"user", "system"}:
         return False
-    return not (last and dialect.end_user and roles[-1] == "assistant")
+    return not (dialect.end_user and roles[-1] == "assistant")
 
 
-def _ends(items: list[Item], dialect: Dialect, first: int, *, last: bool) -> list[Item]:
+def _ends(items: list[Item], dialect: Dialect, first: int) -> list[Item]:
     """Return the items with a user first and not the assistant last, where the API wants that."""
     body = [item for item in items if item.message.role != "system"]
     if first == 0 and dialect.start_user and body and body[0].message.role != "user":
         at = body[0].start
         opening = Item(at, at, Message.of("user", "(the conversation so far)"), ("start",), ("a user starts",))
         items = [*items[: items.index(body[0])], opening, *items[items.index(body[0]) :]]
-    if last and dialect.end_user and items and items[-1].message.role == "assistant":
+    if dialect.end_user and items and items[-1].message.role == "assistant":
         at = items[-1].stop
         items = [*items, Item(at, at, Message.of("user", "Continue."), ("end",), ("no prefill on this model",))]
     return items

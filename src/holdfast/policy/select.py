@@ -12,7 +12,7 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.draft import Draft
 from holdfast.view.boundaries import legal_cuts
-from holdfast.view.turns import newest_user, turn_starts
+from holdfast.view.turns import turn_starts
 
 
 def tails(draft: Draft) -> list[int]:
@@ -28,8 +28,7 @@ def tails(draft: Draft) -> list[int]:
 def _share(draft: Draft, messages: list[Message], legal: list[int]) -> list[int]:
     """Ours: the largest tail within its share of the room; else the newest group alone; else nothing."""
     budget = draft.own(draft.room.share(draft.settings.tail_share))
-    sizes = shown_sizes(draft.branch)
-    best = _largest_within(sizes, legal, budget)
+    best = _largest_within(draft.branch, legal, budget)
     newest = [cut for cut in legal if cut < len(messages)][-1:]
     return list(dict.fromkeys([*([best] if best < len(messages) else []), *newest, legal[-1]]))
 
@@ -83,20 +82,22 @@ _RULES: dict[str, Callable[[Draft, list[Message], list[int]], list[int]]] = {
 }
 
 
-def shown_sizes(branch: Branch) -> list[int]:
-    """Return the size of each kept slot as the projection shows it, in estimator tokens."""
-    return [sum(slot.size for slot in shown(branch, index)) for index in range(branch.keep, len(branch.slots))]
+def tail_size(branch: Branch, keep: int) -> int:
+    """Return the size of the slots from ``keep`` on as the projection shows them, in estimator tokens."""
+    return sum(slot.size for index in range(keep, len(branch.slots)) for slot in shown(branch, index))
 
 
-def _largest_within(sizes: Sequence[int], legal: Sequence[int], budget: int) -> int:
+def _largest_within(branch: Branch, legal: Sequence[int], budget: int) -> int:
+    """Return the first legal place behind which no more than ``budget`` stands; looks no further back than that."""
     places = set(legal)
-    best, held = len(sizes), 0
-    for index in range(len(sizes) - 1, -1, -1):
-        held += sizes[index]
+    stop = len(branch.slots) - branch.keep
+    best, held = stop, 0
+    for place in range(stop - 1, -1, -1):
+        held += sum(slot.size for slot in shown(branch, branch.keep + place))
         if held > budget:
             break
-        if index in places:
-            best = index
+        if place in places:
+            best = place
     return best
 
 
@@ -113,9 +114,3 @@ def _chars(part: object) -> int:
     if isinstance(part, ToolResult):
         return sum(_chars(inner) for inner in part.content)
     return 4_800 if isinstance(part, Media) else len(msgspec.json.encode(part))
-
-
-def keeps_newest_user(messages: Sequence[Message], cut: int) -> bool:
-    """Return whether the newest message of the user stands behind ``cut``."""
-    newest = newest_user(messages)
-    return newest is None or newest >= cut

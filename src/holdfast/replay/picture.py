@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from msgspec import Struct
 from rich.text import Text
@@ -17,6 +18,7 @@ BAR = 60
 LEAST_BAR = 20
 EVENTS = 13
 """Columns for what was decided: ``⟱ 48k→22k ✂2``."""
+EMPTY = "bright_black"
 _STRIP = " ▁▂▃▄▅▆▇█"
 COMPACTED = frozenset({"compaction", "slide", "history"})
 """Events after which older messages are out of sight."""
@@ -149,18 +151,20 @@ class _Draw(Struct, frozen=True):
 
     def bar(self, point: Point) -> Text:
         """Return the bar of one request: cells by kind, then emptiness, the mark over both."""
-        owners = self._owners(point)
+        owners: list[Kind | None] = [*self._owners(point)]
+        owners += [None] * (self.cells - len(owners))
         mark = min(self.cells - 1, self.usable * self.cells // self.scale)
-        bar = Text()
-        for cell in range(self.cells):
-            owner = owners[cell] if cell < len(owners) else None
-            if cell == mark:
-                bar.append("│", style="white" if owner is None or self.letters else f"white on {owner.style}")
-            elif owner is None:
-                bar.append("·", style="bright_black")
-            else:
-                bar.append(owner.letter if self.letters else "█", style=owner.style)
-        return bar
+        bar = self._cells(owners[:mark])
+        under = owners[mark]
+        bar.append("│", style="white" if under is None or self.letters else f"white on {under.style}")
+        return bar.append_text(self._cells(owners[mark + 1 :]))
+
+    def _cells(self, owners: Sequence[Kind | None]) -> Text:
+        out = Text()
+        for owner, run in groupby(owners):
+            cell = "·" if owner is None else owner.letter if self.letters else "█"
+            out.append(cell * len(list(run)), style=EMPTY if owner is None else owner.style)
+        return out
 
     def _owners(self, point: Point) -> list[Kind]:
         """Return the kind of each full cell; ends are rounded, so that the lengths add up."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 from msgspec import Struct
 from msgspec.structs import replace
 

@@ -16,7 +16,8 @@ from holdfast.model.entries import Answer, Entry, Said, Usage
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
-from holdfast.policy.pipeline import Policy, advance, send_slots
+from holdfast.policy.pipeline import Policy, advance
+from holdfast.policy.projection import send_slots
 from holdfast.replay.session import Session, Step
 
 TokenCount: TypeAlias = Callable[[Slot], int]

@@ -84,6 +84,7 @@ def same_request(one: Branch, other: Branch) -> bool:
         and len(one.slots) == len(other.slots)
         and prefix_basis(one) == prefix_basis(other)
         and one.marks.slice(one.keep) == other.marks.slice(other.keep)
+        and one.sums.slice(max(0, one.keep - 1)) == other.sums.slice(max(0, other.keep - 1))
         and all(getattr(one, name) == getattr(other, name) for name in (*numbers, *folded))
     )
 

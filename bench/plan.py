@@ -1,0 +1,133 @@
+"""What planning costs, beside LangChain's ``trim_messages`` on the same messages in the same run.
+
+Usage: python bench/plan.py [--json] [--check]
+
+Four figures for 100, 1,000 and 10,000 messages of 1,000 characters, each the best of several runs:
+
+- *trim*: ``langchain_core.messages.trim_messages`` with its approximate counter, nothing to trim;
+- *one more*: ``plan`` after one new message on a branch that is known, nothing to do (*look*);
+- *first look*: ``plan`` over messages never seen, nothing to do;
+- *acting*: the same where the window is small and everything old must be compacted.
+
+The ratios are what counts; the machine decides the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from langchain_core.messages import BaseMessage, convert_to_messages, trim_messages
+from langchain_core.messages.utils import count_tokens_approximately
+from transcript import transcript
+
+from holdfast import Branch, Message, Plan, plan
+from holdfast.config import target
+from holdfast.model.entries import Frame
+from holdfast.policy import salience
+from holdfast.view import references
+from holdfast.wire import openai_chat
+
+SIZES = (100, 1_000, 10_000)
+HUGE, SMALL = 100_000_000, 64_000
+"""Windows in tokens: one that never fills, one that does."""
+GOALS = {"one more / trim": 1 / 60, "one more / at 1,000": 1.5, "first look / trim": 12.0, "acting / trim": 15.0}
+"""What the project promises at 10,000 messages."""
+
+
+def best(work: Callable[[], Any], runs: int = 5, before: Callable[[], Any] = lambda: None) -> float:
+    """Return the shortest time of ``work`` in seconds; ``before`` is not counted."""
+    times = []
+    for _ in range(runs):
+        before()
+        gc.collect()
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def forget() -> None:
+    """Empty every cache that another planning may have filled."""
+    for cached in (references.of_piece, salience.lines, salience.text_refs, salience.text_points):
+        cached.cache_clear()
+
+
+def plan_for(messages: list[Message], window: int, branch: Branch | None = None) -> Plan:
+    """Return a plan for a Chat model with ``window``."""
+    return plan(messages, target("openai-chat", "gpt-5.1", window=window, frame=Frame("bench", 5_000)), branch=branch)
+
+
+def one_more(messages: list[Message], rounds: int = 40) -> float:
+    """Return the time of planning after one new message on a known branch, the best of many."""
+    known = plan_for(messages, HUGE)
+    times = []
+    for number in range(rounds):
+        messages = [*messages, Message.of("assistant" if number % 2 == 0 else "user", f"message {number}")]
+        began = time.perf_counter()
+        known = plan_for(messages, HUGE, known.branch)
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def trim(messages: list[BaseMessage]) -> None:
+    """Trim where nothing is to be trimmed: what runs before every model call."""
+    trim_messages(messages, max_tokens=HUGE, token_counter=count_tokens_approximately)
+
+
+def measure(size: int) -> dict[str, float]:
+    """Return the four times in milliseconds for a transcript of ``size`` messages."""
+    dicts = transcript(size)
+    theirs, ours = convert_to_messages(dicts), openai_chat.messages(dicts)
+    acted = plan_for(ours, SMALL)
+    assert size < 1_000 or acted.compaction is not None
+    seconds = {
+        "trim": best(lambda: trim(theirs)),
+        "one more": one_more(ours),
+        "first look": best(lambda: plan_for(ours, HUGE), 3, forget),
+        "acting": best(lambda: plan_for(ours, SMALL), 3, forget),
+    }
+    return {name: value * 1e3 for name, value in seconds.items()}
+
+
+def ratios(table: dict[int, dict[str, float]]) -> dict[str, float]:
+    """Return the promised ratios at the largest size."""
+    large, middle = table[SIZES[-1]], table[SIZES[-2]]
+    return {
+        "one more / trim": large["one more"] / large["trim"],
+        "one more / at 1,000": large["one more"] / middle["one more"],
+        "first look / trim": large["first look"] / large["trim"],
+        "acting / trim": large["acting"] / large["trim"],
+    }
+
+
+def main() -> int:
+    """Print the table; with ``--check``, exit 1 where a ratio is over its goal."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    table = {size: measure(size) for size in SIZES}
+    found = ratios(table)
+    if args.json:
+        print(json.dumps({"ms": table, "ratios": found, "goals": GOALS}))
+    else:
+        print(f"{'ms':>10} {'trim':>10} {'one more':>10} {'first look':>11} {'acting':>10}")
+        for size, row in table.items():
+            cells = (row["trim"], row["one more"], row["first look"], row["acting"])
+            print(f"{size:>10,} {cells[0]:>10.2f} {cells[1]:>10.3f} {cells[2]:>11.1f} {cells[3]:>10.1f}")
+        for name, value in found.items():
+            print(f"{name:<22} {value:8.4f}   goal {GOALS[name]:.4f}   {'ok' if value <= GOALS[name] else 'OVER'}")
+    return int(args.check and any(value > GOALS[name] for name, value in found.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
