@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from holdfast.model.branch import Branch, Settled, base_mark, patched, project, shown
 from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit
+from holdfast.model.messages import Message
 from holdfast.model.parts import Thinking
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
