@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StoreError, StoreLocked, StoreReadOnly
-from holdfast.model.entries import Note
+from holdfast.model.entries import Entry, Note
 from holdfast.store import open_store
 from holdfast.store.blobs import FileBlobs
-from holdfast.testing.store import KEY, Entry, chain, ids, unnumbered, words
+from holdfast.testing.samples import KEY, chain, ids, unnumbered, words
 
 NOBODY = 65_534
 """A user without rights, for tests that run as root: root may write everywhere."""
@@ -28,7 +28,7 @@ NOBODY = 65_534
 APPENDS = """
 import sys
 from holdfast.store import open_store
-from holdfast.testing.store import KEY, chain
+from holdfast.testing.samples import KEY, chain
 with open_store(sys.argv[1]) as store:
     store.create(KEY)
     for entry in chain(f"e{n:06}" for n in range(100_000)):
@@ -37,7 +37,7 @@ with open_store(sys.argv[1]) as store:
 IMPORTS = """
 import sys
 from holdfast.store import open_store
-from holdfast.testing.store import KEY, chain
+from holdfast.testing.samples import KEY, chain
 entries = chain(f"e{n}" for n in range(3_000))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -48,7 +48,7 @@ with open_store(sys.argv[1]) as store:
 HOLDS = """
 import os, sys, time
 from holdfast.store import open_store
-from holdfast.testing.store import KEY
+from holdfast.testing.samples import KEY
 with open_store(sys.argv[1]) as store, store.writing(KEY):
     child = os.fork() if "fork" in sys.argv else 1
     os.write(1, str(child or os.getpid()).encode() + os.linesep.encode())
@@ -159,6 +159,23 @@ def test_a_read_only_directory_is_readable(closed_directory: Path) -> None:
             pass
         with pytest.raises(StoreReadOnly):
             store.blobs.put("text")
+
+
+def test_unfinished_changes_in_a_read_only_directory_are_not_passed_over(closed_directory: Path) -> None:
+    """S1: where the newest entries lie in a ``-wal`` that cannot be read in, the store says so and shows no older state."""
+    closed_directory.chmod(0o700)
+    copy = closed_directory / "copy"
+    copy.mkdir()
+    with open_store(closed_directory / "agent.db") as store:
+        store.append(KEY, chain("c", "b"))
+        for name in ("agent.db", "agent.db-wal"):
+            shutil.copy(closed_directory / name, copy / name)
+    copy.chmod(0o500)
+    with open_store(copy / "agent.db") as store, pytest.raises(StoreReadOnly, match="agent.db-wal"):
+        store.path(KEY)
+    copy.chmod(0o700)
+    with open_store(copy / "agent.db") as store:
+        assert ids(store.path(KEY)) == ["a", "b", "c"]
 
 
 def test_a_store_cannot_be_made_in_a_read_only_directory(closed_directory: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.store import KEY, chain
+from holdfast.testing.samples import KEY, chain
 
 
 def test_memory_has_three_names() -> None:

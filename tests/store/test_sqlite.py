@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Compaction, Entry, Said
+from holdfast.model.entries import BranchSummary, Compaction, Entry, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
 from holdfast.store import open_store
@@ -26,7 +26,8 @@ from holdfast.store.base import SessionStore
 from holdfast.store.database import Database
 from holdfast.store.migrations import MIGRATIONS
 from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.store import KEY, SessionStoreRules, chain, ids, long_session, same_request, unnumbered
+from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
+from holdfast.testing.store import SessionStoreRules
 from holdfast.view.tokens import measure
 
 
@@ -172,6 +173,32 @@ def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
                 verb()
 
 
+def test_an_older_schema_is_brought_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first opening, also to read, takes the steps that are missing; a step that fails leaves everything as it was."""
+
+    def add(db: sqlite3.Connection) -> None:
+        db.execute("ALTER TABLE sessions ADD COLUMN more TEXT")
+
+    def fail(db: sqlite3.Connection) -> None:
+        db.execute("DROP TABLE checkpoints")
+        db.execute("no SQL")
+
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, chain("ab"))
+    for last, version in ((fail, 1), (add, 2)):
+        for module in ("migrations", "database"):
+            monkeypatch.setattr(f"holdfast.store.{module}.MIGRATIONS", (*MIGRATIONS, last))
+        with open_store(tmp_path / "agent.db") as store:
+            if last is fail:
+                with pytest.raises(StoreError, match=r"agent\.db"):
+                    store.sessions()
+            else:
+                assert ids(store.path(KEY)) == ["a", "b"]
+        with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
+            assert db.execute("PRAGMA user_version").fetchone() == (version,)
+            assert db.execute("SELECT count(*) FROM checkpoints").fetchone() == (0,)
+
+
 def test_another_program_is_left_alone(tmp_path: Path) -> None:
     """A database that is not ours gets none of our tables."""
     edit(tmp_path / "agent.db", "CREATE TABLE theirs (x)")
@@ -255,11 +282,16 @@ def test_an_unknown_form_says_which(tmp_path: Path) -> None:
 
 def test_an_import_may_be_measured_anew(tmp_path: Path) -> None:
     """A better estimator or reader does not make the same file another: bytes and parent are what counts."""
+    spoken = measure(Message.of("user", "no bytes"))
+    bodies = [wire("a", None, "hello").body, Said(spoken), BranchSummary(spoken, "b")]
+    entries = [Entry(f"e{n}", f"e{n - 1}" if n else None, body) for n, body in enumerate(bodies)]
+    anew = [
+        replace(entry, at=7, body=replace(entry.body, slot=replace(entry.body.slot, size=99, digest=b"new")))  # type: ignore[union-attr]
+        for entry in entries
+    ]
     with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
-        store.put(KEY, [wire("a", None, "hello")])
-        entry = wire("a", None, "hello")
-        anew = replace(entry, at=7, body=Said(replace(entry.body.slot, size=99, digest=b"new")))  # type: ignore[union-attr]
-        assert store.put(KEY, [anew]).is_unchanged
+        store.put(KEY, entries)
+        assert store.put(KEY, anew).is_unchanged
 
 
 # -- cost --------------------------------------------------------------------------------------------------------------

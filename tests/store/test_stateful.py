@@ -30,7 +30,7 @@ from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.store import open_store
 from holdfast.store.base import LogConflict, SessionStore
 from holdfast.store.rows import identity
-from holdfast.testing.store import KEY, ids, same_request, unnumbered
+from holdfast.testing.samples import KEY, ids, same_request, unnumbered
 from holdfast.view.tokens import measure
 
 STEPS = settings(

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit
 from holdfast.model.entries import BranchSummary, Compaction, Decision, Entry, Said
+from holdfast.model.packing import pack, unpack
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 from holdfast.store.base import Active
-from holdfast.model.packing import pack, unpack
 
 T = TypeVar("T")
 

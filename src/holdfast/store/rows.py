@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from holdfast.errors import StoreCorrupt
 from holdfast.model.entries import Body, BranchSummary, Entry, Said
 from holdfast.model.messages import Message
-from holdfast.model.slots import Slot
 from holdfast.model.packing import join, split
+from holdfast.model.slots import Slot
 
 Decoders = Mapping[str, Callable[[bytes], Message]]
 """How the wire bytes of each API become a message."""

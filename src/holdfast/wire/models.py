@@ -101,6 +101,7 @@ CHAT = Dialect(
     start_user=False,
     end_user=False,
     merge=False,
+    results_grouped=False,
     system_inside=True,
     id_max=64,
     unique_ids=False,

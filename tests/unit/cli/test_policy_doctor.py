@@ -1,0 +1,110 @@
+"""``holdfast policy`` and ``holdfast doctor``: what is in force, and why."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import msgspec
+import pytest
+
+from holdfast.cli.policy import ABOUT
+from holdfast.policy.pipeline import Policy
+from holdfast.policy.presets import PRESETS
+from holdfast.policy.settings import Settings
+
+
+def states(result) -> dict[str, str]:
+    return {check["what"]: check["state"] for check in json.loads(result.stdout)["checks"]}
+
+
+def test_every_policy_is_described(run):
+    """The list has every preset with what it does."""
+    assert list(ABOUT) == list(PRESETS)
+    assert json.loads(run("policy", "list", "--json").stdout) == [
+        {"policy": name, "about": about} for name, about in ABOUT.items()
+    ]
+    assert all(name in run("policy", "list").stdout for name in PRESETS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_setting_is_shown_with_its_origin(run, name):
+    """No number is hidden: each setting has its value and where it came from."""
+    shown = json.loads(run("policy", "show", name, "--json").stdout)["settings"]
+    assert [row["setting"] for row in shown] == list(Settings.__struct_fields__)
+    values = msgspec.to_builtins(msgspec.structs.asdict(Policy.preset(name).settings))
+    assert {row["setting"]: row["value"] for row in shown} == values
+    assert all(row["origin"] for row in shown)
+    assert run("policy", "show", name).exit_code == 0
+
+
+def test_an_unknown_policy_is_wrong_use(run):
+    """The message lists the policies there are."""
+    result = run("policy", "show", "holdfats")
+    assert result.exit_code == 2
+    assert "sliding" in result.stderr
+
+
+def test_policy_alone_prints_its_help(run):
+    """``holdfast policy`` says what it can do."""
+    result = run("policy")
+    assert result.exit_code == 0
+    assert "show" in result.stdout
+
+
+def test_a_fresh_installation_is_in_order(run):
+    """Nothing there yet is nothing wrong."""
+    result = run("doctor", "--json")
+    assert result.exit_code == 0
+    assert "wrong" not in states(result).values()
+    assert json.loads(result.stdout)["windows"][-1] == {"models": ["any other"], "window": 200_000}
+    assert "in order" in run("doctor").stdout
+
+
+def test_doctor_says_where_the_store_is_and_why(run, home, monkeypatch):
+    """The path comes from the option, else the variable, else the data folder; doctor says which."""
+    assert "(HOLDFAST_STORE)" in run("doctor").stdout
+    assert "(--store)" in run("doctor", "--store", home / "x.db").stdout
+    monkeypatch.delenv("HOLDFAST_STORE")
+    assert f"{home}" in run("doctor").stdout
+    assert "(default)" in run("doctor").stdout
+
+
+def test_a_store_that_others_can_read_is_wrong(run, session, home):
+    """Wider permissions than the owner's are found, with what to do."""
+    run("import", session)
+    assert run("doctor").exit_code == 0
+    file = home / "store" / "holdfast.db"
+    file.chmod(0o644)
+    result = run("doctor", "--json")
+    assert result.exit_code == 1
+    assert states(result)["permissions"] == "wrong"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+
+
+def test_a_store_that_is_none_is_wrong(run, session):
+    """A file that is no database is found."""
+    result = run("doctor", "--json", "--store", session)
+    assert result.exit_code == 1
+    assert states(result)["store"] == "wrong"
+
+
+def test_a_broken_configuration_is_wrong(run, home):
+    """A setting that nobody knows is found, and the windows are still shown."""
+    (home / "holdfast.toml").write_text("[[modell]]\n")
+    result = run("doctor", "--json")
+    assert result.exit_code == 1
+    assert states(result)["configuration"] == "wrong"
+    assert json.loads(result.stdout)["windows"]
+
+
+def test_a_configured_window_is_in_force(run, home):
+    """The project's own lines come first."""
+    (home / "holdfast.toml").write_text('[[model]]\nmatch = "mine*"\nwindow = 4321\n')
+    assert json.loads(run("doctor", "--json").stdout)["windows"][0] == {"models": ["mine*"], "window": 4321}
+
+
+def test_doctor_counts_the_sessions_of_other_tools(run, home, talk, write):
+    """What ``replay --latest`` would find is told."""
+    write(home / ".claude" / "projects" / "-w" / "a.jsonl", talk(1))
+    assert "1 session in" in run("doctor").stdout

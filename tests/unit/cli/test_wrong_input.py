@@ -1,0 +1,173 @@
+"""Wrong input ends in a message and an exit code, never in a traceback, and never half-done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+
+from holdfast.cli.faults import Interrupted, reason, stopped
+from holdfast.cli.files import private_file
+
+ODD = {
+    "empty": b"",
+    "blank": b"\n \n\n",
+    "binary": bytes(range(256)),
+    "text": b"hello\nworld\n",
+    "nul": b"\x00" * 10,
+    "gemini": b'{"sessionId":"a","projectHash":"b","startTime":"x","kind":"main"}\n{"id":"1","type":"user"}\n',
+    "deep": b"[" * 100_000 + b"]" * 100_000,
+    "deep body": b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "utf-16": '{"type":"user"}'.encode("utf-16"),
+    "unknown JSON": b'{"a": 1}',
+    "number": b"42",
+}
+
+
+def is_a_message(result) -> bool:
+    """Return whether a run ended with a message: an exit, and no traceback."""
+    return isinstance(result.exception, SystemExit) and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("what", ODD)
+@pytest.mark.parametrize("verb", ["replay", "import"])
+def test_what_is_no_session_is_refused_with_a_message(run, home, verb, what):
+    """Neither is a session; both verbs say so and name the file."""
+    file = home / "odd file"
+    file.write_bytes(ODD[what])
+    result = run(verb, file)
+    assert result.exit_code == 2
+    assert is_a_message(result)
+    assert "odd file: " in result.stderr
+    assert json.loads(run("ls", "--json").stdout) == []
+
+
+@pytest.mark.parametrize("verb", ["replay", "import", "lint"])
+def test_a_folder_is_refused_with_a_message(run, home, verb):
+    """A folder is no file, and the message says what to give."""
+    result = run(verb, home)
+    assert result.exit_code == 2
+    assert is_a_message(result)
+    assert "folder" in result.stderr
+
+
+def test_a_database_of_opencode_is_recognised(run, home):
+    """It cannot be read yet, and the message says whose it is."""
+    with sqlite3.connect(home / "opencode.db") as database:
+        database.execute("CREATE TABLE session (id)")
+    database.close()
+    result = run("replay", home / "opencode.db")
+    assert result.exit_code == 2
+    assert "opencode" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        pytest.param(lambda lines: [*lines, lines[0][:60]], "line 9", id="truncated last line"),
+        pytest.param(lambda lines: [*lines[:4], "{oops", *lines[4:]], "line 5", id="damaged line"),
+        pytest.param(lambda lines: [*lines[:-1], lines[-1], lines[1].replace("Read", "Reed")], "u1", id="duplicate id"),
+        pytest.param(lambda lines: [lines[0].replace("Please", "\\ud800"), *lines[1:]], "line 1", id="half surrogate"),
+        pytest.param(lambda lines: [lines[0].replace("Please", "\\u0000"), *lines[1:]], "", id="NUL"),
+        pytest.param(lambda lines: [lines[0].replace("Please", "a\u2028b\u0085c"), *lines[1:]], "", id="U+2028"),
+        pytest.param(lambda lines: [*lines, '{"type":' + "[" * 100_000 + "]" * 100_000 + "}"], "line 9", id="deep"),
+        pytest.param(lambda lines: [lines[0].replace("u0", "u7", 1), *lines[1:]], "", id="cyclic parents"),
+        pytest.param(lambda lines: [text.replace('"u3"', '"gone"') for text in lines], "", id="missing parent"),
+        pytest.param(lambda lines: [*lines[:7], lines[7].replace('"text", ', '"odd", ')], "", id="unknown block"),
+    ],
+)
+def test_a_damaged_session_is_taken_as_far_as_it_goes(run, home, talk, write, change, told):
+    """What is wrong is told by its line; what is good is replayed, imported and shown."""
+    file = write(home / "damaged.jsonl", change(talk(2)))
+    replayed = run("replay", file, "--policy", "holdfast", "--json", "--no-cuts")
+    assert replayed.exit_code == 0
+    assert json.loads(replayed.stdout)[0]["invalid_requests"] == 0
+    imported = run("import", file)
+    assert imported.exit_code == 0
+    assert told in imported.stdout
+    assert run("show", "5e55").exit_code == 0
+    assert run("context", "5e55").exit_code == 0
+
+
+def test_control_characters_never_reach_the_terminal(run, home, talk, write):
+    """Escape sequences and line ends in a recorded text are not printed as such."""
+    lines = [text.replace("Please", "\\u001b[2J\\u0007\\r\\n\\u202ePlease") for text in talk(1)]
+    run("import", write(home / "escapes.jsonl", lines))
+    for verb in ("ls", "show", "context"):
+        shown = run(verb, *([] if verb == "ls" else ["5e55"])).stdout
+        assert not {"\x1b", "\x07", "\r", "\u202e"} & set(shown)
+        assert "Please" in shown
+
+
+def test_a_line_of_fifty_megabytes_is_taken(run, home, talk, line, write):
+    """A very long line is imported, and found again by its size."""
+    long = line(8, "user", "x y z " * 8_500_000)
+    file = write(home / "long.jsonl", [*talk(2), long])
+    assert file.stat().st_size > 50_000_000
+    assert run("import", file).exit_code == 0
+    assert json.loads(run("context", "5e55", "--json").stdout)["largest"][0]["tokens"] > 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "a.jsonl"), "a.jsonl: no such file or directory; check"),
+        (PermissionError(13, "Permission denied", "a.jsonl"), "a.jsonl: permission denied; give yourself access"),
+        (OSError(28, "No space left on device"), "no space left on device; free some space"),
+        (RecursionError("deep"), "nested too deeply"),
+        (MemoryError(), "not enough memory"),
+    ],
+)
+def test_errors_of_the_system_say_what_to_do(error, told):
+    """Each message has what happened and one thing to do."""
+    assert told in reason(error)
+
+
+def test_a_broken_pipe_is_left_to_click():
+    """``holdfast show … | head`` ends quietly: that error is not turned into a message."""
+    broken = BrokenPipeError(32, "Broken pipe")
+    assert stopped(broken) is broken
+
+
+def test_an_interrupt_is_exit_code_130():
+    """^C ends with the code that shells expect."""
+    found = stopped(KeyboardInterrupt())
+    assert isinstance(found, Interrupted)
+    assert found.exit_code == 130
+
+
+def test_a_file_is_whole_or_what_it_was(home):
+    """Where writing ends early, the old content is still there and nothing lies beside it."""
+    file = home / "out"
+    file.write_text("before")
+    with pytest.raises(KeyboardInterrupt), private_file(file) as out:
+        out.write(b"half")
+        raise KeyboardInterrupt
+    assert [path.name for path in home.iterdir()] == ["out"]
+    assert file.read_text() == "before"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="signals are POSIX")
+def test_interrupting_an_import_leaves_the_store_as_it_was(run, home, talk, line, write):
+    """^C in the middle of an import is exit code 130, and of that session nothing is in the store."""
+    run("import", write(home / "first.jsonl", talk(2)))
+    second = home / "second"
+    os.mkfifo(second)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "import", str(second)], stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with second.open("wb") as feed:  # opens when the process has begun to read
+        feed.write(talk(1, session="half")[0].encode())
+        feed.flush()
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"Traceback" not in told
+    assert [one["key"] for one in json.loads(run("ls", "--json").stdout)] == ["5e551011-aaaa"]
