@@ -162,7 +162,7 @@ def test_a_read_only_directory_is_readable(closed_directory: Path) -> None:
 
 
 def test_unfinished_changes_in_a_read_only_directory_are_not_passed_over(closed_directory: Path) -> None:
-    """S1: where the newest entries lie in a ``-wal`` that cannot be read in, the store says so and shows no older state."""
+    """S1: where the newest entries lie in a ``-wal`` that cannot be read, that is said and no older state shown."""
     closed_directory.chmod(0o700)
     copy = closed_directory / "copy"
     copy.mkdir()
@@ -171,7 +171,7 @@ def test_unfinished_changes_in_a_read_only_directory_are_not_passed_over(closed_
         for name in ("agent.db", "agent.db-wal"):
             shutil.copy(closed_directory / name, copy / name)
     copy.chmod(0o500)
-    with open_store(copy / "agent.db") as store, pytest.raises(StoreReadOnly, match="agent.db-wal"):
+    with open_store(copy / "agent.db") as store, pytest.raises(StoreReadOnly, match=r"agent\.db-wal"):
         store.path(KEY)
     copy.chmod(0o700)
     with open_store(copy / "agent.db") as store:

@@ -174,7 +174,7 @@ def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_older_schema_is_brought_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first opening, also to read, takes the steps that are missing; a step that fails leaves everything as it was."""
+    """The first opening, also to read, takes the missing steps; one that fails leaves everything as it was."""
 
     def add(db: sqlite3.Connection) -> None:
         db.execute("ALTER TABLE sessions ADD COLUMN more TEXT")

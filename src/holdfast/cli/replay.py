@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast import config
 from holdfast.cli.dump import Dump
@@ -184,7 +185,7 @@ def _say_report(report: Report, order: Order, out: Any, *, wants_picture: bool) 
     from holdfast.replay.picture import picture
     from holdfast.replay.report import cut_table, heading, policy_table, remarks, verdict
 
-    subject, rows = report.subject, report.rows
+    subject, rows = replace(report.subject, file=clean(report.subject.file)), report.rows
     parts = [heading(subject), policy_table(rows, out.width), cut_table(rows), remarks(rows), verdict(rows)]
     drawn = next((row.measured for row in rows if row.measured.policy == order.points_of), None)
     if wants_picture and drawn is not None:

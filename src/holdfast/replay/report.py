@@ -159,7 +159,9 @@ def heading(subject: Subject) -> Text:
     session = f"{subject.format} · {subject.messages:,} messages · {subject.steps:,} answers"
     size = f"{thousands(subject.peak)} tokens at the end ({subject.tokenizer}{scale})"
     place = f"{subject.model} ({subject.api}) · window {subject.window:,} (usable {subject.usable:,})"
-    return Text.assemble((subject.file, "bold"), "\n", (f"{session} · {size}\n{place} · frame {subject.frame:,}", _DIM))
+    facts = f"{session} · {size}\n{place} · frame {subject.frame:,}"
+    damage = "".join(f"\n{line}" for line in subject.damage)
+    return Text.assemble((subject.file, "bold"), "\n", (facts, _DIM), (damage, "yellow"))
 
 
 def policy_table(rows: Sequence[Row], width: int) -> Table:

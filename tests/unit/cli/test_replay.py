@@ -185,7 +185,8 @@ def test_dump_writes_every_request_as_it_would_be_sent(run, long_session, home):
     cases = [msgspec.json.decode(text) for text in files[0].read_bytes().splitlines()]
     assert [case["step"] for case in cases] == list(range(48))
     assert {(case["file"], case["policy"]) for case in cases} == {(str(long_session), "holdfast")}
-    assert cases[0]["request"]["messages"][0]["content"] == "Please read src/module_0.py and go on."
+    assert [case["request"]["model"] for case in cases] == ["claude-sonnet-4-5"] * 48
+    assert "Please read src/module_0.py" in json.dumps(cases[0]["request"]["messages"][0]["content"])
 
 
 def test_files_of_one_name_are_dumped_apart(run, session, home, talk, write):

@@ -13,7 +13,7 @@ from holdfast.model.branch import Branch, project
 from holdfast.model.entries import Compaction, Decision, Entry
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text
-from holdfast.model.plan import Edit, Span
+from holdfast.model.edits import Edit, Span
 from holdfast.store import open_store
 
 KEY = "5e551011-aaaa"
@@ -197,8 +197,9 @@ def test_show_as_json_and_its_end(run, kept):
     assert {"answer", "request"} <= {one["kind"] for one in json.loads(run("show", kept, "--all", "--json").stdout)}
 
 
-def test_decisions_and_compactions_stand_where_they_were_made(run, kept, home):
+def test_decisions_and_compactions_stand_where_they_were_made(run, kept, home, monkeypatch):
     """A recorded decision and a compaction have lines of their own, in words."""
+    monkeypatch.setenv("COLUMNS", "200")
     with open_store(home / "store" / "holdfast.db") as store:
         leaf = store.session(kept).leaf
         edit = Edit(Span(2, 3, 0), (Text("short"),), "spill", "a result of 9,000 characters spilled", 2_000)
