@@ -228,7 +228,7 @@ def test_ratio_keeps_its_bounds(reports: list[int]) -> None:
 def test_first_estimate_is_rounded_up() -> None:
     """Before any usage a request counts its frame and its messages by the prior, and a tenth more."""
     branch = told(Branch(), Said(measure(Message.of("user", "words " * 500))))
-    guess = estimate(branch, Target(prior=1.25, frame=Frame("f", 9_000)))
+    guess = estimate(branch, Target(prior=1.25, frame=Frame("f", 9_000, exact=True)))
     assert guess == 9_000 + round(1.25 * 1.1 * branch.held)
 
 

@@ -83,7 +83,7 @@ def test_the_dialect_of_a_model(model, prefill, inside, binds, images):
         binds,
         images,
     )
-    assert (dialect.start_user, dialect.merge, dialect.markers) == (True, True, 4)
+    assert (dialect.start_user, dialect.merge, dialect.markers) == (True, traits(model) is None, 4)
 
 
 def test_unknown_models_have_no_traits():
@@ -96,4 +96,4 @@ def test_the_dialect_of_chat():
     """Chat has no order of roles, merges nothing, and wants short ids and no media in results."""
     dialect = openai_chat.dialect("gpt-5")
     assert (dialect.start_user, dialect.end_user, dialect.merge, dialect.media_in_results) == (False,) * 4
-    assert (dialect.id_max, dialect.markers) == (40, 0)
+    assert (dialect.id_max, dialect.results_grouped, dialect.markers) == (64, False, 0)

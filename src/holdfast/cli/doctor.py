@@ -99,7 +99,9 @@ def _store(given: str | None) -> Iterator[Check]:
     if not path.exists():
         yield Check("store", "ok", f"{place.where} ({place.origin}), nothing in it yet")
         return
-    yield Check("store", "ok", f"{place.where} ({place.origin}), {many(count, 'session')}, {path.stat().st_size:,} bytes")
+    yield Check(
+        "store", "ok", f"{place.where} ({place.origin}), {many(count, 'session')}, {path.stat().st_size:,} bytes"
+    )
     yield _permissions(path)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any
 
-import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -278,7 +277,7 @@ def _said(branch: Branch, _id: str, body: Said | BranchSummary) -> Branch:
     before = branch.marks[-1] if count > branch.keep else base_mark(branch)
     pinned = branch.pinned
     keep = branch.keep
-    if role == "system" and pinned == count:
+    if role == "system" and pinned == count and branch.compaction is None:
         pinned = keep = count + 1
     slots = branch.slots.add(slot)
     callers, reused = _called(branch, slots, slot.message)
@@ -414,7 +413,7 @@ def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
     gauge, anchor = branch.gauge, branch.anchor
     true = tokens - (anchor.tokens if anchor else branch.frame.tokens)
     estimated = branch.asked - (anchor.held if anchor else 0)
-    told = anchor is not None or branch.frame.tokens > 0
+    told = anchor is not None or branch.frame.exact
     if told and estimated >= SMALLEST and true >= SMALLEST and (anchor is None or true <= LARGEST):
         gauge = Gauge(DECAY * gauge.true + true, DECAY * gauge.estimated + estimated)
     return replace(branch, gauge=gauge, anchor=Anchor(branch.seen, branch.asked, tokens))
@@ -444,14 +443,14 @@ def _chain(before: bytes, digest: bytes) -> bytes:
     return blake2b(before + digest, digest_size=16).digest()
 
 
-def _digest(message: Any) -> bytes:
-    return blake2b(msgspec.json.encode(message), digest_size=16).digest()
+def _digest(message: Struct) -> bytes:
+    return blake2b(pack(message), digest_size=16).digest()
 
 
 def base_mark(branch: Branch) -> bytes:
     """Return the digest of what stands before the first kept slot."""
     mark = branch.marks[branch.pinned - 1] if branch.pinned else ROOT
-    return mark if branch.compaction is None else _chain(mark, _digest(branch.compaction.summary))
+    return mark if branch.compaction is None else _chain(mark, _digest(branch.compaction.summary or branch.compaction))
 
 
 def _next(branch: Branch, index: int) -> int:

@@ -24,6 +24,8 @@ class Frame(Struct, frozen=True, omit_defaults=True, tag="frame"):
 
     digest: str = ""
     tokens: int = 0
+    exact: bool = False
+    """Whether ``tokens`` are the model's own (told or measured); if not, they are the estimator's, uncalibrated."""
 
 
 class Decision(Struct, frozen=True, omit_defaults=True, tag="decision"):

@@ -8,6 +8,7 @@ from holdfast.errors import WindowTooSmall
 from holdfast.model.plan import Notice
 from holdfast.model.target import Target
 from holdfast.policy.settings import Settings
+from holdfast.view.tokens import frame_tokens
 
 
 class Room(Struct, frozen=True):
@@ -34,7 +35,8 @@ def measure_room(target: Target, settings: Settings) -> Room:
     asked = target.limits.asked_output or settings.reserve_max
     reserve = min(ceiling, max(settings.reserve_min, asked))
     usable = window - reserve
-    return Room(window, reserve, usable, target.frame.tokens, usable - target.frame.tokens)
+    frame = frame_tokens(target)
+    return Room(window, reserve, usable, frame, usable - frame)
 
 
 def guard(target: Target, settings: Settings) -> tuple[Room, tuple[Notice, ...]]:

@@ -142,7 +142,9 @@ def requests(study: Study, policy: Policy, window: int) -> Iterator[Sent]:
 def with_window(target: Target, window: int, frame: int) -> Target:
     """Return ``target`` with another window and a frame of so many tokens."""
     return replace(
-        target, limits=replace(target.limits, window=window, origin="--window"), frame=Frame("replay", frame)
+        target,
+        limits=replace(target.limits, window=window, origin="--window"),
+        frame=Frame("replay", frame, exact=True),
     )
 
 

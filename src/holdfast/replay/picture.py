@@ -77,6 +77,8 @@ def groups(points: Sequence[Point], rows: int = ROWS) -> list[Group]:
 
     A compaction has a line of its own where they are few enough for that, so that its drop is seen.
     """
+    if not points:
+        return []
     drops = [at for at, point in enumerate(points) if point.event in COMPACTED]
     edges = sorted({0, *drops, *(at + 1 for at in drops)} - {len(points)})
     if len(edges) > rows:

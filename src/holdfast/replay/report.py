@@ -170,14 +170,22 @@ def policy_table(rows: Sequence[Row], width: int) -> Table:
     base = next((row.measured.usd for row in rows if row.measured.policy == BASELINE), None)
     columns = _columns(base, width)
     best = [_best(rows, column) for column in columns]
-    table = Table(box=None, padding=(0, 2, 0, 0) if width >= WIDE else (0, 1, 0, 0), pad_edge=False)
+    cells = [[column.cell(row, best=value) for column, value in zip(columns, best, strict=True)] for row in rows]
+    names = [Text(row.measured.policy) for row in rows]
+    table = Table(box=None, padding=(0, _gap(columns, names, cells, width), 0, 0), pad_edge=False)
     table.add_column("policy", no_wrap=True, vertical="bottom")
     for column in columns:
         table.add_column(Text(column.name), justify="right", vertical="bottom", no_wrap=True)
-    for row in rows:
-        cells = [column.cell(row, best=value) for column, value in zip(columns, best, strict=True)]
-        table.add_row(Text(row.measured.policy), *cells, style="bold" if row.measured.policy == OURS else "")
+    for name, line in zip(names, cells, strict=True):
+        table.add_row(name, *line, style="bold" if name.plain == OURS else "")
     return table
+
+
+def _gap(columns: Sequence[_Column], names: Sequence[Text], cells: Sequence[Sequence[Text]], width: int) -> int:
+    """Return how many spaces stand between two columns: two where there is room."""
+    heads = [max(map(len, column.name.split("\n"))) for column in columns]
+    widths = [max(head, *map(len, column)) for head, column in zip(heads, zip(*cells, strict=True), strict=True)]
+    return 2 if max(6, *map(len, names)) + sum(widths) + 2 * len(columns) <= width else 1
 
 
 class _Column(Struct, frozen=True):

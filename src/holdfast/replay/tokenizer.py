@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from itertools import pairwise
+from warnings import catch_warnings, simplefilter
 
 from msgspec import Struct
 
@@ -35,7 +36,9 @@ class Reading(Struct, frozen=True):
 def tokenizer() -> tuple[str, Counter]:
     """Return the name of the best tokenizer at hand and its counter: o200k from a wheel, else our estimator."""
     try:
-        from bpe_openai import get_encoding
+        with catch_warnings():
+            simplefilter("ignore", DeprecationWarning)  # the package reads its data in an older way
+            from bpe_openai import get_encoding
     except ImportError:
         return "estimate", count
     encode = get_encoding("o200k_base").encode_ordinary

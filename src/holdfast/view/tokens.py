@@ -10,7 +10,7 @@ from hashlib import blake2b
 from itertools import pairwise
 from zlib import adler32
 
-from holdfast.model.branch import Branch
+from holdfast.model.branch import Branch, Gauge
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.slots import Slot
@@ -159,44 +159,64 @@ def count(text: str) -> int:
 
 
 def measure(message: Message) -> Slot:
-    """Return ``message`` as a slot with its size and digest, each byte looked at once."""
-    pieces: list[bytes] = [message.role.encode()]
-    fixed = MESSAGE_OVERHEAD
+    """Return ``message`` as a slot with its size and its digest; each byte is looked at once by either."""
+    words: list[bytes] = []
+    marks: list[bytes] = [message.role.encode()]
+    silent = 0
     for part in message.parts:
-        fixed += _piece(part, pieces)
-    data = b"\x00".join(pieces)
-    return Slot(message, fixed + count_bytes(data), blake2b(data, digest_size=16).digest())
+        silent += _take(part, words, marks)
+    size = MESSAGE_OVERHEAD + silent + count_bytes(b"\n".join(words))
+    return Slot(message, size, blake2b(b"\x00".join(marks), digest_size=16).digest())
 
 
-def _piece(part: Part, pieces: list[bytes]) -> int:
-    """Add the canonical bytes of ``part`` to ``pieces``; return the tokens that no text shows."""
+def _take(part: Part, words: list[bytes], marks: list[bytes]) -> int:
+    """Add what ``part`` says to ``words`` and what tells it apart to ``marks``; return the tokens that no text shows."""
     if isinstance(part, Text | Thinking):
-        pieces.append(part.text.encode("utf-8", "surrogatepass"))
+        data = part.text.encode("utf-8", "surrogatepass")
+        words.append(data)
+        seal = part.seal.data if part.seal is not None else ""
+        marks += (f"{type(part).__name__} {len(data)} {seal}".encode("utf-8", "surrogatepass"), data)
         return 0
     if isinstance(part, ToolCall):
-        pieces.append(f"{part.id}\x01{part.name}\x01{part.arguments}".encode("utf-8", "surrogatepass"))
+        data = f"{part.name} {part.arguments}".encode("utf-8", "surrogatepass")
+        words.append(data)
+        marks += (f"call {len(data)} {part.id}".encode("utf-8", "surrogatepass"), data)
         return 0
     if isinstance(part, ToolResult):
-        pieces.append(part.call_id.encode("utf-8", "surrogatepass"))
-        return sum(_piece(inner, pieces) for inner in part.content)
-    return _silent(part, pieces)
+        head = f"result {len(part.content)} {part.is_error} {part.call_id}"
+        marks.append(head.encode("utf-8", "surrogatepass"))
+        return sum([_take(inner, words, marks) for inner in part.content])
+    return _take_silent(part, words, marks)
 
 
-def _silent(part: Part, pieces: list[bytes]) -> int:
-    """Media and opaque parts: digested by what they point to, sized by a rule."""
+def _take_silent(part: Media | Opaque, words: list[bytes], marks: list[bytes]) -> int:
+    """Media are sized by a rule, opaque parts by their bytes."""
     if isinstance(part, Media):
-        pieces.append(blake2b(part.source.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+        source = blake2b(part.source.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        marks += (f"{part.kind} {part.mime} {part.name}".encode("utf-8", "surrogatepass"), source)
         return DOCUMENT_TOKENS if part.kind == "document" else IMAGE_TOKENS
-    raw = bytes(part.raw) if isinstance(part, Opaque) and part.raw is not None else b""
-    pieces.append(raw)
+    raw = bytes(part.raw) if part.raw is not None else b""
+    words.append(raw)
+    marks += (f"opaque {len(raw)} {part.kind}".encode("utf-8", "surrogatepass"), raw)
     return 0
+
+
+def frame_tokens(target: Target) -> int:
+    """Return the tokens of system prompt and tools: as told, or as estimated times the model's prior."""
+    frame = target.frame
+    return frame.tokens if frame.exact else round(frame.tokens * target.prior)
 
 
 def ratio(branch: Branch, target: Target) -> float:
     """Return real tokens for one estimated token: the model's prior, moved by the usage reported so far."""
-    gauge = branch.gauge
+    gauge = branch.gauge if _same_model(branch, target) else Gauge()
     value = (gauge.true + PRIOR_WEIGHT * target.prior) / (gauge.estimated + PRIOR_WEIGHT)
     return min(HIGHEST, max(LOWEST, value))
+
+
+def _same_model(branch: Branch, target: Target) -> bool:
+    """Whether what was reported so far was reported by this model."""
+    return branch.model == target.model or not (branch.model and target.model)
 
 
 def estimate(branch: Branch, target: Target, held: int | None = None) -> int:
@@ -207,9 +227,9 @@ def estimate(branch: Branch, target: Target, held: int | None = None) -> int:
     """
     size = branch.held if held is None else held
     scale = ratio(branch, target)
-    anchor = branch.anchor
+    anchor = branch.anchor if _same_model(branch, target) else None
     if anchor is not None and held is None:
         return anchor.tokens + round(scale * (size - anchor.held))
     if branch.gauge.estimated == 0:
         scale *= UNSEEN_MARGIN
-    return target.frame.tokens + round(scale * size)
+    return frame_tokens(target) + round(scale * size)

@@ -36,7 +36,13 @@ def test_a_broken_rule_is_told_with_its_path(run, home):
 def test_jsonl_gives_a_verdict_for_each_line_in_order(run):
     """Of each line in comes one line out; what does not decode is a finding of rule ``json``, and others go on."""
     given = cases(
-        {"api": "anthropic", "request": GOOD}, b"{broken", {"api": "anthropic", "request": BAD}, GOOD, b"", b"7", b"\xff"
+        {"api": "anthropic", "request": GOOD},
+        b"{broken",
+        {"api": "anthropic", "request": BAD},
+        GOOD,
+        b"",
+        b"7",
+        b"\xff",
     )
     result = run("lint", "-", "--jsonl", given=given)
     told = [json.loads(text) for text in result.stdout.splitlines()]

@@ -13,11 +13,11 @@ import pytest
 from holdfast.cli.running import PIECE, _by_pieces
 from holdfast.policy.presets import PRESETS
 
-KEYS = (
-    "metrics file policy window frame api model tokenizer requests invalid_requests over_window user_words_missing "
-    "tokens_sum tokens_peak cache_hit usd online_recall online_fact_recall mutations compactions policy_ms_p50 "
-    "policy_ms_p95 notes cuts"
-).split()
+KEYS = [
+    "metrics", "file", "policy", "window", "frame", "api", "model", "tokenizer", "requests", "invalid_requests",
+    "over_window", "user_words_missing", "tokens_sum", "tokens_peak", "cache_hit", "usd", "online_recall",
+    "online_fact_recall", "mutations", "compactions", "policy_ms_p50", "policy_ms_p95", "notes", "cuts",
+]  # fmt: skip
 CUT_KEYS = ["dependencies", "fact_recall", "name_recall", "handle_recall", "reread_tokens", "z_gain", "stale", "oracle"]
 SMALL = ("--window", "16000", "--frame", "1000")
 

@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.cli.ls import ago, shortest
 from holdfast.model.branch import Branch, project
+from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Compaction, Decision, Entry
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text
-from holdfast.model.edits import Edit, Span
 from holdfast.store import open_store
 
 KEY = "5e551011-aaaa"
@@ -170,7 +170,9 @@ def test_ids_are_shown_as_short_as_they_can_be_told_apart():
     assert short == {"aaaaaaaa-1": "aaaaaaaa-1", "aaaaaaaa-2": "aaaaaaaa-2", "bbbb": "bbbb", keys[3]: "cccccccc"}
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(5, "now"), (120, "2 min ago"), (7_200, "2 h ago"), (864_000, "10 d ago")])
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(5, "now"), (120, "2 min ago"), (7_200, "2 h ago"), (864_000, "10 d ago")]
+)
 def test_ago(seconds, told):
     """Times are told in their largest unit."""
     assert ago(1_000_000, 1_000 + seconds) == told

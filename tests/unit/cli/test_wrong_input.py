@@ -146,9 +146,14 @@ def test_a_file_is_whole_or_what_it_was(home):
     """Where writing ends early, the old content is still there and nothing lies beside it."""
     file = home / "out"
     file.write_text("before")
-    with pytest.raises(KeyboardInterrupt), private_file(file) as out:
-        out.write(b"half")
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with private_file(file) as out:
+            out.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert [path.name for path in home.iterdir()] == ["out"]
     assert file.read_text() == "before"
 

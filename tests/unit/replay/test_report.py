@@ -1,0 +1,204 @@
+"""The report: figures as JSON and tables, and several sessions together."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from holdfast.replay.cuts import CutScore
+from holdfast.replay.measure import Measured
+from holdfast.replay.recall import Hits
+from holdfast.replay.report import (
+    METRICS,
+    Row,
+    Subject,
+    cut_table,
+    heading,
+    policy_table,
+    pool_heading,
+    pooled,
+    record,
+    remarks,
+    thousands,
+    together,
+    verdict,
+)
+
+
+def measured(policy="holdfast", **changes) -> Measured:
+    values = {
+        "requests": 10,
+        "invalid_requests": 0,
+        "over_window": 0,
+        "user_words_missing": 0,
+        "tokens_sum": 1_000,
+        "tokens_peak": 200,
+        "cache_hit": 0.5,
+        "usd": 1.0,
+        "online": Hits(8, 6, 10),
+        "mutations": 1,
+        "compactions": 2,
+        "policy_ms_p50": 0.1,
+        "policy_ms_p95": 3.0,
+        "notes": (),
+    }
+    return Measured(policy=policy, **values | changes)
+
+
+def subject(**changes) -> Subject:
+    values = {
+        "file": "a.jsonl",
+        "format": "pi",
+        "window": 64_000,
+        "usable": 48_000,
+        "frame": 10_000,
+        "api": "anthropic",
+        "model": "claude-sonnet-4-5",
+        "tokenizer": "o200k",
+        "factor": 1.25,
+        "messages": 30,
+        "steps": 10,
+        "peak": 130_000,
+    }
+    return Subject(**values | changes)
+
+
+def shown(renderable, width=100) -> str:
+    out = Console(width=width, color_system=None, force_terminal=False)
+    with out.capture() as capture:
+        out.print(renderable)
+    return capture.get()
+
+
+def test_a_record_can_be_written_as_json_and_keeps_its_notes_in_order():
+    """Notes are those of the file, of the policy in this window, and of the run."""
+    row = Row(measured(notes=("spill x2",)), {"8000": CutScore(4, 3, 2, 4)}, ("degenerate: too small",))
+    found = json.loads(json.dumps(record(subject(damage=("line 3: broken",)), row)))
+    assert found["notes"] == ["line 3: broken", "degenerate: too small", "spill x2"]
+    assert (found["metrics"], found["online_recall"], found["online_fact_recall"]) == (METRICS, 0.8, 0.6)
+    assert found["cuts"]["8000"]["fact_recall"] == 0.5
+
+
+def test_nothing_to_recall_is_null():
+    """Without dependencies a recall is nothing, online and at cuts."""
+    found = record(subject(), Row(measured(online=Hits()), {"8000": CutScore()}))
+    assert found["online_fact_recall"] is None
+    assert found["cuts"]["8000"]["fact_recall"] is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1), st.integers(0, 9)), min_size=1, max_size=6))
+def test_together_is_micro_averaged(parts):
+    """The cache hit of several sessions is that of all their tokens, and counts are sums."""
+    runs = [measured(tokens_sum=tokens, cache_hit=hit, over_window=over) for tokens, hit, over in parts]
+    whole = together(runs)
+    read = sum(tokens * hit for tokens, hit, _ in parts)
+    assert whole.cache_hit == pytest.approx(read / sum(tokens for tokens, _, _ in parts))
+    assert whole.over_window == sum(over for _, _, over in parts)
+    assert whole.online.total == 10 * len(parts)
+
+
+def test_only_sessions_over_twice_the_window_are_pooled_for_cost_but_all_for_cuts():
+    """A short session says nothing about cost; what it lost at cuts counts."""
+    long, short = subject(), subject(peak=128_000)
+    score = {"8000": CutScore(10, 9, 8, 10)}
+    found = pooled([(long, [Row(measured(usd=2.0), score)]), (short, [Row(measured(usd=5.0), score)])])
+    assert [row.measured.usd for row in found] == [2.0]
+    assert found[0].cuts["8000"].dependencies == 20
+    assert "1 of 2 sessions" in pool_heading([long, short]).plain
+    assert pooled([(short, [Row(measured())])]) == []
+    assert "no pool" in pool_heading([short]).plain
+
+
+def test_ours_stands_last_whatever_the_order():
+    """The row to look at is the last one."""
+    rows = [Row(measured(name)) for name in ("holdfast", "pi", "append-only")]
+    names = [text.split()[0] for text in shown(policy_table(rows, 100)).splitlines()[2:]]
+    assert names == ["pi", "append-only", "holdfast"]
+
+
+def test_cost_is_told_beside_append_only():
+    """The cost of a policy is also given as a share of never taking anything away; without that run there is none."""
+    rows = [Row(measured("append-only", usd=4.0)), Row(measured(usd=1.0))]
+    assert "0.25" in shown(policy_table(rows, 100))
+    assert "0.25 × append-only" in verdict(rows).plain
+    assert "append-only" not in verdict(rows[1:]).plain
+    assert " - " in shown(policy_table(rows[1:], 100))
+
+
+def test_a_policy_that_would_be_refused_is_never_the_best():
+    """The cheapest policy whose requests fit is marked, not the cheapest of all."""
+    rows = [Row(measured("sliding", usd=0.5, over_window=1)), Row(measured("pi", usd=0.9)), Row(measured())]
+    table = policy_table(rows, 100)
+    costs = [cell.style for column in table.columns if "cost" in str(column.header) for cell in column.cells]
+    assert costs == ["", "green", ""]
+    faults = [cell.style for column in table.columns if "window" in str(column.header) for cell in column.cells]
+    assert faults == ["red", "", ""]
+
+
+@pytest.mark.parametrize("width", [80, 96, 120])
+def test_tables_fit(width):
+    """With large figures in every column nothing is cut off or wrapped."""
+    big = {
+        "requests": 99_999,
+        "usd": 9_999.99,
+        "tokens_peak": 999_400,
+        "compactions": 9_999,
+        "policy_ms_p95": 9_999.0,
+        "cache_hit": 1.0,
+    }
+    scores = {budget: CutScore(9, 9, 9, 9, 9, 9, 9, 9, 9, 9) for budget in ("4000", "8000", "16000")}
+    rows = [Row(measured(name, **big), scores) for name in ("append-only", "claude-code", "holdfast")]
+    for table, lines in ((policy_table(rows, width), 5), (cut_table(rows), 5)):
+        text = shown(table, width)
+        assert "…" not in text
+        assert len(text.splitlines()) == lines
+
+
+def test_cuts_without_dependencies_have_no_table():
+    """A session that was not cut has no recall to show."""
+    assert cut_table([Row(measured(), {"8000": CutScore()})]) is None
+
+
+def test_the_interval_is_of_sessions():
+    """The pool of cuts shows between which recalls the truth lies, drawn over whole sessions."""
+    rows = [Row(measured(), {budget: CutScore(10, 9, 8, 10) for budget in ("4000", "8000", "16000")})]
+    text = shown(cut_table(rows, {"holdfast": [(4, 5), (4, 5)]}))
+    assert "0.800-0.800" in text
+
+
+def test_the_heading_tells_damage_and_scale():
+    """What is wrong with the file stands under its name; a ratio of 1 is not worth a word."""
+    text = heading(subject(damage=("line 3: broken",))).plain
+    assert "line 3: broken" in text
+    assert "o200k × 1.25" in text
+    assert "×" not in heading(subject(factor=1.0)).plain
+
+
+def test_remarks_are_a_line_for_each_policy():
+    """Policies without notes are left out; the gap between compactions is left to the JSON."""
+    rows = [
+        Row(measured("pi"), {}, ("degenerate: x",)),
+        Row(measured("opencode", notes=("fewest steps between compactions: 3",))),
+    ]
+    assert remarks(rows).plain == "pi: degenerate: x"
+
+
+def test_the_verdict_counts_what_would_be_refused():
+    """Invalid requests and those over the window are not called valid."""
+    assert "all 10 requests" in verdict([Row(measured())]).plain
+    assert "7 of 10 requests" in verdict([Row(measured(invalid_requests=1, over_window=2))]).plain
+    assert verdict([Row(measured("pi"))]).plain == ""
+
+
+@given(st.integers(0, 10**9))
+def test_tokens_are_told_in_few_characters(tokens):
+    """A number of tokens never takes more than seven characters, and is right to half of its last digit."""
+    text = thousands(tokens)
+    scale = {"k": 1_000, "M": 1_000_000}.get(text[-1], 1)
+    assert len(text) <= 7
+    digit = scale / 10 if "." in text else scale
+    assert abs(float(text.rstrip("kM")) * scale - tokens) <= 0.5001 * digit
