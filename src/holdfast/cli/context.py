@@ -72,7 +72,7 @@ def command(session: str, model: str | None, window: int | None, top: int, store
     """Show what the next request of a session would hold: tokens by kind, and the largest parts.
 
     SESSION is the beginning of an id. Recorded compactions and decisions are applied; tokens are our estimate,
-    calibrated by the usage that was reported.
+    calibrated by the usage of requests that Holdfast sent itself.
     """
     with opened(store, readonly=True) as there:
         info = there.session(session)
@@ -95,10 +95,11 @@ def _target(info: SessionInfo, branch: Branch, model: str | None, window: int | 
 def context_of(session: str, branch: Branch, place: Target, top: int) -> Context:
     """Return what the request that ``branch`` makes to ``place`` holds."""
     whole = estimate(branch, place)
-    told = branch.anchor is not None
-    scale = ratio(branch, place) if told else (whole - branch.frame.tokens) / max(1, branch.held)
+    frame = estimate(branch, place, 0)
+    told = branch.anchor is not None and branch.model in {"", place.model}
+    scale = ratio(branch, place) if told else (whole - frame) / max(1, branch.held)
     pieces = list(_pieces(branch, scale))
-    kinds = Counter({"frame": branch.frame.tokens} if branch.frame.tokens else {})
+    kinds = Counter({"frame": frame})
     for piece in pieces:
         kinds[piece.kind] += piece.tokens
     kinds[REST] = max(0, whole - sum(kinds.values())) if told else 0

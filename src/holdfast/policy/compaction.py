@@ -9,8 +9,10 @@ from holdfast.model.parts import Text
 from holdfast.model.slots import Slot
 from holdfast.policy.draft import Draft
 from holdfast.policy.extract import Shares, extract
+from holdfast.policy.guard import Room
 from holdfast.policy.ledger import deeds
 from holdfast.policy.select import chars_over_4, tail_size, tails
+from holdfast.policy.settings import Settings
 from holdfast.view.tokens import count, measure
 
 LEAST_SUMMARY = 0.10
@@ -91,8 +93,7 @@ _MEASURES = {"request": _by_request, "usage": _by_usage, "usage+chars": _by_usag
 def _compacted(draft: Draft, keep: int) -> Draft | None:
     """Return the draft with everything before ``keep`` summarised; nothing when no summary would fit."""
     branch, settings, room = draft.branch, draft.settings, draft.room
-    share = max(settings.summary_floor, room.share(settings.summary_share))
-    cap = settings.summary_tokens or min(share, room.share(settings.summary_share_max))
+    cap = settings.summary_tokens or room.share(summary_share(room, settings))
     if settings.goal_share:
         tail = draft.scale * tail_size(branch, keep)
         cap = min(cap, int(room.share(settings.goal_share) - tail - LEAST_SUMMARY * LEAST_SUMMARY * room.size))
@@ -109,6 +110,13 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
         "user", (Text(extract(head, branch.slots.slice(keep), draft.own(cap), shares)), *_files(draft, head))
     )
     return draft.compact(Compaction(keep, summary, measure(summary).size, before=draft.estimate))
+
+
+def summary_share(room: Room, settings: Settings) -> float:
+    """Return the share of the room an extract may take: what the agent needs grows more slowly than the room."""
+    small, large = settings.summary_small_room, settings.summary_large_room
+    way = min(1.0, max(0.0, (room.size - small) / max(1, large - small)))
+    return settings.summary_share_small + way * (settings.summary_share - settings.summary_share_small)
 
 
 def _told(draft: Draft, keep: int) -> list[Slot]:

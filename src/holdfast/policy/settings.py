@@ -74,7 +74,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     trigger_output: Annotated[int, _origin("[C][K] and less the model's output, at most this; 0 = not")] = 0
     trigger_inclusive: Annotated[bool, _origin("[C] compacts at the limit, the others above it")] = False
     margin: Annotated[float, _origin("[H] error of the estimate of what no usage covers yet")] = 0.08
-    goal_share: Annotated[float, _origin("[H] commit only if the request is then under F + this share of M")] = 0.88
+    goal_share: Annotated[float, _origin("[H] commit only if the request is then under F + this share of M")] = 0.90
     gain_share: Annotated[float, _origin("[H] and at least this share smaller")] = 0.10
     gain_tokens: Annotated[int, _origin("[H] and by this many tokens, or a tenth of M")] = 2_000
 
@@ -89,8 +89,11 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     # -- the summary ---------------------------------------------------------------------------------------------
     summary_tokens: Annotated[int, _origin("cap where a model writes it (measured: 1.0k to 4.2k); 0 = share")] = 0
     summary_share: Annotated[float, _origin("[H] summary, ledger and extract together, of M")] = 0.33
-    summary_floor: Annotated[int, _origin("[H] at least this much, where the room is small")] = 9_000
-    summary_share_max: Annotated[float, _origin("[H] but never more than this share of M")] = 0.78
+    summary_small_room: Annotated[int, _origin("[H] rooms up to this give the larger share")] = 12_000
+    summary_large_room: Annotated[int, _origin("[H] rooms from this on the smaller; between them it falls evenly")] = (
+        23_000
+    )
+    summary_share_small: Annotated[float, _origin("[H] the same where the room is small")] = 0.80
     summary_user_share: Annotated[float, _origin("[H] of the summary, for the user's words")] = 0.15
     summary_ledger_share: Annotated[float, _origin("[H] of the summary, for files and commands")] = 0.12
     summary_decision_share: Annotated[float, _origin("[H] of the summary, for decisions")] = 0.03

@@ -111,6 +111,7 @@ def test_a_line_of_fifty_megabytes_is_taken(run, home, talk, line, write):
     file = write(home / "long.jsonl", [*talk(2), long])
     assert file.stat().st_size > 50_000_000
     assert run("import", file).exit_code == 0
+    file.unlink()
     assert json.loads(run("context", "5e55", "--json").stdout)["largest"][0]["tokens"] > 10_000_000
 
 
@@ -158,7 +159,6 @@ def test_a_file_is_whole_or_what_it_was(home):
     assert file.read_text() == "before"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="signals are POSIX")
 def test_interrupting_an_import_leaves_the_store_as_it_was(run, home, talk, line, write):
     """^C in the middle of an import is exit code 130, and of that session nothing is in the store."""
     run("import", write(home / "first.jsonl", talk(2)))

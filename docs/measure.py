@@ -1,0 +1,159 @@
+"""Measure every policy on recorded sessions and write the tables of ``results.md``.
+
+    uv run python docs/measure.py FILE…
+
+Each session is replayed at three settings; the figures are those of ``holdfast replay --json``, whose definitions are
+in ``metrics.md``. Recall at cuts does not depend on the window and is measured once. Takes some minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from pathlib import Path
+
+from generate import table
+
+from holdfast import Policy, config
+from holdfast.cli.running import Order, Report, replayed
+from holdfast.policy.presets import PRESETS
+from holdfast.replay.cuts import interval, pool
+from holdfast.replay.report import BASELINE, OURS, Row, pooled, thousands
+
+PAGE = Path(__file__).parent / "results.md"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "long-session.jsonl"
+SETTINGS = ((64_000, 10_000), (96_000, 10_000), (32_000, 3_000))
+"""Windows with their frames, in tokens."""
+_PART = re.compile(r"(<!-- measured -->\n).*?(<!-- end -->)", re.DOTALL)
+_HEAD = ("policy", "requests", "invalid", "over window", "words missing", "cache hit", "cost $", "× append-only",
+         "online fact recall", "compactions", "ms p95")  # fmt: skip
+_CUT_HEAD = ("policy", "facts 4,000", "facts 8,000", "facts 16,000", "95 % at 8,000", "oracle 8,000", "handles 8,000",
+             "z_gain 8,000", "stale 8,000")  # fmt: skip
+
+
+class Quiet:
+    """Nobody waits for this."""
+
+    def begin(self, label: str, total: int) -> None:
+        """Say nothing."""
+
+    def tick(self) -> None:
+        """Say nothing."""
+
+
+def measured(file: str, window: int, frame: int) -> Report:
+    """Return the report on one session at one setting; with recall at cuts at the first."""
+    order = Order(
+        policies=tuple(Policy.preset(name) for name in PRESETS),
+        window=window,
+        frame=frame,
+        catalog=config.shipped(),
+        model=config.DEFAULT_MODEL,
+        cuts=(window, frame) == SETTINGS[0],
+    )
+    return replayed(file, order, Quiet())
+
+
+def name(file: str) -> str:
+    """Return a session's folder and the beginning of its name."""
+    path = Path(file)
+    return f"{path.parent.name}/{path.stem[:14]}"
+
+
+def online(rows: Sequence[Row]) -> str:
+    """Return the table of one session or of the pool at one setting."""
+    base = next((row.measured.usd for row in rows if row.measured.policy == BASELINE), 0.0)
+    return table(_HEAD, [_bold(list(_online(row, base)), row) for row in rows])
+
+
+def _online(row: Row, base: float) -> Iterator[str]:
+    one = row.measured
+    yield one.policy
+    yield from (f"{n:,}" for n in (one.requests, one.invalid_requests, one.over_window, one.user_words_missing))
+    yield "-" if one.cache_hit is None else f"{one.cache_hit:.1%}"
+    yield f"{one.usd:,.2f}"
+    yield f"{one.usd / base:.3f}" if base else "-"
+    yield _share(one.online.fact_recall)
+    yield f"{one.compactions:,}"
+    yield f"{one.policy_ms_p95:.1f}"
+
+
+def at_cuts(rows: Sequence[Row], sessions: Sequence[Report]) -> str:
+    """Return the table of recall at cuts; with several sessions also the bootstrap interval over them."""
+    lines = []
+    for row in rows:
+        figures = {budget: pool([score]) for budget, score in row.cuts.items()}
+        middle = figures["8000"]
+        pairs = [
+            (own.cuts["8000"].facts, own.cuts["8000"].dependencies)
+            for report in sessions
+            for own in report.rows
+            if own.measured.policy == row.measured.policy
+        ]
+        edges = interval(pairs) if len(pairs) > 1 else None
+        facts = [_share(figures[budget].fact_recall) for budget in ("4000", "8000", "16000")]
+        spread = "-" if edges is None else f"{edges[0]:.3f} to {edges[1]:.3f}"
+        more = map(_share, (middle.oracle, middle.handle_recall, middle.z_gain, middle.stale))
+        lines.append(_bold([row.measured.policy, *facts, spread, *more], row))
+    return table(_CUT_HEAD, lines)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _bold(cells: list[str], row: Row) -> list[str]:
+    return [f"**{cell}**" for cell in cells] if row.measured.policy == OURS else cells
+
+
+def sessions(reports: Sequence[Report]) -> str:
+    """Return the table of what was replayed."""
+    lines = [
+        (name(s.file), s.format, f"{s.messages:,}", f"{s.steps:,}", thousands(s.peak), f"{s.factor:.2f}")
+        for s in (report.subject for report in reports)
+    ]
+    return table(("session", "format", "messages", "answers", "append-only peak", "recorded / o200k"), lines)
+
+
+def written(example: Sequence[Report], others: Sequence[Sequence[Report]]) -> str:
+    """Return all tables; ``others`` holds the reports on the real sessions for each setting."""
+    out = [f"### What was replayed\n\n{sessions([example[0], *others[0]])}"]
+    for own, reports, (window, frame) in zip(example, others, SETTINGS, strict=True):
+        out.append(f"## Window {window:,}, frame {frame:,}\n")
+        out += [f"{name(report.subject.file)}\n\n{online(report.rows)}" for report in reports]
+        rows = pooled([(report.subject, report.rows) for report in reports])
+        judged = [name(report.subject.file) for report in reports if report.subject.is_judged]
+        if rows:
+            out.append(f"**Pool** of {', '.join(judged)}\n\n{online(rows)}")
+        out.append(f"Our own example session, in no pool\n\n{online(own.rows)}")
+    out.append("## At cuts\n")
+    out += [f"{name(report.subject.file)}\n\n{at_cuts(report.rows, [report])}" for report in others[0] if _is_cut(report)]
+    rows = pooled([(report.subject, report.rows) for report in others[0]])
+    if rows:
+        out.append(f"**Pool** of all sessions above\n\n{at_cuts(rows, others[0])}")
+    out.append(f"Our own example session, in no pool\n\n{at_cuts(example[0].rows, [example[0]])}")
+    return "\n".join(out)
+
+
+def _is_cut(report: Report) -> bool:
+    return any(score.dependencies for row in report.rows for score in row.cuts.values())
+
+
+def main() -> None:
+    """Replay the files named on the command line and write the page."""
+    files = [str(EXAMPLE), *sys.argv[1:]]
+    jobs = list(product(files, SETTINGS))
+    with ProcessPoolExecutor(2) as workers:
+        found = list(workers.map(measured, [file for file, _ in jobs], *zip(*[own for _, own in jobs], strict=True)))
+    by_setting = [[report for report, (_, own) in zip(found, jobs, strict=True) if own == one] for one in SETTINGS]
+    tables = written([reports[0] for reports in by_setting], [reports[1:] for reports in by_setting])
+    page = PAGE.read_text("utf-8")
+    PAGE.write_text(_PART.sub(lambda part: f"{part[1]}\n{tables}\n{part[2]}", page), "utf-8")
+    print(f"{PAGE.name} written")
+
+
+if __name__ == "__main__":
+    main()

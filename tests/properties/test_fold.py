@@ -1,0 +1,192 @@
+"""The branch is a lawful fold: however it is made, the same log gives the same branch."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+from msgspec.structs import asdict, replace
+
+from holdfast import Branch
+from holdfast.model.branch import Settled, extend, origins, prefix_basis, project
+from holdfast.model.dialect import Dialect
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Compaction, Decision, Entry, Frame, Revoke, Said
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, Thinking, ToolResult
+from holdfast.testing.strategies import logs, wild_histories
+from holdfast.view.tokens import measure
+
+FORGOTTEN = {"settled", "callers"}
+"""``settled`` is a memory of the planner's; ``callers`` may know more than one branch, and is compared apart."""
+
+
+def state(branch):
+    """Return all that a branch says of its own log."""
+    known = {key: value for key, value in asdict(branch).items() if key not in FORGOTTEN}
+    return known | {"callers": {key: index for key, index in branch.callers.items() if index < len(branch.slots)}}
+
+
+def said(messages):
+    """Return the entries of plain messages."""
+    return [Entry(f"m{index}", None, Said(measure(message)), index) for index, message in enumerate(messages)]
+
+
+@given(logs(), st.integers(0, 60))
+def test_building_at_once_is_extending_one_by_one(entries, cut):
+    """Any two ways of folding the same log give equal branches."""
+    half = Branch.build(entries[:cut])
+    for entry in entries[cut:]:
+        half = extend(half, entry)
+    assert state(half) == state(Branch.build(entries))
+
+
+@given(logs())
+def test_a_dumped_branch_comes_back(entries):
+    """``load(dump(branch))`` is the same branch, and it grows in the same way."""
+    half = len(entries) // 2
+    branch = Branch.build(entries[:half])
+    settled = Settled(Dialect("anthropic"), 1, 1, (Edit(Span(0, 1), (Message.of("user", "x"),)),))
+    branch = replace(branch, settled=settled)
+    again = Branch.load(branch.dump())
+    assert again == branch
+    assert again.dump() == branch.dump()
+    for entry in entries[half:]:
+        again, branch = extend(again, entry), extend(branch, entry)
+    assert again == branch
+
+
+@given(wild_histories())
+def test_any_message_survives_a_dump(messages):
+    """NUL bytes, lone surrogates and wire bytes come back as they were."""
+    branch = Branch.build(said(messages))
+    slot = replace(measure(Message("user", (Text("a", None, Raw(b'{"type" : "text"}')),))), raw=Raw(b'{ "role":1}'))
+    branch = extend(branch, Entry("raw", None, Said(slot)))
+    assert Branch.load(branch.dump()) == branch
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, -1])
+def test_a_damaged_dump_is_a_value_error(cut):
+    """Bytes that are no dump raise ``ValueError``, whatever they are."""
+    dumped = Branch.build(said([Message.of("user", "a")])).dump()
+    with pytest.raises(ValueError, match=r".+"):
+        Branch.load(dumped[:cut])
+
+
+@given(logs(), logs(), st.integers(0, 40))
+def test_forks_do_not_disturb_each_other(one, other, cut):
+    """Branches grown from a common one stay what they would be if each stood alone, and so does the common one."""
+    stem = Branch.build(one[:cut])
+    before = state(stem)
+    left, right = stem, stem
+    grown = [[], []]
+    for pair in zip([*one[cut:], *other], [*other, *one[cut:]], strict=True):
+        left, right = extend(left, pair[0]), extend(right, pair[1])
+        grown[0].append(pair[0])
+        grown[1].append(pair[1])
+    assert state(stem) == before
+    assert state(left) == state(Branch.build([*one[:cut], *grown[0]]))
+    assert state(right) == state(Branch.build([*one[:cut], *grown[1]]))
+
+
+@given(logs(), st.data())
+def test_undo_restores_what_was_there(entries, data):
+    """A revoked decision or compaction leaves the projection as if it had never been made."""
+    made = [entry.id for entry in entries if isinstance(entry.body, Decision | Compaction)]
+    gone = data.draw(st.sampled_from(made)) if made else "none"
+    undone = Branch.build([*entries, Entry("undo", None, Revoke(gone))])
+    never = Branch.build([entry for entry in entries if entry.id != gone])
+    assert [slot.message for slot in project(undone)] == [slot.message for slot in project(never)]
+    for name in ("keep", "compaction", "edits", "held", "marks", "law"):
+        assert getattr(undone, name) == getattr(never, name)
+    assert prefix_basis(undone) == prefix_basis(never)
+
+
+@given(logs())
+def test_undoing_everything_shows_everything(entries):
+    """With every decision revoked, the projection is what was said, at the size it was said."""
+    branch = Branch.build(entries)
+    for id_, _ in branch.law:
+        branch = extend(branch, Entry("undo", None, Revoke(id_)))
+    assert [slot.message for slot in project(branch)] == list(branch.messages)
+    assert branch.held == sum(slot.size for slot in branch.slots)
+    assert branch.law == ()
+
+
+@given(logs())
+def test_the_projection_is_measured(entries):
+    """``held`` is the sum of the slots shown, and each slot shown says where it came from."""
+    branch = Branch.build(entries)
+    shown = project(branch)
+    assert branch.held == sum(slot.size for slot in shown)
+    places = origins(branch)
+    assert len(places) == len(shown)
+    assert places == sorted(places, key=lambda place: branch.pinned - 0.5 if place < 0 else place)
+    assert all(place < branch.pinned or place >= branch.keep for place in places)
+    assert len(branch.marks) == len(branch.born) == len(branch.sums) == len(branch.messages) == len(branch.slots)
+
+
+@given(logs())
+def test_marks_are_those_of_the_projection(entries):
+    """The marks carried along are the marks of the same law applied to the same slots from the start."""
+    branch = Branch.build(entries)
+    plain = Branch.build(entry for entry in entries if isinstance(entry.body, Said))
+    for id_, what in branch.law:
+        plain = extend(plain, Entry(id_, None, what))
+    assert list(plain.marks)[branch.keep :] == list(branch.marks)[branch.keep :]
+    assert prefix_basis(replace(plain, frame=branch.frame)) == prefix_basis(branch)
+
+
+PARTS = (
+    Text("a"),
+    Text("b"),
+    Text("a\x00b"),
+    Text("a\x01b\x01{}"),
+    Thinking("a"),
+    ToolResult("a", "", (Text("b"),)),
+    ToolResult("a", "", (Text("b"),), is_error=True),
+    ToolResult("a", "", (Text("b"), Text(""))),
+)
+SMALL = [
+    Message(role, parts)
+    for role in ("user", "assistant")
+    for parts in [(), *((one,) for one in PARTS), *itertools.product(PARTS, PARTS)]
+]
+
+
+def test_an_equal_basis_is_an_equal_request():
+    """Requests with one basis show the same: roles, kinds of parts, borders between them, errors, and words."""
+    named = {}
+    for message in SMALL:
+        named.setdefault(prefix_basis(Branch.build(said([message]))), []).append(message)
+    assert [same for same in named.values() if len(same) > 1] == []
+
+
+@given(st.lists(st.sampled_from(SMALL), min_size=1, max_size=3))
+def test_a_frame_or_a_cut_changes_the_basis(messages):
+    """Another frame, a message less or a summary in place of messages is another basis."""
+    branch = Branch.build(said(messages))
+    others = [
+        extend(branch, Entry("f", None, Frame("other", 1))),
+        Branch.build(said(messages[:-1])),
+        extend(branch, Entry("c", None, Compaction(len(messages), Message.of("user", "s"), 1))),
+    ]
+    assert prefix_basis(branch) not in {prefix_basis(one) for one in others}
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=40))
+def test_sequences_share_storage_without_sharing_fate(steps):
+    """A sequence grown from any earlier one holds what a plain tuple would, whoever else grew from there."""
+    from holdfast.model.sequence import Seq
+
+    grown = [(Seq(), ())]
+    for place, item in steps:
+        seq, plain = grown[place % len(grown)]
+        grown.append((seq.add(item), (*plain, item)))
+    for seq, plain in grown:
+        assert (tuple(seq), len(seq), seq.slice(1, 3)) == (plain, len(plain), list(plain[1:3]))
+        assert seq == Seq(plain)
+        assert [seq[-1 - index] for index in range(len(plain))] == list(reversed(plain))
