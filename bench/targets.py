@@ -87,9 +87,11 @@ def online(recordings: dict[str, Recording], window: int, frame: int) -> tuple[d
             wrong.append(f"{file} at {window}: invalid, over or words missing")
         base = measure_policy(made, Policy.preset("append-only"))
         judged = base.tokens_peak > 2 * window
-        print(f"  {file}: {ours.requests} requests, append-only peak {base.tokens_peak:,}{'' if judged else ' (not judged for cost)'}")
+        told = "" if judged else " (not judged for cost)"
+        print(f"  {file}: {ours.requests} requests, append-only peak {base.tokens_peak:,}{told}")
+        known = {"holdfast": ours, "append-only": base}
         for name in PRESETS:
-            one = ours if name == "holdfast" else base if name == "append-only" else measure_policy(made, Policy.preset(name))
+            one = known.get(name) or measure_policy(made, Policy.preset(name))
             print(f"    {name:<12} {_line(one, base)}")
             if judged:
                 tallies[name].add(one, base)
@@ -127,7 +129,8 @@ def at_cuts(recordings: dict[str, Recording]) -> list[str]:
     sessions: dict[str, list[tuple[int, int]]] = {}
     print("\nat cuts (facts / names / handles / z-gain / stale, oracle)")
     for file, recording in recordings.items():
-        for room, score in measure_cuts(study(recording, 64_000, 10_000), Policy.preset("holdfast")).items():
+        for room, kept in measure_cuts(study(recording, 64_000, 10_000), Policy.preset("holdfast")).items():
+            score = kept.score
             total[room] = total.get(room, CutScore()) + score
             sessions.setdefault(room, []).append((score.facts, score.dependencies))
             if score.dependencies:
@@ -166,7 +169,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     shared = Path(__file__).parents[2] / "shared" / "data"
-    files = args.files or sorted(shared.glob("*/*.jsonl")) or [Path(__file__).parents[1] / "examples/long-session.jsonl"]
+    example = Path(__file__).parents[1] / "examples" / "long-session.jsonl"
+    files = args.files or sorted(shared.glob("*/*.jsonl")) or [example]
     recordings = {file.stem[:12]: read(file.read_bytes(), file.name) for file in files}
     wrong: list[str] = []
     for window, frame, recall, cost in SETTINGS:

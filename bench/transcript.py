@@ -1,4 +1,4 @@
-"""A seeded agent transcript of any length, for benchmarks: user turns of tool steps, one step in five with two calls."""
+"""A seeded agent transcript of any length for benchmarks: user turns of tool steps, some with two calls."""
 
 from __future__ import annotations
 
@@ -7,10 +7,37 @@ import random
 import string
 from typing import Any
 
-WORDS = (
-    "cache token window budget session message turn tool result branch store compact prune replay snapshot provider "
-    "error retry lane queue anchor summary preview frozen fresh prefix suffix guard limit"
-).split()
+WORDS = [
+    "cache",
+    "token",
+    "window",
+    "budget",
+    "session",
+    "message",
+    "turn",
+    "tool",
+    "result",
+    "branch",
+    "store",
+    "compact",
+    "prune",
+    "replay",
+    "snapshot",
+    "provider",
+    "error",
+    "retry",
+    "lane",
+    "queue",
+    "anchor",
+    "summary",
+    "preview",
+    "frozen",
+    "fresh",
+    "prefix",
+    "suffix",
+    "guard",
+    "limit",
+]
 TOOLS = ("read_file", "run_shell", "search", "list_rows")
 EXTENSIONS = ("py", "ts", "rs", "md", "json")
 STEPS = 6
@@ -70,7 +97,8 @@ def _body(pick: random.Random, size: int) -> str:
 
 def _code(pick: random.Random) -> str:
     name, other = pick.choice(WORDS), pick.choice(WORDS)
-    return f"    def {name}_{pick.randrange(999)}(self, {other}: int) -> str:\n        return self.{other}.get({name!r})\n"
+    head = f"    def {name}_{pick.randrange(999)}(self, {other}: int) -> str:"
+    return f"{head}\n        return self.{other}.get({name!r})\n"
 
 
 def _log(pick: random.Random) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ SMALL = Policy().with_settings(room_min=0, spill_chars=600, preview_chars=200, p
 WORLDS = [World(), World(), World("cold", idle=4_000), World()]
 
 places = st.sampled_from(MODELS)
-windows = st.sampled_from([4_000, 8_000, 100_000])
+windows = st.sampled_from([7_000, 9_000, 100_000])
 frames = st.sampled_from([Frame(), Frame("f", 500)])
 long_talks = conversations(turns=4, steps=6, longest=3_000)
 histories = long_talks | broken_histories(most=4)
@@ -38,17 +38,12 @@ def place(model, window, frame):
     return target(*model, window=window, frame=frame)
 
 
-def few():
-    return settings(max_examples=settings.default.max_examples // 2)
-
-
 def same_plan(one, other):
     """Return whether two plans say the same to whoever carries them out."""
     names = ("record", "compaction", "repair", "options", "blobs", "before", "after", "notices")
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
-@few()
 @given(histories, places, windows, frames, st.sampled_from([SMALL, *POLICIES]), st.booleans())
 def test_memory_changes_no_plan(messages, model, window, frame, policy, usage):
     """Each plan of a loop equals the one made from its log alone, and the branches after it are equal."""
@@ -65,7 +60,6 @@ def test_memory_changes_no_plan(messages, model, window, frame, policy, usage):
         assert list(again.born) == list(step.plan.branch.born)
 
 
-@few()
 @given(broken_histories(most=5), places, st.sampled_from([SMALL, Policy()]))
 def test_memory_changes_no_plan_at_any_point(messages, model, policy):
     """The same when the loop asks after every single message, calls open or not."""
@@ -74,7 +68,6 @@ def test_memory_changes_no_plan_at_any_point(messages, model, policy):
         assert same_plan(advance(Branch.build(step.entries), where, policy), step.plan)
 
 
-@few()
 @given(histories, places, windows)
 def test_planning_over_lists_is_planning_over_branches(messages, model, window):
     """``plan(messages[:k], branch=...)`` for all k sends what ``advance`` on the folded log sends."""
@@ -98,7 +91,6 @@ def extends(before, after):
     )
 
 
-@few()
 @given(histories, places, windows, st.sampled_from([SMALL, *POLICIES]))
 def test_a_request_extends_the_one_before(messages, model, window, policy):
     """K1: without a decision about what was seen, a request starts with the bytes of the one before."""
@@ -110,7 +102,6 @@ def test_a_request_extends_the_one_before(messages, model, window, policy):
             assert wires(where, after.slots)[: len(sent)] == sent
 
 
-@few()
 @given(long_talks, places, st.sampled_from([Policy(), SMALL]))
 def test_in_a_sound_conversation_nothing_is_repaired(messages, model, policy):
     """K1: with enough room a loop's requests only grow, by what was said: no repair, no break, however long."""
@@ -123,7 +114,6 @@ def test_in_a_sound_conversation_nothing_is_repaired(messages, model, policy):
         assert extends(before, after)
 
 
-@few()
 @given(broken_histories(most=4), long_talks, places)
 def test_an_old_repair_stays_as_it_is(broken, messages, model):
     """K1: what was wrong long ago is repaired in the same way in every later request."""
@@ -137,7 +127,6 @@ def test_an_old_repair_stays_as_it_is(broken, messages, model):
         assert wires(where, after.slots)[: len(sent)] == sent
 
 
-@few()
 @given(histories, places, windows, st.sampled_from([SMALL, *POLICIES]))
 def test_a_restart_changes_no_byte(messages, model, window, policy):
     """K2: with the branch dumped and loaded before each request, the same bytes are sent; and twice over, too."""
@@ -152,7 +141,6 @@ def test_a_restart_changes_no_byte(messages, model, window, policy):
     assert all(same_plan(one.plan, other.plan) for one, other in zip(first, restarted, strict=True))
 
 
-@few()
 @given(long_talks, places, st.sampled_from([SMALL, *POLICIES]))
 def test_planning_again_is_the_same_request(messages, model, policy):
     """A retry, planned from the branch of the plan before without a new word, sends the same bytes."""

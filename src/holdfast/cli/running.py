@@ -36,13 +36,10 @@ from holdfast.replay.measure import (
 from holdfast.replay.report import OURS, Row, Subject
 from holdfast.replay.session import Session, session_of
 from holdfast.replay.tokenizer import tokenizer
-from holdfast.types import Counter
 from holdfast.wire.recognise import APIS
 
 DEFAULT_FRAME = 10_000
 """Tokens assumed of system prompt and tools where the record has none (METRICS, "Frame")."""
-PIECE = 50_000
-"""Characters counted at once: some tokenizers refuse more than 200,000 tokens, and a character has four at most."""
 _MANY = 5
 """Damaged lines that are told one by one."""
 
@@ -119,18 +116,7 @@ def _study(session: Session, api: str, order: Order) -> Study:
     frame = order.frame if order.frame is not None else session.frame.tokens or DEFAULT_FRAME
     place = with_window(target(api, order.model, catalog=order.catalog), order.window, frame)
     name, counter = tokenizer()
-    return Study(session, Setting(order.window, frame, place, name, _by_pieces(counter)))
-
-
-def _by_pieces(counter: Counter) -> Counter:
-    """Return ``counter`` for texts of any length, counted in pieces."""
-
-    def count(text: str) -> int:
-        if len(text) <= PIECE:
-            return counter(text)
-        return sum(counter(text[start : start + PIECE]) for start in range(0, len(text), PIECE))
-
-    return count
+    return Study(session, Setting(order.window, frame, place, name, counter))
 
 
 def _row(
@@ -143,7 +129,9 @@ def _row(
     cuts: dict[str, CutScore] = {}
     if order.cuts:
         notes = (*notes, *_degenerate_at_cuts(study, policy))
-        cuts = measure_cuts(study, _unguarded(policy), waiting.tick)
+        kept = measure_cuts(study, _unguarded(policy), waiting.tick)
+        cuts = {room: one.score for room, one in kept.items()}
+        notes = (*notes, *(f"over at {one.over} cuts of {int(room):,}" for room, one in kept.items() if one.over))
     points = measured.points if policy.name == order.points_of else ()
     return Row(replace(measured, points=points), cuts, notes)
 

@@ -408,7 +408,7 @@ SMALLEST, LARGEST = 30, 60_000
 def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
     branch = replace(branch, compactions=0)
     tokens = body.usage.input
-    if not body.basis or body.basis != branch.basis or tokens <= 0:
+    if not branch.seen or body.basis != branch.basis or tokens <= 0:
         return branch
     gauge, anchor = branch.gauge, branch.anchor
     true = tokens - (anchor.tokens if anchor else branch.frame.tokens)

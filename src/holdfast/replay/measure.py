@@ -325,23 +325,34 @@ def _event(sent: Sent) -> str:
     return "prune" if rules & {"prune", "trim"} else "spill" if "spill" in rules else ""
 
 
-def measure_cuts(study: Study, policy: Policy, tick: Callable[[], Any] = lambda: None) -> dict[str, CutScore]:
-    """Return what ``policy`` keeps at the cuts, for each budget; ``over`` requests count as they are."""
+class Kept(Struct, frozen=True):
+    """What a policy keeps at the cuts of a session in one room."""
+
+    score: CutScore = CutScore()
+    over: int = 0
+    """Requests scored that did not fit; they are scored as they are, not squeezed."""
+
+
+def measure_cuts(study: Study, policy: Policy, tick: Callable[[], Any] = lambda: None) -> dict[str, Kept]:
+    """Return what ``policy`` keeps at the cuts, for each budget of ``BUDGETS``."""
+    return {str(room): _kept(study, policy, room, tick) for room in BUDGETS}
+
+
+def _kept(study: Study, policy: Policy, room: int, tick: Callable[[], Any]) -> Kept:
     cuts = {cut.position: cut for cut in study.cuts()}
-    scores: dict[str, CutScore] = {}
-    for room in BUDGETS:
-        total = CutScore()
-        if cuts:
-            last = max(cuts)
-            for sent in requests(study, policy, window_for(room, study.setting.frame)):
-                cut = cuts.get(sent.step.index)
-                if cut is not None:
-                    total += cut.score([slot.message for slot in sent.slots], room)
-                tick()
-                if sent.step.index >= last:
-                    break
-        scores[str(room)] = total
-    return scores
+    if not cuts:
+        return Kept()
+    score, over = CutScore(), 0
+    window = window_for(room, study.setting.frame)
+    for sent in requests(study, policy, window):
+        tick()
+        cut = cuts.pop(sent.step.index, None)
+        if cut is not None:
+            score += cut.score([slot.message for slot in sent.slots], room)
+            over += sent.tokens > usable(window)
+        if not cuts:
+            break
+    return Kept(score, over)
 
 
 def cuts_json(scores: dict[str, CutScore]) -> dict[str, Any]:

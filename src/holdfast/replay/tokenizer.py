@@ -44,9 +44,16 @@ def tokenizer() -> tuple[str, Counter]:
     encode = get_encoding("o200k_base").encode_ordinary
 
     def o200k(text: str) -> int:
-        return len(encode(_whole(text)))
+        whole = _whole(text)
+        if len(whole) <= PIECE:
+            return len(encode(whole))
+        return sum(len(encode(whole[start : start + PIECE])) for start in range(0, len(whole), PIECE))
 
     return "o200k", o200k
+
+
+PIECE = 50_000
+"""Characters counted at once: the tokenizer refuses more than 200,000 tokens, and a character has four at most."""
 
 
 def _whole(text: str) -> str:

@@ -170,7 +170,7 @@ def measure(message: Message) -> Slot:
 
 
 def _take(part: Part, words: list[bytes], marks: list[bytes]) -> int:
-    """Add what ``part`` says to ``words`` and what tells it apart to ``marks``; return the tokens that no text shows."""
+    """Add what ``part`` says to ``words``, what tells it apart to ``marks``; return the tokens that no text shows."""
     if isinstance(part, Text | Thinking):
         data = part.text.encode("utf-8", "surrogatepass")
         words.append(data)
