@@ -7,37 +7,11 @@ import random
 import string
 from typing import Any
 
-WORDS = [
-    "cache",
-    "token",
-    "window",
-    "budget",
-    "session",
-    "message",
-    "turn",
-    "tool",
-    "result",
-    "branch",
-    "store",
-    "compact",
-    "prune",
-    "replay",
-    "snapshot",
-    "provider",
-    "error",
-    "retry",
-    "lane",
-    "queue",
-    "anchor",
-    "summary",
-    "preview",
-    "frozen",
-    "fresh",
-    "prefix",
-    "suffix",
-    "guard",
-    "limit",
-]
+WORDS = (
+    "cache", "token", "window", "budget", "session", "message", "turn", "tool", "result", "branch", "store", "compact",
+    "prune", "replay", "snapshot", "provider", "error", "retry", "lane", "queue", "anchor", "summary", "preview",
+    "frozen", "fresh", "prefix", "suffix", "guard", "limit",
+)  # fmt: skip
 TOOLS = ("read_file", "run_shell", "search", "list_rows")
 EXTENSIONS = ("py", "ts", "rs", "md", "json")
 STEPS = 6

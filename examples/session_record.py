@@ -146,7 +146,7 @@ class Session:
             "usage": usage,
         }
 
-    def said(self, answer: dict[str, Any], block: dict[str, Any], apart: bool) -> str:  # noqa: FBT001
+    def said(self, answer: dict[str, Any], block: dict[str, Any], apart: bool) -> str:
         """Write one block as a line of its own, and now and then what a hook or a running command says meanwhile."""
         self.pause(number(300, 1_900, "block", len(self.lines)) / 1000)
         request = f"req_011{digest('request', self.steps).hex()[:21]}"

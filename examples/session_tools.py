@@ -159,7 +159,7 @@ class Workshop:
     def python(self, command: str) -> tuple[str, int]:
         """Run Python in the copy; its paths and times are made neutral."""
         setting = {"PYTHONPATH": str(self.root / "src"), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(  # noqa: S603 (our own commands)
+        done = subprocess.run(
             [sys.executable, *shlex.split(command)[1:]],
             cwd=self.root,
             env=os.environ | setting,
