@@ -72,7 +72,9 @@ def settings() -> str:
     parts = []
     for title, names in sections():
         rows = [(f"`{name}`", value(ours[name]), origin(name)) for name in names]
-        parts.append(f"### {title[0].upper()}{title[1:]}\n\n" + table(("setting", "default", "meaning and origin"), rows))
+        parts.append(
+            f"### {title[0].upper()}{title[1:]}\n\n" + table(("setting", "default", "meaning and origin"), rows)
+        )
     return "\n".join(parts)
 
 
@@ -81,7 +83,9 @@ def presets() -> str:
     ours = asdict(Settings())
     parts = []
     for name, preset in PRESETS.items():
-        rows = [(f"`{key}`", value(held), value(ours[key])) for key, held in asdict(preset).items() if held != ours[key]]
+        rows = [
+            (f"`{key}`", value(held), value(ours[key])) for key, held in asdict(preset).items() if held != ours[key]
+        ]
         listed = table(("setting", "here", "`holdfast`"), rows) if rows else "All settings have their defaults.\n"
         parts.append(f"### `{name}`\n\n{ABOUT[name].capitalize()}.\n\n{listed}")
     return "\n".join(parts)
@@ -105,7 +109,9 @@ def one_command(name: str, found: click.Command) -> Iterator[str]:
     """Yield the section of a command, then those of the commands in it."""
     rows = [(f"`{_names(one)}`", _about(one)) for one in found.params if isinstance(one, click.Option)]
     inside = sorted(found.commands.items()) if isinstance(found, click.Group) else []
-    wanted = "COMMAND" if inside else " ".join(_argument(one) for one in found.params if isinstance(one, click.Argument))
+    wanted = (
+        "COMMAND" if inside else " ".join(_argument(one) for one in found.params if isinstance(one, click.Argument))
+    )
     usage = f"{name}{' [OPTIONS]' if rows else ''} {wanted}".rstrip()
     more, _, examples = (found.epilog or "").replace("\b\n", "").rpartition("Examples:\n")
     text = "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(found.help or "").split("\n\n"))

@@ -130,7 +130,9 @@ def written(example: Sequence[Report], others: Sequence[Sequence[Report]]) -> st
             out.append(f"**Pool** of {', '.join(judged)}\n\n{online(rows)}")
         out.append(f"Our own example session, in no pool\n\n{online(own.rows)}")
     out.append("## At cuts\n")
-    out += [f"{name(report.subject.file)}\n\n{at_cuts(report.rows, [report])}" for report in others[0] if _is_cut(report)]
+    out += [
+        f"{name(report.subject.file)}\n\n{at_cuts(report.rows, [report])}" for report in others[0] if _is_cut(report)
+    ]
     rows = pooled([(report.subject, report.rows) for report in others[0]])
     if rows:
         out.append(f"**Pool** of all sessions above\n\n{at_cuts(rows, others[0])}")

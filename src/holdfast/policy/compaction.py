@@ -12,11 +12,8 @@ from holdfast.policy.extract import Shares, extract
 from holdfast.policy.guard import Room
 from holdfast.policy.ledger import deeds
 from holdfast.policy.select import chars_over_4, tail_size, tails
-from holdfast.policy.settings import Settings
+from holdfast.policy.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
 from holdfast.view.tokens import count, measure
-
-LEAST_SUMMARY = 0.10
-"""Share of the room under which an extract holds too little to be worth a compaction."""
 
 
 def compact(draft: Draft) -> Draft:
@@ -51,11 +48,9 @@ def trigger(draft: Draft) -> int:
     if settings.trigger_share:
         cold = draft.world.cache == "cold"
         return room.frame + room.share(settings.trigger_cold_share if cold else settings.trigger_share)
-    reserve = (
-        min(settings.trigger_reserve, int(room.window * settings.reserve_share) or 0)
-        if (settings.trigger_reserve == settings.reserve_max)
-        else settings.trigger_reserve
-    )
+    reserve = settings.trigger_reserve
+    if settings.trigger_reserve_share:
+        reserve = min(reserve, int(room.window * settings.trigger_reserve_share))
     output = min(settings.trigger_output, draft.target.limits.max_output or settings.trigger_output)
     return room.window - reserve - output
 
@@ -96,7 +91,7 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
     cap = settings.summary_tokens or room.share(summary_share(room, settings))
     if settings.goal_share:
         tail = draft.scale * tail_size(branch, keep)
-        cap = min(cap, int(room.share(settings.goal_share) - tail - LEAST_SUMMARY * LEAST_SUMMARY * room.size))
+        cap = min(cap, int(room.share(settings.goal_share) - tail - room.share(SUMMARY_SLACK)))
         if cap < room.share(LEAST_SUMMARY):
             return None
     head = _told(draft, keep)

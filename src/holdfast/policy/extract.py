@@ -18,6 +18,7 @@ from holdfast.model.slots import Slot
 from holdfast.policy.cover import lazy_greedy
 from holdfast.policy.ledger import Deed, command_lines, deed, deeds, file_lines
 from holdfast.policy.salience import Line, lines, message_refs, text_refs, traces, weigh
+from holdfast.policy.settings import REACH, SCAN
 from holdfast.view.references import Reference, part_words
 from holdfast.view.text import clip, one_line
 from holdfast.view.tokens import count
@@ -79,9 +80,6 @@ def extract(head: Sequence[Slot], tail: Sequence[Slot], budget: int, shares: Sha
 
 HEADINGS = 120
 """Estimator tokens of the preface and the section headings."""
-SCAN = 160_000
-"""Estimator tokens of the head that are searched for lines: nine of ten references that were needed again had last
-stood within 30,000 (4,750 measured), so this is generous, and it bounds what a compaction costs."""
 
 
 def newest(slots: Sequence[Slot], size: int) -> Sequence[Slot]:
@@ -255,9 +253,6 @@ def _title(one: Deed) -> str:
 
 
 # -- pointers ----------------------------------------------------------------------------------------------------------
-
-REACH = 50_000
-"""Characters of a result that one pointer stands for: what a single recall shows at most."""
 
 
 def pointers(head: Sequence[Slot], done: Sequence[Deed], weights: dict[Reference, float], said: str) -> Iterator[str]:

@@ -225,8 +225,8 @@ def _owners(items: list[Item]) -> dict[int, list[tuple[int, ToolResult] | None]]
         if item.message.role == "assistant":
             calls = item.message.calls
             found[index] = [None] * len(calls)
-            for place, call in enumerate(calls):
-                waiting[call.id].append((index, place))
+            for place in reversed(range(len(calls))):  # newest first: an id may be used again over an old gap
+                waiting[calls[place].id].appendleft((index, place))
             continue
         for result in item.message.results:
             queue = waiting.get(result.call_id)
@@ -347,12 +347,10 @@ def _joined(first: Item, second: Item) -> Item:
 
 
 def _ends_well(messages: Sequence[Message], dialect: Dialect, first: int) -> bool:
-    roles = [message.role for message in messages[:1]] + [message.role for message in messages[-1:]]
-    if not roles:
-        return True
-    if first == 0 and dialect.start_user and roles[0] not in {"user", "system"}:
+    opening = next((message.role for message in messages if message.role != "system"), "user")
+    if first == 0 and dialect.start_user and opening != "user":
         return False
-    return not (dialect.end_user and roles[-1] == "assistant")
+    return not (dialect.end_user and messages and messages[-1].role == "assistant")
 
 
 def _ends(items: list[Item], dialect: Dialect, first: int) -> list[Item]:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import ToolCall, ToolResult
+from holdfast.policy.settings import COMMAND_CHARS
 from holdfast.view.references import arguments
 from holdfast.view.text import one_line
 
@@ -22,8 +23,6 @@ _FAILED = re.compile(
     r"\b(?:error|exception|traceback|failed|failure|fatal|panic|errno|not found|denied|exit code [1-9])\b",
     re.IGNORECASE,
 )
-COMMAND_CHARS = 160
-"""A command is told in this many characters; longer ones are scripts whose text stands in the log."""
 
 
 class Deed(Struct, frozen=True):

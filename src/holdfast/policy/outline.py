@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from holdfast.policy.cover import lazy_greedy
-from holdfast.policy.salience import KINDS
+from holdfast.policy.settings import KINDS, LONGEST_OUTLINE_LINE
 from holdfast.view.references import Reference, background, of_piece
 from holdfast.view.text import one_line
-
-LONGEST = 110
-"""Characters of a line in an outline; the rest can be read back."""
 
 
 def outline(text: str, chars: int, first: int = 1) -> list[str]:
@@ -23,7 +20,7 @@ def outline(text: str, chars: int, first: int = 1) -> list[str]:
     shown: list[str] = []
     weights: dict[Reference, float] = {}
     for number, line in enumerate(text.split("\n"), first):
-        short = one_line(line, LONGEST)
+        short = one_line(line, LONGEST_OUTLINE_LINE)
         refs = [ref for piece in short.split() for ref in of_piece(piece) if ref[1] not in known]
         if refs:
             weights.update((ref, KINDS.get(ref[0], 1.0)) for ref in refs)

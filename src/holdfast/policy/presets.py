@@ -72,6 +72,7 @@ PRESETS: dict[str, Settings] = {
         measure="usage+chars",
         trigger_share=0.0,
         trigger_reserve=20_000,
+        trigger_reserve_share=0.25,
         tail="tokens",
         tail_tokens=20_000,
         summary_tokens=4_000,

@@ -17,11 +17,9 @@ from holdfast.model.messages import result_text
 from holdfast.model.parts import Media, Opaque, Text, ToolResult
 from holdfast.policy.draft import Draft
 from holdfast.policy.outline import outline
+from holdfast.policy.settings import HANDLE
 from holdfast.view.text import head_and_tail
 from holdfast.view.tokens import count
-
-HANDLE = 12
-"""Characters of a blob's hash that name it to the model: 48 bits, ambiguous once in millions of blobs."""
 
 
 class Candidate(Struct, frozen=True):

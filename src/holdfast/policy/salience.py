@@ -10,11 +10,10 @@ from functools import lru_cache
 from msgspec import Struct
 
 from holdfast.model.slots import Slot
+from holdfast.policy.settings import AGE_POWER, IDLE_POWER, KINDS, LONGEST_LINE, ONCE, POINT, UNUSED_AGE
 from holdfast.view.references import Reference, background, of_piece, words
 from holdfast.view.tokens import count
 
-LONGEST_LINE = 130
-"""A longer line is cut into pieces of this many characters: enough words to tell what a name is about."""
 _NUMBERED = re.compile(r"^\s*\d+(?:→|\t|: ?)")
 _POINT = re.compile(r"^\s*(?:[-*•○●] |\d+[.)] |\[[ x]\])")
 """A point of a list: plans, to-dos and requirements are written so."""
@@ -126,20 +125,10 @@ def traces(slots: Sequence[Slot]) -> dict[Reference, Trace]:
 def weigh(ref: Reference, trace: Trace, length: int) -> float:
     """Return how likely a reference is needed again, up to a factor; ``length`` is the size of the head in tokens.
 
-    Likelier the more often the agent used it, the more recently it stood anywhere and was used; numbers and hashes
-    are rarely used twice. The exponents are rounded from a logistic fit, the same for all sessions.
+    Likelier the more often the agent used it, and the more recently it stood anywhere and was used.
     """
     age = (length - trace.last) / 1000
     idle = (length - trace.last_used) / 1000 if trace.used else UNUSED_AGE
     often = (1 + trace.used) * (ONCE if trace.messages == 1 and trace.used else 1.0)
     planned = POINT if trace.point else 1.0
-    return KINDS.get(ref[0], 1.0) * planned * often / (math.pow(1 + age, 0.65) * math.pow(1 + idle, 0.2))
-
-
-UNUSED_AGE = 40
-"""Thousands of tokens since the last use that a reference which was never used counts for."""
-ONCE = 0.4
-"""A reference that stood in one message only, in the agent's own, is often spent."""
-POINT = 2.0
-"""What stood in a list of points (a plan, a to-do, a requirement) is needed about twice as often."""
-KINDS = {"number": 0.3, "hex": 0.05, "url": 0.8, "file": 1.4, "kebab": 1.2}
+    return KINDS.get(ref[0], 1.0) * planned * often / (math.pow(1 + age, AGE_POWER) * math.pow(1 + idle, IDLE_POWER))

@@ -71,6 +71,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         float, _origin("[H] the same where the cache is cold: the prefix is written anyway")
     ] = 0.70
     trigger_reserve: Annotated[int, _origin("[P] or over window − this; see trigger_output")] = 0
+    trigger_reserve_share: Annotated[float, _origin("[O] but at most this share of the window; 0 = no cap")] = 0.0
     trigger_output: Annotated[int, _origin("[C][K] and less the model's output, at most this; 0 = not")] = 0
     trigger_inclusive: Annotated[bool, _origin("[C] compacts at the limit, the others above it")] = False
     margin: Annotated[float, _origin("[H] error of the estimate of what no usage covers yet")] = 0.08
@@ -115,3 +116,36 @@ def origin(name: str) -> str:
     """Return where the number behind setting ``name`` came from."""
     hint = get_type_hints(Settings, include_extras=True)[name]
     return next((m.description or "" for m in hint.__metadata__ if isinstance(m, Meta)), "")
+
+
+# -- constants of the extract: fitted or measured once, the same for every policy --------------------------------------
+
+SCAN = 160_000
+"""Estimator tokens of the head that are searched for lines: nine of ten references that were needed again had last
+stood within 30,000 (4,750 measured), so this is generous, and it bounds what a compaction costs."""
+LEAST_SUMMARY = 0.10
+"""Share of the room under which an extract holds too little to be worth a compaction."""
+SUMMARY_SLACK = 0.01
+"""Share of the room by which an extract may miss its budget."""
+LONGEST_LINE = 130
+"""Characters of a quoted line; a longer one is cut into pieces. Evidence needs some four words around a name."""
+LONGEST_OUTLINE_LINE = 110
+"""Characters of a line in the outline of a preview; the rest can be read back."""
+REACH = 50_000
+"""Characters of a result that one pointer stands for: what a single recall shows at most."""
+HANDLE = 12
+"""Characters of a blob's hash that name it to the model: 48 bits, ambiguous once in millions of blobs."""
+COMMAND_CHARS = 160
+"""A command is told in this many characters; longer ones are scripts whose text stands in the log."""
+
+AGE_POWER, IDLE_POWER = 0.65, 0.2
+"""How fast a reference loses weight with the thousands of tokens since it last stood, and was last used: rounded from
+a logistic fit over some 90,000 references of three recorded sessions, each judged by the fit to the other two."""
+UNUSED_AGE = 40
+"""Thousands of tokens since the last use that a reference which was never used counts for."""
+ONCE = 0.4
+"""Weight of a reference that stood in one message only, in the agent's own: it is often spent."""
+POINT = 2.0
+"""Weight of what stood in a list of points (a plan, a to-do, a requirement): needed about twice as often."""
+KINDS = {"number": 0.3, "hex": 0.05, "url": 0.8, "file": 1.4, "kebab": 1.2}
+"""Weight by kind, 1.0 for the others: numbers and hashes are rarely used twice."""

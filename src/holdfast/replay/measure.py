@@ -17,7 +17,7 @@ from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.policy.pipeline import Policy
-from holdfast.policy.results import HANDLE
+from holdfast.policy.settings import HANDLE
 from holdfast.replay.cache import FRAME, Block, Cache, Hit, blocks, cost
 from holdfast.replay.cuts import Cut, CutScore, pool, positions
 from holdfast.replay.recall import Dependencies, Hits

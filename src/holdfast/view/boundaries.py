@@ -34,7 +34,8 @@ def group_ends(messages: Sequence[Message]) -> list[int]:
     """Return, for each message, the first position behind the last result of its calls.
 
     It is ``len(messages) + 1`` for calls of the newest assistant message that are still open, and the position
-    behind the message itself where there is nothing to wait for. Calls and results are matched by occurrence.
+    behind the message itself where there is nothing to wait for. Calls and results are matched by occurrence, a result
+    with the newest call of its id that waits: an id that is used again over a gap must not shift all that follow.
     """
     count = len(messages)
     ends = list(range(1, count + 1))
@@ -44,7 +45,7 @@ def group_ends(messages: Sequence[Message]) -> list[int]:
         if message.role == "assistant":
             newest = index
             for call in message.calls:
-                waiting[call.id].append(index)
+                waiting[call.id].appendleft(index)
             continue
         for result in message.results:
             owners = waiting.get(result.call_id)

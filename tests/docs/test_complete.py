@@ -1,0 +1,151 @@
+"""Everything there is has a place in the documentation, and what the documentation points at is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+import holdfast
+from holdfast.cli import COMMANDS
+from holdfast.cli import command as program
+from holdfast.formats import READERS, WRITERS
+from holdfast.model.plan import Plan
+from holdfast.model.target import Target, World
+from holdfast.policy.pipeline import Policy
+from holdfast.policy.presets import PRESETS
+from holdfast.policy.settings import Settings, origin
+from holdfast.replay.measure import Measured
+from holdfast.replay.report import Row, Subject, record
+from holdfast.replay.recall import Hits
+from holdfast.wire.rules import RULES
+
+ROOT = Path(__file__).parents[2]
+PAGES = {path: path.read_text("utf-8") for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])}
+_LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)|src=\"([^\"]+)\"")
+
+
+def page(name: str) -> str:
+    return PAGES[ROOT / name]
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    found = []
+    context = click.Context(program)
+    for name in COMMANDS:
+        one = program.get_command(context, name)
+        found.append((name, one))
+        if isinstance(one, click.Group):
+            found += [(f"{name} {inner}", own) for inner, own in one.commands.items()]
+    return found
+
+
+def test_public_names_are_documented():
+    """Each name in ``holdfast.__all__`` stands in the README or on the page of the library."""
+    for name in holdfast.__all__:
+        assert f"`{name}`" in page("README.md") + page("docs/library.md"), name
+
+
+@pytest.mark.parametrize("kind", [Plan, World])
+def test_fields_of_values_are_documented(kind):
+    """Each field of what the planner takes and gives stands on the page of the library."""
+    for name in kind.__struct_fields__:
+        assert re.search(rf"\b{name}\b", page("docs/library.md")), name
+
+
+def test_target_is_documented():
+    """Each field of a target stands on the page of the library."""
+    assert f"Target({', '.join(Target.__struct_fields__)})" in page("docs/library.md")
+
+
+def test_settings_are_documented():
+    """Each setting stands in the table with its origin, and each origin says something."""
+    for name in Settings.__struct_fields__:
+        assert f"| `{name}` |" in page("docs/policies.md"), name
+        assert origin(name), name
+
+
+def test_presets_and_stages_are_documented():
+    """Each preset has a section and each stage a line."""
+    for name in PRESETS:
+        assert f"### `{name}`" in page("docs/policies.md"), name
+    for name, _ in Policy().stages:
+        assert f"| `{name}` |" in page("docs/policies.md"), name
+
+
+@pytest.mark.parametrize(("name", "found"), commands(), ids=[name for name, _ in commands()])
+def test_commands_and_options_are_documented(name, found):
+    """Each command has a section, and in it each of its options, with a line of help."""
+    sections = page("docs/cli.md").split("\n## ")
+    own = next(part for part in sections if part.startswith(f"holdfast {name}\n"))
+    for option in (one for one in found.params if isinstance(one, click.Option)):
+        assert option.help, f"{name}: {option.opts} has no help"
+        for spelling in (*option.opts, *option.secondary_opts):
+            assert re.search(rf"(?<![\w-]){spelling}(?![\w-])", own), f"{name}: {spelling}"
+
+
+def test_rules_are_documented():
+    """Each lint rule stands in the table, with the words of its own docstring."""
+    for rule in RULES:
+        assert f"| `{rule.name}` |" in page("docs/lint-rules.md"), rule.name
+        assert rule.text.endswith("."), rule.name
+
+
+def test_formats_are_documented():
+    """Each format that is read or written has a line."""
+    for name in {*READERS, *WRITERS} - {"body"}:
+        assert f"| `{name}` |" in page("docs/formats.md"), name
+
+
+def test_figures_are_documented():
+    """Each field of ``replay --json`` is explained, those of the cuts too."""
+    subject = Subject("f", "f", 1, 1, 1, "anthropic", "m", "o200k", 1.0, 1, 1, 1)
+    measured = Measured("holdfast", 1, 0, 0, 0, 1, 1, None, 0.0, Hits(), 0, 0, 0.0, 0.0, ())
+    from holdfast.replay.cuts import CutScore, pool
+
+    row = Row(measured, {"8000": CutScore(dependencies=1)})
+    for name in (*record(subject, row), *msgspec.structs.asdict(pool([row.cuts["8000"]]))):
+        assert re.search(rf"`{name}`", page("docs/metrics.md")), name
+
+
+def test_the_index_lists_every_page():
+    """Each page can be reached from the index."""
+    for path in PAGES:
+        if path.parent.name == "docs" and path.name != "index.md":
+            assert f"]({path.name})" in page("docs/index.md"), path.name
+
+
+def links() -> list[tuple[Path, str]]:
+    return [
+        (path, next(filter(None, groups)))
+        for path, text in PAGES.items()
+        for groups in _LINK.findall(re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+    ]
+
+
+@pytest.mark.parametrize(("path", "target"), links(), ids=[f"{path.name}:{target}" for path, target in links()])
+def test_links_lead_somewhere(path, target):
+    """A link to a file is to one that is there, and its anchor is a heading of that page."""
+    if "://" in target:
+        return
+    name, _, anchor = target.partition("#")
+    place = (path.parent / name).resolve() if name else path
+    assert place.exists(), target
+    if anchor:
+        headings = re.findall(r"^#+ (.+)$", place.read_text("utf-8"), re.MULTILINE)
+        assert anchor in {_anchor(heading) for heading in headings}, target
+
+
+def _anchor(heading: str) -> str:
+    """Return the anchor that a heading gets: small letters, no marks, hyphens for spaces."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_the_picture_is_small_and_needs_nothing():
+    """The picture in the README is under 100 KB and loads nothing from elsewhere."""
+    picture = (ROOT / "docs" / "images" / "replay.svg").read_text("utf-8")
+    assert len(picture.encode()) < 100_000
+    assert re.findall(r"url\(\s*[\"']?(?!#)|<image|<script|@import|href=", picture) == []

@@ -1,0 +1,120 @@
+"""Error messages on the page on troubleshooting are the ones that the code makes."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import Message, Policy, config, errors, open_store, plan
+from holdfast.formats import read
+from holdfast.model.entries import Entry, Note
+from holdfast.store import base
+from holdfast.wire import anthropic
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+QUOTED = re.findall(r"^> (.+)$", PAGE, re.MULTILINE)
+ERRORS = sorted(
+    {
+        found.__name__
+        for module in (errors, base)
+        for found in vars(module).values()
+        if isinstance(found, type) and issubclass(found, errors.HoldfastError)
+    }
+)
+
+
+def small_window(size: int, policy: str) -> None:
+    place = config.target("anthropic", "claude-sonnet-4-5", window=size)
+    plan([Message.of("user", "hello")], place, Policy.preset(policy))
+
+
+def store_of_one(path: str = "agent.db") -> None:
+    with open_store(path) as store:
+        store.create("one")
+
+
+def unknown_id() -> None:
+    with open_store("agent.db") as store:
+        store.session("two")
+
+
+def conflict() -> None:
+    store_of_one()
+    with open_store("agent.db") as store:
+        store.append("one", [Entry("b", "a", Note("lost"))])
+
+
+def locked() -> None:
+    store_of_one()
+    with open_store("agent.db") as one, open_store("agent.db") as other, one.writing("one"), other.writing("one"):
+        pass
+
+
+def read_only() -> None:
+    with open_store("agent.db", readonly=True) as store:
+        store.create("one")
+
+
+def newer() -> None:
+    store_of_one()
+    db = sqlite3.connect("agent.db")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    unknown_id()
+
+
+def no_database() -> None:
+    Path("notes.txt").write_text("hello\n" * 200)
+    with open_store("notes.txt") as store:
+        store.sessions()
+
+
+def closed() -> None:
+    store = open_store("agent.db")
+    store.close()
+    store.sessions()
+
+
+CASES: tuple[tuple[str, Callable[[], object]], ...] = (
+    ("WindowTooSmall", lambda: small_window(4_000, "holdfast")),
+    ("WindowTooSmall", lambda: small_window(8_000, "openclaw")),
+    ("UnknownPolicy", lambda: Policy.preset("lru")),
+    ("FormatError", lambda: read(b"")),
+    ("Unrecognised", lambda: read(b'{"trajectory": [], "history": []}')),
+    ("FormatError", lambda: anthropic.decode(b'{"role": "user", "content": 5}')),
+    ("ConfigError", lambda: config.parse('[[model]]\nmatch = "qwen3*"\nwindows = 1\n', "holdfast.toml")),
+    ("ConfigError", lambda: open_store("postgres://localhost/agents")),
+    ("UnknownId", unknown_id),
+    ("LogConflict", conflict),
+    ("StoreLocked", locked),
+    ("StoreReadOnly", read_only),
+    ("StoreCorrupt", newer),
+    ("StoreCorrupt", no_database),
+    ("StoreError", closed),
+)
+
+
+def test_every_error_has_its_place():
+    """Each error class is named on the page, and each but the root has a case here."""
+    assert all(f"`{name}`" in PAGE for name in ERRORS)
+    assert {name for name, _ in CASES} | {"HoldfastError"} == set(ERRORS)
+
+
+def test_every_message_has_its_case():
+    """As many messages are quoted on the page as there are cases: no quotation goes unchecked."""
+    assert len(QUOTED) == len(set(QUOTED)) == len(CASES)
+
+
+@pytest.mark.parametrize(("kind", "cause"), CASES)
+def test_messages_are_the_real_ones(kind, cause, tmp_path, monkeypatch):
+    """A quoted message is, word for word, what its error says; folders aside."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.HoldfastError) as told:
+        cause()
+    assert type(told.value).__name__ == kind
+    assert str(told.value).replace(f"{Path.cwd()}/", "") in QUOTED

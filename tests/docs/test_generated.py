@@ -1,0 +1,38 @@
+"""Pages that are made from the code are up to date with it."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def generate():
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_parts_are_up_to_date():
+    """No page would change if it were made anew; ``python docs/generate.py`` writes them."""
+    assert list(generate().stale()) == []
+
+
+def test_every_part_is_on_a_page():
+    """Each generated part stands on one page, so that none is forgotten."""
+    pages = "".join(path.read_text("utf-8") for path in DOCS.glob("*.md"))
+    for name in generate().PARTS:
+        assert pages.count(f"<!-- generated: {name} -->") == 1
+
+
+def test_an_old_part_is_noticed():
+    """A part with other words in it is replaced: the comparison can fail."""
+    page = "before\n<!-- generated: rules -->\nold\n<!-- end -->\nafter\n"
+    new = generate().filled(page)
+    assert "old" not in new
+    assert new.startswith("before\n")
+    assert new.endswith("<!-- end -->\nafter\n")

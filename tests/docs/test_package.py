@@ -1,0 +1,80 @@
+"""The package as people import and install it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import entry_points, requires
+from importlib.resources import files
+
+import pytest
+
+import holdfast
+
+HEAVY = ("sqlite3", "click", "rich", "platformdirs", "httpx2", "starlette", "anyio", "asyncio")
+"""What ``import holdfast`` must not load: databases, terminals, networks."""
+
+
+def loaded(code: str) -> set[str]:
+    """Return the modules that are there after ``code`` ran in a fresh interpreter."""
+    script = f"import sys; before = set(sys.modules)\n{code}\nprint(*(set(sys.modules) - before))"
+    return set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    )
+
+
+def test_public_names():
+    """The public names are these, in order; a change here is one that users notice."""
+    assert holdfast.__all__ == sorted(holdfast.__all__)
+    assert holdfast.__all__ == [
+        "Branch",
+        "HoldfastError",
+        "Message",
+        "Plan",
+        "Policy",
+        "Stage",
+        "Target",
+        "World",
+        "apply",
+        "open_store",
+        "plan",
+    ]
+
+
+def test_public_names_are_there():
+    """Each public name can be had, the late one too, and another is an ``AttributeError``."""
+    assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Engine'"):
+        _ = holdfast.Engine
+
+
+def test_import_is_small():
+    """``import holdfast`` loads msgspec and nothing heavy."""
+    found = loaded("import holdfast")
+    assert "msgspec" in found
+    assert [name for name in HEAVY if name in found] == []
+
+
+def test_a_store_loads_the_database_only_when_asked():
+    """The database comes with ``open_store`` on a file and not before."""
+    assert "sqlite3" not in loaded("import holdfast; holdfast.open_store")
+    assert "sqlite3" in loaded("import holdfast; holdfast.open_store('agent.db').close()")
+
+
+def test_the_package_is_whole():
+    """The tables and the marker of types lie in the package, and the command is installed."""
+    for name in ("data/catalog.toml", "data/prices.toml", "data/background.txt", "py.typed"):
+        assert files("holdfast").joinpath(name).is_file(), name
+    assert [one.value for one in entry_points(group="console_scripts", name="holdfast")] == ["holdfast.cli:main"]
+
+
+def test_requirements_are_few():
+    """What is installed with the package is what DESIGN names: four packages."""
+    needed = sorted(line.split(">")[0] for line in requires("holdfast") or () if "extra ==" not in line)
+    assert needed == ["click", "msgspec", "platformdirs", "rich"]
+
+
+def test_version_is_told():
+    """``python -m holdfast --version`` tells the version."""
+    done = subprocess.run([sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"holdfast {holdfast.__version__}\n"
