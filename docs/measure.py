@@ -1,4 +1,4 @@
-"""Measure every policy on recorded sessions and write the tables of ``results.md``.
+"""Measure every policy on recorded sessions; write the tables of ``results.md`` and the one in the README.
 
     uv run python docs/measure.py FILE…
 
@@ -24,9 +24,11 @@ from holdfast.replay.cuts import interval, pool
 from holdfast.replay.report import BASELINE, OURS, Row, pooled, thousands
 
 PAGE = Path(__file__).parent / "results.md"
+README = Path(__file__).parents[1] / "README.md"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "long-session.jsonl"
 SETTINGS = ((64_000, 10_000), (96_000, 10_000), (32_000, 3_000))
 """Windows with their frames, in tokens."""
+_OVER = re.compile(r"over at (\d+) cuts of ([\d,]+)")
 _PART = re.compile(r"(<!-- measured -->\n).*?(<!-- end -->)", re.DOTALL)
 _HEAD = ("policy", "requests", "invalid", "over window", "words missing", "cache hit", "cost $", "× append-only",
          "online fact recall", "compactions", "ms p95")  # fmt: skip
@@ -85,20 +87,23 @@ def at_cuts(rows: Sequence[Row], sessions: Sequence[Report]) -> str:
     """Return the table of recall at cuts; with several sessions also the bootstrap interval over them."""
     lines = []
     for row in rows:
+        own = [one for report in sessions for one in report.rows if one.measured.policy == row.measured.policy]
         figures = {budget: pool([score]) for budget, score in row.cuts.items()}
         middle = figures["8000"]
-        pairs = [
-            (own.cuts["8000"].facts, own.cuts["8000"].dependencies)
-            for report in sessions
-            for own in report.rows
-            if own.measured.policy == row.measured.policy
-        ]
+        pairs = [(one.cuts["8000"].facts, one.cuts["8000"].dependencies) for one in own]
         edges = interval(pairs) if len(pairs) > 1 else None
-        facts = [_share(figures[budget].fact_recall) for budget in ("4000", "8000", "16000")]
+        facts = [_share(figure.fact_recall) + _over(own, budget) for budget, figure in figures.items()]
         spread = "-" if edges is None else f"{edges[0]:.3f} to {edges[1]:.3f}"
         more = map(_share, (middle.oracle, middle.handle_recall, middle.z_gain, middle.stale))
         lines.append(_bold([row.measured.policy, *facts, spread, *more], row))
     return table(_CUT_HEAD, lines)
+
+
+def _over(rows: Sequence[Row], budget: str) -> str:
+    """Return how many requests were larger than the budget, for the cell of the table."""
+    told = [found.groups() for row in rows for note in row.notes if (found := _OVER.fullmatch(note))]
+    over = sum(int(count) for count, room in told if room.replace(",", "") == budget)
+    return f" ({over} over)" if over else ""
 
 
 def _share(value: float | None) -> str:
@@ -140,21 +145,45 @@ def written(example: Sequence[Report], others: Sequence[Sequence[Report]]) -> st
     return "\n".join(out)
 
 
+def headline(by_setting: Sequence[Sequence[Report]]) -> str:
+    """Return the table of the README: each policy over the pool of each setting."""
+    pools = [pooled([(report.subject, report.rows) for report in reports]) for reports in by_setting]
+    head = [
+        "policy",
+        *(f"{window // 1000}k: {what}" for window, _ in SETTINGS for what in ("cost", "recall", "failed")),
+    ]
+    lines = []
+    for rows in zip(*pools, strict=True):
+        cells = [rows[0].measured.policy]
+        for row, others in zip(rows, pools, strict=True):
+            one, base = row.measured, next(other.measured for other in others if other.measured.policy == BASELINE)
+            failed = one.invalid_requests + one.over_window
+            cells += [f"{one.usd / base.usd:.2f}", _share(one.online.fact_recall), f"{failed / one.requests:.0%}"]
+        lines.append(_bold(cells, rows[0]))
+    return table(head, lines)
+
+
+def fill(page: Path, text: str) -> None:
+    """Put ``text`` in the measured part of ``page``."""
+    page.write_text(_PART.sub(lambda part: f"{part[1]}\n{text}\n{part[2]}", page.read_text("utf-8")), "utf-8")
+    print(f"{page.name} written")
+
+
 def _is_cut(report: Report) -> bool:
     return any(score.dependencies for row in report.rows for score in row.cuts.values())
 
 
 def main() -> None:
-    """Replay the files named on the command line and write the page."""
+    """Replay the files named on the command line and write the pages."""
     files = [str(EXAMPLE), *sys.argv[1:]]
     jobs = list(product(files, SETTINGS))
     with ProcessPoolExecutor(2) as workers:
         found = list(workers.map(measured, [file for file, _ in jobs], *zip(*[own for _, own in jobs], strict=True)))
     by_setting = [[report for report, (_, own) in zip(found, jobs, strict=True) if own == one] for one in SETTINGS]
     tables = written([reports[0] for reports in by_setting], [reports[1:] for reports in by_setting])
-    page = PAGE.read_text("utf-8")
-    PAGE.write_text(_PART.sub(lambda part: f"{part[1]}\n{tables}\n{part[2]}", page), "utf-8")
-    print(f"{PAGE.name} written")
+    fill(PAGE, tables)
+    if len(files) > 1:
+        fill(README, headline([reports[1:] for reports in by_setting]))
 
 
 if __name__ == "__main__":

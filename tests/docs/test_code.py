@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import command as program
+from holdfast.wire.rules import validate
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
+_CALL = re.compile(r"(?:^|[|&]\s*|uv run .*?|-m )(holdfast(?: [^|&]*)?)(?=$|[|&])")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -57,7 +59,10 @@ def workplace(tmp_path, monkeypatch):
 def test_python_runs(block):
     """Every Python block on a page runs by itself."""
     code = compile("\n" * (block.line - 1) + block.text, str(block.page), "exec")
-    exec(code, {"__name__": "__main__"})
+    held: dict[str, Any] = {"__name__": "__main__"}
+    exec(code, held)
+    if "planned" in held and "body" in held:
+        assert validate(held["body"]) == (), "what the page calls a request is one"
 
 
 @pytest.mark.parametrize("block", blocks("console"), ids=name)
@@ -78,12 +83,12 @@ def _bare(text: str) -> str:
 
 def lines() -> list[tuple[str, str]]:
     """Return every line of a shell block that calls our program, with its place."""
-    found = []
-    for block in blocks("sh"):
-        for number, line in enumerate(block.text.splitlines()):
-            for call in re.findall(r"(?:^|[|&]\s*|uv run .*?|-m )(holdfast(?: [^|&]*)?)(?=$|[|&])", line.strip()):
-                found.append((f"{block.page.name}:{block.line + number}", call))
-    return found
+    return [
+        (f"{block.page.name}:{block.line + number}", call)
+        for block in blocks("sh")
+        for number, line in enumerate(block.text.splitlines())
+        for call in _CALL.findall(line.strip())
+    ]
 
 
 @pytest.mark.parametrize(("where", "line"), lines(), ids=[where for where, _ in lines()])
@@ -104,5 +109,5 @@ def test_shell_lines_are_commands_that_exist(where, line):
 def test_there_are_examples():
     """The patterns above find something to run: a page that changes its form does not switch the tests off."""
     assert len(blocks("python")) >= 10
-    assert len(blocks("console")) >= 3
+    assert sum(block.text.count("$ ") for block in blocks("console")) >= 5
     assert len(lines()) >= 30

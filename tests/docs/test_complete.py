@@ -19,8 +19,8 @@ from holdfast.policy.pipeline import Policy
 from holdfast.policy.presets import PRESETS
 from holdfast.policy.settings import Settings, origin
 from holdfast.replay.measure import Measured
-from holdfast.replay.report import Row, Subject, record
 from holdfast.replay.recall import Hits
+from holdfast.replay.report import Row, Subject, record
 from holdfast.wire.rules import RULES
 
 ROOT = Path(__file__).parents[2]

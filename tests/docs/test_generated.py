@@ -31,8 +31,8 @@ def test_every_part_is_on_a_page():
 
 def test_an_old_part_is_noticed():
     """A part with other words in it is replaced: the comparison can fail."""
-    page = "before\n<!-- generated: rules -->\nold\n<!-- end -->\nafter\n"
+    page = "before\n<!-- generated: rules -->\nstale words\n<!-- end -->\nafter\n"
     new = generate().filled(page)
-    assert "old" not in new
+    assert "stale words" not in new
     assert new.startswith("before\n")
     assert new.endswith("<!-- end -->\nafter\n")

@@ -27,6 +27,7 @@ from holdfast.model.entries import (
     Request,
     Revoke,
     Said,
+    Usage,
 )
 from holdfast.model.messages import Message
 from holdfast.model.packing import pack, unpack
@@ -119,6 +120,11 @@ class Branch(Struct, frozen=True):
         for entry in entries:
             branch = extend(branch, entry)
         return branch
+
+    def reported(self, input_tokens: int, output_tokens: int = 0) -> Branch:
+        """Return the branch knowing what the request it was planned for really cost, cached tokens included."""
+        usage = Usage(input_tokens, output_tokens)
+        return extend(self, Entry("", None, Answer(self.basis, usage)))
 
     def dump(self) -> bytes:
         """Return the branch as bytes for a database of your own; wire bytes are kept byte for byte."""

@@ -367,22 +367,18 @@ def _ends(items: list[Item], dialect: Dialect, first: int) -> list[Item]:
 
 
 def _edits(before: list[Item], after: list[Item]) -> tuple[Edit, ...]:
-    """Return the smallest set of edits, in order and apart, that turns ``before`` into ``after``."""
+    """Return the edits, in order and apart, one for each place where ``after`` differs from ``before``."""
     kept = {id(item) for item in before} & {id(item) for item in after}
     edits: list[Edit] = []
     cursor = before[0].start if before else 0
     end = before[-1].stop if before else 0
-    pending: list[Item] = []
-    for item in [*after, None]:
-        if item is not None and id(item) not in kept:
-            pending.append(item)
-            continue
-        edge = end if item is None else item.start
-        if pending or edge > cursor:
-            edits.append(_edit(cursor, edge, pending))
-            pending = []
-        cursor = end if item is None else item.stop
-    return tuple(edits)
+    for item in after:
+        if item.start > cursor:
+            edits.append(_edit(cursor, item.start, ()))
+        if id(item) not in kept:
+            edits.append(_edit(item.start, item.stop, (item,)))
+        cursor = item.stop
+    return (*edits, _edit(cursor, end, ())) if end > cursor else tuple(edits)
 
 
 def _edit(start: int, stop: int, items: Iterable[Item]) -> Edit:

@@ -56,7 +56,7 @@ def _settle(
     cut = _last_break(messages)
     edge = settled.position + cut
     regular = len(slots) - lead == len(branch.slots) - settled.slot
-    if cut <= lead or not regular or any(edit.span.start < edge < edit.span.stop for edit in fresh):
+    if cut <= lead or not regular or any(edit.span.start <= edge <= edit.span.stop for edit in fresh):
         return settled.repairs + fresh, settled if settled.position else None
     done = tuple(edit for edit in fresh if edit.span.start < edge)
     return settled.repairs + fresh, Settled(settled.dialect, settled.slot + cut - lead, edge, settled.repairs + done)
