@@ -25,9 +25,13 @@ def committed() -> list[Path]:
     try:
         done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True)
     except (OSError, subprocess.CalledProcessError):
-        names = [path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file()]
-        return [ROOT / name for name in names if not LEFT_OUT & set(name.parts) and not _is_cache(name)]
-    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+        return _all_files()
+    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()] or _all_files()
+
+
+def _all_files() -> list[Path]:
+    names = [path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file()]
+    return [ROOT / name for name in names if not LEFT_OUT & set(name.parts) and not _is_cache(name)]
 
 
 def _is_cache(name: Path) -> bool:

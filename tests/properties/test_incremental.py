@@ -11,7 +11,9 @@ from holdfast import Branch, Policy, World, apply, plan
 from holdfast.config import target
 from holdfast.model.entries import Frame
 from holdfast.model.messages import Message
+from holdfast.model.parts import Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.pipeline import advance
+from holdfast.policy.projection import send_slots
 from holdfast.testing.driving import drive, points, recorded, wires
 from holdfast.testing.strategies import broken_histories, conversations
 
@@ -152,13 +154,7 @@ def test_planning_again_is_the_same_request(messages, model, policy):
         assert retry.record == ()
         assert retry.compaction is None or policy.name != "holdfast"
         if retry.compaction is None:
-            assert wires(where, [*retry_slots(retry)]) == wires(where, step.slots)
-
-
-def retry_slots(made):
-    from holdfast.policy.projection import send_slots
-
-    return send_slots(made)
+            assert wires(where, send_slots(retry)) == wires(where, step.slots)
 
 
 def talk(*said):
@@ -180,3 +176,41 @@ def test_an_edited_past_is_planned_as_if_it_were_new(change):
     made = plan(new, where, branch=first.branch)
     assert apply(new, made) == new
     assert apply(old, plan(old, where, branch=first.branch)) == old
+
+
+@given(long_talks, places)
+def test_another_frame_or_model_is_planned_as_from_the_log(messages, model):
+    """Where tools, system prompt or model change on the way, a plan with memory is still the plan without."""
+    where = place(model, 100_000, Frame("f", 100))
+    others = [place(model, 100_000, Frame("g", 100)), place(MODELS[2], 100_000, Frame("f", 100))]
+    for step in drive(messages, where)[1:]:
+        for other in others:
+            made = advance(step.branch, other)
+            again = advance(Branch.build(step.entries), other)
+            assert same_plan(made, again)
+
+
+def test_thinking_is_bound_to_its_frame():
+    """On a model that binds thinking, none is sent that was signed under another frame, seen or settled."""
+    said = Message("assistant", (Thinking("hm", Seal("anthropic", "", "s")), Text("yes")))
+    talked = [*talk("a"), said, *talk("b"), said, *talk("c")]
+    where = place(MODELS[2], 100_000, Frame("f", 100))
+    last = drive(talked, where)[-1]
+    assert sum(type(part) is Thinking for slot in last.slots for part in slot.message.parts) == 2
+    changed = advance(last.plan.branch, place(MODELS[2], 100_000, Frame("g", 100)))
+    assert not [part for slot in send_slots(changed) for part in slot.message.parts if type(part) is Thinking]
+
+
+def test_thinking_outlives_what_did_not_touch_it():
+    """A fork keeps the thinking behind recorded decisions: what stood before it is what it was signed over."""
+    result = ToolResult("t", "read", (Text("line\n" * 4_000),))
+    said = Message("assistant", (Thinking("hm", Seal("anthropic", "", "s")), Text("yes")))
+    call = Message("assistant", (ToolCall("t", "read"),))
+    talked = [*talk("a"), call, Message("tool", (result,)), said, *talk("b")]
+    where = place(MODELS[2], 20_000, Frame())
+    last = drive(talked, where)[-1]
+    sent = wires(where, last.slots)
+    assert any(edit.rule == "spill" for edits in last.plan.branch.edits.values() for edit in edits)
+    other = [*talked[:-1], Message.of("user", "c")]
+    made = plan(other, where, branch=last.plan.branch)
+    assert wires(where, send_slots(made))[:-1] == sent[:-1]

@@ -130,6 +130,7 @@ class Branch(Struct, frozen=True):
         """Return the branch as bytes for a database of your own; wire bytes are kept byte for byte."""
         values = {name: getattr(self, name) for name in _Dump.__struct_fields__}
         values |= {name: tuple(values[name]) for name in _SEQUENCES}
+        values["callers"] = {id_: index for id_, index in self.callers.items() if index < len(self.slots)}
         return pack(_Dump(**values | {"edits": tuple(self.edits.items())}))
 
     @classmethod
@@ -198,7 +199,7 @@ def edited(slot: Slot, edits: Iterable[Edit]) -> Slot:
     """Return ``slot`` with parts replaced; its other parts keep their own bytes."""
     parts = list(slot.message.parts)
     saves = 0
-    for edit in edits:
+    for edit in sorted(edits, key=lambda edit: edit.span.part or 0, reverse=True):  # from the back: places hold
         if edit.span.part is not None:
             parts[edit.span.part : edit.span.part + 1] = edit.put  # type: ignore[assignment]
             saves += edit.saves
@@ -270,8 +271,41 @@ def origins(branch: Branch) -> list[int]:
 
 def prefix_basis(branch: Branch) -> str:
     """Return the digest of the whole projection with its frame: equal basis, equal prefix."""
-    mark = branch.marks[-1] if len(branch.slots) > branch.keep else base_mark(branch)
+    return basis_at(branch, len(branch.slots))
+
+
+def basis_at(branch: Branch, count: int) -> str:
+    """Return the basis of the projection of the first ``count`` slots."""
+    mark = branch.marks[count - 1] if count > branch.keep else base_mark(branch)
     return blake2b(branch.frame.digest.encode() + mark, digest_size=16).hexdigest()
+
+
+def restated(branch: Branch, slots: Iterable[Slot]) -> Branch:
+    """Return the branch with its first slots said again in other bytes; their digests must be the same."""
+    told = list(slots)
+    every = [*told, *branch.slots.slice(len(told))]
+    return replace(branch, slots=Seq(every), messages=Seq(slot.message for slot in every))
+
+
+def truncate(branch: Branch, count: int) -> Branch:
+    """Return the branch as if it ended after ``count`` slots: decisions about those stay in force, word for word."""
+    if count >= len(branch.slots):
+        return branch
+    shorter = Branch.build(Entry("", None, Said(slot)) for slot in branch.slots.slice(0, count))
+    shorter = replace(
+        shorter,
+        born=Seq(branch.born.slice(0, count)),
+        frame=branch.frame,
+        framed=min(branch.framed, count),
+        seen=min(branch.seen, count),
+        model=branch.model,
+        gauge=branch.gauge,
+    )
+    for id_, what in branch.law:
+        kept = replace(what, edits=tuple(edit for edit in what.edits if edit.span.stop <= count))
+        if (kept.keep <= count) if isinstance(kept, Compaction) else kept.edits:
+            shorter = extend(shorter, Entry(id_, None, kept))
+    return replace(shorter, compactions=0, failures=branch.failures)
 
 
 # -- the steps of the fold ---------------------------------------------------------------------------------------------
@@ -300,6 +334,7 @@ def _said(branch: Branch, _id: str, body: Said | BranchSummary) -> Branch:
         keep=keep,
         held=branch.held + slot.size,
         open=_still_open(branch.open, slot.message),
+        compactions=0 if role == "assistant" else branch.compactions,
     )
 
 
@@ -330,7 +365,7 @@ def _still_open(waiting: tuple[str, ...], message: Message) -> tuple[str, ...]:
 def _frame(branch: Branch, _id: str, body: Frame) -> Branch:
     if body == branch.frame:
         return branch
-    return replace(branch, frame=body, framed=len(branch.slots), anchor=None, quiet=0)
+    return replace(branch, frame=body, framed=len(branch.slots), anchor=None, quiet=0, settled=None)
 
 
 def _decision(branch: Branch, id_: str, body: Decision) -> Branch:
@@ -362,8 +397,8 @@ def _compaction(branch: Branch, id_: str, body: Compaction) -> Branch:
     return replace(
         _compacted(branch, body),
         law=(*branch.law, (id_, body)),
-        compactions=branch.compactions + 1,
-        failures=0,
+        compactions=branch.compactions + (body.summary is not None),
+        failures=branch.failures if body.summary is None else 0,
         quiet=0,
     )
 
@@ -422,7 +457,8 @@ def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
     told = anchor is not None or branch.frame.exact
     if told and estimated >= SMALLEST and true >= SMALLEST and (anchor is None or true <= LARGEST):
         gauge = Gauge(DECAY * gauge.true + true, DECAY * gauge.estimated + estimated)
-    return replace(branch, gauge=gauge, anchor=Anchor(branch.seen, branch.asked, tokens))
+    stands = not body.basis or body.basis == basis_at(branch, branch.seen)
+    return replace(branch, gauge=gauge, anchor=Anchor(branch.seen, branch.asked, tokens) if stands else None)
 
 
 def _failure(branch: Branch, _id: str, _body: Failure) -> Branch:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
-from holdfast.model.branch import Branch, extend
-from holdfast.model.entries import Compaction, Entry, Said
+from holdfast.model.branch import Branch, extend, restated, truncate
+from holdfast.model.entries import Entry, Said
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
+from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
@@ -46,31 +45,32 @@ def apply(messages: Sequence[Message], plan: Plan) -> list[Message]:
 
 
 def reconcile(branch: Branch, messages: Sequence[Message]) -> Branch:
-    """Return ``branch`` grown to ``messages``; where they part, the past was edited and a fork is made."""
+    """Return ``branch`` grown to ``messages``.
+
+    Where they part, the past was edited: the branch goes on from there, with the decisions about what stands. The same
+    words in other bytes (a cache marker that moved on) are no edit.
+    """
     count = len(branch.slots)
     if count > len(messages) or not branch.messages.same_as(messages, count):
-        branch = fork(branch, _common(branch, messages))
-        count = len(branch.slots)
-    for message in messages[count:]:
+        same = _same_words(branch, messages)
+        branch = restated(truncate(branch, len(same)), same)
+        count = len(same)
+    for index, message in enumerate(messages[count:], count):
+        if not isinstance(message, Message):
+            raise TypeError(
+                f"messages[{index}] is a {type(message).__name__}; plan takes Message values, "
+                "which holdfast.wire.<api>.messages makes of dicts"
+            )
         branch = extend(branch, Entry("", None, Said(measure(message))))
     return branch
 
 
-def _common(branch: Branch, messages: Sequence[Message]) -> int:
-    """Return how many messages the branch and ``messages`` have in common from the start, by their digests."""
-    for index, (slot, message) in enumerate(zip(branch.slots, messages, strict=False)):
-        if slot.message is not message and slot.digest != measure(message).digest:
-            return index
-    return min(len(branch.slots), len(messages))
-
-
-def fork(branch: Branch, count: int) -> Branch:
-    """Return the branch as if it ended after ``count`` slots, with the decisions about those slots still in force."""
-    forked = Branch.build(Entry("", None, Said(slot)) for slot in branch.slots.slice(0, count))
-    for id_, what in branch.law:
-        stops = [edit.span.stop for edit in what.edits]
-        if isinstance(what, Compaction):
-            stops.append(what.keep)
-        if max(stops, default=0) <= count:
-            forked = extend(forked, Entry(id_, None, what))
-    return replace(forked, seen=min(branch.seen, count), frame=branch.frame, compactions=0)
+def _same_words(branch: Branch, messages: Sequence[Message]) -> list[Slot]:
+    """Return the slots of what the branch and ``messages`` have in common from the start, in the newer bytes."""
+    same: list[Slot] = []
+    for slot, message in zip(branch.slots, messages, strict=False):
+        new = slot if slot.message is message else measure(message)
+        if new.digest != slot.digest:
+            break
+        same.append(new)
+    return same

@@ -10,7 +10,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from holdfast.model.slots import Slot
-from holdfast.policy.settings import AGE_POWER, IDLE_POWER, KINDS, LONGEST_LINE, ONCE, POINT, UNUSED_AGE
+from holdfast.policy.settings import AGE_POWER, IDLE_POWER, KINDS, KNOWN_TEXTS, LONGEST_LINE, ONCE, POINT, UNUSED_AGE
 from holdfast.view.references import Reference, background, of_piece, words
 from holdfast.view.tokens import count
 
@@ -42,7 +42,7 @@ class Trace(Struct):
     """Whether it stood in a point of a list."""
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=KNOWN_TEXTS)
 def lines(text: str) -> tuple[Line, ...]:
     """Return the lines of ``text`` that hold references, trimmed, in order, each once."""
     known = background()
@@ -75,22 +75,22 @@ def _pieces(line: str) -> list[str]:
     return [piece for piece in out if piece]
 
 
-@lru_cache(maxsize=1 << 14)
-def text_refs(text: str) -> frozenset[Reference]:
-    """Return the references of ``text`` that are not background."""
+@lru_cache(maxsize=KNOWN_TEXTS)
+def text_refs(text: str) -> tuple[Reference, ...]:
+    """Return the references of ``text`` that are not background, each once, in order of their first appearance."""
     known = background()
-    return frozenset({ref for piece in text.split() for ref in of_piece(piece) if ref[1] not in known})
+    return tuple({ref: None for piece in text.split() for ref in of_piece(piece) if ref[1] not in known})
 
 
-def message_refs(slot: Slot) -> set[Reference]:
-    """Return the references of a message."""
-    found: set[Reference] = set()
+def message_refs(slot: Slot) -> dict[Reference, None]:
+    """Return the references of a message as keys, in order of their first appearance."""
+    found: dict[Reference, None] = {}
     for text in words(slot.message):
-        found |= text_refs(text)
+        found.update(dict.fromkeys(text_refs(text)))
     return found
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=KNOWN_TEXTS)
 def text_points(text: str) -> frozenset[Reference]:
     """Return the references that stand in points of lists in ``text``."""
     return frozenset(ref for line in lines(text) if line.point for ref in line.refs)

@@ -46,9 +46,21 @@ def references(text: str) -> frozenset[Reference]:
     return frozenset(found)
 
 
-@lru_cache(maxsize=1 << 18)
 def of_piece(piece: str) -> tuple[Reference, ...]:
     """Return the references in a text without whitespace, each once, in a stable order."""
+    return _of_short_piece(piece) if len(piece) <= MEMORABLE else _look(piece)
+
+
+MEMORABLE = 300
+"""Characters up to which a piece is worth remembering; longer ones (base64, minified code) hardly ever return."""
+
+
+@lru_cache(maxsize=1 << 17)
+def _of_short_piece(piece: str) -> tuple[Reference, ...]:
+    return _look(piece)
+
+
+def _look(piece: str) -> tuple[Reference, ...]:
     if _HOPEFUL.search(piece) is None:
         return ()
     return tuple(dict.fromkeys(_matches(piece)))

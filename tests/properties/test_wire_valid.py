@@ -1,0 +1,404 @@
+"""Whatever was said, the request is one that the API takes (W1 to W8); the validator shares no code with the repair."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast import Branch, Policy, Target, World, apply, plan
+from holdfast.config import target
+from holdfast.model.branch import extend
+from holdfast.model.entries import Entry, Frame, Said
+from holdfast.model.messages import Message
+from holdfast.model.parts import Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.policy.hygiene import MISSING, repairs, wire_id
+from holdfast.policy.pipeline import advance
+from holdfast.policy.presets import PRESETS
+from holdfast.policy.projection import send_slots
+from holdfast.testing.driving import drive
+from holdfast.testing.histories import DAMAGE, ODD_IDS
+from holdfast.testing.strategies import broken_histories, conversations, wild_histories
+from holdfast.wire.lens import body, open_body, render
+from holdfast.wire.rules import validate
+
+KNOWN = [
+    ("anthropic", "claude-3-5-sonnet-20241022"),
+    ("anthropic", "claude-sonnet-4-5"),
+    ("anthropic", "claude-opus-5-0"),
+    ("anthropic", "claude-opus-5-5"),
+    ("openai-chat", "gpt-5"),
+]
+"""An old model, one with prefill, one with system messages inside, one that binds thinking; and Chat."""
+MODELS = [*KNOWN, ("anthropic", "somebody-else")]
+OPTIONS = frozenset({"anthropic.thinking-off", "anthropic.thinking-first"})
+"""Rules about the request's options beside its messages, which the planner never sees."""
+SHORT = replace(Policy().with_settings(room_min=0, spill_chars=300, preview_chars=100, preview_outline=50), name="short")
+POLICIES = [SHORT, *(Policy.preset(name) for name in PRESETS)]
+WINDOWS = (7_000, 20_000, 200_000)
+
+
+def as_sent(messages, model):
+    """Return a history as its client would hold it: with Anthropic the system prompt stands in a field of its own."""
+    start = next((place for place, one in enumerate(messages) if one.role != "system"), len(messages))
+    return messages[start:] if model[0] == "anthropic" else messages
+
+
+def errors(where, made):
+    """Return what the validator says against the request of a plan."""
+    found = validate(body(where.api, where.model, send_slots(made), options=made.options), where.api)
+    return [one for one in found if one.level == "error" and one.rule not in OPTIONS]
+
+
+def refused(messages, model, window, policy):
+    """Return the errors of all requests of a loop over ``messages``, and of one that sees them all at once."""
+    where = target(*model, window=window, frame=Frame("f", 400))
+    said = as_sent(messages, model)
+    made = [step.plan for step in drive(said, where, policy, worlds=[World(), World("cold", idle=4_000)])]
+    made.append(plan(said, where, policy))
+    return [one for each in made if send_slots(each) for one in errors(where, each)]
+
+
+@given(conversations(longest=2_000), st.sampled_from(MODELS), st.sampled_from(WINDOWS), st.sampled_from(POLICIES))
+def test_sound_conversations_are_taken(messages, model, window, policy):
+    """W1: what is valid stays valid under every preset, cut, summarised and spilled."""
+    if policy.name == "openclaw":
+        window = max(window, 16_000)
+    assert refused(messages, model, window, policy) == []
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_no_damage_makes_an_invalid_request(kind):
+    """W1: each kind of damage, alone, is repaired for every model under every policy."""
+
+    @given(
+        broken_histories([kind], most=2), st.sampled_from(MODELS), st.sampled_from([SHORT, Policy(), POLICIES[2]])
+    )
+    def check(messages, model, policy):
+        assert refused(messages, model, 20_000, policy) == []
+
+    check()
+
+
+@given(broken_histories(most=8), st.sampled_from(MODELS), st.sampled_from(POLICIES))
+def test_no_pile_of_damage_makes_an_invalid_request(messages, model, policy):
+    """W1: any mixture of damage is repaired for every model under every policy."""
+    assert refused(messages, model, 20_000, policy) == []
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_system_prompt_among_the_messages_is_taken(model):
+    """W1: a conversation of another API, which begins with its system prompt, is valid on each."""
+    where = target(*model, window=50_000)
+    said = [Message.of("system", "Be brief."), Message.of("user", "a"), Message.of("assistant", "b"), *user("c")]
+    assert errors(where, plan(said, where)) == []
+
+
+@given(wild_histories(), st.sampled_from(MODELS))
+def test_nobody_falls_over_anything(messages, model):
+    """Any list of any messages is planned and written down, with values or from its own wire bytes."""
+    where = target(*model, window=20_000)
+    made = plan(messages, where)
+    sent = body(where.api, where.model, send_slots(made), options=made.options)
+    again = open_body(sent, where.api)
+    branch = Branch.build(Entry("", None, Said(slot)) for slot in again.slots)
+    render(again, send_slots(advance(branch, where)), made.options)
+
+
+# -- pairing -----------------------------------------------------------------------------------------------------------
+
+
+def user(text):
+    return [Message.of("user", text)]
+
+
+def runs(messages):
+    """Yield each assistant message with the results between it and the next one."""
+    for place, message in enumerate(messages):
+        if message.role == "assistant":
+            results = []
+            for after in messages[place + 1 :]:
+                if after.role == "assistant":
+                    break
+                results += after.results
+            yield message, results
+
+
+@given(broken_histories(most=6), st.sampled_from(MODELS))
+def test_every_call_has_its_result(messages, model):
+    """W2: in each request calls and results match one to one, right behind each other, and nothing is left over."""
+    sent = apply(messages, plan(messages, target(*model, window=100_000)))
+    before = next((place for place, one in enumerate(sent) if one.role == "assistant"), len(sent))
+    assert [result for one in sent[:before] for result in one.results] == []
+    for message, results in runs(sent):
+        assert Counter(call.id for call in message.calls) == Counter(result.call_id for result in results)
+
+
+SHAPES = ("missing result", "orphan", "misplaced result", "swapped neighbours", "interleaved batches", "blank message")
+
+
+@given(broken_histories(SHAPES, most=6), st.sampled_from(MODELS))
+def test_real_results_are_sent_and_put_in_order(messages, model):
+    """W2: the result of a call that came anywhere behind it is sent, once; what is moved stands in call order."""
+    made = plan(messages, target(*model, window=100_000))
+    sent = apply(messages, made)
+    called, expected = set(), {}
+    for message in messages:
+        if message.role == "assistant":
+            called.update(call.id for call in message.calls)
+        for result in message.results:
+            if result.call_id in called:
+                expected.setdefault(result.call_id, result.content)
+    real = {r.call_id: r.content for one in sent for r in one.results if r.content != (Text(MISSING),)}
+    assert real == expected
+    for message, results in runs(sent):
+        if any("pairing" in edit.rule for edit in made.repair if any(put in edit.put for put in sent)):
+            moved = [r.call_id for r in results]
+            homes = [one for one in messages if [r.call_id for r in one.results] == moved]
+            assert moved == [call.id for call in message.calls] or homes
+
+
+def calls(*ids):
+    return Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids))
+
+
+def results(*pairs):
+    return Message("tool", tuple(ToolResult(id_, "read", (Text(text),)) for id_, text in pairs))
+
+
+def paired(messages, model=MODELS[1]):
+    """Return the texts of the results behind each assistant message with calls, as sent."""
+    sent = apply(messages, plan(messages, target(*model, window=100_000)))
+    return [[r.content[0].text for r in found] for message, found in runs(sent) if message.calls]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("history", "texts"),
+    [
+        ([calls("a"), *user("wait"), results(("a", "1"))], [["1"]]),
+        ([calls("a", "b"), results(("b", "2"), ("a", "1")), *user("x")], [["2", "1"]]),
+        ([calls("a"), calls("b"), results(("b", "2")), results(("a", "1"))], [["1"], ["2"]]),
+        ([calls("a"), results(("a", "1")), results(("a", "again"))], [["1"]]),
+        ([results(("a", "early")), calls("a"), results(("a", "1"))], [["1"]]),
+        ([calls("a"), results(("a", "1")), calls("a"), results(("a", "2"))], [["1"], ["2"]]),
+        ([calls("a"), *user("stop"), calls("a"), results(("a", "2"))], [[MISSING], ["2"]]),
+        ([calls("a"), *user("stop"), calls("a"), results(("a", "2")), calls("a"), results(("a", "3"))],
+         [[MISSING], ["2"], ["3"]]),
+        ([calls("a", "a"), results(("a", "1"), ("a", "2"))], [["1", "2"]]),
+    ],
+)  # fmt: skip
+def test_which_result_goes_to_which_call(model, history, texts):
+    """W2: matching is by occurrence; a gap stays a gap and shifts no later result to an earlier call."""
+    assert paired([*user("go"), *history], model) == texts
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_late_result_wins(model):
+    """W4: a made-up result stands only until the real one comes, and the log never hears of it."""
+    where = target(*model, window=100_000)
+    said = [*user("go"), calls("a"), *user("are you there?")]
+    first = plan(said, where)
+    assert paired(said, model) == [[MISSING]]
+    assert MISSING.encode() not in first.branch.dump().split(b"settled")[0]
+    assert MISSING not in str(first.record)
+    later = [*said, results(("a", "real")), *user("well?")]
+    second = plan(later, where, branch=first.branch)
+    assert [r.content[0].text for one in apply(later, second) for r in one.results] == ["real"]
+
+
+@given(broken_histories(most=5), st.sampled_from(MODELS))
+def test_what_is_made_up_is_never_recorded(messages, model):
+    """W4: no repair gets into the log: without its memory of repairs a branch knows only what was said."""
+    for step in drive(messages, target(*model, window=9_000), SHORT):
+        assert MISSING not in str(step.plan.record)
+        for slot in step.plan.branch.slots:
+            assert slot.message in messages
+
+
+# -- what needs no repair ----------------------------------------------------------------------------------------------
+
+
+def wire_of(messages, model):
+    """Return a history as the body that a client would send, its JSON spaced as no encoder of ours does it."""
+    made = json.loads(body(*model, [slot for one in messages for slot in [measured(one)]]))
+    if model[1] == "claude-sonnet-4-5":
+        made |= {"thinking": {"type": "enabled", "budget_tokens": 2_000}, "max_tokens": 9_000}
+    return json.dumps(made, indent=1).encode()
+
+
+def measured(message):
+    from holdfast.view.tokens import measure
+
+    return measure(message)
+
+
+@given(broken_histories(most=2), st.sampled_from(KNOWN))
+def test_what_the_validator_takes_is_left_alone(messages, model):
+    """W3: hygiene edits no request that is valid already, and it leaves as the very bytes it came in."""
+    raw = wire_of(as_sent(messages, model), model)
+    assume(not any(one.level == "error" for one in validate(raw, model[0])))
+    lens = open_body(raw, model[0])
+    made = advance(Branch.build(Entry("", None, Said(slot)) for slot in lens.slots), target(*model, window=200_000))
+    assert made.repair == ()
+    assert render(lens, send_slots(made)) is raw
+
+
+@given(conversations(longest=300), st.sampled_from(KNOWN))
+def test_sound_conversations_are_left_alone(messages, model):
+    """W3: the same for conversations that are sound, of which there are enough."""
+    raw = wire_of(as_sent(messages, model), model)
+    lens = open_body(raw, model[0])
+    made = advance(Branch.build(Entry("", None, Said(slot)) for slot in lens.slots), target(*model, window=200_000))
+    assume(messages[-1].role != "assistant" or model[0] == "openai-chat")
+    assert made.repair == ()
+    assert made.is_empty
+    assert render(lens, send_slots(made)) is raw
+
+
+@given(broken_histories(most=6) | wild_histories(), st.sampled_from(MODELS))
+def test_repairing_twice_is_repairing_once(messages, model):
+    """W3: what was repaired needs no repair."""
+    where = target(*model, window=200_000)
+    once = apply(messages, plan(messages, where))
+    assert apply(once, plan(once, where)) == once
+    assert repairs(once, where.dialect) == ()
+
+
+@given(broken_histories(most=3), st.sampled_from(KNOWN))
+def test_a_repair_touches_only_what_is_wrong(messages, model):
+    """Parts that are sent are the parts that were said, or they carry another id, or no result was there."""
+    sent = apply(messages, plan(messages, target(*model, window=200_000)))
+    words = Counter(part.text for one in messages for part in one.parts if isinstance(part, Text) and part.text.strip())
+    kept = Counter(part.text for one in sent for part in one.parts if isinstance(part, Text) and part.text.strip())
+    lost = words - kept
+    assert all(f"[System message] {text}" in kept for text in lost)
+
+
+# -- seals and ids -----------------------------------------------------------------------------------------------------
+
+
+@given(broken_histories(["thinking", "thinking alone", "missing result"], most=5), st.sampled_from(MODELS))
+def test_sealed_parts_go_whole_or_not_at_all(messages, model):
+    """W6: thinking that is sent is sealed by this API for this model, and is what was said to the last byte."""
+    said = [part for one in messages for part in one.parts if isinstance(part, Thinking)]
+    for one in apply(messages, plan(messages, target(*model, window=200_000))):
+        for part in one.parts:
+            if isinstance(part, Thinking):
+                assert part in said
+                assert part.seal is not None
+                assert part.seal.api == model[0]
+                assert part.seal.model in ("", model[1])
+
+
+ids = st.sampled_from(ODD_IDS) | st.text(max_size=70) | st.from_regex(r"[a-z]{1,3}_[0-9a-f]{12}", fullmatch=True)
+dialects = st.sampled_from([target(*model).dialect for model in MODELS] + [Target().dialect])
+
+
+@given(st.lists(ids, unique=True, max_size=8), dialects)
+def test_ids_are_mapped_one_to_one(names, dialect):
+    """W8: different ids stay different, in the alphabet and length of the API, and a mapped id is left alone."""
+    mapped = [wire_id(name, dialect) for name in names]
+    assert len(set(mapped)) == len(names)
+    for name in mapped:
+        assert re.fullmatch(f"(?:{dialect.id_pattern})+", name)
+        assert len(name) <= dialect.id_max
+        assert wire_id(name, dialect) == name
+
+
+@given(broken_histories(["repeated id", "odd id", "same id in a message"], most=4), st.sampled_from(MODELS))
+def test_ids_in_a_request_are_unique(messages, model):
+    """W8: on an API that wants it, no two calls of a request have one id, and each result names its own call."""
+    where = target(*model, window=200_000)
+    assume(where.dialect.unique_ids)
+    sent = apply(messages, plan(messages, where))
+    used = [call.id for one in sent for call in one.calls]
+    assert len(set(used)) == len(used)
+    assert [r.call_id for one in sent for r in one.results] == [
+        r.call_id for message, found in runs(sent) for r in found
+    ]
+
+
+@given(broken_histories(["repeated id", "odd id"], most=3), conversations(), st.sampled_from(MODELS))
+def test_names_stay_as_the_history_grows(broken, messages, model):
+    """W8: an id that was mapped or renamed once is the same in every later request."""
+    where = target(*model, window=200_000)
+    start = [*broken, *user("go on"), Message.of("assistant", "yes")]
+    whole = [*start, *(one for one in messages if one.role != "system")]
+    first, second = (apply(part, plan(part, where)) for part in ([*start, *user("x")], [*whole, *user("x")]))
+    used = [call.id for one in first for call in one.calls]
+    assert [call.id for one in second for call in one.calls][: len(used)] == used
+
+
+# -- bytes -------------------------------------------------------------------------------------------------------------
+
+
+@given(broken_histories(["missing result", "orphan", "repeated id", "odd id"], most=3), st.sampled_from(KNOWN[:4]))
+def test_a_renamed_call_keeps_its_other_fields(messages, model):
+    """Bytes: what a repair does not touch keeps its own JSON, fields nobody knows too."""
+    raw = json.loads(wire_of(as_sent(messages, model), model))
+    for message in raw["messages"]:
+        for block in message["content"] if isinstance(message["content"], list) else ():
+            block["x_mine"] = [1.0, "e\u0301"]
+    data = json.dumps(raw).encode()
+    lens = open_body(data, model[0])
+    made = advance(Branch.build(Entry("", None, Said(slot)) for slot in lens.slots), target(*model, window=200_000))
+    out = json.loads(render(lens, send_slots(made)))
+    for message in out["messages"]:
+        for block in message["content"] if isinstance(message["content"], list) else ():
+            made_up = MISSING in str(block) or block.get("text") in ("Continue.", "(the conversation so far)")
+            assert made_up or block.get("x_mine") == [1.0, "e\u0301"]
+
+
+def test_a_client_may_move_its_breakpoint():
+    """A client that marks the newest message of each request is planned for as it is: one marker, where it put it."""
+    where = target("anthropic", "claude-sonnet-4-5", window=100_000)
+    from holdfast.wire import anthropic
+
+    said, branch = [], None
+    for turn in range(6):
+        said.append({"role": "user", "content": [{"type": "text", "text": f"turn {turn}"}]})
+        sent = msgspec.json.decode(msgspec.json.encode(said))
+        sent[-1]["content"][0]["cache_control"] = {"type": "ephemeral"}
+        values = anthropic.messages(sent)
+        made = plan(values, where, branch=branch)
+        assert anthropic.dicts(apply(values, made)) == sent
+        branch = made.branch
+        said.append({"role": "assistant", "content": f"answer {turn}"})
+
+
+def test_a_slot_in_two_requests_is_one_slot():
+    """A slot with wire bytes of its own goes out as those bytes in every request that shows it."""
+    where = target("anthropic", "claude-sonnet-4-5", window=100_000)
+    raw = b'{ "role":"user", "content":"a" }'
+    slot = replace(measured(Message.of("user", "a")), api="anthropic", raw=Raw(raw))
+    branch = extend(Branch(), Entry("", None, Said(slot)))
+    for _ in range(2):
+        made = advance(branch, where)
+        assert raw in body("anthropic", where.model, send_slots(made))
+        branch = extend(made.branch, Entry("", None, Said(measured(Message.of("assistant", "b")))))
+        branch = extend(branch, Entry("", None, Said(measured(Message.of("user", "c")))))
+
+
+def test_seals_of_another_model_stay_behind():
+    """W6: thinking that another model of the same API sealed is not sent."""
+    thought = Message("assistant", (Thinking("hm", Seal("anthropic", "claude-old", "s")), Text("yes")))
+    said = [*user("a"), thought, *user("b")]
+    sent = apply(said, plan(said, target("anthropic", "claude-sonnet-4-5", window=100_000)))
+    assert not any(isinstance(part, Thinking) for one in sent for part in one.parts)
+
+
+def test_a_result_without_a_word_is_taken():
+    """A result that is empty, or holds a blank text, is one that the API takes."""
+    for content in [(), (Text(""),), (Text(" "),)]:
+        said = [*user("a"), calls("t"), Message("tool", (ToolResult("t", "read", content),))]
+        for model in MODELS:
+            where = target(*model, window=100_000)
+            assert errors(where, plan(said, where)) == []
