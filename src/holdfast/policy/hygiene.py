@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import Message, placeholder
-from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 
 MISSING = "[No result was recorded for this call: it was interrupted or its output was lost.]"
 """Text of a synthetic result; it exists only in projections."""
@@ -50,7 +50,7 @@ def repairs(
     unbound = [_without_thinking(item) if item.start in loose else item for item in before]
     items = [item for old in unbound if (item := clean(old, dialect)) is not None]
     items = pair(items, dialect)
-    items = unique(items) if dialect.unique_ids else items
+    items = unique(items, dialect)
     items = place_system(items, dialect)
     items = join(items, dialect)
     items = _ends(items, dialect, first)
@@ -60,6 +60,7 @@ def repairs(
 def tidy(messages: Sequence[Message], dialect: Dialect) -> bool:
     """Return whether ``messages`` need no repair inside (their two ends aside)."""
     waiting: list[str] = []
+    taken: set[str] = set()
     previous = ""
     for message in messages:
         role, results = message.role, message.results
@@ -74,8 +75,9 @@ def tidy(messages: Sequence[Message], dialect: Dialect) -> bool:
             return False
         if role == "assistant":
             waiting = [call.id for call in message.calls]
-            if len(set(waiting)) != len(waiting):
+            if len(set(waiting)) != len(waiting) or (dialect.unique_ids and not taken.isdisjoint(waiting)):
                 return False
+            taken.update(waiting)
         elif role == "system" and not dialect.system_inside and previous not in {"", "system"}:
             return False
         previous = wire_role
@@ -144,8 +146,18 @@ def clean_part(part: Part, dialect: Dialect, role: str) -> Part | None:
 def _call(call: ToolCall, dialect: Dialect) -> ToolCall | None:
     if not call.id or not call.name.strip():
         return None
-    id_ = wire_id(call.id, dialect)
-    return call if id_ == call.id else replace(call, id=id_, raw=None)
+    id_, name = wire_id(call.id, dialect), wire_name(call.name, dialect)
+    return call if (id_, name) == (call.id, call.name) else replace(call, id=id_, name=name, raw=None)
+
+
+def wire_name(name: str, dialect: Dialect) -> str:
+    """Return a tool's name in the letters and length that every API takes."""
+    if len(name) <= dialect.name_max and _NAME.fullmatch(name):
+        return name
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[: dialect.name_max]
+
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 def _result(result: ToolResult, dialect: Dialect) -> ToolResult:
@@ -279,32 +291,51 @@ def _synthetic(call: ToolCall) -> ToolResult:
     return ToolResult(call.id, call.name, (Text(MISSING),), is_error=True)
 
 
-def unique(items: list[Item]) -> list[Item]:
-    """Return the items with call ids that occur once; a repeated one is named after its place in the history."""
+def unique(items: list[Item], dialect: Dialect) -> list[Item]:
+    """Return the items with call ids that occur once, in the request or (where that is enough) in their message.
+
+    The name is a digest of the id, of the message that holds it and of how often this pair came before: a message
+    that is left out renames nobody else's calls.
+    """
+    used = {call.id for item in items for call in item.message.calls}
     taken: set[str] = set()
     out: list[Item] = []
-    names: dict[str, str] = {}
+    renamed: dict[str, deque[str]] = {}
     for item in items:
         if item.message.role == "assistant":
-            names = {call.id: f"{call.id}_{item.start}" for call in item.message.calls if call.id in taken}
-            taken.update(names.get(call.id, call.id) for call in item.message.calls)
-        out.append(_renamed(item, names) if names else item)
+            if not dialect.unique_ids:
+                taken, used = set(), {call.id for call in item.message.calls}
+            renamed = defaultdict(deque)
+            parts = tuple(_fresh(part, item.message, dialect, taken, used, renamed) for part in item.message.parts)
+        else:
+            parts = tuple(_follow(part, renamed) for part in item.message.parts)
+        same = all(new is old for new, old in zip(parts, item.message.parts, strict=True))
+        why = "the id was used before in this request"
+        out.append(item if same else item.changed(Message(item.message.role, parts), "call-id", why))
     return out
 
 
-def _renamed(item: Item, names: dict[str, str]) -> Item:
-    parts = tuple(_rename(part, names) for part in item.message.parts)
-    if all(new is old for new, old in zip(parts, item.message.parts, strict=True)):
-        return item
-    return item.changed(Message(item.message.role, parts), "call-id", "the id was used before in this request")
+def _fresh(
+    part: Part, message: Message, dialect: Dialect, taken: set[str], used: set[str], renamed: dict[str, deque[str]]
+) -> Part:
+    """Return a call with an id that none before it has, and remember what its result must be called."""
+    if not isinstance(part, ToolCall):
+        return part
+    new, seed = part.id, repr(message.text) + part.arguments
+    while new in taken or (new != part.id and new in used):
+        seed = blake2b(f"{part.id} {seed}".encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+        new = wire_id(f"{part.id[: MINTED_ID - 13]}_{seed}", dialect)
+    taken.add(new)
+    renamed[part.id].append(new)
+    return part if new == part.id else replace(part, id=new, raw=None)
 
 
-def _rename(part: Part, names: dict[str, str]) -> Part:
-    if isinstance(part, ToolCall) and part.id in names:
-        return replace(part, id=names[part.id], raw=None)
-    if isinstance(part, ToolResult) and part.call_id in names:
-        return replace(part, call_id=names[part.call_id], raw=None)
-    return part
+def _follow(part: Part, renamed: dict[str, deque[str]]) -> Part:
+    """Return a result under the id that its call has now."""
+    if not isinstance(part, ToolResult) or not renamed.get(part.call_id):
+        return part
+    new = renamed[part.call_id].popleft()
+    return part if new == part.call_id else replace(part, call_id=new, raw=None)
 
 
 # -- neighbours and ends -----------------------------------------------------------------------------------------------
@@ -317,9 +348,10 @@ def place_system(items: list[Item], dialect: Dialect) -> list[Item]:
     out: list[Item] = []
     for item in items:
         inside = item.message.role == "system" and any(other.message.role != "system" for other in out)
-        if inside:
-            message = Message.of("user", f"[System message] {item.message.text}")
-            out.append(item.changed(message, "system", "no system message between others on this model"))
+        if inside and not any(isinstance(part, Opaque) for part in item.message.parts):
+            parts = (Text("[System message]"), *item.message.parts)
+            why = "no system message between others on this model"
+            out.append(item.changed(Message("user", parts), "system", why))
         else:
             out.append(item)
     return out

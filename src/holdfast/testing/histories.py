@@ -61,7 +61,8 @@ def words(seed: int, chars: int) -> str:
     """Return a text of ``chars`` characters that is the same for the same ``seed``: prose, code, Chinese, base64."""
     piece = _PIECES[seed % len(_PIECES)]
     text = f"{seed} " + piece.replace("42", str(seed))
-    return (text * (chars // len(text) + 1))[:chars]
+    made = (text * (chars // len(text) + 1))[:chars]
+    return f"{made[:-1]}." if made[-1:].isspace() else made
 
 
 # -- well-formed conversations -----------------------------------------------------------------------------------------

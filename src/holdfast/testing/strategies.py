@@ -95,12 +95,12 @@ def conversations(
 
 
 def broken_histories(
-    kinds: Sequence[str] = (), *, most: int = 6, turns: int = 3, longest: int = 200
+    kinds: Sequence[str] = (), *, most: int = 6, turns: int = 3, longest: int = 200, system: bool = True
 ) -> SearchStrategy[list[Message]]:
     """Conversations with up to ``most`` kinds of ``DAMAGE`` done to them; ``kinds`` names the ones, all by default."""
     names = tuple(kinds) or tuple(DAMAGE)
     wounds = st.lists(st.tuples(st.sampled_from(names), st.integers(0, 40), st.integers(0, 99)), max_size=most)
-    whole = conversations(turns=turns, steps=3, longest=longest)
+    whole = conversations(turns=turns, steps=3, longest=longest, system=system)
     return st.builds(damaged, whole, wounds)
 
 

@@ -88,6 +88,7 @@ def anthropic_dialect(model: str) -> Dialect:
         end_user=not known.prefill,
         merge=traits(model) is None,
         id_max=256,
+        name_max=128,
         system_inside=known.system_inside,
         max_images=known.images,
         markers=4,
