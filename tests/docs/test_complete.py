@@ -25,6 +25,7 @@ from holdfast.wire.rules import RULES
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path: path.read_text("utf-8") for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])}
+_INVARIANT = re.compile(r"\b[SWPCYKX]\d+\b")
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)|src=\"([^\"]+)\"")
 
 
@@ -59,6 +60,12 @@ def test_fields_of_values_are_documented(kind):
 def test_target_is_documented():
     """Each field of a target stands on the page of the library."""
     assert f"Target({', '.join(Target.__struct_fields__)})" in page("docs/library.md")
+
+
+def test_what_a_branch_can_do_is_documented():
+    """The methods that authors need of a branch stand on the page of the library."""
+    for name in ("reported", "dump", "load"):
+        assert f".{name}(" in page("docs/library.md"), name
 
 
 def test_settings_are_documented():
@@ -109,6 +116,19 @@ def test_figures_are_documented():
     row = Row(measured, {"8000": CutScore(dependencies=1)})
     for name in (*record(subject, row), *msgspec.structs.asdict(pool([row.cuts["8000"]]))):
         assert re.search(rf"`{name}`", page("docs/metrics.md")), name
+
+
+def test_invariants_are_listed():
+    """Each invariant that a test names in its docstring has a line on the page for maintainers."""
+    rules = [path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    named = {name for text in rules for line in re.findall(r'"""(.+?):', text) for name in _INVARIANT.findall(line)}
+    listed = {
+        name
+        for line in re.findall(r"^\| ([\w, ]+?) \|", page("docs/architecture.md"), re.MULTILINE)
+        for name in line.split(", ")
+    }
+    assert {"S1", "W1"} <= named
+    assert named <= listed, named - listed
 
 
 def test_the_index_lists_every_page():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,7 +100,7 @@ def test_a_request_extends_the_one_before(messages, model, window, policy):
     """K1: without a decision about what was seen, a request starts with the bytes of the one before."""
     where = place(model, window, Frame())
     steps = drive(messages, where, policy)
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in itertools.pairwise(steps):
         if extends(before, after):
             sent = wires(where, before.slots)
             assert wires(where, after.slots)[: len(sent)] == sent
@@ -112,7 +114,7 @@ def test_in_a_sound_conversation_nothing_is_repaired(messages, model, policy):
     if model[0] == "openai-chat":
         steps = [replace(step, plan=replace(step.plan, repair=())) for step in steps]
     assert all(step.plan.repair == () for step in steps)
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in itertools.pairwise(steps):
         assert extends(before, after)
 
 
@@ -124,7 +126,7 @@ def test_an_old_repair_stays_as_it_is(broken, messages, model):
     whole = [*start, *(one for one in messages if one.role != "system")]
     at = [count for count in points(whole) if count > len(start)]
     steps = drive(whole, where, at=at)
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in itertools.pairwise(steps):
         sent = wires(where, before.slots)
         assert wires(where, after.slots)[: len(sent)] == sent
 

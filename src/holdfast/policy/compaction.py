@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from holdfast.model.branch import edited
 from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message, result_text
@@ -11,7 +13,7 @@ from holdfast.policy.draft import Draft
 from holdfast.policy.extract import Shares, extract
 from holdfast.policy.guard import Room
 from holdfast.policy.ledger import deeds
-from holdfast.policy.select import chars_over_4, tail_size, tails
+from holdfast.policy.select import chars_over_4, shown_messages, tail_size, tails
 from holdfast.policy.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
 from holdfast.view.tokens import count, measure
 
@@ -20,8 +22,8 @@ def compact(draft: Draft) -> Draft:
     """Return the draft with its head summarised, if the request is too big (or it was asked for) and it helps."""
     if draft.settings.compact != "summary" or not (draft.world.force or over_trigger(draft)):
         return draft
-    if not (draft.world.breaker or draft.world.force):
-        return draft.note("breaker", "the request is over its trigger, but compaction failed too often to try again")
+    if not draft.world.force and (stopped := _stopped(draft)):
+        return draft.note("breaker", stopped)
     refusal = "everything that could be summarised already is"
     for keep in tails(draft):
         if keep <= draft.branch.keep:
@@ -33,6 +35,16 @@ def compact(draft: Draft) -> Draft:
         if not refusal:
             return planned
     return draft.note("not-compacted", refusal)
+
+
+def _stopped(draft: Draft) -> str:
+    """Return why no automatic compaction may run now, or nothing."""
+    settings, branch = draft.settings, draft.branch
+    if not draft.world.breaker or branch.failures >= settings.breaker_failures:
+        return "the request is over its trigger, but compaction failed too often to try again"
+    if branch.compactions >= settings.compactions_most:
+        return f"the request is over its trigger, but {branch.compactions} compactions ran since the last answer"
+    return ""
 
 
 def over_trigger(draft: Draft) -> bool:
@@ -75,7 +87,7 @@ def _by_usage_and_chars(draft: Draft) -> int:
     """The last answer's usage and characters over four for what came later; all by characters without usage."""
     anchor, branch = draft.branch.anchor, draft.branch
     start = branch.keep if anchor is None else anchor.slots
-    later = sum(chars_over_4(slot.message) for slot in branch.slots.slice(start))
+    later = sum(chars_over_4(message) for message in shown_messages(branch, start))
     if anchor is not None:
         return anchor.tokens + later
     held = branch.compaction.size if branch.compaction else 0
@@ -104,7 +116,8 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
     summary = Message(
         "user", (Text(extract(head, branch.slots.slice(keep), draft.own(cap), shares)), *_files(draft, head))
     )
-    return draft.compact(Compaction(keep, summary, measure(summary).size, before=draft.estimate))
+    made = Compaction(keep, summary, measure(summary).size, before=draft.estimate)
+    return draft.compact(replace(made, after=draft.compact(made).estimate))
 
 
 def summary_share(room: Room, settings: Settings) -> float:
@@ -148,10 +161,12 @@ def _files(draft: Draft, head: list[Slot]) -> tuple[Text, ...]:
 def _refusal(before: Draft, after: Draft) -> str:
     """Return why the compaction is not worth committing, or nothing."""
     settings, room = before.settings, before.room
+    old, new = before.estimate, after.estimate
     if not settings.goal_share:
         return ""
+    if new >= old:
+        return f"{new} tokens would be left of {old}: it would not get smaller"
     goal = room.frame + room.share(settings.goal_share)
-    old, new = before.estimate, after.estimate
     if new > goal:
         return f"{new} tokens would be left, over the goal of {goal}"
     gain = max(settings.gain_share * (old - room.frame), min(settings.gain_tokens, room.share(settings.gain_share)))

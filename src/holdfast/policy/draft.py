@@ -12,7 +12,7 @@ from holdfast.model.plan import Notice
 from holdfast.model.target import Target, World
 from holdfast.policy.guard import Room
 from holdfast.policy.settings import Settings
-from holdfast.view.tokens import estimate, ratio
+from holdfast.view.tokens import cautious_ratio, estimate
 
 
 class Draft(Struct, frozen=True):
@@ -52,7 +52,7 @@ class Draft(Struct, frozen=True):
     @property
     def scale(self) -> float:
         """Real tokens for one token of the estimator."""
-        return ratio(self.branch, self.target)
+        return cautious_ratio(self.branch, self.target)
 
     def own(self, tokens: float) -> int:
         """Return a number of real tokens in the estimator's tokens."""

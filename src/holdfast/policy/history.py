@@ -17,12 +17,16 @@ def limit_history(draft: Draft) -> Draft:
     if most <= 0:
         return draft
     branch = draft.branch
-    starts = turn_starts([slot.message for slot in branch.slots.slice(branch.keep)])
+    messages = branch.messages.slice(branch.keep)
+    starts = turn_starts(messages)
     if len(starts) <= most:
         return draft
     wanted = max(1, most // 2) if draft.settings.history_hysteresis else most
+    cut = next((cut for cut in legal_cuts(messages) if cut >= starts[-wanted]), 0)
+    if not 0 < cut < len(messages):
+        return draft
     old = branch.compaction
-    keep = branch.keep + starts[-wanted]
+    keep = branch.keep + cut
     return draft.compact(Compaction(keep, old.summary if old else None, old.size if old else 0, trigger="history"))
 
 

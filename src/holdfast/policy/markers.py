@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.model.branch import Branch, patched_position
+from holdfast.model.branch import Branch, origins, patched_position
 from holdfast.model.edits import Edit
 from holdfast.model.plan import Options
 from holdfast.model.target import Target
@@ -19,13 +19,22 @@ def breakpoints(branch: Branch, repair: tuple[Edit, ...], target: Target, settin
     if most == 0:
         return Options()
     lead = branch.pinned + (branch.compaction is not None and branch.compaction.summary is not None)
-    last = lead + len(branch.slots) - branch.keep - 1
+    shift = lead - branch.keep
+    if any(edit.span.part is None for edits in branch.edits.values() for edit in edits):
+        return _by_origin(branch, repair, most)
+    last = shift + len(branch.slots) - 1
     if settings.markers == "tail":
         return Options(markers=(patched_position(last, repair),))
     places = {last}
     if seen > branch.keep:
-        places.add(lead + seen - branch.keep - 1)
+        places.add(shift + seen - 1)
     if lead > branch.pinned:
         places.add(lead - 1)
     chosen = sorted(patched_position(place, repair) for place in places)[-(most - 1) :]
     return Options(markers=tuple(chosen), frame_marker=True)
+
+
+def _by_origin(branch: Branch, repair: tuple[Edit, ...], most: int) -> Options:
+    """Return a marker on the tail, where recorded edits took whole slots and counting does not tell where it stands."""
+    last = len(origins(branch)) - 1
+    return Options(markers=(patched_position(last, repair),) if last >= 0 else (), frame_marker=most > 1)

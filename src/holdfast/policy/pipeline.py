@@ -18,9 +18,11 @@ from holdfast.policy.draft import Draft
 from holdfast.policy.guard import guard
 from holdfast.policy.history import limit_history, slide
 from holdfast.policy.markers import breakpoints
+from holdfast.policy.media import limit_media
 from holdfast.policy.presets import PRESETS
 from holdfast.policy.projection import repair_projection
 from holdfast.policy.prune import prune
+from holdfast.policy.relief import relieve
 from holdfast.policy.results import limit_results
 from holdfast.policy.settings import Settings
 
@@ -36,9 +38,11 @@ class Policy(Struct, frozen=True):
     stages: tuple[tuple[str, Stage], ...] = (
         ("history", limit_history),
         ("results", limit_results),
+        ("media", limit_media),
         ("prune", prune),
         ("slide", slide),
         ("compaction", compact),
+        ("relief", relieve),
     )
 
     @classmethod
@@ -87,12 +91,25 @@ def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: Wo
         record=draft.record,
         compaction=draft.compaction,
         repair=repair,
-        options=breakpoints(draft.branch, repair, target, settings, branch.seen),
+        options=replace(
+            breakpoints(draft.branch, repair, target, settings, branch.seen), max_tokens=output_limit(draft)
+        ),
         blobs=draft.blobs,
         before=before,
         after=draft.estimate,
         notices=draft.notices,
     )
+
+
+def output_limit(draft: Draft) -> int | None:
+    """Return the most tokens the answer may have, where that is less than the caller asked for."""
+    limits = draft.target.limits
+    asked = limits.asked_output
+    if asked is None:
+        return None
+    left = draft.room.window - draft.estimate - int(draft.settings.margin * draft.room.size)
+    most = min(asked, limits.max_output or asked, max(left, draft.settings.reserve_min))
+    return most if most < asked else None
 
 
 def _recorded(branch: Branch, draft: Draft, request: Request) -> Branch:

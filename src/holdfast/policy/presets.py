@@ -13,6 +13,10 @@ _PLAIN = Settings(
     message_chars=0,
     message_share=0.0,
     preview_outline=0,
+    media_most=0,
+    media_bytes=0,
+    compactions_most=1_000,
+    breaker_failures=1_000,
     prune="off",
     markers="tail",
     goal_share=0.0,
@@ -27,6 +31,7 @@ PRESETS: dict[str, Settings] = {
     "sliding": replace(_PLAIN, compact="slide", margin=0.05),
     "opencode": replace(
         _PLAIN,
+        markers="frontier",
         measure="usage",
         trigger_share=0.0,
         trigger_output=32_000,
@@ -41,6 +46,7 @@ PRESETS: dict[str, Settings] = {
     ),
     "pi": replace(
         _PLAIN,
+        markers="frontier",
         measure="usage+chars",
         trigger_share=0.0,
         trigger_reserve=16_384,
@@ -51,6 +57,7 @@ PRESETS: dict[str, Settings] = {
     ),
     "claude-code": replace(
         _PLAIN,
+        markers="frontier",
         measure="usage+chars",
         trigger_share=0.0,
         trigger_reserve=13_000,
@@ -67,6 +74,7 @@ PRESETS: dict[str, Settings] = {
     ),
     "openclaw": replace(
         _PLAIN,
+        markers="frontier",
         window_min=16_000,
         window_warn=32_000,
         measure="usage+chars",

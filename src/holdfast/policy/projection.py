@@ -53,20 +53,25 @@ def _settle(
     messages = [slot.message for slot in slots]
     loose = _loose_thinking(branch, settled, lead)
     fresh = repairs(messages, settled.dialect, settled.position, loose)
-    cut = _last_break(messages)
-    edge = settled.position + cut
     regular = len(slots) - lead == len(branch.slots) - settled.slot
-    if cut <= lead or not regular or any(edit.span.start <= edge <= edit.span.stop for edit in fresh):
+    cut = _last_break(messages, settled.position, fresh) if regular else 0
+    if cut <= lead:
         return settled.repairs + fresh, settled if settled.position else None
+    edge = settled.position + cut
     done = tuple(edit for edit in fresh if edit.span.start < edge)
     return settled.repairs + fresh, Settled(settled.dialect, settled.slot + cut - lead, edge, settled.repairs + done)
 
 
-def _last_break(messages: Sequence[Message]) -> int:
-    """Return the last place where nothing on one side depends on the other: the agent answers a finished group."""
+def _last_break(messages: Sequence[Message], position: int, edits: Sequence[Edit]) -> int:
+    """Return the last place where nothing on one side depends on the other, and that no edit touches.
+
+    That is where the agent answers a finished group; 0 is nowhere.
+    """
     for cut in reversed(legal_cuts(messages)):
         if 0 < cut < len(messages) and messages[cut].role == "assistant" != messages[cut - 1].role:
-            return cut
+            edge = position + cut
+            if not any(edit.span.start <= edge <= edit.span.stop for edit in edits):
+                return cut
     return 0
 
 

@@ -11,7 +11,7 @@ from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolResult
 from holdfast.policy.draft import Draft
-from holdfast.policy.results import replaced, tool_name
+from holdfast.policy.results import edited_parts, replaced, tool_name
 from holdfast.view.tokens import count
 
 CLEARED = "[Old tool result content cleared]"
@@ -37,12 +37,11 @@ def prune(draft: Draft) -> Draft:
 def shown_results(branch: Branch) -> Iterator[Result]:
     """Yield the results that the projection shows whole, newest first."""
     for index in range(len(branch.slots) - 1, branch.keep - 1, -1):
-        if index in branch.edits:
-            continue
-        parts = branch.slots[index].message.parts
+        edited = edited_parts(branch, index)
+        parts = branch.slots[index].message.parts if None not in edited else ()
         for place in range(len(parts) - 1, -1, -1):
             part = parts[place]
-            if isinstance(part, ToolResult):
+            if isinstance(part, ToolResult) and place not in edited:
                 text = result_text(part)
                 yield Result(index, place, part, text, count(text))
 

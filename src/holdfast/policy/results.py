@@ -85,17 +85,24 @@ def _groups(branch: Branch) -> Iterator[range]:
 def _candidates(draft: Draft, slots: range) -> Iterator[Candidate]:
     branch = draft.branch
     for index in slots:
-        if index in branch.edits:
+        slot, edited = branch.slots[index], edited_parts(branch, index)
+        if None in edited:
             continue
-        slot = branch.slots[index]
         results = slot.message.results
         for part, result in enumerate(slot.message.parts):
-            if not isinstance(result, ToolResult) or tool_name(branch, index, result) in draft.settings.spill_exempt:
+            if not isinstance(result, ToolResult) or part in edited:
+                continue
+            if tool_name(branch, index, result) in draft.settings.spill_exempt:
                 continue
             text = result_text(result)
             if len(text) > draft.settings.preview_chars:
                 tokens = slot.size if len(results) == 1 and len(slot.message.parts) == 1 else count(text)
                 yield Candidate(index, part, result, text, tokens)
+
+
+def edited_parts(branch: Branch, index: int) -> set[int | None]:
+    """Return the parts of a slot that a recorded edit stands for; nothing among them is the whole slot."""
+    return {edit.span.part for edit in branch.edits.get(index, ())}
 
 
 def tool_name(branch: Branch, index: int, result: ToolResult) -> str:

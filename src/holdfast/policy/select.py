@@ -18,11 +18,12 @@ from holdfast.view.turns import turn_starts
 def tails(draft: Draft) -> list[int]:
     """Return where the kept tail may begin, best first: slots of the branch, its end for no tail at all."""
     branch = draft.branch
-    messages = [slot.message for slot in branch.slots.slice(branch.keep)]
+    messages = shown_messages(branch, branch.keep)
     legal = legal_cuts(messages)
     if not legal:
         return []
-    return [branch.keep + cut for cut in _RULES[draft.settings.tail](draft, messages, legal)]
+    wanted = _RULES[draft.settings.tail](draft, messages, legal)
+    return [branch.keep + cut for cut in wanted if cut in legal]
 
 
 def _share(draft: Draft, messages: list[Message], legal: list[int]) -> list[int]:
@@ -80,6 +81,14 @@ _RULES: dict[str, Callable[[Draft, list[Message], list[int]], list[int]]] = {
     "turns": _turns,
     "none": _none,
 }
+
+
+def shown_messages(branch: Branch, start: int) -> list[Message]:
+    """Return the messages from slot ``start`` on as the projection shows them, one for each slot."""
+    if not branch.edits:
+        return branch.messages.slice(start)
+    slots = [(index, shown(branch, index)) for index in range(start, len(branch.slots))]
+    return [found[0].message if len(found) == 1 else branch.messages[index] for index, found in slots]
 
 
 def tail_size(branch: Branch, keep: int) -> int:

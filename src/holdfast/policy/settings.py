@@ -43,6 +43,10 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     message_chars: Annotated[int, _origin("[K] results of one message together; 0 = unlimited")] = 200_000
     message_share: Annotated[float, _origin("[H] or this share of M in tokens; 0 = not looked at")] = 0.50
 
+    # -- media ---------------------------------------------------------------------------------------------------
+    media_most: Annotated[int, _origin("[H] images and documents a request; 0 = what the API takes")] = 20
+    media_bytes: Annotated[int, _origin("[H] and their bytes; 0 = what the API takes")] = 8_000_000
+
     # -- prune ---------------------------------------------------------------------------------------------------
     prune: Annotated[Literal["off", "epoch", "opencode", "idle", "ttl"], _origin("whose rule clears old results")] = (
         "epoch"
@@ -75,6 +79,8 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     trigger_output: Annotated[int, _origin("[C][K] and less the model's output, at most this; 0 = not")] = 0
     trigger_inclusive: Annotated[bool, _origin("[C] compacts at the limit, the others above it")] = False
     margin: Annotated[float, _origin("[H] error of the estimate of what no usage covers yet")] = 0.08
+    compactions_most: Annotated[int, _origin("[H] automatic compactions between two answers")] = 2
+    breaker_failures: Annotated[int, _origin("[K] failures in a row after which none is tried")] = 3
     goal_share: Annotated[float, _origin("[H] commit only if the request is then under F + this share of M")] = 0.90
     gain_share: Annotated[float, _origin("[H] and at least this share smaller")] = 0.10
     gain_tokens: Annotated[int, _origin("[H] and by this many tokens, or a tenth of M")] = 2_000
@@ -109,7 +115,6 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     markers: Annotated[Literal["tail", "frontier"], _origin("[H] tail alone, or the mutation frontier too")] = (
         "frontier"
     )
-    marker_every: Annotated[int, _origin("[H] an extra marker at this many blocks, where the look-back is 20")] = 15
 
 
 def origin(name: str) -> str:

@@ -104,9 +104,10 @@ class Study:
 
     def _cut(self, place: int) -> Cut:
         steps = [step.index for step in self.session.steps]
-        return Cut(self.messages, place, self._count, lookup=self.dependencies.lookup, steps=steps)
+        return Cut(self.messages, place, self.count, lookup=self.dependencies.lookup, steps=steps)
 
-    def _count(self, text: str) -> int:
+    def count(self, text: str) -> int:
+        """Return the judge's tokens of a text."""
         return round(self.factor * self.setting.counter(text))
 
     def cuts(self) -> list[Cut]:
@@ -205,7 +206,8 @@ class _Run:
             self._shortest = gap if self._shortest is None else min(self._shortest, gap)
         self._last_compaction = number
         self._compactions += 1
-        self._since = sent.step.index
+        if sent.plan.compaction is not None and sent.plan.compaction.summary is not None:
+            self._since = sent.step.index
 
     def _body(self, sent: Sent) -> bytes:
         target = self._study.setting.target
@@ -231,7 +233,8 @@ class _Run:
             return 0.0
         before = [block for slot in sent.before for block in self._study.blocks(slot)]
         hit = self._cache.send(before, frame, [len(before) - 1], sent.step.at)
-        output = round(self._study.factor * compaction.size)
+        words = compaction.summary.parts[0]  # what a model would have written; files read again behind it are not
+        output = self._study.count(words.text) if isinstance(words, Text) else 0
         return cost(hit, output, self._study.setting.target.prices)
 
     def measured(self) -> Measured:

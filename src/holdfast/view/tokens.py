@@ -214,6 +214,12 @@ def ratio(branch: Branch, target: Target) -> float:
     return min(HIGHEST, max(LOWEST, value))
 
 
+def cautious_ratio(branch: Branch, target: Target) -> float:
+    """Return the ratio, a tenth more while no usage was reported."""
+    told = branch.gauge.estimated > 0 and _same_model(branch, target)
+    return ratio(branch, target) * (1.0 if told else UNSEEN_MARGIN)
+
+
 def _same_model(branch: Branch, target: Target) -> bool:
     """Whether what was reported so far was reported by this model."""
     return branch.model == target.model or not (branch.model and target.model)
@@ -226,10 +232,8 @@ def estimate(branch: Branch, target: Target, held: int | None = None) -> int:
     own count, calibrated. ``held`` puts another size of the projection in place of the branch's own.
     """
     size = branch.held if held is None else held
-    scale = ratio(branch, target)
+    scale = cautious_ratio(branch, target)
     anchor = branch.anchor if _same_model(branch, target) else None
     if anchor is not None and held is None:
         return anchor.tokens + round(scale * (size - anchor.held))
-    if branch.gauge.estimated == 0:
-        scale *= UNSEEN_MARGIN
     return frame_tokens(target) + round(scale * size)

@@ -10,11 +10,3 @@ from holdfast.model.messages import Message
 def turn_starts(messages: Sequence[Message]) -> list[int]:
     """Return the positions at which a user speaks; what lies before the first belongs to no turn."""
     return [index for index, message in enumerate(messages) if message.starts_turn]
-
-
-def newest_user(messages: Sequence[Message]) -> int | None:
-    """Return the position of the newest message of a user, or nothing."""
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].starts_turn:
-            return index
-    return None

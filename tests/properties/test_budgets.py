@@ -1,0 +1,333 @@
+"""Sizes: what is replaced gets shorter, stays as it is for ever, and the request fits."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast import Policy, World, apply, plan
+from holdfast.config import target
+from holdfast.errors import WindowTooSmall
+from holdfast.model.branch import project
+from holdfast.model.entries import Frame
+from holdfast.model.messages import Message, result_text
+from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.policy.guard import measure_room
+from holdfast.policy.prune import CLEARED
+from holdfast.policy.settings import Settings
+from holdfast.testing.driving import drive
+from holdfast.testing.histories import words
+from holdfast.testing.strategies import broken_histories, conversations
+from holdfast.view.boundaries import legal_cuts
+from holdfast.view.text import head_and_tail
+from holdfast.view.tokens import count, measure, ratio
+
+OURS = Policy()
+SMALL = OURS.with_settings(room_min=0, spill_chars=2_000, preview_chars=300, preview_outline=200, message_chars=5_000)
+"""Our own policy with limits that a few thousand characters reach."""
+WORLDS = [World(), World(), World("cold", idle=4_000)]
+MODELS = [("anthropic", "claude-sonnet-4-5"), ("openai-chat", "gpt-5"), ("anthropic", "somebody-else")]
+places = st.sampled_from(MODELS)
+windows = st.sampled_from([7_000, 9_000, 16_000, 40_000])
+long_talks = conversations(turns=3, steps=6, longest=12_000)
+
+
+def place(model, window, frame=0):
+    return target(*model, window=window, frame=Frame("f" * bool(frame), frame))
+
+
+def words_of(part):
+    """Return what a part says, whatever it is."""
+    return result_text(part) if isinstance(part, ToolResult) else part.text
+
+
+@given(long_talks, places, windows, st.sampled_from([OURS, SMALL]))
+def test_a_replacement_is_shorter(messages, model, window, policy):
+    """Every recorded edit puts something smaller, in characters and in tokens, in place of what stood there."""
+    for step in drive(messages, place(model, window), policy, worlds=WORLDS):
+        for edit in step.plan.record:
+            old = step.plan.branch.messages[edit.span.start].parts[edit.span.part]
+            assert len(edit.put) == 1
+            assert len(words_of(edit.put[0])) < len(words_of(old))
+            assert 0 < edit.saves
+            freed = measure(Message("tool", (old,))).size - measure(Message("tool", (edit.put[0],))).size
+            assert 0 < freed
+            assert edit.saves <= freed + 16
+
+
+DENSE = ["\U0001f980", "配置文件在", "ཧྲཱི", "QmFzZTY0", "word ", "\n", "\u0300"]
+
+
+@pytest.mark.parametrize("unit", DENSE)
+@pytest.mark.parametrize("chars", [1_500, 2_500, 4_000, 30_000])
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_a_replacement_is_shorter_for_every_script(unit, chars, role):
+    """Texts of many tokens and few characters are spilled only where that makes them smaller, and the request fits."""
+    text = (unit * chars)[:chars] + "w"
+    said = [Message.of("user", "go")]
+    if role == "user":
+        said = [Message.of("user", text)]
+    else:
+        said += [Message("assistant", (ToolCall("t", "read"),)), Message("tool", (ToolResult("t", "", (Text(text),)),))]
+    for window in (7_000, 20_000):
+        where = place(MODELS[0], window)
+        made = plan(said, where)
+        for edit in made.record:
+            assert len(words_of(edit.put[0])) < len(text)
+            assert count(words_of(edit.put[0])) < count(text)
+            assert edit.saves > 0
+        assert real_size(made, where) <= measure_room(where, OURS.settings).usable
+
+
+@given(long_talks, places, windows, st.sampled_from([OURS, SMALL, Policy.preset("claude-code"), Policy.preset("pi")]))
+def test_a_decision_stands_for_ever(messages, model, window, policy):
+    """mustReapply: what was put in place of a part is sent, byte for byte, as long as its slot is shown."""
+    decided = {}
+    for step in drive(messages, place(model, window), policy, worlds=WORLDS):
+        for edit in step.plan.record:
+            assert (edit.span.start, edit.span.part) not in decided
+            decided[edit.span.start, edit.span.part] = edit.put[0]
+        shown = {slot.digest: slot.message for slot in project(step.plan.branch)}
+        for (start, part), put in decided.items():
+            if start >= step.plan.branch.keep:
+                assert any(len(one.parts) > part and one.parts[part] == put for one in shown.values())
+
+
+@given(long_talks, places, windows)
+def test_what_was_seen_whole_is_not_spilled(messages, model, window):
+    """frozen: results and words that a request has shown are never spilled later, even over budget."""
+    seen = 0
+    for step in drive(messages, place(model, window), SMALL, worlds=WORLDS):
+        assert all(edit.span.start >= seen for edit in step.plan.record if edit.rule == "spill")
+        seen = step.count
+
+
+@given(long_talks, places, windows, st.sampled_from([OURS, SMALL]))
+def test_nothing_spilled_is_lost(messages, model, window, policy):
+    """Every edit that names a blob comes with it: the whole text of the part, under its own hash."""
+    for step in drive(messages, place(model, window), policy):
+        blobs = {blob.hash: blob.text for blob in step.plan.blobs}
+        assert all(sha256(text.encode("utf-8", "surrogatepass")).hexdigest() == name for name, text in blobs.items())
+        for edit in step.plan.record:
+            if edit.rule == "spill":
+                old = step.plan.branch.messages[edit.span.start].parts[edit.span.part]
+                assert blobs[edit.blob] == words_of(old)
+                assert edit.blob[:12] in words_of(edit.put[0])
+
+
+@given(long_talks, places, windows, st.sampled_from([OURS, SMALL]))
+def test_results_of_a_message_are_within_their_budget(messages, model, window, policy):
+    """After planning, each result is within the limit of a result and each message within that of a message."""
+    settings = policy.settings
+    for step in drive(messages, place(model, window), policy):
+        for slot in project(step.plan.branch)[-1:]:
+            texts = [result_text(one) for one in slot.message.results]
+            assert all(len(text) <= max(settings.spill_chars, settings.preview_chars + 3_000) for text in texts)
+            small = [text for text in texts if "<persisted_tool_result" not in text]
+            assert sum(map(len, small)) <= settings.message_chars
+
+
+def real_size(made, where):
+    """Return the tokens of a request, each sent message measured anew, by the estimator and its calibration."""
+    sent = apply(list(made.branch.messages), made)
+    return where.frame.tokens + round(ratio(made.branch, where) * sum(measure(message).size for message in sent))
+
+
+def newest_group(made):
+    """Return the size of the newest group as it is shown: what no legal cut can take out of the kept tail."""
+    shown = [slot.message for slot in project(made.branch)]
+    cuts = [cut for cut in legal_cuts(shown) if cut < len(shown)]
+    return sum(measure(message).size for message in shown[cuts[-1] if cuts else 0 :])
+
+
+@given(
+    conversations(turns=4, steps=6, longest=12_000) | broken_histories(turns=4, longest=12_000),
+    places,
+    st.integers(7_000, 60_000),
+    st.floats(0, 0.5),
+    st.sampled_from([1.0, 0.7, 1.6]),
+    st.booleans(),
+)
+def test_every_request_fits(messages, model, window, frame, factor, told):
+    """P0, C4: whatever was said, a request is within window less reserve, if its newest group leaves a fifth of it."""
+    where = place(model, window, int(frame * (window - 7_000)))
+    room = measure_room(where, OURS.settings)
+    usage = (lambda made: round(factor * real_size(made, where)) + 1) if told else None
+    for step in drive(messages, where, OURS, usage=usage, worlds=WORLDS):
+        assert 0 <= step.plan.after <= step.plan.before or step.plan.compaction is not None
+        scale = ratio(step.plan.branch, where)
+        if newest_group(step.plan) * scale <= 0.75 * room.size:
+            assert step.plan.after <= room.usable
+            assert real_size(step.plan, where) <= room.usable
+
+
+@given(long_talks | broken_histories(longest=12_000), places, windows, st.sampled_from([OURS, SMALL]))
+def test_the_size_carried_along_is_the_size_of_what_is_sent(messages, model, window, policy):
+    """C4: ``held`` is within a few tokens an edit of the projection measured anew."""
+    for step in drive(messages, place(model, window), policy, worlds=WORLDS):
+        branch = step.plan.branch
+        anew = sum(measure(slot.message).size for slot in project(branch))
+        assert abs(branch.held - anew) <= 16 * sum(len(edits) for edits in branch.edits.values())
+
+
+@given(long_talks, places, windows, st.sampled_from([OURS, SMALL]))
+def test_the_newest_words_of_the_user_are_there(messages, model, window, policy):
+    """C3: the newest message of the user is sent verbatim, or its preview with the beginning is."""
+    where = place(model, window)
+    for step in drive(messages, where, policy, worlds=WORLDS):
+        newest = next((one for one in reversed(messages[: step.count]) if one.starts_turn), None)
+        if newest is None:
+            continue
+        sent = "\n".join(slot.message.text for slot in step.slots)
+        head, _ = head_and_tail(newest.text, policy.settings.preview_chars, policy.settings.preview_tail)
+        shown = newest.text.strip() in sent
+        assert shown or ("<persisted" in sent and head[:200] in sent)
+
+
+@given(long_talks, places)
+def test_a_sound_history_with_room_is_left_whole(messages, model):
+    """With room enough and no result over the limits nothing is decided, stored or asked."""
+    where = place(model, 400_000)
+    made = plan(messages, where, OURS)
+    big = [r for one in messages for r in one.results if len(result_text(r)) > OURS.settings.spill_chars]
+    assert not made.record or big
+    assert made.compaction is None
+    assert made.ask is None
+    assert made.notices == ()
+
+
+# -- the window --------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 40_000), st.integers(0, 20_000), st.integers(0, 60_000))
+def test_a_window_is_refused_exactly_where_nothing_fits(window, frame, asked):
+    """P3: our own policy plans iff window less reserve less frame is at least the smallest useful room."""
+    where = target(*MODELS[0], window=window, frame=Frame("f", frame), asked_output=asked or None)
+    room = measure_room(where, OURS.settings)
+    assert room.usable == window - room.reserve
+    assert 1_024 <= room.reserve <= max(1_024, min(20_000, window // 4))
+    if room.size < OURS.settings.room_min:
+        with pytest.raises(WindowTooSmall, match=str(room.size)):
+            plan([Message.of("user", "a")], where, OURS)
+    else:
+        assert plan([Message.of("user", "a")], where, OURS).record == ()
+
+
+@pytest.mark.parametrize(
+    ("messages", "count"),
+    [
+        ([], 0),
+        ([Message.of("system", "s")], 1),
+        ([Message("user")], 0),
+        ([Message("user"), Message("assistant")], 0),
+        ([Message.of("user", words(3, 400_000))], 1),
+        ([Message.of("system", "s"), Message.of("user", "q")], 2),
+    ],
+)
+@pytest.mark.parametrize("name", ["holdfast", "opencode", "pi", "claude-code", "sliding", "append-only", "openclaw"])
+@pytest.mark.parametrize("force", [False, True])
+def test_odd_histories_have_a_defined_result(messages, count, name, force):
+    """C6: nothing, a system prompt alone, empty messages, one giant message: planned, and the markers exist."""
+    where = target("openai-chat", "gpt-5", window=20_000)
+    for model in (where, target("anthropic", "claude-sonnet-4-5", window=20_000)):
+        made = plan(messages, model, Policy.preset(name), world=World(force=force))
+        sent = apply(messages, made)
+        assert len(sent) == count
+        assert all(0 <= place < max(1, len(sent)) for place in made.options.markers)
+
+
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_one_giant_message_fits(role):
+    """C6: a message larger than the window is spilled with its preview, and the request fits."""
+    giant = words(0, 2_000_000)
+    said = [Message.of("user", "go")]
+    if role == "tool":
+        said += [
+            Message("assistant", (ToolCall("t", "read"),)),
+            Message("tool", (ToolResult("t", "", (Text(giant),)),)),
+        ]
+    else:
+        said = [Message.of("user", giant)]
+    where = place(MODELS[0], 20_000)
+    made = plan(said, where)
+    assert real_size(made, where) <= measure_room(where, OURS.settings).usable
+    assert [blob.text for blob in made.blobs] == [giant]
+    assert plan(said, where, branch=made.branch).record == ()
+
+
+@pytest.mark.parametrize("number", [2, 10, 60])
+def test_many_parallel_results_fit(number):
+    """A message with many results fits too: the budget of a message counts their previews."""
+    ids = [f"c{index}" for index in range(number)]
+    said = [
+        Message.of("user", "go"),
+        Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids)),
+        Message("tool", tuple(ToolResult(id_, "read", (Text(words(index, 20_000)),)) for index, id_ in enumerate(ids))),
+    ]
+    where = place(MODELS[0], 40_000)
+    made = plan(said, where)
+    assert real_size(made, where) <= measure_room(where, OURS.settings).usable
+
+
+def test_an_exempt_tool_is_never_spilled():
+    """A tool that pages by itself keeps its result whole, also where only the call knows the tool's name."""
+    exempt = Settings().spill_exempt[0]
+    for named in (exempt, ""):
+        said = [
+            Message.of("user", "go"),
+            Message("assistant", (ToolCall("t", exempt),)),
+            Message("tool", (ToolResult("t", named, (Text(words(0, 60_000)),)),)),
+        ]
+        assert plan(said, place(MODELS[0], 400_000)).record == ()
+
+
+def test_pruning_clears_once_and_only_when_cold():
+    """Ours clears old results at a cold cache only; what it cleared stays cleared and is not cleared again."""
+    policy = OURS.with_settings(prune_keep=500, prune_minimum=100, compact="off")
+    said = []
+    for number in range(6):
+        said += [
+            Message.of("user", f"turn {number}"),
+            Message("assistant", (ToolCall(f"c{number}", "read"),)),
+            Message("tool", (ToolResult(f"c{number}", "read", (Text(words(number, 3_000)),)),)),
+            Message.of("assistant", "done"),
+        ]
+    said.append(Message.of("user", "last"))
+    where = place(MODELS[0], 100_000)
+    warm = plan(said, where, policy)
+    assert warm.record == ()
+    cold = plan(said, where, policy, branch=warm.branch, world=World("cold"))
+    assert cold.record
+    assert {edit.rule for edit in cold.record} == {"prune"}
+    assert all(result_text(edit.put[0]) == CLEARED for edit in cold.record)
+    assert cold.after < cold.before
+    again = plan(said, where, policy, branch=cold.branch, world=World("cold"))
+    assert again.record == ()
+    assert apply(said, again) == apply(said, cold)
+
+
+def test_exempt_and_small_prunings_do_not_happen():
+    """A tool of the exempt list is never cleared, and where too little would be freed nothing is."""
+    policy = OURS.with_settings(prune_keep=1, prune_minimum=100, compact="off")
+    exempt = policy.settings.prune_exempt[0]
+    body = words(1, 3_000)
+
+    def said(tool, text):
+        return [
+            Message.of("user", "a"),
+            Message("assistant", (ToolCall("c", tool),)),
+            Message("tool", (ToolResult("c", tool, (Text(text),)),)),
+            Message.of("assistant", "b"),
+            Message.of("user", "c"),
+        ]
+
+    where = place(MODELS[0], 100_000)
+    cold = World("cold")
+    assert plan(said("read", body), where, policy, world=cold).record
+    assert plan(said(exempt, body), where, policy, world=cold).record == ()
+    frugal = replace(policy, settings=replace(policy.settings, prune_minimum=50_000, prune_minimum_share=0.9))
+    assert plan(said("read", body), where, frugal, world=cold).record == ()
