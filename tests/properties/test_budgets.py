@@ -53,9 +53,9 @@ def test_a_replacement_is_shorter(messages, model, window, policy):
             old = step.plan.branch.messages[edit.span.start].parts[edit.span.part]
             assert len(edit.put) == 1
             assert len(words_of(edit.put[0])) < len(words_of(old))
-            assert 0 < edit.saves
+            assert edit.saves > 0
             freed = measure(Message("tool", (old,))).size - measure(Message("tool", (edit.put[0],))).size
-            assert 0 < freed
+            assert freed > 0
             assert edit.saves <= freed + 16
 
 
@@ -228,16 +228,15 @@ def test_a_window_is_refused_exactly_where_nothing_fits(window, frame, asked):
         ([Message.of("system", "s"), Message.of("user", "q")], 2),
     ],
 )
-@pytest.mark.parametrize("name", ["holdfast", "opencode", "pi", "claude-code", "sliding", "append-only", "openclaw"])
+@pytest.mark.parametrize("preset", ["holdfast", "opencode", "pi", "claude-code", "sliding", "append-only", "openclaw"])
 @pytest.mark.parametrize("force", [False, True])
-def test_odd_histories_have_a_defined_result(messages, count, name, force):
-    """C6: nothing, a system prompt alone, empty messages, one giant message: planned, and the markers exist."""
-    where = target("openai-chat", "gpt-5", window=20_000)
-    for model in (where, target("anthropic", "claude-sonnet-4-5", window=20_000)):
-        made = plan(messages, model, Policy.preset(name), world=World(force=force))
+def test_odd_histories_have_a_defined_result(messages, count, preset, force):
+    """C6: nothing, a system prompt alone, empty messages, one giant message: planned under every policy."""
+    for api, name in MODELS[:2]:
+        model = target(api, name, window=100_000)
+        made = plan(messages, model, Policy.preset(preset), world=World(force=force))
         sent = apply(messages, made)
         assert len(sent) == count
-        assert all(0 <= place < max(1, len(sent)) for place in made.options.markers)
 
 
 @pytest.mark.parametrize("role", ["user", "tool"])

@@ -252,7 +252,7 @@ def patched_position(position: int, repairs: Iterable[Edit]) -> int:
         if edit.span.start > position:
             break
         if edit.span.stop > position:
-            return edit.span.start + shift + max(0, len(edit.put) - 1)
+            return max(0, edit.span.start + shift + len(edit.put) - 1)
         shift += len(edit.put) - (edit.span.stop - edit.span.start)
     return position + shift
 

@@ -68,11 +68,8 @@ def trigger(draft: Draft) -> int:
 
 
 def _by_request(draft: Draft) -> int:
-    """The estimate of the exact request, with a margin on what no usage covers."""
-    size = draft.estimate
-    anchor = draft.branch.anchor
-    unsure = size - (anchor.tokens if anchor else draft.room.frame)
-    return size + int(draft.settings.margin * max(0, unsure))
+    """The exact request to be sent."""
+    return draft.at_most
 
 
 def _by_usage(draft: Draft) -> int:

@@ -50,6 +50,13 @@ class Draft(Struct, frozen=True):
         return estimate(self.branch, self.target)
 
     @property
+    def at_most(self) -> int:
+        """The estimate with a margin on what no reported usage covers yet."""
+        size, anchor = self.estimate, self.branch.anchor
+        unsure = size - (anchor.tokens if anchor else self.room.frame)
+        return size + int(self.settings.margin * max(0, unsure))
+
+    @property
     def scale(self) -> float:
         """Real tokens for one token of the estimator."""
         return cautious_ratio(self.branch, self.target)

@@ -107,7 +107,7 @@ def output_limit(draft: Draft) -> int | None:
     asked = limits.asked_output
     if asked is None:
         return None
-    left = draft.room.window - draft.estimate - int(draft.settings.margin * draft.room.size)
+    left = draft.room.window - draft.at_most
     most = min(asked, limits.max_output or asked, max(left, draft.settings.reserve_min))
     return most if most < asked else None
 

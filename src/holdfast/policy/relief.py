@@ -36,10 +36,9 @@ def relieve(draft: Draft) -> Draft:
     """Return the draft with the largest texts spilled until the request is usable, or nothing is left to spill."""
     if not draft.settings.goal_share:
         return draft
-    most = draft.room.usable - int(draft.settings.margin * draft.room.size)
-    if draft.estimate <= most:
+    if draft.at_most <= draft.room.usable:
         return draft
-    excess = draft.own(draft.estimate - most) + 1
+    excess = draft.own(draft.at_most - draft.room.usable) + 1
     edits: list[Edit] = []
     blobs: list[Blob] = []
     for one in sorted(_shown(draft.branch), key=lambda one: (-len(one.text), one.slot, one.place)):
