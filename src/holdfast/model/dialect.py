@@ -24,6 +24,8 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     unique_ids: bool = True
     """Call ids are unique over the whole request."""
     name_max: int = 64
+    object_arguments: bool = True
+    """A call's arguments are an object, not any JSON or text."""
     empty_text: bool = False
     """Empty or blank text parts are allowed."""
     media_in_results: bool = True

@@ -18,6 +18,7 @@ from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import Message, placeholder
 from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.view.references import object_text
 
 MISSING = "[No result was recorded for this call: it was interrupted or its output was lost.]"
 """Text of a synthetic result; it exists only in projections."""
@@ -147,7 +148,9 @@ def _call(call: ToolCall, dialect: Dialect) -> ToolCall | None:
     if not call.id or not call.name.strip():
         return None
     id_, name = wire_id(call.id, dialect), wire_name(call.name, dialect)
-    return call if (id_, name) == (call.id, call.name) else replace(call, id=id_, name=name, raw=None)
+    said = call.arguments if not dialect.object_arguments else object_text(call)
+    same = (id_, name, said) == (call.id, call.name, call.arguments)
+    return call if same else replace(call, id=id_, name=name, arguments=said, raw=None)
 
 
 def wire_name(name: str, dialect: Dialect) -> str:
@@ -163,8 +166,10 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 def _result(result: ToolResult, dialect: Dialect) -> ToolResult:
     id_ = wire_id(result.call_id, dialect)
     content = result.content
-    if not dialect.media_in_results and any(isinstance(part, Media) for part in content):
+    if (result.is_error or not dialect.media_in_results) and any(isinstance(part, Media) for part in content):
         content = tuple(Text(placeholder(part)) if isinstance(part, Media) else part for part in content)
+    if not dialect.empty_text and any(isinstance(part, Text) and not part.text.strip() for part in content):
+        content = tuple(part for part in content if not isinstance(part, Text) or part.text.strip())
     if id_ == result.call_id and content is result.content:
         return result
     return replace(result, call_id=id_, content=content, raw=None)

@@ -11,7 +11,8 @@ from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolResult
 from holdfast.policy.draft import Draft
-from holdfast.policy.results import edited_parts, replaced, tool_name
+from holdfast.policy.results import tool_name
+from holdfast.policy.spill import edited_parts, replaced
 from holdfast.view.tokens import count
 
 CLEARED = "[Old tool result content cleared]"

@@ -30,8 +30,16 @@ def _share(draft: Draft, messages: list[Message], legal: list[int]) -> list[int]
     """Ours: the largest tail within its share of the room; else the newest group alone; else nothing."""
     budget = draft.own(draft.room.share(draft.settings.tail_share))
     best = _largest_within(draft.branch, legal, budget)
+    unseen = _first_unseen(draft, messages)
+    shown_first = [cut for cut in legal if cut <= min(best, unseen)][-1:] if unseen < best else []
     newest = [cut for cut in legal if cut < len(messages)][-1:]
-    return list(dict.fromkeys([*([best] if best < len(messages) else []), *newest, legal[-1]]))
+    return list(dict.fromkeys([*shown_first, *([best] if best < len(messages) else []), *newest, legal[-1]]))
+
+
+def _first_unseen(draft: Draft, messages: list[Message]) -> int:
+    """Return where the first message of the user stands that no request has shown yet; the end if there is none."""
+    start = max(0, draft.branch.seen - draft.branch.keep)
+    return next((place for place in range(start, len(messages)) if messages[place].starts_turn), len(messages))
 
 
 def _tokens(draft: Draft, messages: list[Message], legal: list[int]) -> list[int]:

@@ -142,6 +142,8 @@ REACH = 50_000
 """Characters of a result that one pointer stands for: what a single recall shows at most."""
 HANDLE = 12
 """Characters of a blob's hash that name it to the model: 48 bits, ambiguous once in millions of blobs."""
+STUB_CHARS = 400
+"""A text shorter than this gains nothing by giving way to a line about itself."""
 COMMAND_CHARS = 160
 """A command is told in this many characters; longer ones are scripts whose text stands in the log."""
 

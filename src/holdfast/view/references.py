@@ -129,6 +129,13 @@ def arguments(call: ToolCall) -> Any:
         return call.arguments
 
 
+def object_text(call: ToolCall) -> str:
+    """Return the arguments of a call as the JSON text of an object; anything else is wrapped as its ``value``."""
+    if call.arguments.lstrip()[:1] == "{":
+        return call.arguments
+    return msgspec.json.encode({"value": arguments(call)}).decode()
+
+
 def leaves(value: Any, depth: int = 0) -> Iterator[str]:
     """Yield the strings in a JSON value, in order; nothing below 64 levels."""
     if isinstance(value, str):

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError, Unrecognised
 from holdfast.model.entries import Frame
+from holdfast.model.parts import Text
 from holdfast.model.plan import Options
 from holdfast.model.slots import Slot
 from holdfast.view.tokens import count_bytes, measure
@@ -87,8 +88,20 @@ def body(
     options: Options = Options(),
 ) -> bytes:
     """Return a request body made from ``slots`` without one to start from; ``frame_fields`` are its other fields."""
-    seed = write({"model": model, **frame_fields, "messages": []})
-    return render(open_body(seed, api), slots, options)
+    lead = _leading_system(slots) if api == "anthropic" and "system" not in frame_fields else 0
+    system = [{"type": "text", "text": slot.message.text} for slot in slots[:lead] if slot.message.text.strip()]
+    fields_ = {"system": system, **frame_fields} if system else frame_fields
+    moved = replace(options, markers=tuple(place - lead for place in options.markers if place >= lead))
+    seed = write({"model": model, **fields_, "messages": []})
+    return render(open_body(seed, api), slots[lead:], moved)
+
+
+def _leading_system(slots: Sequence[Slot]) -> int:
+    """Return how many system messages with words alone stand first: this API has a field of its own for them."""
+    for index, slot in enumerate(slots):
+        if slot.message.role != "system" or any(not isinstance(part, Text) for part in slot.message.parts):
+            return index
+    return len(slots)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

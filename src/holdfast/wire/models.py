@@ -103,6 +103,7 @@ CHAT = Dialect(
     end_user=False,
     merge=False,
     results_grouped=False,
+    object_arguments=False,
     system_inside=True,
     id_max=64,
     unique_ids=False,
