@@ -8,6 +8,7 @@ the messages that were kept, and a summary line. Claude Code goes on from the ne
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,11 @@ class _Link(Struct, rename="camel"):
     parent_uuid: str | None = None
     logical_parent_uuid: str | None = None
 
+    @property
+    def parent(self) -> str | None:
+        """The link that counts: a compaction's is the logical one."""
+        return self.parent_uuid if self.logical_parent_uuid is None else self.logical_parent_uuid
+
 
 _LINK = Shape(_Link)
 
@@ -44,10 +50,33 @@ class _Writer:
 
     def __init__(self, recording: Recording) -> None:
         self.source = Source(without_later(recording))
-        self.there = {link.uuid for entry in self.source.order for link in _links(entry)}
-        """The uuids of the lines that go out as they came."""
+        links = [link for entry in self.source.order for link in _links(entry)]
+        self.there = Counter(link.uuid for link in links)
+        """How many of the lines that go out as they came have a uuid."""
+        self.parents = {link.uuid: link.parent for link in links}
         self.used: set[str] = set()
         """The uuids written so far."""
+        self._sound: set[str] = set()
+        self._loose: set[str] = set()
+
+    def stands(self, uuid: str) -> bool:
+        """Return whether a link to ``uuid`` may stay: it means one line, written already or to be hung on one that is.
+
+        So no link leads to two lines or in a circle. Each link is followed once.
+        """
+        trail: list[str] = []
+        at: str | None = uuid
+        while at is not None and self.there[at] == 1 and at not in self._sound and at not in self.used:
+            if at in self._loose:
+                return False
+            self._loose.add(at)
+            trail.append(at)
+            at = self.parents[at]
+        if at is None or self.there[at] != 1:
+            return False
+        self._loose.difference_update(trail)
+        self._sound.update(trail)
+        return True
 
     def common(self, entry: Entry, kind: str, uuid: str) -> dict[str, Any]:
         """Return the fields that every line has."""
@@ -103,14 +132,14 @@ def _is_ours(origin: Raw) -> bool:
 
 
 def _as_it_came(writer: _Writer, entry: Entry, lines: Iterable[bytes]) -> tuple[str | None, list[bytes]]:
-    """Return lines as they came, with links to lines that are not written led on to the message before."""
+    """Return lines as they came; a link that would lead nowhere, to two lines or in a circle goes to the line above."""
     out: list[bytes] = []
     above = writer.source.above(entry)
     for line in lines:
         link = _LINK.of(clean(line))
         field = "parentUuid" if link.logical_parent_uuid is None else "logicalParentUuid"
-        parent = link.parent_uuid if link.logical_parent_uuid is None else link.logical_parent_uuid
-        new: dict[str, Any] = {field: above} if parent is not None and parent not in writer.there else {}
+        parent = link.parent
+        new: dict[str, Any] = {field: above} if parent is not None and not writer.stands(parent) else {}
         uuid = link.uuid
         if uuid is None or uuid in writer.used:
             new["uuid"] = uuid = uuid_of(f"{entry.id}-{len(out)}")

@@ -49,7 +49,7 @@ def shown_results(branch: Branch) -> Iterator[Result]:
 
 def _clear(one: Result, text: str = CLEARED, rule: str = "prune") -> Edit | None:
     saves = one.tokens - count(text)
-    if saves <= 0:
+    if saves <= 0 or len(text) >= len(one.text):
         return None
     why = f"an old result of {len(one.text):,} characters, {len(text):,} stay"
     return Edit(Span(one.slot, one.slot + 1, one.part), (replaced(one.result, text),), rule, why, saves)

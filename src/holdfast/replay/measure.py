@@ -178,7 +178,9 @@ class _Run:
         self._online = Hits()
         self._invalid = self._missing = self._mutations = self._compactions = self._over = 0
         self._since = 0
-        """First slot said after the last compaction."""
+        """First slot that no request had shown when the last compaction ran."""
+        self._shown = 0
+        """How many slots the request before could show."""
         self._last_compaction: int | None = None
         self._shortest: int | None = None
 
@@ -197,6 +199,7 @@ class _Run:
         self._seconds.append(sent.seconds)
         for notice in plan.notices:
             self._notes[notice.rule] = self._notes.get(notice.rule, 0) + 1
+        self._shown = sent.step.index
         self._price(sent)
 
     def _compacted(self, sent: Sent) -> None:
@@ -207,11 +210,12 @@ class _Run:
         self._last_compaction = number
         self._compactions += 1
         if sent.plan.compaction is not None and sent.plan.compaction.summary is not None:
-            self._since = sent.step.index
+            self._since = self._shown
 
     def _body(self, sent: Sent) -> bytes:
         target = self._study.setting.target
-        return body(target.api, target.model, sent.slots, options=sent.plan.options)
+        needed = {"max_tokens": LARGEST_RESERVE} if target.api == "anthropic" else {}
+        return body(target.api, target.model, sent.slots, frame_fields=needed, options=sent.plan.options)
 
     def _price(self, sent: Sent) -> None:
         study = self._study

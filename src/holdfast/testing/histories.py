@@ -65,6 +65,19 @@ def words(seed: int, chars: int) -> str:
     return f"{made[:-1]}." if made[-1:].isspace() else made
 
 
+class History(list[Message]):
+    """A list of messages that stays readable when it is shown: long ones are told by role, parts and size."""
+
+    LONGEST = 2_000
+
+    def __repr__(self) -> str:
+        whole = super().__repr__()
+        if len(whole) <= self.LONGEST:
+            return whole
+        told = [f"{one.role} {[type(part).__name__ for part in one.parts]} {len(repr(one))}" for one in self]
+        return f"<{len(self)} messages: {'; '.join(told)}>"[: self.LONGEST]
+
+
 # -- well-formed conversations -----------------------------------------------------------------------------------------
 
 Step: TypeAlias = tuple[int, int, int, int]
@@ -92,7 +105,7 @@ def conversation(
                 break
         if ends and out[-1].role != "assistant":
             out.append(Message.of("assistant", words(seed, 40)))
-    return out
+    return History(out)
 
 
 def _user(seed: int, chars: int, pictures: bool) -> Message:
@@ -129,7 +142,7 @@ def damaged(messages: list[Message], wounds: Sequence[tuple[str, int, int]]) -> 
     for kind, place, number in wounds:
         if messages:
             messages = DAMAGE[kind](list(messages), place % len(messages), number)
-    return messages
+    return History(messages)
 
 
 def _pick(options: Sequence[Any], number: int) -> Any:
