@@ -158,7 +158,7 @@ def headline(by_setting: Sequence[Sequence[Report]]) -> str:
         for row, others in zip(rows, pools, strict=True):
             one, base = row.measured, next(other.measured for other in others if other.measured.policy == BASELINE)
             failed = one.invalid_requests + one.over_window
-            cells += [f"{one.usd / base.usd:.2f}", _share(one.online.fact_recall), f"{failed / one.requests:.0%}"]
+            cells += [f"{one.usd / base.usd:.2f}", _share(one.online.fact_recall), f"{failed / one.requests:.1%}"]
         lines.append(_bold(cells, rows[0]))
     return table(head, lines)
 

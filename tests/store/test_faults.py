@@ -283,3 +283,14 @@ def _go(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "ready\n"
     process.stdin.write("\n")
     process.stdin.flush()
+
+
+@pytest.mark.parametrize("limit", [1, 4_096, 40_000])
+def test_a_store_is_readable_where_files_cannot_grow(tmp_path: Path, limit: int) -> None:
+    """Reading needs no new file: where SQLite can make none beside the store, it is read as it stands."""
+    with open_store(tmp_path / "agent.db") as store:
+        store.create(KEY)
+        store.append(KEY, chain(f"e{number}" for number in range(500)))
+    with small_files(limit), open_store(tmp_path / "agent.db", readonly=True) as store:
+        assert len(store.entries(KEY)) == 500
+        assert len(store.leaves(KEY)) == 1

@@ -20,7 +20,7 @@ from platformdirs import user_config_path
 from holdfast import config
 from holdfast.cli.faults import EXPECTED, reason
 from holdfast.cli.ls import ago
-from holdfast.cli.places import own_sessions, store_option, store_place, tools
+from holdfast.cli.places import file_of, own_sessions, store_option, store_place, tools
 from holdfast.cli.terminal import clean, console, json_option, many, say_json
 from holdfast.store import open_store
 
@@ -91,7 +91,7 @@ def _store(given: str | None) -> Iterator[Check]:
     except EXPECTED as error:
         yield Check("store", "wrong", f"{place.where} ({place.origin}): {reason(error)}")
         return
-    path = Path(place.where.removeprefix("sqlite:///")).expanduser()
+    path = file_of(place.where)
     home = next(parent for parent in (path, *path.parents) if parent.exists())
     if not os.access(home, os.W_OK):
         yield Check("store", "wrong", f"{home} cannot be written; give yourself access, or another path with --store")
@@ -118,13 +118,18 @@ def _mode(path: Path) -> int:
 
 
 def _configuration() -> Iterator[Check]:
-    folders = (("project", Path.cwd()), ("user", user_config_path("holdfast", appauthor=False)))
+    folders = (("project", Path()), ("user", user_config_path("holdfast", appauthor=False)))
+    fault = _fault(config.load)
+    told = False
     for whose, folder in folders:
         path = folder / config.FILE
+        if fault.startswith(f"{path}: "):
+            told = True
+            yield Check(f"configuration ({whose})", "wrong", f"{path.absolute()}{fault.removeprefix(str(path))}")
+            continue
         text = "in force" if path.is_file() else "not there; the defaults are in force"
-        yield Check(f"configuration ({whose})", "ok", f"{path}: {text}")
-    fault = _fault(config.load)
-    if fault:
+        yield Check(f"configuration ({whose})", "ok", f"{path.absolute()}: {text}")
+    if fault and not told:
         yield Check("configuration", "wrong", fault)
 
 

@@ -24,6 +24,8 @@ def content(name: str) -> bytes:
     if name == STDIN:
         return sys.stdin.buffer.read()
     path = Path(name)
+    if not name:
+        raise FormatError("an empty text is no file's name; give the name of a file")
     if path.is_dir():
         raise FormatError(f"{name} is a folder; give the files in it, for example {path / '*.jsonl'}")
     return path.read_bytes()

@@ -7,7 +7,7 @@ import time
 import click
 import msgspec
 
-from holdfast.cli.places import opened, store_option, store_place
+from holdfast.cli.places import is_missing, opened, store_option, store_place
 from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
 from holdfast.store.base import SessionInfo
 
@@ -33,10 +33,15 @@ def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
     with opened(store, readonly=True) as there:
         everything = there.sessions()
     sessions = everything[:limit]
-    if as_json:
+    where = store_place(store).where
+    if not sessions and is_missing(where):
+        click.echo(f"there is no store at {clean(where)}; holdfast import FILE makes it", err=True)
+        if as_json:
+            say_json([])
+    elif as_json:
         say_json([msgspec.to_builtins(info) | {"entries": info.entries} for info in sessions])
     elif not sessions:
-        click.echo(f"no sessions in {store_place(store).where}; holdfast import FILE takes one in")
+        click.echo(f"no sessions in {clean(where)}; holdfast import FILE takes one in")
     else:
         _say(sessions, [info.key for info in everything])
 

@@ -43,6 +43,16 @@ def store_place(given: str | None, environment: Mapping[str, str] = os.environ) 
     return Place(str(user_data_path("holdfast", appauthor=False) / FILE), "default")
 
 
+def file_of(where: str) -> Path:
+    """Return the file of the store that ``where`` names."""
+    return Path(where.removeprefix("sqlite:///")).expanduser()
+
+
+def is_missing(where: str) -> bool:
+    """Return whether ``where`` names a store in a file that is not there."""
+    return where != ":memory:" and not file_of(where).exists()
+
+
 @contextmanager
 def opened(given: str | None, *, readonly: bool = False) -> Iterator[SessionStore]:
     """Open the store that ``given`` names; it is closed at the end."""

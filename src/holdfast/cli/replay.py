@@ -22,6 +22,8 @@ from holdfast.wire.recognise import APIS
 
 DEFAULT_WINDOW = 64_000
 """Tokens: small enough for most recorded sessions to outgrow it."""
+LARGEST = 1_000_000_000
+"""Tokens: a hundred times the largest window of any model; more is a slip of the finger."""
 EXAMPLES = """\
 \b
 The table, for each policy:
@@ -70,7 +72,13 @@ class Failed(Struct, frozen=True):
 @click.argument("files", nargs=-1, metavar="FILE...")
 @click.option("--latest", is_flag=True, help="Your newest session of Claude Code, Codex or pi.")
 @click.option("--all", "all_sessions", is_flag=True, help="All your sessions of Claude Code, Codex and pi.")
-@click.option("--window", type=int, default=DEFAULT_WINDOW, show_default=True, help="The context window, in tokens.")
+@click.option(
+    "--window",
+    type=click.IntRange(max=LARGEST),
+    default=DEFAULT_WINDOW,
+    show_default=True,
+    help="The context window, in tokens.",
+)
 @click.option(
     "--frame",
     type=click.IntRange(0),
@@ -104,7 +112,9 @@ def command(**given: Any) -> None:
 
 def _order(asked: Asked) -> Order:
     names = list(dict.fromkeys(name for name in asked.policy.replace(" ", "").split(",") if name))
-    names = list(PRESETS) if names == ["all"] or not names else names
+    if not names:
+        raise UnknownPolicy(f"--policy {asked.policy!r} names none; there are all, {', '.join(PRESETS)}")
+    names = list(PRESETS) if names == ["all"] else names
     return Order(
         policies=tuple(Policy.preset(name) for name in names),
         window=asked.window,
@@ -186,7 +196,8 @@ def _say_report(report: Report, order: Order, out: Any, *, wants_picture: bool) 
     from holdfast.replay.report import cut_table, heading, policy_table, remarks, verdict
 
     subject, rows = replace(report.subject, file=clean(report.subject.file)), report.rows
-    parts = [heading(subject), policy_table(rows, out.width), cut_table(rows), remarks(rows), verdict(rows)]
+    parts = [heading(subject), policy_table(rows, out.width), cut_table(rows, width=out.width)]
+    parts += [remarks(rows), verdict(rows)]
     drawn = next((row.measured for row in rows if row.measured.policy == order.points_of), None)
     if wants_picture and drawn is not None:
         letters = not has_colours(out)
@@ -204,7 +215,7 @@ def _say_pool(reports: Sequence[Report], order: Order, out: Any) -> None:
         by_session.setdefault(row.measured.policy, []).append((score.facts, score.dependencies))
     parts: list[Any] = [pool_heading([report.subject for report in reports])]
     if rows:
-        parts += [policy_table(rows, out.width), cut_table(rows, by_session), verdict(rows)]
+        parts += [policy_table(rows, out.width), cut_table(rows, by_session, width=out.width), verdict(rows)]
     out.print()
     _print(out, parts)
 

@@ -33,7 +33,7 @@ from holdfast.replay.measure import (
     window_for,
     with_window,
 )
-from holdfast.replay.report import OURS, Row, Subject
+from holdfast.replay.report import OURS, Row, Subject, strange_factor
 from holdfast.replay.session import Session, session_of
 from holdfast.replay.tokenizer import tokenizer
 from holdfast.wire.recognise import APIS
@@ -152,7 +152,7 @@ def _subject(file: str, recording: Recording, study: Study) -> Subject:
         messages=len(session.slots),
         steps=len(session.steps),
         peak=setting.frame + sum(study.tokens(slot) for slot in session.slots[:last]),
-        damage=_damage(recording),
+        damage=(*_damage(recording), *strange_factor(study.factor)),
     )
 
 
@@ -174,8 +174,14 @@ def fitted(policy: Policy, place: Target) -> tuple[Policy, tuple[str, ...]]:
     try:
         guard(place, policy.settings)
     except WindowTooSmall as error:
-        if policy.name == OURS or measure_room(place, policy.settings).size <= 0:
+        if policy.name == OURS:
             raise
+        if measure_room(place, policy.settings).size <= 0:
+            window, frame = place.limits.window, place.frame.tokens
+            raise WindowTooSmall(
+                f"a window of {window:,} tokens has no room for messages beside a frame of {frame:,} and the answer; "
+                "give a larger --window or a smaller --frame"
+            ) from None
         return _unguarded(policy), (f"degenerate: {str(error).partition('. ')[0]}",)
     why = _degenerate(policy.settings, place)
     return policy, (f"degenerate: {why}",) if why else ()

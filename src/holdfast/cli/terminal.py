@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -55,7 +56,7 @@ def console(*, stderr: bool = False) -> Console:
     """Return a console that prints what it is given, without markup; colours as the terminal and NO_COLOR say."""
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
+    stream = (sys.stderr if stderr else sys.stdout) or io.StringIO()  # a stream that was closed is None
     width = None if stream.isatty() or os.environ.get("COLUMNS") else PAPER
     return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
 
@@ -82,7 +83,7 @@ class Waiting:
     """A progress bar on standard error; it shows after a second, and only to a person at a terminal."""
 
     def __init__(self, *, wanted: bool) -> None:
-        self._wanted = wanted and sys.stderr.isatty()
+        self._wanted = wanted and sys.stderr is not None and sys.stderr.isatty()
         self._began = time.monotonic()
         self._bar: Progress | None = None
         self._label, self._total, self._done = "", 1, 0

@@ -25,6 +25,8 @@ from holdfast.wire import anthropic
 FORMAT, API = "claude-code", "anthropic"
 LINES = "claude-code:compact_boundary"
 """Reason of the note that keeps the lines of a recorded compaction."""
+OURS = "system"
+"""Value of the field ``holdfast`` on lines of our own that hold a system message, a kind the tool does not have."""
 
 
 class Line(Struct, rename="camel"):
@@ -49,6 +51,8 @@ class Line(Struct, rename="camel"):
     custom_title: str | None = None
     ai_title: str | None = None
     summary: str | None = None
+    holdfast: str | None = None
+    content: Raw = Raw()
 
 
 class ApiMessage(Struct):
@@ -118,10 +122,12 @@ class _File:
 
     def _record(self, row: Row[Line], line: Line) -> Record[Line, ApiMessage] | None:
         message = api = None
-        if line.type in ("user", "assistant"):
+        ours = line.type == "system" and line.holdfast == OURS
+        if ours or line.type in ("user", "assistant"):
+            wire = Raw(b'{"role":"system","content":' + bytes(line.content) + b"}") if ours else line.message
             try:
-                api = _MESSAGE.fit(line.message)
-                message = _message(line, api)
+                api = _MESSAGE.fit(wire)
+                message = _message(wire, api)
             except (FormatError, *UNREADABLE) as error:
                 self.log.skipped[f"{line.type} (unreadable)"] += 1
                 self.damaged.append((len(self.records), row, f"the message is kept as a note: {error}"))
@@ -162,8 +168,8 @@ class _File:
         return next((self.titles[name] for name in ("custom", "ai", "summary") if name in self.titles), "")
 
 
-def _message(line: Line, api: ApiMessage) -> Message:
-    message = anthropic.decode(line.message)
+def _message(wire: Raw, api: ApiMessage) -> Message:
+    message = anthropic.decode(wire)
     if api.role not in ("user", "assistant", "system"):
         raise FormatError(f"its role is {api.role!r}; known are user, assistant and system")
     return message

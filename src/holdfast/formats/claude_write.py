@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from holdfast.formats.base import Recording
-from holdfast.formats.claude_code import API, LINES
+from holdfast.formats.claude_code import API, LINES, OURS
 from holdfast.formats.lines import Shape, clean, edited, fields, iso
 from holdfast.formats.writing import Source, bare, lines_of, uuid_of, without_later
 from holdfast.model.entries import BranchSummary, Compaction, Entry, Note, Said
@@ -153,7 +153,7 @@ def _said(writer: _Writer, entry: Entry, slot: Slot, uuid: str) -> bytes:
     """Return a message as a line of its own."""
     message = slot.message
     if message.role == "system":
-        told = {"subtype": "informational", "level": "info", "content": message.text}
+        told = {"subtype": "informational", "level": "info", "content": message.text, "holdfast": OURS}
         return to_json(writer.common(entry, "system", uuid) | told)
     wire = _wire(slot)
     if message.role != "assistant":

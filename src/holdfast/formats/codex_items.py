@@ -198,7 +198,8 @@ def _new_item(part: Part) -> object:
 
 def _output(result: ToolResult) -> dict[str, Any]:
     words = "\n".join(part.text if isinstance(part, Text) else placeholder(part) for part in result.content)
-    return {"type": "function_call_output", "call_id": result.call_id, "output": words}
+    output = {"content": words, "success": False} if result.is_error else words
+    return {"type": "function_call_output", "call_id": result.call_id, "output": output}
 
 
 def _new_piece(part: Part) -> object:

@@ -9,6 +9,8 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """What one API, on one family of models, accepts. An unknown server gets the strictest values (the defaults)."""
 
     api: str
+    model: str = ""
+    """The model these rules are for; what another one sealed stays behind."""
     start_user: bool = True
     """The first message after the system prompt must be a user's."""
     end_user: bool = True
@@ -29,6 +31,12 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     empty_text: bool = False
     """Empty or blank text parts are allowed."""
     media_in_results: bool = True
+    media: tuple[str, ...] = ("image/jpeg", "image/png", "image/gif", "image/webp", "application/pdf", "text/plain")
+    """MIME types that may be sent, by users and in results only; empty means any."""
+    thinking_alone: bool = False
+    """An answer may consist of thinking and nothing else."""
+    trailing_space: bool = False
+    """The last message may be the assistant's and end in white space."""
     max_images: int = 100
     max_bytes: int = 32_000_000
     """Bytes of a request body."""
@@ -38,5 +46,3 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """Blocks that the provider looks back from a breakpoint for an entry of the cache."""
     binds_thinking: bool = False
     """Thinking is signed over everything before it; after an edit it must go."""
-    foreign_thinking: bool = False
-    """Thinking of another model, or without a seal, may be sent."""

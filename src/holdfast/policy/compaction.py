@@ -104,6 +104,8 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
         if cap < room.share(LEAST_SUMMARY):
             return None
     head = _told(draft, keep)
+    if not any(slot.message.text.strip() or slot.message.calls or slot.message.results for slot in head):
+        return None  # nothing was really said
     shares = Shares(
         settings.summary_user_share,
         settings.summary_ledger_share,

@@ -124,9 +124,15 @@ def clean_message(message: Message, dialect: Dialect) -> Message:
     """Return the message with refused parts gone or rewritten; the same object when nothing is wrong."""
     parts = [clean_part(part, dialect, message.role) for part in message.parts]
     role = message.role
+    if role == "assistant" and not dialect.thinking_alone and _only_thinks(parts):
+        return Message(role)
     if all(new is old for new, old in zip(parts, message.parts, strict=True)):
         return message
     return Message(role, tuple(part for part in parts if part is not None))
+
+
+def _only_thinks(parts: Sequence[Part | None]) -> bool:
+    return all(part is None or isinstance(part, Thinking) for part in parts)
 
 
 def clean_part(part: Part, dialect: Dialect, role: str) -> Part | None:
@@ -141,7 +147,13 @@ def clean_part(part: Part, dialect: Dialect, role: str) -> Part | None:
         return _result(part, dialect) if role != "assistant" else None  # type: ignore[arg-type]
     if kind is Thinking:
         return part if _may_think(part, dialect) else None  # type: ignore[arg-type]
+    if kind is Media:
+        return part if _may_show(part, dialect, role) else Text(placeholder(part))  # type: ignore[arg-type]
     return part
+
+
+def _may_show(part: Media, dialect: Dialect, role: str) -> bool:
+    return role != "assistant" and (not dialect.media or part.mime in {"", *dialect.media})
 
 
 def _call(call: ToolCall, dialect: Dialect) -> ToolCall | None:
@@ -166,7 +178,8 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 def _result(result: ToolResult, dialect: Dialect) -> ToolResult:
     id_ = wire_id(result.call_id, dialect)
     content = result.content
-    if (result.is_error or not dialect.media_in_results) and any(isinstance(part, Media) for part in content):
+    plain = result.is_error or not dialect.media_in_results
+    if any(isinstance(part, Media) and (plain or not _may_show(part, dialect, "tool")) for part in content):
         content = tuple(Text(placeholder(part)) if isinstance(part, Media) else part for part in content)
     if not dialect.empty_text and any(isinstance(part, Text) and not part.text.strip() for part in content):
         content = tuple(part for part in content if not isinstance(part, Text) or part.text.strip())
@@ -176,9 +189,8 @@ def _result(result: ToolResult, dialect: Dialect) -> ToolResult:
 
 
 def _may_think(part: Thinking, dialect: Dialect) -> bool:
-    if part.seal is None:
-        return dialect.foreign_thinking
-    return part.seal.api == dialect.api
+    seal = part.seal
+    return seal is not None and seal.api == dialect.api and seal.model in {"", dialect.model}
 
 
 MINTED_ID = 40
@@ -387,7 +399,22 @@ def _ends_well(messages: Sequence[Message], dialect: Dialect, first: int) -> boo
     opening = next((message.role for message in messages if message.role != "system"), "user")
     if first == 0 and dialect.start_user and opening != "user":
         return False
+    if messages and not (dialect.end_user or dialect.trailing_space) and _trails(messages[-1]):
+        return False
     return not (dialect.end_user and messages and messages[-1].role == "assistant")
+
+
+def _trails(message: Message) -> bool:
+    """Whether an answer to be gone on with ends in white space."""
+    last = message.parts[-1] if message.role == "assistant" and message.parts else None
+    return isinstance(last, Text) and last.text != last.text.rstrip()
+
+
+def _trimmed(item: Item) -> list[Item]:
+    last = item.message.parts[-1]
+    words = last.text.rstrip() if isinstance(last, Text) else ""
+    parts = (*item.message.parts[:-1], *([Text(words)] if words else []))
+    return [item.changed(Message("assistant", parts), "end", "it ended in white space")] if parts else []
 
 
 def _ends(items: list[Item], dialect: Dialect, first: int) -> list[Item]:
@@ -397,6 +424,8 @@ def _ends(items: list[Item], dialect: Dialect, first: int) -> list[Item]:
         at = body[0].start
         opening = Item(at, at, Message.of("user", "(the conversation so far)"), ("start",), ("a user starts",))
         items = [*items[: items.index(body[0])], opening, *items[items.index(body[0]) :]]
+    if not (dialect.end_user or dialect.trailing_space) and items and _trails(items[-1].message):
+        items = [*items[:-1], *_trimmed(items[-1])]
     if dialect.end_user and items and items[-1].message.role == "assistant":
         at = items[-1].stop
         items = [*items, Item(at, at, Message.of("user", "Continue."), ("end",), ("no prefill on this model",))]

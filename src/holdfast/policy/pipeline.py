@@ -115,7 +115,7 @@ def output_limit(draft: Draft) -> int | None:
 def _recorded(branch: Branch, draft: Draft, request: Request) -> Branch:
     """Return ``branch`` with what the draft decided as the log will hold it: a decision, a compaction, a request."""
     if draft.record:
-        branch = extend(branch, Entry(f"decision:{len(branch.law)}", None, Decision(draft.record)))
+        branch = extend(branch, Entry(f"decision:{request.basis}", None, Decision(draft.record)))
     if draft.compaction is not None:
-        branch = extend(branch, Entry(f"compaction:{len(branch.law)}", None, draft.compaction))
+        branch = extend(branch, Entry(f"compaction:{request.basis}", None, draft.compaction))
     return extend(branch, Entry("request", None, request))

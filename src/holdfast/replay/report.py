@@ -24,9 +24,19 @@ HEADLINE = "8000"
 """The budget in tokens whose figures the table of cuts shows beside fact recall."""
 WIDE = 96
 """Columns from which the table shows every figure."""
+LEAST = (
+    "requests", "ms\np95", "compac-\ntions", "tokens\npeak", "cost\n$", "words\nlost", "cache\nhit", "over\nwindow",
+    "invalid", "×\nappend",
+)  # fmt: skip
+"""Columns in the order in which they are left out where the terminal is narrow; ``--json`` has them all."""
+_AT_CUTS = "at cuts, kept in"
 _GAP = "fewest steps between compactions"
 """A note that is left to the JSON: every policy that compacts twice has it."""
 _BEST, _BAD, _DIM = "green", "red", "dim"
+
+
+USUAL_FACTOR = (0.5, 3.0)
+"""Recorded tokens for one token of the tokenizer: no provider counts a text at less, or at more."""
 
 
 class Subject(Struct, frozen=True):
@@ -47,7 +57,7 @@ class Subject(Struct, frozen=True):
     peak: int
     """The largest request if nothing is ever taken away."""
     damage: tuple[str, ...] = ()
-    """What is wrong with the file."""
+    """What is wrong with the file, or odd about it."""
 
     @property
     def is_judged(self) -> bool:
@@ -67,6 +77,15 @@ class Row(Struct, frozen=True):
     def is_sound(self) -> bool:
         """Whether every request would have been taken."""
         return not (self.measured.invalid_requests or self.measured.over_window)
+
+
+def strange_factor(factor: float) -> tuple[str, ...]:
+    """Return a note where the recorded usage and the tokenizer differ more than two ways of counting do."""
+    least, most = USUAL_FACTOR
+    if least <= factor <= most:
+        return ()
+    told = f"the recorded usage is {factor:.2f} × what the tokenizer counts (usual: {least:g} to {most:g})"
+    return (f"{told}; all sizes are scaled by it, so check that the usage belongs to these messages",)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
@@ -168,10 +187,9 @@ def policy_table(rows: Sequence[Row], width: int) -> Table:
     """Return the table of policies in at most ``width`` columns, ours last and bold."""
     rows = _ours_last(rows)
     base = next((row.measured.usd for row in rows if row.measured.policy == BASELINE), None)
-    columns = _columns(base, width)
-    best = [_best(rows, column) for column in columns]
-    cells = [[column.cell(row, best=value) for column, value in zip(columns, best, strict=True)] for row in rows]
     names = [Text(row.measured.policy) for row in rows]
+    columns = _fitting(_columns(base, width), rows, width - max(6, *map(len, names)))
+    cells = _cells(columns, rows)
     table = Table(box=None, padding=(0, _gap(columns, names, cells, width), 0, 0), pad_edge=False)
     table.add_column("policy", no_wrap=True, vertical="bottom")
     for column in columns:
@@ -181,10 +199,30 @@ def policy_table(rows: Sequence[Row], width: int) -> Table:
     return table
 
 
+def _cells(columns: Sequence[_Column], rows: Sequence[Row]) -> list[list[Text]]:
+    best = [_best(rows, column) for column in columns]
+    return [[column.cell(row, best=value) for column, value in zip(columns, best, strict=True)] for row in rows]
+
+
+def _fitting(columns: list[_Column], rows: Sequence[Row], room: int) -> list[_Column]:
+    """Return the columns that fit into ``room`` characters whole; the least important ones go first."""
+    kept = list(columns)
+    for name in LEAST:
+        if sum(_widths([column.name for column in kept], _cells(kept, rows))) + len(kept) <= room:
+            break
+        kept = [column for column in kept if column.name != name]
+    return kept
+
+
+def _widths(names: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[int]:
+    """Return how wide each column is, by its longest line."""
+    heads = [max(map(len, name.split("\n"))) for name in names]
+    return [max(head, *map(len, column)) for head, column in zip(heads, zip(*cells, strict=True), strict=True)]
+
+
 def _gap(columns: Sequence[_Column], names: Sequence[Text], cells: Sequence[Sequence[Text]], width: int) -> int:
     """Return how many spaces stand between two columns: two where there is room."""
-    heads = [max(map(len, column.name.split("\n"))) for column in columns]
-    widths = [max(head, *map(len, column)) for head, column in zip(heads, zip(*cells, strict=True), strict=True)]
+    widths = _widths([column.name for column in columns], cells)
     return 2 if max(6, *map(len, names)) + sum(widths) + 2 * len(columns) <= width else 1
 
 
@@ -235,8 +273,10 @@ def _best(rows: Sequence[Row], column: _Column) -> float | None:
     return max(values) if column.good > 0 else min(values)
 
 
-def cut_table(rows: Sequence[Row], intervals: dict[str, list[tuple[int, int]]] | None = None) -> Table | None:
-    """Return the table of recall at cuts, or nothing where no cut was made.
+def cut_table(
+    rows: Sequence[Row], intervals: dict[str, list[tuple[int, int]]] | None = None, width: int = WIDE
+) -> Table | None:
+    """Return the table of recall at cuts in at most ``width`` columns, or nothing where no cut was made.
 
     ``intervals`` maps a policy to (facts, dependencies) at 8,000 tokens of each session, for the interval of a pool.
     """
@@ -244,21 +284,28 @@ def cut_table(rows: Sequence[Row], intervals: dict[str, list[tuple[int, int]]] |
     if not rows:
         return None
     budgets = list(rows[0].cuts)
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("at cuts, kept in", no_wrap=True, vertical="bottom")
     names = [f"facts\n{int(budget):,}" for budget in budgets]
     names += [f"{name}\n{int(HEADLINE):,}" for name in ("oracle", "handles", "z_gain", "stale")]
     names += ["facts, 95 %\n8,000"] if intervals else []
-    for name in names:
-        table.add_column(Text(name), justify="right", vertical="bottom", no_wrap=True)
-    for row in rows:
+    cells = [_cut_cells(row, budgets) + ([_edges(row, intervals)] if intervals else []) for row in rows]
+    room = width - max(len(_AT_CUTS), *(len(row.measured.policy) for row in rows))
+    kept = list(range(len(names)))
+    widths = _widths(names, [[Text(cell) for cell in line] for line in cells])
+    while len(kept) > 1 and sum(widths[at] + 1 for at in kept) >= room:
+        kept.pop()
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(_AT_CUTS, no_wrap=True, vertical="bottom")
+    for at in kept:
+        table.add_column(Text(names[at]), justify="right", vertical="bottom", no_wrap=True)
+    for row, line in zip(rows, cells, strict=True):
         policy = row.measured.policy
-        cells = _cut_cells(row, budgets)
-        if intervals:
-            edges = interval(intervals.get(policy, []))
-            cells.append("-" if edges is None else f"{_recall(edges[0])}-{_recall(edges[1])}")
-        table.add_row(Text(policy), *map(Text, cells), style="bold" if policy == OURS else "")
+        table.add_row(Text(policy), *(Text(line[at]) for at in kept), style="bold" if policy == OURS else "")
     return table
+
+
+def _edges(row: Row, intervals: dict[str, list[tuple[int, int]]]) -> str:
+    edges = interval(intervals.get(row.measured.policy, []))
+    return "-" if edges is None else f"{_recall(edges[0])}-{_recall(edges[1])}"
 
 
 def _cut_cells(row: Row, budgets: Sequence[str]) -> list[str]:

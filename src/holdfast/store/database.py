@@ -139,6 +139,11 @@ class Database:
                 f"{self.file} took no write ({error}); what was acknowledged is there: "
                 "free space or give write access, then open the store again"
             )
+        if code in _REFUSALS:
+            return StoreError(
+                f"{self.file} could not be read ({error}): free space, raise the limit on file sizes (ulimit -f), "
+                "or copy the file to another disk and open the copy"
+            )
         return StoreError(f"{self.file}: {error}")
 
     # -- opening -------------------------------------------------------------------------------------------------------
@@ -179,8 +184,9 @@ class Database:
             db.execute("SELECT 1 FROM sqlite_schema").fetchone()
         except sqlite3.OperationalError as error:
             db.close()
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            if error.sqlite_errorcode & 0xFF not in _REFUSALS:
                 raise
+            refused = error
         except BaseException:
             db.close()
             raise
@@ -189,10 +195,10 @@ class Database:
         wal = self.beside("-wal")
         if wal.exists() and wal.stat().st_size:
             msg = (
-                f"{self.file} has unfinished changes in {wal.name} and its directory is read-only; "
+                f"{self.file} has unfinished changes in {wal.name} and its directory takes no file ({refused}); "
                 "copy both to a directory where you can write, and open the copy"
             )
-            raise StoreReadOnly(msg)
+            raise StoreReadOnly(msg) from refused
         return self._connect("mode=ro&immutable=1")
 
     def _open_writer(self) -> sqlite3.Connection:
@@ -233,7 +239,9 @@ class Database:
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         uri = f"file:{quote(os.fsencode(self.file))}?{mode}"
-        return sqlite3.connect(uri, BUSY_WAIT, isolation_level=None, check_same_thread=False, uri=True)
+        db = sqlite3.connect(uri, BUSY_WAIT, isolation_level=None, check_same_thread=False, uri=True)
+        db.execute("PRAGMA temp_store = MEMORY")  # sorting needs no room on a disk
+        return db
 
     def _check_open(self) -> None:
         if self._closed:

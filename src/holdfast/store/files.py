@@ -57,4 +57,4 @@ def refusal(error: OSError, what: str) -> StoreError:
     """Return the error of this package for ``error``, which came of ``what``."""
     if error.errno in _REFUSED:
         return StoreReadOnly(f"{what}: {error}; free space or give write access, then open the store again")
-    return StoreError(f"{what}: {error}")
+    return StoreError(f"{what}: {error}; check that path, or give another with --store")

@@ -163,7 +163,7 @@ def _other(draw: DrawFn, kind: int, said: Sequence[Message], law: Sequence[str])
     if kind == 6:
         return Frame(draw(st.sampled_from(["", "f", "g"])), draw(st.integers(0, 500)))
     if kind <= 8:
-        return Request(draw(st.sampled_from(["b", "c"])), len(said), draw(st.sampled_from(["m", "n"])))
+        return Request(draw(st.sampled_from(["b", "c", ""])), len(said), draw(st.sampled_from(["m", "n"])))
     if kind == 9:
         return Answer(draw(st.sampled_from(["b", "c", ""])), Usage(draw(st.integers(0, 5_000)), 10))
     others: list[Body] = [Failure("no-gain"), Note("a remark"), Label("e0", "here"), Frame()]

@@ -131,9 +131,8 @@ def arguments(call: ToolCall) -> Any:
 
 def object_text(call: ToolCall) -> str:
     """Return the arguments of a call as the JSON text of an object; anything else is wrapped as its ``value``."""
-    if call.arguments.lstrip()[:1] == "{":
-        return call.arguments
-    return msgspec.json.encode({"value": arguments(call)}).decode()
+    given = arguments(call)
+    return call.arguments if isinstance(given, dict) else msgspec.json.encode({"value": given}).decode()
 
 
 def leaves(value: Any, depth: int = 0) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.model.dialect import Dialect
 
@@ -85,6 +86,8 @@ def anthropic_dialect(model: str) -> Dialect:
     known = traits(model) or Traits()
     return Dialect(
         "anthropic",
+        model,
+        thinking_alone=True,
         end_user=not known.prefill,
         merge=traits(model) is None,
         id_max=256,
@@ -104,6 +107,8 @@ CHAT = Dialect(
     merge=False,
     results_grouped=False,
     object_arguments=False,
+    media=(),
+    trailing_space=True,
     system_inside=True,
     id_max=64,
     unique_ids=False,
@@ -119,5 +124,4 @@ images and bytes as the vision guide has them."""
 
 def chat_dialect(model: str) -> Dialect:
     """Return the rules of Chat Completions; they are the same for every ``model``."""
-    del model
-    return CHAT
+    return replace(CHAT, model=model)

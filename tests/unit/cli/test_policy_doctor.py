@@ -108,3 +108,15 @@ def test_doctor_counts_the_sessions_of_other_tools(run, home, talk, write):
     """What ``replay --latest`` would find is told."""
     write(home / ".claude" / "projects" / "-w" / "a.jsonl", talk(1))
     assert "1 session in" in run("doctor").stdout
+
+
+def test_a_broken_configuration_is_told_once(run, home):
+    """The file that is wrong has one line, and no line that calls it in order."""
+    (home / "holdfast.toml").write_text("[[model]\n")
+    result = run("doctor", "--json")
+    assert result.exit_code == 1
+    checks = [one for one in json.loads(result.stdout)["checks"] if one["what"].startswith("configuration")]
+    assert [(one["what"], one["state"]) for one in checks] == [
+        ("configuration (project)", "wrong"),
+        ("configuration (user)", "ok"),
+    ]

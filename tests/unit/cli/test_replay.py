@@ -291,3 +291,21 @@ def test_the_file_stays_what_it_was(run, session):
     before = Path(session).read_bytes()
     run("replay", session, "--policy", "holdfast")
     assert Path(session).read_bytes() == before
+
+
+@pytest.mark.parametrize("columns", [40, 50, 60, 72, 80, 96, 120])
+def test_no_figure_is_cut_off(run, long_session, monkeypatch, columns):
+    """A narrow terminal gets fewer columns, each of them whole."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = run("replay", long_session, *SMALL, "--policy", "append-only,sliding,holdfast", "--cuts").stdout
+    tables = shown[shown.index("recall") : shown.index("holdfast: all")]
+    assert "…" not in tables
+    assert "append-only" in tables
+    assert "fact" in shown
+
+
+def test_a_strange_factor_is_noted(run, home, talk, write):
+    """Usage far from what a tokenizer counts is told, for every size is scaled by it."""
+    odd = [text.replace('"input_tokens": ', '"input_tokens": 90') for text in talk(3)]
+    (found,) = figures(run("replay", write(home / "odd.jsonl", odd), "--json", "--policy", "sliding"))
+    assert any("what the tokenizer counts" in note for note in found["notes"])

@@ -306,3 +306,19 @@ def test_export_as_json_holds_the_content(run, kept):
     told = json.loads(run("export", kept, "--json").stdout)
     assert told["format"] == "claude-code"
     assert len(told["content"].encode()) == told["bytes"]
+
+
+def test_a_store_that_is_not_there_is_told(run):
+    """An empty list and a store that is not there are two things; neither is an error."""
+    result = run("ls", "--store", "nosuchdir/x.db")
+    assert result.exit_code == 0
+    assert "there is no store at nosuchdir/x.db" in result.stderr
+    assert json.loads(run("ls", "--store", "nosuchdir/x.db", "--json").stdout) == []
+
+
+def test_a_request_is_valid_whatever_the_log_leaves_open(run, home, talk, write):
+    """A session that ends in a call is exported as a request that lint takes."""
+    run("import", write(home / "open.jsonl", talk(2)[:6]))
+    for form in ("anthropic", "openai-chat"):
+        body = run("export", "5e55", "--format", form).stdout
+        assert run("lint", "-", "--api", form, given=body).exit_code == 0

@@ -176,3 +176,40 @@ def test_interrupting_an_import_leaves_the_store_as_it_was(run, home, talk, line
     assert process.returncode == 130
     assert b"Traceback" not in told
     assert [one["key"] for one in json.loads(run("ls", "--json").stdout)] == ["5e551011-aaaa"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("policy", "show", "holdfast"), ("doctor",), ("replay", "session.jsonl", "--policy", "sliding"), ("ls",)],
+)
+def test_a_closed_standard_output_is_no_fault(session, arguments):
+    """With ``>&-`` there is nowhere to print to; the command ends without a traceback."""
+    program = [sys.executable, "-m", "holdfast", *arguments]
+    told = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *program], capture_output=True, check=False)
+    assert told.returncode == 0
+    assert b"Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--policy", ","), "names none"),
+        (("--window", "99999999999999999999"), "1000000000"),
+        (("--window", "10", "--policy", "sliding"), "has no room for messages"),
+    ],
+)
+def test_a_replay_that_cannot_be_is_refused_in_words(run, session, arguments, told):
+    """No policy at all, a window out of this world, one too small for any message: exit 2 and the reason."""
+    result = run("replay", session, *arguments)
+    assert result.exit_code == 2
+    assert is_a_message(result)
+    assert told in result.stderr
+    assert " 0 are needed" not in result.stderr
+
+
+def test_an_empty_name_is_no_folder(run):
+    """``replay ''`` names nothing, and the message says that."""
+    result = run("replay", "")
+    assert result.exit_code == 2
+    assert "folder" not in result.stderr
+    assert "an empty text is no file's name" in result.stderr

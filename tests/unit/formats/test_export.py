@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 
 import pytest
 from msgspec.structs import replace
@@ -10,8 +11,9 @@ from holdfast.formats import Recording, context, history, read, recording_of, st
 from holdfast.formats.log import Call, Log, slot_of
 from holdfast.model.branch import project
 from holdfast.model.entries import Compaction, Said, Usage
-from holdfast.model.messages import Message
+from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Text, Thinking, ToolCall, ToolResult
+from holdfast.wire.rules import validate
 
 LOGS = ("claude-code", "codex", "pi")
 BODIES = ("anthropic", "openai-chat")
@@ -290,3 +292,82 @@ def test_unknown_format():
     """An unknown name raises with the list of those there are."""
     with pytest.raises(FormatError, match="claude-code, codex, pi, anthropic, openai-chat"):
         write(ours(), "docx")
+
+
+BROKEN = (
+    claude("user", "u1", None, "go"),
+    claude("assistant", "a1", "u1", [called("c1")]),
+    claude("user", "r1", "a1", came("c1")),
+    claude("assistant", "a2", "r1", [called("c2")]),
+    claude("user", "r2", "a2", came("c2")),
+    claude("user", "u2", "r2", "on"),
+)
+"""One answer on two lines, the result of its first call between them."""
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(BROKEN[:2], id="open call"),
+        pytest.param((BROKEN[0], BROKEN[2]), id="orphan"),
+        pytest.param((BROKEN[0], BROKEN[1], BROKEN[5]), id="call without its result"),
+        pytest.param(
+            (
+                BROKEN[0],
+                claude("assistant", "a1", "u1", [{"type": "thinking", "thinking": "hm", "signature": "s"}]),
+                claude("assistant", "a2", "a1", [{"type": "text", "text": "done"}]),
+            ),
+            id="final thinking",
+        ),
+    ],
+)
+def test_body_is_one_that_the_provider_takes(lines, name):
+    """What a log leaves open is repaired in the request that it becomes."""
+    body = write(read(packed(lines)), name)
+    assert [found for found in validate(body, name) if found.level == "error"] == []
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_body_without_a_message_is_refused(name):
+    """A log with no words at its leaf makes no request, and the message says so."""
+    with pytest.raises(FormatError, match="no message at the leaf"):
+        write(Recording("holdfast"), name)
+
+
+@pytest.mark.parametrize("number", range(1, len(BROKEN)))
+def test_a_damaged_line_does_not_disturb_an_export(number):
+    """With any line unreadable, the export is read as the same messages in the same order, without a circle."""
+    lines = packed(BROKEN).splitlines()
+    first = read(b"\n".join([*lines[:number], b"{oops", *lines[number + 1 :]]))
+    second = read(write(first, "claude-code"))
+    assert digests(second) == digests(first)
+    assert second.problems == ()
+
+
+@pytest.mark.parametrize(("earlier", "number"), list(combinations(range(len(BROKEN)), 2)))
+def test_a_reused_uuid_does_not_disturb_an_export(earlier, number):
+    """With any line under the uuid of an earlier one, the export is read as the same messages in the same order."""
+    lines = [dict(line) for line in BROKEN]
+    lines[number]["uuid"] = lines[earlier]["uuid"]
+    first = read(packed(lines))
+    second = read(write(first, "claude-code"))
+    assert digests(second) == digests(first)
+
+
+def test_codex_keeps_that_a_result_is_an_error():
+    """A failed call is still one when the rollout is read again."""
+    back = read(write(ours(), "codex"))
+    results = [one for entry in back.entries if isinstance(entry.body, Said) for one in entry.body.slot.message.results]
+    assert [(one.is_error, result_text(one)) for one in results] == [(True, "out")]
+
+
+def test_system_messages_come_back_from_claude_code():
+    """That tool has no line for them; those we write are read as what they were, and written again as they came."""
+    log = Log()
+    one = log.add("s1", None, said("system", Text("be brief")), 1_000, 1)
+    leaf = log.add("u1", one, said("user", Text("hello")), 2_000, 2)
+    first = log.finish(Recording("holdfast", session="ours", leaf=leaf))
+    lines = write(first, "claude-code")
+    assert digests(read(lines)) == digests(first)
+    assert write(read(lines), "claude-code") == lines

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 from hypothesis import given
@@ -132,11 +132,9 @@ def test_any_lines_become_a_tree(lines):
         assert one.leaf is None or one.leaf in seen
         history(one), context(one), steps(one)
     for format_ in WRITERS:
-        try:
+        is_request = format_ in ("anthropic", "openai-chat")
+        with suppress(FormatError) if is_request else nullcontext():  # a request needs a message
             write(recording, format_)
-        except FormatError as error:  # a request needs a message
-            assert format_ in ("anthropic", "openai-chat")
-            assert "no message at the leaf" in str(error)
 
 
 def test_deep_json_in_the_middle_is_one_damaged_line():

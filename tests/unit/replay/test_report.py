@@ -23,6 +23,7 @@ from holdfast.replay.report import (
     pooled,
     record,
     remarks,
+    strange_factor,
     thousands,
     together,
     verdict,
@@ -202,3 +203,9 @@ def test_tokens_are_told_in_few_characters(tokens):
     assert len(text) <= 7
     digit = scale / 10 if "." in text else scale
     assert abs(float(text.rstrip("kM")) * scale - tokens) <= 0.5001 * digit
+
+
+@pytest.mark.parametrize(("factor", "notes"), [(0.49, 1), (0.5, 0), (1.2, 0), (3.0, 0), (3.01, 1)])
+def test_a_factor_is_strange_outside_of_what_tokenizers_differ_by(factor, notes):
+    """Between half and three times nothing is said."""
+    assert len(strange_factor(factor)) == notes

@@ -1,0 +1,75 @@
+"""Messages, and any value as bytes and back."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.model.entries import Compaction, Note, Said
+from holdfast.model.messages import Message, placeholder, result_text
+from holdfast.model.packing import join, pack, split, unpack
+from holdfast.model.parts import Media, Opaque, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.slots import Slot
+from holdfast.testing.strategies import messages
+from holdfast.view.tokens import measure
+
+RAW = Raw(b'{ "a" :1.0, "a":[2 ]}')
+
+
+@given(messages())
+def test_a_packed_slot_comes_back(message):
+    """Any message comes back equal, with NUL bytes, lone surrogates and empty parts."""
+    slot = measure(message)
+    assert unpack(pack(slot), Slot) == slot
+    assert join(*split(slot), Slot) == slot
+
+
+def test_raw_bytes_come_back_byte_for_byte():
+    """Wire bytes at any depth keep their spacing, doubled keys and number forms; absent ones stay absent."""
+    parts = (Text("a", None, RAW), ToolResult("t", "", (Text("b", None, RAW), Opaque("x", RAW)), raw=RAW))
+    slot = replace(measure(Message("user", parts)), raw=RAW, api="anthropic")
+    back = unpack(pack(Said(slot, RAW)), Said)
+    assert bytes(back.slot.raw) == bytes(back.origin) == bytes(RAW)
+    assert bytes(back.slot.message.parts[1].content[1].raw) == bytes(RAW)
+    assert back.slot.base is None
+    native = unpack(pack(Compaction(3, native=RAW)), Compaction)
+    assert bytes(native.native) == bytes(RAW)
+
+
+@pytest.mark.parametrize(
+    "value", [Note("n", b"\x00\xff", {"big": 2**80, "half": "\ud83d"}), Note("\ud83d", data={"a": [None]})]
+)
+def test_notes_keep_what_json_cannot(value):
+    """Bytes, integers of any size and lone surrogates of a note survive."""
+    assert unpack(pack(value), Note) == value
+
+
+def test_damaged_bytes_are_a_value_error():
+    """Bytes of another type, or cut ones, raise ``ValueError``."""
+    packed = pack(measure(Message.of("user", "a")))
+    for broken in (packed[:-1], b"", b"\xff"):
+        with pytest.raises(ValueError, match=r".+"):
+            unpack(broken, Slot)
+    with pytest.raises(msgspec.ValidationError):
+        unpack(packed, Said)
+
+
+def test_what_a_message_says_of_itself():
+    """Calls, results, words and whether a turn starts here are read off the parts, in order."""
+    call, result = ToolCall("a", "t"), ToolResult("a", "t", (Text("x"), Media("image", "image/png"), Text("y")))
+    mixed = Message("user", (result, Text("1"), Thinking("hm"), Text("2")))
+    assert (mixed.results, mixed.text, mixed.starts_turn) == ((result,), "1\n2", True)
+    assert Message("assistant", (call, Text("z"), call)).calls == (call, call)
+    assert not Message("user", (result,)).starts_turn
+    assert not Message.of("assistant", "a").starts_turn
+    assert result_text(result) == "x\ny"
+
+
+def test_what_stands_for_a_part():
+    """A placeholder names what it stands for, by whatever is known of it."""
+    assert placeholder(Media("image", "image/png", 3, "a.png")) == "[Attached image/png: a.png]"
+    assert placeholder(Media("image", "")) == "[Attached image: unnamed]"
+    assert placeholder(Opaque("x_future")) == "[Attached x_future]"
