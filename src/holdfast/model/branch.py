@@ -29,7 +29,7 @@ from holdfast.model.entries import (
     Said,
     Usage,
 )
-from holdfast.model.messages import Message
+from holdfast.model.messages import Message, media_of
 from holdfast.model.packing import pack, unpack
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
@@ -89,6 +89,9 @@ class Branch(Struct, frozen=True):
     """The slot that first used a call id; shared with the branches grown from here, so a larger index means never."""
     reused: int = 0
     """How many calls carried an id that an earlier call had."""
+    media: int = 0
+    """Images and documents said so far, given way to words or not."""
+    media_bytes: int = 0
     open: tuple[str, ...] = ()
     """Ids of calls of the newest assistant message that have no result yet."""
     frame: Frame = Frame()
@@ -158,6 +161,8 @@ class _Dump(Struct, frozen=True):
     held: int
     callers: dict[str, int]
     reused: int
+    media: int
+    media_bytes: int
     open: tuple[str, ...]
     frame: Frame
     framed: int
@@ -321,12 +326,15 @@ def _said(branch: Branch, _id: str, body: Said | BranchSummary) -> Branch:
         pinned = keep = count + 1
     slots = branch.slots.add(slot)
     callers, reused = _called(branch, slots, slot.message)
+    media = media_of(slot.message)
     return replace(
         branch,
         slots=slots,
         messages=branch.messages.add(slot.message),
         callers=callers,
         reused=branch.reused + reused,
+        media=branch.media + len(media),
+        media_bytes=branch.media_bytes + sum(one.size for one in media),
         sums=branch.sums.add(slot.size + (branch.sums[-1] if count else 0)),
         marks=branch.marks.add(_chain(before, slot.digest)),
         born=branch.born.add(before),

@@ -44,6 +44,17 @@ class Message(Struct, frozen=True, tag="message"):
         return self.role == "user" and any(type(p) is not ToolResult for p in self.parts)
 
 
+def media_of(message: Message) -> tuple[Media, ...]:
+    """Return the media in a message, those inside tool results too."""
+    found: list[Media] = []
+    for part in message.parts:
+        if type(part) is Media:
+            found.append(part)
+        elif type(part) is ToolResult:
+            found += [inner for inner in part.content if type(inner) is Media]
+    return tuple(found)
+
+
 def result_text(result: ToolResult) -> str:
     """Return the words of a tool result, its text parts joined by newlines."""
     return "\n".join([p.text for p in result.content if type(p) is Text])

@@ -22,6 +22,8 @@ def limit_media(draft: Draft) -> Draft:
     settings, dialect = draft.settings, draft.target.dialect
     most = min(settings.media_most or dialect.max_images, dialect.max_images)
     bytes_ = settings.media_bytes or dialect.max_bytes
+    if draft.branch.media <= most and draft.branch.media_bytes <= bytes_:
+        return draft
     found = list(_media(draft.branch))
     number = sum(held for _, _, _, held, _ in found)
     size = sum(bytes_held for _, _, _, _, bytes_held in found)

@@ -94,7 +94,7 @@ def test_a_broken_configuration_is_wrong(run, home):
     (home / "holdfast.toml").write_text("[[modell]]\n")
     result = run("doctor", "--json")
     assert result.exit_code == 1
-    assert states(result)["configuration"] == "wrong"
+    assert states(result)["configuration (project)"] == "wrong"
     assert json.loads(result.stdout)["windows"]
 
 

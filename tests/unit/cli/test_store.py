@@ -160,7 +160,7 @@ def test_ls_of_nothing_says_how_to_begin(run):
     """An empty store is no error; the store is not made by looking at it."""
     result = run("ls")
     assert result.exit_code == 0
-    assert "holdfast import" in result.stdout
+    assert "holdfast import" in result.stderr
 
 
 def test_ids_are_shown_as_short_as_they_can_be_told_apart():

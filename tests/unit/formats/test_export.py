@@ -371,3 +371,21 @@ def test_system_messages_come_back_from_claude_code():
     lines = write(first, "claude-code")
     assert digests(read(lines)) == digests(first)
     assert write(read(lines), "claude-code") == lines
+
+
+def test_a_damaged_line_inside_an_answer_makes_no_circle():
+    """A result whose parent is unreadable hangs on its answer, whose next line hangs on the result: not in a circle."""
+    lines = packed(
+        [
+            BROKEN[0],
+            BROKEN[1],
+            claude("assistant", "a2", "a1", [called("c2")]),
+            claude("user", "r1", "a2", came("c1")),
+            claude("assistant", "a3", "r1", [called("c3")]),
+            claude("user", "r3", "a3", came("c3")),
+        ]
+    ).splitlines()
+    first = read(b"\n".join([*lines[:2], b"{oops", *lines[3:]]))
+    second = read(write(first, "claude-code"))
+    assert digests(second) == digests(first)
+    assert second.problems == ()

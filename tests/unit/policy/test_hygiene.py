@@ -1,0 +1,203 @@
+"""Repairs, case by case: what is wrong, what is sent, and under which rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.config import target
+from holdfast.model.dialect import Dialect
+from holdfast.model.messages import Message
+from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.policy.hygiene import MISSING, clean_message, repairs, tidy, wire_id
+
+STRICT = Dialect("unknown")
+CLAUDE = target("anthropic", "claude-sonnet-4-5").dialect
+NEW = target("anthropic", "claude-opus-5-5").dialect
+CHAT = target("openai-chat", "gpt-5").dialect
+
+
+def user(text="u"):
+    return Message.of("user", text)
+
+
+def words(text="a"):
+    return Message.of("assistant", text)
+
+
+def calls(*ids):
+    return Message("assistant", tuple(ToolCall(id_, "t") for id_ in ids))
+
+
+def results(*ids):
+    return Message("tool", tuple(ToolResult(id_, "t", (Text(f"r {id_}"),)) for id_ in ids))
+
+
+def repaired(messages, dialect):
+    """Return the messages with their repairs applied, and the rules that made them."""
+    out, cursor, rules = [], 0, []
+    for edit in repairs(messages, dialect):
+        out += messages[cursor : edit.span.start]
+        out += edit.put
+        cursor = edit.span.stop
+        rules.append(edit.rule)
+        assert edit.why
+    return [*out, *messages[cursor:]], rules
+
+
+SOUND = [user(), calls("a", "b"), results("a", "b"), words(), user()]
+
+
+@pytest.mark.parametrize("dialect", [STRICT, CLAUDE, NEW, CHAT])
+def test_a_sound_history_is_tidy(dialect):
+    """Nothing is wrong, nothing is edited."""
+    assert tidy(SOUND, dialect)
+    assert repairs(SOUND, dialect) == ()
+    assert repairs([], dialect) == ()
+
+
+def test_roles_at_the_ends():
+    """Where a user must start and end, somebody says so in the user's name; elsewhere the ends stay."""
+    history = [words("hello"), user(), words("bye")]
+    sent, _ = repaired(history, STRICT)
+    assert [one.role for one in sent] == ["user", "assistant", "user", "assistant", "user"]
+    assert repaired([user(), words()], CLAUDE)[0] == [user(), words()]
+    assert repaired(history, CHAT)[0] == history
+    behind = [Message.of("system", "s"), words(), user()]
+    assert [one.role for one in repaired(behind, CLAUDE)[0]] == ["system", "user", "assistant", "user"]
+
+
+def test_neighbours_are_merged_where_that_is_wanted():
+    """Two users in a row become one message on a strict API and stay two on others; no words are lost."""
+    history = [user("1"), user("2"), words("3"), words("4"), user("5")]
+    sent, rules = repaired(history, STRICT)
+    assert [one.text for one in sent] == ["1\n2", "3\n4", "5"]
+    assert all("merge" in rule for rule in rules)
+    assert repaired(history, CLAUDE)[0] == history
+
+
+def test_blank_things_go():
+    """Empty texts, blank ones and messages without parts go where the API refuses them; Chat takes empty texts."""
+    blank = Message("user", (Text(" \n"), Text("x"), Text("")))
+    history = [blank, Message("assistant"), user("y"), Message.of("assistant", " "), user("z")]
+    sent, _ = repaired(history, CLAUDE)
+    assert [one.text for one in sent] == ["x", "y", "z"]
+    assert [one.text for one in repaired(history, CHAT)[0]] == [blank.text, "y", " ", "z"]
+
+
+def test_results_are_put_behind_their_calls():
+    """Late, split and foreign results: each call gets its own, once; what nobody asked for goes."""
+    history = [user(), calls("a", "b"), user("hm"), results("b"), results("x"), results("a", "b")]
+    sent, rules = repaired(history, CLAUDE)
+    assert [[r.call_id for r in one.results] for one in sent] == [[], [], ["a", "b"], []]
+    assert sent[3].text == "hm"
+    assert any("pairing" in rule for rule in rules)
+
+
+def test_a_missing_result_is_made_up_as_an_error():
+    """A call without a result gets one that says so and is marked as an error; other results stay real."""
+    sent, _ = repaired([user(), calls("a", "b"), results("b"), user()], CLAUDE)
+    made, real = sent[2].results
+    assert (made.call_id, made.is_error, made.content) == ("a", True, (Text(MISSING),))
+    assert real == results("b").results[0]
+    chat, _ = repaired([user(), calls("a", "b"), results("b"), user()], CHAT)
+    assert sorted(r.call_id for one in chat for r in one.results) == ["a", "b"]
+
+
+def test_words_between_results_stand_behind_them():
+    """A user who spoke in the message of the results is heard after them."""
+    mixed = Message("user", (Text("first"), *results("a").parts, Text("last")))
+    sent, _ = repaired([user(), calls("a"), mixed, words(), user()], CLAUDE)
+    roles = [(one.role, bool(one.results), one.text) for one in sent[2:4]]
+    assert roles == [("tool", True, ""), ("user", False, "first\nlast")]
+    good = Message("user", (*results("a").parts, Text("last")))
+    assert repairs([user(), calls("a"), good, words(), user()], CLAUDE) == ()
+
+
+@pytest.mark.parametrize("dialect", [CLAUDE, NEW, CHAT])
+def test_malformed_calls_go_with_their_results(dialect):
+    """A call without an id or a name cannot be sent; nor can what answers it."""
+    bad = Message("assistant", (Text("look"), ToolCall("", "t"), ToolCall("x", " ")))
+    sent, _ = repaired([user(), bad, results("", "x"), user("y")], dialect)
+    assert [call for one in sent for call in one.calls] == []
+    assert [r for one in sent for r in one.results] == []
+    assert [one.text for one in sent] == ["u", "look", "y"]
+
+
+def test_ids_are_mapped_with_their_results():
+    """An id the API refuses is another one in the request, the same in call and result, and results keep their words."""
+    odd = "call|1 \u00e9"
+    sent, _ = repaired([user(), calls(odd, "b"), results(odd, "b"), user()], CLAUDE)
+    mapped = [call.id for call in sent[1].calls]
+    assert mapped == [wire_id(odd, CLAUDE), "b"]
+    assert [r.call_id for r in sent[2].results] == mapped
+    assert [r.content for r in sent[2].results] == [r.content for r in results(odd, "b").results]
+
+
+@pytest.mark.parametrize("text", ["", " ", "a b", "x" * 300, "\u00e9", "\ud83d", "a\n"])
+@pytest.mark.parametrize("dialect", [STRICT, CLAUDE, CHAT, Dialect("mistral", id_pattern="[A-Za-z0-9]", id_max=9)])
+def test_mapped_ids_are_sendable(text, dialect):
+    """A mapped id has letters of the alphabet only, at least one, and no more than allowed."""
+    made = wire_id(text, dialect)
+    import re
+
+    assert 0 < len(made) <= dialect.id_max
+    assert re.fullmatch(f"(?:{dialect.id_pattern})+", made)
+
+
+def test_thinking_goes_only_to_its_own_api():
+    """Thinking without a seal, or with another API's, stays behind; our own is not touched."""
+    own, other, bare = (
+        Thinking("1", Seal("anthropic", "", "s")),
+        Thinking("2", Seal("gemini", "", "s")),
+        Thinking("3"),
+    )
+    message = Message("assistant", (own, other, bare, Text("x")))
+    assert clean_message(message, CLAUDE).parts == (own, Text("x"))
+    assert clean_message(message, Dialect("local", foreign_thinking=True)).parts == (bare, Text("x"))
+
+
+def test_loose_thinking_goes():
+    """Thinking at a position that is told to be loose goes, the rest of its message stays."""
+    thought = Message("assistant", (Thinking("1", Seal("anthropic", "", "s")), Text("x")))
+    found = repairs([user(), thought, user(), thought, user()], NEW, 0, frozenset({3}))
+    assert [(edit.span.start, edit.put[0].parts) for edit in found] == [(3, (Text("x"),))]
+    assert found[0].rule == "thinking-binding"
+
+
+def test_media_in_results():
+    """Where results are text only, media are named; elsewhere they stay, except in an error."""
+    picture = Media("image", "image/png", 3, "a.png", "AAAA")
+
+    def history(**more):
+        return [user(), calls("a"), Message("tool", (ToolResult("a", "t", (Text("r"), picture), **more),)), user()]
+
+    named = (Text("r"), Text("[Attached image/png: a.png]"))
+    assert repaired(history(), CHAT)[0][2].results[0].content == named
+    assert repairs(history(), CLAUDE) == ()
+    assert repaired(history(is_error=True), CLAUDE)[0][2].results[0].content == named
+
+
+def test_system_messages_inside():
+    """Where no system message may stand between others, it is told as the user's, its media kept; at the start it stays."""
+    picture = Media("image", "image/png", 3, "a.png", "AAAA")
+    inside = Message("system", (Text("be brief"), picture))
+    history = [Message.of("system", "s"), user(), inside, words(), user()]
+    sent, rules = repaired(history, CLAUDE)
+    assert [one.role for one in sent] == ["system", "user", "user", "assistant", "user"]
+    assert "[System message]" in sent[2].text
+    assert "be brief" in sent[2].text
+    assert picture in sent[2].parts
+    assert rules == ["system"]
+    assert repairs(history, CHAT) == ()
+    unknown = [user(), Message("system", (Opaque("message"),)), words(), user()]
+    assert repaired(unknown, CLAUDE)[0] == unknown
+
+
+def test_a_repair_has_its_place():
+    """Edits stand in order and apart, one for each place that is wrong, counted from where the list begins."""
+    history = [user(), Message.of("assistant", " "), user(), calls("a"), user()]
+    found = repairs(history, CLAUDE, 10)
+    assert [(edit.span.start, edit.span.stop) for edit in found] == [(11, 12), (14, 14)]
+    spans = [(edit.span.start, edit.span.stop) for edit in repairs(history, STRICT)]
+    assert spans == sorted(spans)
+    assert all(one[1] <= other[0] for one, other in zip(spans, spans[1:], strict=False))
