@@ -42,7 +42,7 @@ class Shares(Struct, frozen=True):
 
     words: float = 0.15
     """The user's words."""
-    ledger: float = 0.12
+    ledger: float = 0.11
     """Files and commands."""
     decisions: float = 0.03
     index: float = 0.07

@@ -102,7 +102,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     )
     summary_share_small: Annotated[float, _origin("[H] the same where the room is small")] = 0.80
     summary_user_share: Annotated[float, _origin("[H] of the summary, for the user's words")] = 0.15
-    summary_ledger_share: Annotated[float, _origin("[H] of the summary, for files and commands")] = 0.12
+    summary_ledger_share: Annotated[float, _origin("[H] of the summary, for files and commands")] = 0.11
     summary_decision_share: Annotated[float, _origin("[H] of the summary, for decisions")] = 0.03
     summary_index_share: Annotated[
         float, _origin("[H] of the summary, for pointers to results worth reading again")

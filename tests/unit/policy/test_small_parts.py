@@ -144,13 +144,13 @@ def test_an_outline_is_within_its_budget_and_in_order(chars, first):
     whole = text.split("\n")
     for line in found:
         number, _, said = line.partition(": ")
-        assert whole[int(number) - first].strip().startswith(said.rstrip("…"))
+        assert " ".join(whole[int(number) - first].split()).startswith(said.rstrip("…"))
 
 
 def test_an_outline_names_different_things():
     """A name that was told once is not told again while another one is left."""
-    text = "call parse_header()\ncall parse_header()\ncall write_footer()\nnothing here"
-    assert outline(text, 60) == ["1: call parse_header()", "3: call write_footer()"]
+    text = "call fold_ledger()\ncall fold_ledger()\ncall mend_spool()\nnothing here"
+    assert outline(text, 60) == ["1: call fold_ledger()", "3: call mend_spool()"]
     assert outline("nothing of note\n" * 9, 500) == []
 
 
@@ -260,7 +260,7 @@ def test_traces_tell_use_from_sight():
     found = traces([measure(one) for one in history])
     assert (found["id", "load_config"].messages, found["id", "load_config"].used) == (2, 1)
     assert (found["id", "old_name"].used, found["id", "old_name"].last_used) == (0, -1)
-    assert text_refs("load_config") == frozenset({("id", "load_config")})
+    assert set(text_refs("load_config")) == {("id", "load_config")}
 
 
 # -- the policy --------------------------------------------------------------------------------------------------------
@@ -278,10 +278,10 @@ def test_every_preset_is_a_policy():
 
 def test_every_number_has_an_origin():
     """Each setting says where its number comes from."""
-    assert [name for name in Settings.__struct_fields__ if not origin(name).startswith("[")] in (
-        [],
-        ["summary_tokens", "summary_model", "prune", "measure", "compact", "tail"],
-    )
+    numbers = [name for name in Settings.__struct_fields__ if type(getattr(OURS, name)) in (int, float)]
+    assert len(numbers) > 30
+    unsaid = [name for name in numbers if not origin(name).startswith("[")]
+    assert unsaid in ([], ["summary_tokens"])
 
 
 def test_stages_can_be_replaced_and_added():
