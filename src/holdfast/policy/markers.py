@@ -23,6 +23,8 @@ def breakpoints(branch: Branch, repair: tuple[Edit, ...], target: Target, settin
     if any(edit.span.part is None for edits in branch.edits.values() for edit in edits):
         return _by_origin(branch, repair, most)
     last = shift + len(branch.slots) - 1
+    if last + 1 + sum(len(edit.put) - (edit.span.stop - edit.span.start) for edit in repair) <= 0:
+        return Options()
     if settings.markers == "tail":
         return Options(markers=(patched_position(last, repair),))
     places = {last}
@@ -30,8 +32,8 @@ def breakpoints(branch: Branch, repair: tuple[Edit, ...], target: Target, settin
         places.add(shift + seen - 1)
     if lead > branch.pinned:
         places.add(lead - 1)
-    chosen = sorted(patched_position(place, repair) for place in places)[-(most - 1) :]
-    return Options(markers=tuple(chosen), frame_marker=True)
+    chosen = sorted({patched_position(place, repair) for place in places})[-max(1, most - 1) :]
+    return Options(markers=tuple(chosen), frame_marker=most > 1)
 
 
 def _by_origin(branch: Branch, repair: tuple[Edit, ...], most: int) -> Options:

@@ -88,7 +88,8 @@ def recognise(found: Mapping[str, Raw]) -> str:
     if "messages" not in found:
         for key, name in (("contents", "Gemini generateContent"), ("input", "OpenAI Responses")):
             if key in found:
-                raise Unrecognised(f"this is a {name} body (it has {key!r}); that API comes later, send {APIS} bodies")
+                known = " or ".join(APIS)
+                raise Unrecognised(f"this is a body of {name} (it has {key!r}); that API comes later: send {known}")
         names = ", ".join(list(found)[:8]) or "none"
         raise Unrecognised(f"no API is known by these fields: {names}; a request needs 'messages'")
     for keys, api in ((_ANTHROPIC_KEYS, "anthropic"), (_CHAT_KEYS, "openai-chat")):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from holdfast.wire.rules.blocks import BLOCK_KEYS, FOREIGN, SERVER_RESULTS, SERVER_USES
 from holdfast.wire.rules.rule import DOCS, KNOWN, Broken, Request, Rule, type_name
 
@@ -55,7 +57,10 @@ def _roles(request: Request) -> Broken:
     """A role is user, assistant or system."""
     for at, message in enumerate(request.messages):
         if isinstance(message, dict) and message.get("role") not in _ROLES:
-            yield f"$.messages[{at}].role", f"role {message.get('role')!r} is not one of {_ROLES}; use one of them"
+            yield (
+                f"$.messages[{at}].role",
+                f"role {json.dumps(message.get('role'), default=str)} is none of {', '.join(_ROLES)}; use one of them",
+            )
 
 
 def _strict(request: Request) -> Broken:

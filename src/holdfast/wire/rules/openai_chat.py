@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -71,7 +72,10 @@ def _roles(request: Request) -> Broken:
     """A role is system, developer, user, assistant, tool or function."""
     for path, message in _objects(request):
         if message.get("role") not in _ROLES:
-            yield f"{path}.role", f"role {message.get('role')!r} is not one of {_ROLES}; use one of them"
+            yield (
+                f"{path}.role",
+                f"role {json.dumps(message.get('role'), default=str)} is none of {', '.join(_ROLES)}; use one of them",
+            )
 
 
 def _content(request: Request) -> Broken:
