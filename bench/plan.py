@@ -57,7 +57,7 @@ def best(work: Callable[[], Any], runs: int = 5, before: Callable[[], Any] = lam
 
 def forget() -> None:
     """Empty every cache that another planning may have filled."""
-    for cached in (references._of_short_piece, salience.lines, salience.text_refs, salience.text_points):
+    for cached in (references.of_short_piece, salience.lines, salience.text_refs, salience.text_points):
         cached.cache_clear()
 
 

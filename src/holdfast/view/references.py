@@ -48,7 +48,7 @@ def references(text: str) -> frozenset[Reference]:
 
 def of_piece(piece: str) -> tuple[Reference, ...]:
     """Return the references in a text without whitespace, each once, in a stable order."""
-    return _of_short_piece(piece) if len(piece) <= MEMORABLE else _look(piece)
+    return of_short_piece(piece) if len(piece) <= MEMORABLE else _look(piece)
 
 
 MEMORABLE = 300
@@ -56,7 +56,8 @@ MEMORABLE = 300
 
 
 @lru_cache(maxsize=1 << 17)
-def _of_short_piece(piece: str) -> tuple[Reference, ...]:
+def of_short_piece(piece: str) -> tuple[Reference, ...]:
+    """Return what ``of_piece`` does, remembered."""
     return _look(piece)
 
 
