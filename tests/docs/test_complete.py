@@ -153,6 +153,8 @@ def test_links_lead_somewhere(path, target):
         return
     name, _, anchor = target.partition("#")
     place = (path.parent / name).resolve() if name else path
+    if place.is_relative_to(ROOT / "src") and not (ROOT / "src").exists():
+        return  # these tests also run beside an installed wheel, the sources away
     assert place.exists(), target
     if anchor:
         headings = re.findall(r"^#+ (.+)$", place.read_text("utf-8"), re.MULTILINE)

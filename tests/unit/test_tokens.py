@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from holdfast.model.branch import Branch, extend
+from holdfast.model.branch import Branch, extend, prefix_basis
 from holdfast.model.entries import Answer, Body, Entry, Frame, Request, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
@@ -194,7 +194,8 @@ def told(branch: Branch, *bodies: Body) -> Branch:
 def turn(branch: Branch, words: str, usage: Callable[[int], int], model: str = "m") -> Branch:
     """Say ``words``, ask, and have the answer report ``usage(size of the messages)`` tokens."""
     branch = told(branch, Said(measure(Message.of("user", words))))
-    return told(branch, Request("b", len(branch.slots), model), Answer("b", Usage(usage(branch.held))))
+    basis = prefix_basis(branch)
+    return told(branch, Request(basis, len(branch.slots), model), Answer(basis, Usage(usage(branch.held))))
 
 
 @pytest.mark.parametrize("rate", [0.8, 1.0, 1.27, 1.8])

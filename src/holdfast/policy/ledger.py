@@ -20,7 +20,7 @@ QUERY_KEYS = ("pattern", "query", "url", "regex", "prompt", "description")
 _EDITS = re.compile(r"edit|write|patch|replace|create|insert|apply|move|delete", re.IGNORECASE)
 _READS = re.compile(r"read|view|open|cat|fetch|notebook", re.IGNORECASE)
 _FAILED = re.compile(
-    r"\b(?:error|exception|traceback|failed|failure|fatal|panic|errno|not found|denied|exit code [1-9])\b",
+    r"\b\w*(?:error|exception)\b|\b(?:traceback|failed|failure|fatal|panic|errno|not found|denied|exit code [1-9])\b",
     re.IGNORECASE,
 )
 

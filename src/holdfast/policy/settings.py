@@ -142,6 +142,8 @@ REACH = 50_000
 """Characters of a result that one pointer stands for: what a single recall shows at most."""
 HANDLE = 12
 """Characters of a blob's hash that name it to the model: 48 bits, ambiguous once in millions of blobs."""
+SMALL_TEXT = 4_000
+"""Characters up to which a spilled text leaves a line and no preview, which would be hardly shorter."""
 STUB_CHARS = 400
 """A text shorter than this gains nothing by giving way to a line about itself."""
 COMMAND_CHARS = 160

@@ -13,7 +13,7 @@ from holdfast.model.messages import result_text
 from holdfast.model.parts import Media, Opaque, Part, Text, ToolResult
 from holdfast.policy.draft import Draft
 from holdfast.policy.outline import outline
-from holdfast.policy.settings import HANDLE, STUB_CHARS
+from holdfast.policy.settings import HANDLE, SMALL_TEXT, STUB_CHARS
 from holdfast.view.text import head_and_tail
 from holdfast.view.tokens import count
 
@@ -67,7 +67,7 @@ def spilled(draft: Draft, one: Whole, rule: str) -> tuple[Edit, Blob]:
     """Return the edit that puts a preview in place of a text, or a line where a preview would be hardly shorter."""
     blob = Blob(sha256(one.text.encode("utf-8", "surrogatepass")).hexdigest(), one.text)
     short = preview(one.text, blob.hash, draft)
-    if len(short) * 2 > len(one.text) and len(one.text) <= draft.settings.preview_chars * 2:
+    if len(short) > 0.9 * len(one.text) or len(one.text) <= SMALL_TEXT:
         short = f'[{len(one.text):,} characters left out here; recall(id="{blob.hash[:HANDLE]}") returns them]'
     put = replaced(one.part, short) if isinstance(one.part, ToolResult) else Text(short)
     saves = count(one.text) - count(short)

@@ -216,7 +216,7 @@ def ratio(branch: Branch, target: Target) -> float:
 
 def cautious_ratio(branch: Branch, target: Target) -> float:
     """Return the ratio, a tenth more while no usage was reported."""
-    told = branch.gauge.estimated > 0 and _same_model(branch, target)
+    told = (branch.gauge.estimated > 0 or branch.anchor is not None) and _same_model(branch, target)
     return ratio(branch, target) * (1.0 if told else UNSEEN_MARGIN)
 
 
