@@ -166,6 +166,17 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+@pytest.mark.parametrize("name", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_files_that_are_named_are_there(name):
+    """A source file that the pages for maintainers name is one there is."""
+    if not (ROOT / "src").exists():
+        return  # beside an installed wheel
+    there = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+    for named in re.findall(r"`([\w/]+\.py)[`: ]", page(name)):
+        if "NAME" not in named:
+            assert any(f"/{path}".endswith(f"/{named}") for path in there), named
+
+
 def test_the_picture_is_small_and_needs_nothing():
     """The picture in the README is under 100 KB and loads nothing from elsewhere."""
     picture = (ROOT / "docs" / "images" / "replay.svg").read_text("utf-8")
