@@ -239,7 +239,7 @@ class Database:
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         uri = f"file:{quote(os.fsencode(self.file))}?{mode}"
-        db = sqlite3.connect(uri, BUSY_WAIT, isolation_level=None, check_same_thread=False, uri=True)
+        db = sqlite3.connect(uri, timeout=BUSY_WAIT, isolation_level=None, check_same_thread=False, uri=True)
         db.execute("PRAGMA temp_store = MEMORY")  # sorting needs no room on a disk
         return db
 
