@@ -11,7 +11,9 @@
     └── StoreError (OSError)            the store cannot be read or written
         ├── StoreLocked                 somebody else is writing this session
         ├── StoreReadOnly               the disk refused a write; nothing more is written
-        └── StoreCorrupt                the database is damaged or of a newer version
+        ├── StoreCorrupt                the database is damaged or of a newer version
+        ├── UnknownId (LookupError)     no session, entry or blob has this name, or several begin with it
+        └── LogConflict (ValueError)    the entries would break the log; nothing was written
 
 Each message says what happened, the numbers, and one thing to do.
 """
@@ -57,3 +59,11 @@ class StoreReadOnly(StoreError):
 
 class StoreCorrupt(StoreError):
     """The database is damaged, or of a newer version than this program."""
+
+
+class UnknownId(StoreError, LookupError):
+    """No session, entry or blob has this name, or several begin with it."""
+
+
+class LogConflict(StoreError, ValueError):
+    """The entries would break the log: an unknown parent, or an id that other content has. Nothing was written."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import StoreCorrupt
-from holdfast.store.base import BlobStore, UnknownId
+from holdfast.errors import StoreCorrupt, UnknownId
+from holdfast.store.base import BlobStore
 from holdfast.store.blobs import FileBlobs
 from holdfast.testing.store import BlobStoreRules
 

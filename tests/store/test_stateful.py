@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from holdfast.errors import LogConflict
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import (
@@ -28,7 +29,7 @@ from holdfast.model.entries import (
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.store import open_store
-from holdfast.store.base import LogConflict, SessionStore
+from holdfast.store.base import SessionStore
 from holdfast.store.rows import identity
 from holdfast.testing.samples import KEY, ids, same_request, unnumbered
 from holdfast.view.tokens import measure

@@ -77,7 +77,7 @@ def test_other_apis_come_later(fields, word):
 def test_the_dialect_of_a_model(model, prefill, inside, binds, images):
     """What a Claude model takes follows from its family and version; an unknown name gets the strictest."""
     dialect = anthropic.dialect(model)
-    assert (not dialect.end_user, dialect.system_inside, dialect.binds_thinking, dialect.max_images) == (
+    assert (not dialect.end_user, dialect.system_place == "turn", dialect.binds_thinking, dialect.max_images) == (
         prefill,
         inside,
         binds,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
+
+SystemPlace = Literal["first", "turn", "any"]
 
 
 class Dialect(Struct, frozen=True, omit_defaults=True):
@@ -19,8 +23,8 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """Neighbours of one role become one message."""
     results_grouped: bool = True
     """Results of one assistant message stand together in the very next message, before any words."""
-    system_inside: bool = False
-    """System messages may stand between others."""
+    system_place: SystemPlace = "first"
+    """Where system messages may stand: before all others, also between a user's and an answer, or anywhere."""
     id_pattern: str = "[A-Za-z0-9_-]"
     id_max: int = 40
     unique_ids: bool = True

@@ -63,7 +63,7 @@ def tidy(messages: Sequence[Message], dialect: Dialect) -> bool:
     waiting: list[str] = []
     taken: set[str] = set()
     previous = ""
-    for message in messages:
+    for at, message in enumerate(messages):
         role, results = message.role, message.results
         if bool(waiting) != bool(results) or not message.parts:
             return False
@@ -79,7 +79,7 @@ def tidy(messages: Sequence[Message], dialect: Dialect) -> bool:
             if len(set(waiting)) != len(waiting) or (dialect.unique_ids and not taken.isdisjoint(waiting)):
                 return False
             taken.update(waiting)
-        elif role == "system" and not dialect.system_inside and previous not in {"", "system"}:
+        elif role == "system" and not _system_fits(messages, at, previous, dialect):
             return False
         previous = wire_role
     return not waiting
@@ -94,6 +94,15 @@ def _answers(message: Message, results: tuple[ToolResult, ...], waiting: list[st
             return False
         waiting.remove(result.call_id)
     return not (dialect.results_grouped and waiting)
+
+
+def _system_fits(messages: Sequence[Message], at: int, previous: str, dialect: Dialect) -> bool:
+    """Return whether the system message ``at`` may stand there, with role ``previous`` before it (empty = nothing)."""
+    if dialect.system_place == "any":
+        return True
+    if dialect.system_place == "first" or previous in {"", "system"}:
+        return all(message.role == "system" for message in messages[:at])
+    return previous == "user" and (at + 1 == len(messages) or messages[at + 1].role == "assistant")
 
 
 def _wire_role(role: str) -> str:
@@ -359,19 +368,22 @@ def _follow(part: Part, renamed: dict[str, deque[str]]) -> Part:
 
 
 def place_system(items: list[Item], dialect: Dialect) -> list[Item]:
-    """Return the items with system messages between others turned into user data, where the API refuses them."""
-    if dialect.system_inside:
-        return items
+    """Return the items with system messages turned into user data where the API does not take them."""
+    messages = [item.message for item in items]
     out: list[Item] = []
-    for item in items:
-        inside = item.message.role == "system" and any(other.message.role != "system" for other in out)
-        if inside and not any(isinstance(part, Opaque) for part in item.message.parts):
-            parts = (Text("[System message]"), *item.message.parts)
-            why = "no system message between others on this model"
-            out.append(item.changed(Message("user", parts), "system", why))
-        else:
-            out.append(item)
+    previous = ""
+    for at, item in enumerate(items):
+        told = item.message.role == "system" and not _system_fits(messages, at, previous, dialect)
+        out.append(_as_user(item) if told else item)
+        previous = _wire_role(out[-1].message.role)
     return out
+
+
+def _as_user(item: Item) -> Item:
+    if any(isinstance(part, Opaque) for part in item.message.parts):
+        return item
+    parts = (Text("[System message]"), *item.message.parts)
+    return item.changed(Message("user", parts), "system", "no system message stands here on this model")
 
 
 def join(items: list[Item], dialect: Dialect) -> list[Item]:
@@ -397,7 +409,7 @@ def _joined(first: Item, second: Item) -> Item:
 
 def _ends_well(messages: Sequence[Message], dialect: Dialect, first: int) -> bool:
     opening = next((message.role for message in messages if message.role != "system"), "user")
-    if first == 0 and dialect.start_user and opening != "user":
+    if first == 0 and dialect.start_user and _wire_role(opening) != "user":
         return False
     if messages and not (dialect.end_user or dialect.trailing_space) and _trails(messages[-1]):
         return False
@@ -420,7 +432,7 @@ def _trimmed(item: Item) -> list[Item]:
 def _ends(items: list[Item], dialect: Dialect, first: int) -> list[Item]:
     """Return the items with a user first and not the assistant last, where the API wants that."""
     body = [item for item in items if item.message.role != "system"]
-    if first == 0 and dialect.start_user and body and body[0].message.role != "user":
+    if first == 0 and dialect.start_user and body and _wire_role(body[0].message.role) != "user":
         at = body[0].start
         opening = Item(at, at, Message.of("user", "(the conversation so far)"), ("start",), ("a user starts",))
         items = [*items[: items.index(body[0])], opening, *items[items.index(body[0]) :]]

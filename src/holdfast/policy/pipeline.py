@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import UnknownPolicy
+from holdfast.errors import ConfigError, UnknownPolicy
 from holdfast.model.branch import Branch, extend, prefix_basis
 from holdfast.model.entries import Decision, Entry, Request
 from holdfast.model.plan import Plan
@@ -64,7 +65,10 @@ class Policy(Struct, frozen=True):
         return replace(self, stages=(*self.stages[:at], (new, stage), *self.stages[at:]))
 
     def with_settings(self, **changes: Any) -> Policy:
-        """Return the policy with some of its settings changed; names and numbers are in ``Settings``."""
+        """Return the policy with some settings changed; ``ConfigError`` for a name that ``Settings`` lacks."""
+        for name in changes.keys() - set(Settings.__struct_fields__):
+            known = ", ".join(get_close_matches(name, Settings.__struct_fields__) or Settings.__struct_fields__)
+            raise ConfigError(f"there is no setting {name!r}; did you mean one of: {known}")
         return replace(self, settings=replace(self.settings, **changes))
 
     def _place(self, name: str) -> int:

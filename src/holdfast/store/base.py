@@ -12,7 +12,6 @@ from typing import Protocol, Self
 
 from msgspec import Struct
 
-from holdfast.errors import StoreError
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction, Entry
 
@@ -20,14 +19,6 @@ LEASE_WAIT = 2.0
 """Seconds that ``writing`` waits for another writer of the session (invariant S10)."""
 BUSY_WAIT = 5.0
 """Seconds that a verb waits for another process's transaction before it raises ``StoreLocked``."""
-
-
-class UnknownId(StoreError, LookupError):
-    """No session, entry or blob has this name, or several begin with it."""
-
-
-class LogConflict(StoreError, ValueError):
-    """The entries would break the log: an unknown parent, or an id that other content has. Nothing was written."""
 
 
 class SessionInfo(Struct, frozen=True, omit_defaults=True):

@@ -16,8 +16,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from holdfast.errors import StoreCorrupt, StoreReadOnly
-from holdfast.store.base import UnknownId
+from holdfast.errors import StoreCorrupt, StoreReadOnly, UnknownId
 from holdfast.store.files import create, make_directory, refusal, sync_directory, write_all
 
 PIECE = 1 << 16
@@ -208,7 +207,7 @@ def _length(path: Path) -> int | None:
 
 
 def _missing(hash_: str) -> UnknownId:
-    return UnknownId(f"no blob {hash_} is here; `holdfast doctor` lists what is missing")
+    return UnknownId(f"no blob {hash_} is here; restore the file from a backup of this store")
 
 
 def _damaged(hash_: str) -> StoreCorrupt:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from holdfast.errors import LogConflict
 from holdfast.model.entries import BranchSummary, Compaction, Entry, Revoke, Said
-from holdfast.store.base import LogConflict
 
 
 class Node(NamedTuple):

@@ -15,10 +15,11 @@ from typing import Self
 
 from msgspec.structs import replace
 
+from holdfast.errors import LogConflict, UnknownId
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction, Entry, Label
 from holdfast.store.active import checkpoint, restored, resume, slotted
-from holdfast.store.base import Active, Appended, BlobStore, Imported, LogConflict, SessionInfo, UnknownId
+from holdfast.store.base import Active, Appended, BlobStore, Imported, SessionInfo
 from holdfast.store.placing import Node, Placed, check_name, place
 from holdfast.store.rows import identity
 
@@ -315,7 +316,7 @@ class TreeStore(ABC):
             elif stored != identity(entry):
                 msg = (
                     f"entry {entry.id!r} is in session {known.key!r} with other content; nothing was written: "
-                    "import the file under another key, or remove the session first"
+                    "import the file under another key"
                 )
                 raise LogConflict(msg)
         return list(new.values())

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.errors import StoreError, StoreLocked
+from holdfast.errors import LogConflict, StoreError, StoreLocked, UnknownId
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction, Entry, Note, Revoke
 from holdfast.model.messages import Message
-from holdfast.store.base import BlobStore, LogConflict, SessionInfo, SessionStore, UnknownId
+from holdfast.store.base import BlobStore, SessionInfo, SessionStore
 from holdfast.testing.samples import KEY, ODD, chain, every_kind, ids, long_session, same_request, unnumbered, words
 
 

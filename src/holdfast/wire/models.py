@@ -19,7 +19,7 @@ class Traits(Struct, frozen=True):
     prefill: bool = False
     """The last message may be the assistant's (up to 4.5)."""
     system_inside: bool = False
-    """``system`` messages may stand between others."""
+    """``system`` messages may stand between a user's message and an answer."""
     binds: bool = True
     """Thinking is signed over everything before it ("preserved thinking")."""
     images: int = 100
@@ -92,7 +92,7 @@ def anthropic_dialect(model: str) -> Dialect:
         merge=traits(model) is None,
         id_max=256,
         name_max=128,
-        system_inside=known.system_inside,
+        system_place="turn" if known.system_inside else "first",
         max_images=known.images,
         markers=4,
         lookback=20,
@@ -109,7 +109,8 @@ CHAT = Dialect(
     object_arguments=False,
     media=(),
     trailing_space=True,
-    system_inside=True,
+    system_place="any",
+    id_pattern=r"[\s\S]",
     id_max=64,
     unique_ids=False,
     empty_text=True,

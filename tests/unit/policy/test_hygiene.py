@@ -7,11 +7,15 @@ import re
 
 import pytest
 
+from holdfast import apply, plan
 from holdfast.config import target
 from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.hygiene import MISSING, clean_message, repairs, tidy, wire_id
+from holdfast.policy.projection import send_slots
+from holdfast.wire.lens import body
+from holdfast.wire.rules import validate
 
 STRICT = Dialect("unknown")
 CLAUDE = target("anthropic", "claude-sonnet-4-5").dialect
@@ -201,3 +205,34 @@ def test_a_repair_has_its_place():
     spans = [(edit.span.start, edit.span.stop) for edit in repairs(history, STRICT)]
     assert spans == sorted(spans)
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
+
+
+SYSTEM = Message.of("system", "be brief")
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [user(), SYSTEM, words(), user()],
+        [user(), words(), SYSTEM, user()],
+        [user(), SYSTEM, SYSTEM, words(), user()],
+        [user(), SYSTEM, user()],
+        [user(), words(), user(), SYSTEM],
+        [user(), calls("a"), SYSTEM, results("a"), user()],
+        [user(" "), SYSTEM, user()],
+    ],
+)
+@pytest.mark.parametrize("model", ["claude-opus-5-0", "claude-opus-4-8", "claude-opus-5-5"])
+def test_system_messages_stand_where_the_api_takes_them(history, model):
+    """Behind a user and before the assistant or at the end, on models that take them; elsewhere they are told."""
+    where = target("anthropic", model, window=100_000)
+    made = plan(history, where)
+    found = validate(body(where.api, where.model, send_slots(made), options=made.options), "anthropic")
+    assert [one for one in found if one.level == "error"] == []
+    assert sum("be brief" in one.text for one in apply(history, made)) == history.count(SYSTEM)
+
+
+@pytest.mark.parametrize("id_", ["functions.read:0", "call|fc_1", "tooluse.A+b/c="])
+def test_ids_that_chat_takes_stay(id_):
+    """W3: Chat Completions has no alphabet for ids; servers that number calls in their own way get them back."""
+    assert repairs([user(), calls(id_), results(id_), user()], CHAT) == ()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast import Policy, World, plan
 from holdfast.config import target
-from holdfast.errors import UnknownPolicy, WindowTooSmall
+from holdfast.errors import ConfigError, UnknownPolicy, WindowTooSmall
 from holdfast.model.entries import Frame
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
@@ -306,10 +306,10 @@ def test_stages_can_be_replaced_and_added():
 
 
 def test_settings_are_checked_by_name():
-    """A setting that does not exist is refused."""
+    """A setting that does not exist is refused, with those that are spelled like it."""
     assert Policy().with_settings(tail_share=0.5).settings.tail_share == 0.5
-    with pytest.raises(TypeError, match="nothing_like_it"):
-        Policy().with_settings(nothing_like_it=1)
+    with pytest.raises(ConfigError, match="'tail_shares'.*: tail_share"):
+        Policy().with_settings(tail_shares=0.5)
 
 
 def test_a_plan_without_anything_to_do_is_empty():
