@@ -308,7 +308,7 @@ def test_stages_can_be_replaced_and_added():
 def test_settings_are_checked_by_name():
     """A setting that does not exist is refused, with those that are spelled like it."""
     assert Policy().with_settings(tail_share=0.5).settings.tail_share == 0.5
-    with pytest.raises(ConfigError, match="'tail_shares'.*: tail_share"):
+    with pytest.raises(ConfigError, match=r"'tail_shares'.*: tail_share"):
         Policy().with_settings(tail_shares=0.5)
 
 
