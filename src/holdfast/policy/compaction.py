@@ -100,7 +100,7 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
     cap = settings.summary_tokens or room.share(summary_share(room, settings))
     if settings.goal_share:
         tail = draft.scale * tail_size(branch, keep)
-        cap = min(cap, int(room.share(settings.goal_share) - tail - room.share(SUMMARY_SLACK)))
+        cap = min(cap, int(goal(room, settings) - tail - room.share(SUMMARY_SLACK)))
         if cap < room.share(LEAST_SUMMARY):
             return None
     head = _told(draft, keep)
@@ -117,6 +117,11 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
     )
     made = Compaction(keep, summary, measure(summary).size, before=draft.estimate)
     return draft.compact(replace(made, after=draft.compact(made).estimate))
+
+
+def goal(room: Room, settings: Settings) -> int:
+    """Return the tokens of messages that a compaction may leave: with its margin that is not over the trigger again."""
+    return room.share(min(settings.goal_share, settings.trigger_share / (1 + settings.margin)))
 
 
 def summary_share(room: Room, settings: Settings) -> float:
@@ -165,9 +170,9 @@ def _refusal(before: Draft, after: Draft) -> str:
         return ""
     if new >= old:
         return f"{new} tokens would be left of {old}: it would not get smaller"
-    goal = room.frame + room.share(settings.goal_share)
-    if new > goal:
-        return f"{new} tokens would be left, over the goal of {goal}"
+    most = room.frame + goal(room, settings)
+    if new > most:
+        return f"{new} tokens would be left, over the goal of {most}"
     gain = max(settings.gain_share * (old - room.frame), min(settings.gain_tokens, room.share(settings.gain_share)))
     if old - new < gain and old <= room.usable and not before.world.force:
         return f"it would free {old - new} tokens; {int(gain)} are wanted"

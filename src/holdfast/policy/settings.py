@@ -70,7 +70,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         "summary"
     )
     measure: Annotated[Literal["request", "usage+chars", "usage"], _origin("what the trigger looks at")] = "request"
-    trigger_share: Annotated[float, _origin("[H] compact over F + this share of M; 0 = use trigger_reserve")] = 0.95
+    trigger_share: Annotated[float, _origin("[H] compact over F + this share of M; 0 = use trigger_reserve")] = 0.975
     trigger_cold_share: Annotated[
         float, _origin("[H] the same where the cache is cold: the prefix is written anyway")
     ] = 0.70
