@@ -70,7 +70,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         "summary"
     )
     measure: Annotated[Literal["request", "usage+chars", "usage"], _origin("what the trigger looks at")] = "request"
-    trigger_share: Annotated[float, _origin("[H] compact over F + this share of M; 0 = use trigger_reserve")] = 0.975
+    trigger_share: Annotated[float, _origin("[H] compact over F + this share of M; 0 = use trigger_reserve")] = 0.95
     trigger_cold_share: Annotated[
         float, _origin("[H] the same where the cache is cold: the prefix is written anyway")
     ] = 0.70
@@ -78,7 +78,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     trigger_reserve_share: Annotated[float, _origin("[O] but at most this share of the window; 0 = no cap")] = 0.0
     trigger_output: Annotated[int, _origin("[C][K] and less the model's output, at most this; 0 = not")] = 0
     trigger_inclusive: Annotated[bool, _origin("[C] compacts at the limit, the others above it")] = False
-    margin: Annotated[float, _origin("[H] error of the estimate of what no usage covers yet")] = 0.08
+    margin: Annotated[float, _origin("[H] error of the estimate of what no usage covers yet")] = 0.055
     compactions_most: Annotated[int, _origin("[H] automatic compactions between two answers")] = 2
     breaker_failures: Annotated[int, _origin("[K] failures in a row after which none is tried")] = 3
     goal_share: Annotated[float, _origin("[H] commit only if the request is then under F + this share of M")] = 0.90
