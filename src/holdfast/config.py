@@ -6,6 +6,7 @@ known of a model is looked up value by value, so a line may say one thing only; 
     [[model]]
     match = "qwen3-coder*"
     window = 32_768
+    images = 4
 
     [[price]]
     match = "qwen3-coder*"
@@ -20,22 +21,23 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from platformdirs import user_config_path
 
 from holdfast.errors import ConfigError
 from holdfast.model.dialect import Dialect
 from holdfast.model.entries import Frame
 from holdfast.model.target import CacheRules, Limits, Prices, Target
+from holdfast.wire.models import anthropic_dialect, chat_dialect, gemini_dialect, responses_dialect
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
 """The model whose prices replay takes when none is named (METRICS, "Cost and cache")."""
@@ -45,8 +47,13 @@ UNKNOWN_PRIOR = 1.1
 """Tokens for one estimated token of a model that no line matches (the reference's prior for all others)."""
 FILE = "holdfast.toml"
 
-_MODULES = {"anthropic": "anthropic", "openai-chat": "openai_chat"}
-"""The module of ``holdfast.wire`` for each API whose dialect is known."""
+_DIALECTS: dict[str, Callable[[str], Dialect]] = {
+    "anthropic": anthropic_dialect,
+    "openai-chat": chat_dialect,
+    "openai-responses": responses_dialect,
+    "gemini": gemini_dialect,
+}
+"""What makes the dialect of each API that we speak."""
 _CACHES = {"anthropic": "anthropic-1024", "openai": "openai", "gemini": "gemini"}
 """The cache assumed of a provider's API when the model is not known, or another provider's."""
 
@@ -59,13 +66,47 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
 
     match: str | tuple[str, ...]
     api: str | None = None
+    provider: str | None = None
+    """Whose server speaks Chat Completions: ``openai``, ``mistral``, or another, which gets the strictest rules."""
     window: Tokens | None = None
     max_output: Tokens | None = None
     cache: str | None = None
     """Name of a ``[cache.…]`` table."""
     prior: Annotated[float, Meta(gt=0)] | None = None
     family: str | None = None
+    images: Annotated[int, Meta(ge=0)] | None = None
+    """Images and documents that one request may hold."""
+    max_bytes: Annotated[int, Meta(ge=1)] | None = None
+    """Bytes of a request body."""
+    media: tuple[str, ...] | None = None
+    """MIME types that may be sent; an empty list means any."""
+    binds_thinking: bool | None = None
+    """Thinking is signed over everything before it, and refused after an edit."""
+    prefill: bool | None = None
+    """The last message may be the assistant's."""
+    id_max: Annotated[int, Meta(ge=8)] | None = None
+    """Characters of a call id."""
+    id_pattern: str | None = None
+    """What each character of a call id must match; letters a to f and digits must."""
     source: str = ""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What this line says of the dialect, by the dialect's own names."""
+        said = {name: getattr(self, field) for field, name in _FACTS.items()}
+        said["end_user"] = None if self.prefill is None else not self.prefill
+        return {name: value for name, value in said.items() if value is not None}
+
+
+_FACTS = {
+    "images": "max_images",
+    "max_bytes": "max_bytes",
+    "media": "media",
+    "binds_thinking": "binds_thinking",
+    "id_max": "id_max",
+    "id_pattern": "id_pattern",
+}
+"""Fields of a line that are fields of a dialect."""
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,6 +190,20 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         line = self.cache.get(name or "")
         return line.rules() if line else CacheRules()
 
+    def dialect(self, api: str, model: str) -> Dialect:
+        """Return the rules of ``api`` for ``model``, with what the lines about it say otherwise.
+
+        Lines about another provider's API, or another provider's server, say nothing here.
+        """
+        lines = [line for line in _matching(self.model, model) if not line.api or _provider(line.api) == _provider(api)]
+        provider = next((line.provider for line in lines if line.provider), "")
+        facts: dict[str, Any] = {}
+        for line in lines:
+            if line.provider in (None, provider):
+                facts = line.facts | facts
+        built = dialect(api, model, provider)
+        return replace(built, **facts, id_min=min(built.id_min, facts.get("id_max", built.id_min))) if facts else built
+
     def prices(self, api: str, model: str) -> Prices:
         """Return the prices of ``model``; of one without a line, Claude Sonnet 4.5's under its own cache's rules."""
         rules = self.rules(api, model)
@@ -215,7 +270,7 @@ def target(
     return Target(
         api=api,
         model=model,
-        dialect=dialect(api, model),
+        dialect=known.dialect(api, model),
         limits=known.limits(model, window, asked_output),
         frame=frame,
         cache=known.rules(api, model),
@@ -224,12 +279,14 @@ def target(
     )
 
 
-def dialect(api: str, model: str) -> Dialect:
-    """Return the rules of ``api`` for ``model``; the strictest ones for an API without a module of its own."""
-    if api not in _MODULES:
-        return Dialect(api)
-    found: Dialect = import_module(f"holdfast.wire.{_MODULES[api]}").dialect(model)
-    return found
+def dialect(api: str, model: str, provider: str = "") -> Dialect:
+    """Return the rules of ``api`` for ``model``, catalogue aside; the strictest ones for an API that nobody speaks.
+
+    ``provider`` says whose server speaks Chat Completions where the model's name does not.
+    """
+    if api == "openai-chat":
+        return chat_dialect(model, provider)
+    return _DIALECTS[api](model) if api in _DIALECTS else Dialect(api)
 
 
 @cache
@@ -289,9 +346,22 @@ def _allowed(error: str) -> tuple[str, ...]:
 
 
 def _checked(catalog: Catalog, name: str) -> Catalog:
-    for line in catalog.model:
+    """Return ``catalog``; ``ConfigError`` names the line in which a name or a pattern leads nowhere."""
+    for index, line in enumerate(catalog.model):
         if line.cache is not None and line.cache not in catalog.cache:
             known = ", ".join(sorted(catalog.cache))
             msg = f"{name}: model {line.match!r} names cache {line.cache!r}, which no [cache.…] table defines: {known}"
             raise ConfigError(msg)
+        if line.id_pattern is not None and (wrong := _wrong_pattern(line.id_pattern)):
+            msg = f"{name}: {line.id_pattern!r} {wrong} - at `$.model[{index}].id_pattern`; say, for one, [a-z0-9]"
+            raise ConfigError(msg)
     return catalog
+
+
+def _wrong_pattern(pattern: str) -> str:
+    """Return what is wrong with the pattern of a call id's characters, or nothing."""
+    try:
+        refused = [char for char in "0123456789abcdef" if not re.fullmatch(pattern, char)]
+    except re.error as error:
+        return f"is no pattern ({error})"
+    return f"does not take {', '.join(refused)}, of which new ids are made" if refused else ""

@@ -17,6 +17,9 @@ COMMANDS = {
     "context": "Show what the next request of a session would hold.",
     "export": "Write a session in the form of a tool, or as a request.",
     "lint": "Check whether a request is one that the provider takes.",
+    "fix": "Repair a request: what was changed, and why.",
+    "classify": "Tell what a provider's error is: an overflow, a rate limit, or else.",
+    "provider": "Serve a strict provider: it refuses what real ones refuse.",
     "policy": "Show the policies there are, and each of their numbers.",
     "doctor": "Check this installation: store, configuration, tools found.",
 }

@@ -63,12 +63,13 @@ def _whole(file: str, api: str | None, *, as_json: bool) -> bool:
 
 def judged(data: bytes, api: str | None = None) -> tuple[Finding, ...]:
     """Return the findings on a request, bare or in a ``Case``; raises ``Unrecognised`` for one of no API we know."""
-    case = _case(data)
+    case = case_of(data)
     body = bytes(case.request) or data
     return validate(body, api or case.api, betas=case.betas)
 
 
-def _case(data: bytes) -> Case:
+def case_of(data: bytes) -> Case:
+    """Return the case in ``data``; one without a request for what is none."""
     try:
         return msgspec.json.decode(data, type=Case)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -88,14 +89,15 @@ def verdict(found: Sequence[Finding]) -> dict[str, Any]:
 def _lines(file: str, api: str | None) -> bool:
     """Print a verdict for each line; return whether all are valid."""
     every = True
-    for line in _cases(file):
+    for line in cases(file):
         found = _of_line(line, api)
         every = every and is_valid(found)
         click.echo(as_json_bytes(verdict(found)))
     return every
 
 
-def _cases(file: str) -> Iterator[bytes]:
+def cases(file: str) -> Iterator[bytes]:
+    """Yield the lines of a file or of standard input, each as soon as it is there."""
     if file == STDIN:
         yield from _cut(sys.stdin.buffer)
     else:

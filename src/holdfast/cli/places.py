@@ -79,6 +79,7 @@ def tools(environment: Mapping[str, str] = os.environ) -> list[Tool]:
     return [
         Tool("Claude Code", root("CLAUDE_CONFIG_DIR", ".claude") / "projects", "*/*.jsonl"),
         Tool("Codex", root("CODEX_HOME", ".codex") / "sessions", "**/rollout-*.jsonl"),
+        Tool("Gemini CLI", home / ".gemini" / "tmp", "*/chats/session-*"),
         Tool("pi", root("PI_CODING_AGENT_DIR", ".pi/agent") / "sessions", "**/*.jsonl"),
     ]
 

@@ -1,4 +1,4 @@
-"""Request bodies of the Messages API and of Chat Completions as entries: the conversation one request holds.
+"""Request bodies of the four APIs as entries: the conversation one request holds.
 
 A file is one body, or a line for each request: the bare body, ``{"api", "request"}``, or a captured ``{"path",
 "body"}``. Of several, the one with the most messages is the session, the last of equals.
@@ -6,7 +6,9 @@ A file is one body, or a line for each request: the bare body, ``{"api", "reques
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -16,25 +18,24 @@ from msgspec.json import Decoder
 from holdfast.errors import FormatError, Unrecognised
 from holdfast.formats.base import Recording
 from holdfast.formats.lines import BOM, UNREADABLE, Row, Shape, fields, rows, whole
-from holdfast.formats.log import Call, Log, slot_of
-from holdfast.model.entries import Frame, Note, Said
+from holdfast.formats.log import Call, Log, origin_of, slot_of
+from holdfast.model.entries import Note, Said
 from holdfast.model.messages import Message
-from holdfast.view.tokens import count_bytes
-from holdfast.wire import anthropic, openai_chat
+from holdfast.wire import anthropic, gemini, openai_chat, openai_responses
+from holdfast.wire.apis import FORMS, Form
+from holdfast.wire.lens import frame_of
 from holdfast.wire.splice import write
 
 NOTE = "request body"
 """Reason of the note that keeps a body without its messages (``null`` stands in their place)."""
-APIS: dict[str, Callable[[Raw | bytes], Message]] = {
-    anthropic.API: anthropic.decode,
-    openai_chat.API: openai_chat.decode,
-}
 
 
 class Wrapper(Struct):
     """A line of a file of requests: the body itself, or what a body lies in."""
 
     messages: Raw = Raw()
+    input: Raw = Raw()
+    contents: Raw = Raw()
     request: Raw = Raw()
     body: Raw = Raw()
     api: str = ""
@@ -44,7 +45,9 @@ class Wrapper(Struct):
 class Body(Struct):
     """The fields of a body that matter here."""
 
-    messages: list[Raw] = []
+    messages: Raw = Raw()
+    input: Raw = Raw()
+    contents: Raw = Raw()
     model: str = ""
     system: Raw = Raw()
     tools: Raw = Raw()
@@ -53,7 +56,9 @@ class Body(Struct):
 
 class _Message(Struct):
     role: str = ""
+    type: str = ""
     content: Raw = Raw()
+    parts: Raw = Raw()
 
 
 class _Block(Struct):
@@ -73,12 +78,22 @@ _BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking",
 """Kinds of blocks that only the Messages API has; an image is its own when it has a ``source``."""
 
 
-class _Found(NamedTuple):
-    """A body, and the API it is for."""
+_PATHS = (
+    (re.compile(r"/chat/completions"), openai_chat.API),
+    (re.compile(r"/responses"), openai_responses.API),
+    (re.compile(r"/v1/messages"), anthropic.API),
+    (re.compile(r"models/([^/:]+):\w+"), gemini.API),
+)
+"""Whose body was sent to a path; Gemini's names the model."""
 
-    api: str
+
+class _Found(NamedTuple):
+    """A body, the API it is for, its model and its messages."""
+
+    form: Form
     raw: Raw
-    body: Body
+    model: str
+    raws: list[Raw]
 
 
 def read(data: bytes) -> Recording:
@@ -88,10 +103,10 @@ def read(data: bytes) -> Recording:
     bodies = [found for row in lines if (found := _found(row)) is not None]
     if not bodies:
         raise Unrecognised(
-            "no request in the file has a list of messages with roles; give bodies of the Messages API or of Chat "
-            "Completions (those of other APIs are not supported yet)"
+            "no request in the file has a list of messages with roles; give bodies of the Messages API, of Chat "
+            "Completions, of Responses or of Gemini"
         )
-    best = max(enumerate(bodies), key=lambda pair: (len(pair[1].body.messages), pair[0]))[1]
+    best = max(enumerate(bodies), key=lambda pair: (len(pair[1].raws), pair[0]))[1]
     log.skipped["line without messages"] = sum(row.value is not None for row in lines) - len(bodies)
     log.skipped["shorter request"] = len(bodies) - 1
     log.skipped = +log.skipped
@@ -102,14 +117,23 @@ def read(data: bytes) -> Recording:
         elif row.fault:
             log.problem(row.number, row.fault)
     session = f"body-{blake2b(bytes(best.raw), digest_size=8).hexdigest()}"
-    return log.finish(Recording(format=best.api, session=session, model=best.body.model, api=best.api, leaf=leaf))
+    api = best.form.api
+    return log.finish(Recording(format=api, session=session, model=best.model, api=api, leaf=leaf))
 
 
 def _requests(data: bytes) -> list[Row[Wrapper]]:
     """Return the file as one request if it is one JSON value, else its lines. A bare list is one of messages."""
     text = data.removeprefix(BOM).strip()
-    row = whole(b'{"messages":' + text + b"}" if text.startswith(b"[") else text, WRAPPER)
+    row = whole(_wrapped(text) if text.startswith(b"[") else text, WRAPPER)
     return [row] if row.value is not None else list(rows(data, WRAPPER))
+
+
+def _wrapped(text: bytes) -> bytes:
+    """Return a bare list in a body: contents have parts, items a type; all others are messages."""
+    peeks = [_MESSAGE.of(one) for one in _list(Raw(text))]
+    items = any(peek.type and not peek.role for peek in peeks)
+    key = b"contents" if any(peek.parts for peek in peeks) else b"input" if items else b"messages"
+    return b'{"' + key + b'":' + text + b"}"
 
 
 def _found(row: Row[Wrapper]) -> _Found | None:
@@ -117,20 +141,32 @@ def _found(row: Row[Wrapper]) -> _Found | None:
     line = row.value
     if line is None:
         return None
-    raw = Raw(row.clean) if line.messages else line.request or line.body or Raw(row.clean)
+    bare = line.messages or line.input or line.contents
+    raw = Raw(row.clean) if bare else line.request or line.body or Raw(row.clean)
     body = BODY.of(raw)
-    if not any(_MESSAGE.of(message).role for message in body.messages):
-        return None
-    return _Found(line.api if line.api in APIS else _api(line.path, body), raw, body)
+    sent = next(((api, match) for way, api in _PATHS if (match := way.search(line.path))), None)
+    api = line.api if line.api in FORMS else sent[0] if sent is not None else _api(body)
+    model = body.model or (sent[1][1] if sent is not None and sent[1].groups() else "")
+    raws = _messages(FORMS[api], getattr(body, FORMS[api].field))
+    return _Found(FORMS[api], raw, model, raws) if raws else None
 
 
-def _api(path: str, body: Body) -> str:
-    """Return whose body this is: by the path it was sent to, else by fields and blocks that only one API has."""
-    if "/chat/completions" in path or "/v1/messages" in path:
-        return openai_chat.API if "/chat/" in path else anthropic.API
+def _messages(form: Form, raw: Raw) -> list[Raw]:
+    """Return the elements of a body's list of messages; none when not one of them is a message."""
+    if form.text and bytes(raw).startswith(b'"'):
+        return [raw]
+    raws = _list(raw)
+    peeks = map(_MESSAGE.of, raws)
+    return raws if any(peek.role or peek.parts or (peek.type and form.groups) for peek in peeks) else []
+
+
+def _api(body: Body) -> str:
+    """Return whose body this is: by the name of its list, else by fields and blocks that only one API has."""
+    if body.contents or body.input:
+        return gemini.API if body.contents else openai_responses.API
     if body.system or body.anthropic_version or any(_TOOL.of(tool).input_schema for tool in _list(body.tools)):
         return anthropic.API
-    blocks = (_BLOCK.of(raw) for one in body.messages for raw in _list(_MESSAGE.of(one).content))
+    blocks = (_BLOCK.of(raw) for one in _list(body.messages) for raw in _list(_MESSAGE.of(one).content))
     own = any(block.type in _BLOCKS or block.source or block.cache_control for block in blocks)
     return anthropic.API if own else openai_chat.API
 
@@ -144,25 +180,44 @@ def _list(raw: Raw) -> list[Raw]:
 
 def _emit(log: Log, found: _Found) -> str:
     """Append the body's envelope, its frame and its messages; return the id of the last entry."""
-    body = found.body
-    kept = write(fields(found.raw) | {"messages": None})
-    leaf = log.add("body", None, Note(NOTE, kept, {"api": found.api}))
-    frame = bytes(body.system) + bytes(body.tools)
-    if frame:
-        digest = blake2b(frame, digest_size=16).hexdigest()
-        leaf = log.add("frame", leaf, Frame(digest, count_bytes(frame)))
-    for number, raw in enumerate(body.messages):
-        leaf = _message(log, found, f"m{number:06}", leaf, raw)
+    form, envelope = found.form, fields(found.raw)
+    leaf = log.add("body", None, Note(NOTE, write(envelope | {form.field: None}), {"api": form.api}))
+    frame = frame_of(form.api, envelope)
+    if frame.digest:
+        leaf = log.add("frame", leaf, frame)
+    groups = _groups(form, found.raws)
+    messages = [_read(form, raw) for _, raw in groups]
+    said = [message for message in messages if isinstance(message, Message)]
+    linked = iter(said if form.linked is None else form.linked(said))
+    for (number, raw), message in zip(groups, messages, strict=True):
+        kept = next(linked) if isinstance(message, Message) else message
+        leaf = _append(log, found, number, leaf, raw, kept)
     return leaf
 
 
-def _message(log: Log, found: _Found, name: str, parent: str, raw: Raw) -> str:
+def _groups(form: Form, raws: Sequence[Raw]) -> list[tuple[int, Raw]]:
+    """Return number and bytes of each message; where some elements are none, each element stands alone."""
+    places = [(at, at + 1) for at in range(len(raws))]
+    if form.groups is not None:
+        with suppress(FormatError):
+            places = [(start, stop) for start, stop, _ in form.groups(raws)]
+    return [(start, origin_of([bytes(raw) for raw in raws[start:stop]])) for start, stop in places]
+
+
+def _read(form: Form, raw: Raw) -> Message | str:
+    """Return a message, or why it is none."""
     try:
-        message = APIS[found.api](raw)
+        return form.decode(raw)
     except (FormatError, *UNREADABLE) as error:
-        log.problem(1, f"messages[{int(name[1:])}] is kept as a note: {error}")
+        return str(error)
+
+
+def _append(log: Log, found: _Found, number: int, parent: str, raw: Raw, message: Message | str) -> str:
+    name = f"m{number:06}"
+    if isinstance(message, str):
+        log.problem(1, f"{found.form.field}[{number}] is kept as a note: {message}")
         return log.add(name, parent, Note("message that cannot be read", bytes(raw)))
-    said = Said(slot_of(message, found.api, raw))
+    said = Said(slot_of(message, found.form.api, raw))
     if message.role == "assistant":
-        return log.answer(name, parent, said, Call(found.body.model), None)
+        return log.answer(name, parent, said, Call(found.model), None)
     return log.add(name, parent, said)

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError
 from holdfast.formats.base import ABORTED, Recording
-from holdfast.formats.codex_items import API, ITEM, Item, decode_item, grouped, is_answer, message_of
+from holdfast.formats.codex_items import API, Item, decode_item, grouped, is_answer, item_of, message_of
 from holdfast.formats.lines import UNREADABLE, Row, Shape, millis, rows
 from holdfast.formats.log import Call, Log, origin_of, short, slot_of
 from holdfast.model.entries import Compaction, Frame, Note, Said, Usage
@@ -183,7 +183,7 @@ class _File:
 
     def _item(self, row: Row[Line], line: Line, payload: Raw) -> None:
         try:
-            item = ITEM.fit(payload)
+            item = item_of(payload)
             message_of([(item, payload)])
         except (FormatError, *UNREADABLE) as error:
             self.log.skipped["response_item (unreadable)"] += 1

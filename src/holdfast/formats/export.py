@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Raw
@@ -13,36 +14,26 @@ from holdfast.formats import claude_write, codex_write, pi_write
 from holdfast.formats.base import Recording, context, path, recording_of
 from holdfast.formats.bodies import NOTE
 from holdfast.formats.lines import fields
-from holdfast.formats.writing import bare
 from holdfast.model.branch import patched, project
-from holdfast.model.dialect import Dialect
 from holdfast.model.entries import Entry, Note, Request
 from holdfast.model.messages import Message
 from holdfast.model.parts import Thinking
 from holdfast.model.slots import Slot
 from holdfast.policy.projection import repair_projection
-from holdfast.wire import anthropic, openai_chat
+from holdfast.wire import anthropic
+from holdfast.wire.apis import APIS, FORMS
+from holdfast.wire.lens import system_field, wires
 from holdfast.wire.splice import write as to_json
 
 MAX_TOKENS = 4_096
 """The answer's limit in a body for the Messages API, which asks for one, where the log has none."""
-_ENCODE: Mapping[str, Callable[[Message, Raw | None], list[bytes]]] = {
-    anthropic.API: anthropic.encode,
-    openai_chat.API: openai_chat.encode,
-}
-
-
-_DIALECT: Mapping[str, Callable[[str], Dialect]] = {
-    anthropic.API: anthropic.dialect,
-    openai_chat.API: openai_chat.dialect,
-}
 
 
 def write(what: Recording | Iterable[Entry], format_: str) -> bytes:
     """Return a log in the form ``format_``.
 
     ``claude-code``, ``codex`` and ``pi`` give the log: lines of that tool as they came, the rest written anew, our
-    compactions as the tool's own. ``anthropic`` and ``openai-chat`` give the request that the leaf's context makes.
+    compactions as the tool's own. The names of the APIs give the request that the leaf's context makes.
     Raises ``FormatError`` for another name.
     """
     recording = what if isinstance(what, Recording) else recording_of(what)
@@ -54,22 +45,20 @@ def write(what: Recording | Iterable[Entry], format_: str) -> bytes:
 
 def body(recording: Recording, api: str) -> bytes:
     """Return the request that the context at the leaf makes, as a body that ``api`` takes: repaired as for sending."""
-    branch, envelope = context(recording), _envelope(recording, api)
-    repairs, _ = repair_projection(branch, _DIALECT[api](_model(envelope)))
+    form, branch, envelope = FORMS[api], context(recording), _envelope(recording, api)
+    repairs, _ = repair_projection(branch, form.dialect(_model(recording, envelope)))
     slots = patched(project(branch), repairs)
     if api == anthropic.API and not _thinks(envelope):
         slots = [*slots[:-1], *(_unthinking(slot) for slot in slots[-1:])]
         slots = [slot for slot in slots if slot.message.parts]
-    system: list[Slot] = []
-    if api == anthropic.API and not envelope.get("system"):
-        system = [slot for slot in slots if slot.message.role == "system"]
+    if form.system and not any(envelope.get(name) for name in form.system):
+        words = [slot.message.text for slot in slots if slot.message.role == "system"]
         slots = [slot for slot in slots if slot.message.role != "system"]
+        envelope |= system_field(form, ["\n\n".join(words)] if words else [])
     if not slots:
         raise FormatError("there is no message at the leaf, so there is no request to write; give a session with words")
-    if system:
-        envelope["system"] = "\n\n".join(slot.message.text for slot in system)
-    messages = [Raw(wire) for slot in slots for wire in _wire(slot, api)]
-    return to_json(envelope | {"messages": messages})
+    messages = [Raw(bytes(wire)) for group in wires(form, slots) for wire in group]
+    return to_json(envelope | {form.field: messages})
 
 
 def _envelope(recording: Recording, api: str) -> dict[str, Any]:
@@ -79,14 +68,16 @@ def _envelope(recording: Recording, api: str) -> dict[str, Any]:
         note = entry.body
         if isinstance(note, Note) and note.reason == NOTE and note.data.get("api") == api:
             return dict(fields(note.raw))
+    if not FORMS[api].named:
+        return {}
     models = [entry.body.model for entry in way if isinstance(entry.body, Request) and entry.body.model]
     envelope: dict[str, Any] = {"model": recording.model or (models[-1] if models else "unknown")}
     return envelope | ({"max_tokens": MAX_TOKENS} if api == anthropic.API else {})
 
 
-def _model(envelope: Mapping[str, Any]) -> str:
-    """Return the model that a body names, in whatever form it has the name."""
-    named = envelope.get("model", "")
+def _model(recording: Recording, envelope: Mapping[str, Any]) -> str:
+    """Return the model that a body names, in whatever form it has the name, or the one that answered."""
+    named = envelope.get("model", recording.model)
     return named if isinstance(named, str) else bytes(named).decode("utf-8", "replace").strip('"')
 
 
@@ -104,17 +95,10 @@ def _unthinking(slot: Slot) -> Slot:
     return replace(slot, message=Message("assistant", parts), raw=None, base=slot.raw or slot.base)
 
 
-def _wire(slot: Slot, api: str) -> list[bytes]:
-    if slot.api == api and slot.raw is not None:
-        return [bytes(slot.raw)]
-    return _ENCODE[api](bare(slot, api), slot.base if slot.api == api else None)
-
-
 WRITERS: Mapping[str, Callable[[Recording], bytes]] = {
     "claude-code": claude_write.write,
     "codex": codex_write.write,
     "pi": pi_write.write,
-    anthropic.API: lambda recording: body(recording, anthropic.API),
-    openai_chat.API: lambda recording: body(recording, openai_chat.API),
+    **{api: partial(body, api=api) for api in APIS},
 }
 """Every form a log can be written in."""

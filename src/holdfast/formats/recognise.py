@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError, Unrecognised
-from holdfast.formats import bodies, claude_code, codex, pi
+from holdfast.formats import bodies, claude_code, codex, gemini_cli, pi
 from holdfast.formats.base import Recording
 from holdfast.formats.lines import BOM, Shape, fields, rows, whole
 from holdfast.formats.lines import split as split_lines
 
 UNDERSTOOD = (
-    "sessions of Claude Code, Codex and pi (JSON lines), and request bodies of the Messages API and of Chat Completions"
+    "sessions of Claude Code, Codex, Gemini CLI and pi (JSON lines), and request bodies of the Messages API, Chat "
+    "Completions, Responses and Gemini"
 )
 LOOKED_AT = 1_024
 """Bytes at the start of a file that tell text from binary; a NUL byte is in no text."""
@@ -32,6 +33,7 @@ _PROBE = Shape(_Probe)
 READERS: Mapping[str, Callable[[bytes], Recording]] = {
     "claude-code": claude_code.read,
     "codex": codex.read,
+    "gemini-cli": gemini_cli.read,
     "pi": pi.read,
     "body": bodies.read,
 }
@@ -65,7 +67,7 @@ def _known() -> str:
 
 
 def reader_of(data: bytes) -> str:
-    """Return the reader for ``data``: ``claude-code``, ``codex``, ``pi`` or ``body``; else raise ``Unrecognised``."""
+    """Return the name of the reader for ``data``, one of ``READERS``; else raise ``Unrecognised``."""
     seen: dict[str, Raw] = {}
     broken = 0
     for _, line in split_lines(data):
@@ -148,12 +150,18 @@ def _is_codex(found: dict[str, Raw], type_: str) -> bool:
 
 
 def _is_body(found: dict[str, Raw], _type: str) -> bool:
-    return "messages" in found or "request" in found or ("body" in found and "method" in found)
+    bare = "messages" in found or "contents" in found or ("input" in found and "type" not in found)
+    return bare or "request" in found or ("body" in found and "method" in found)
 
 
 def _is_claude(found: dict[str, Raw], type_: str) -> bool:
     linked = "parentUuid" in found and "uuid" in found
     return linked or (type_ in _CLAUDE_TYPES and bool(found.keys() & _CLAUDE_KEYS))
+
+
+def _is_gemini_cli(found: dict[str, Raw], type_: str) -> bool:
+    marks = {"sessionId", "projectHash"} <= found.keys() or "$set" in found
+    return marks or (type_ == "gemini" and {"id", "timestamp", "content"} <= found.keys())
 
 
 def _is_pi(found: dict[str, Raw], type_: str) -> bool:
@@ -163,6 +171,7 @@ def _is_pi(found: dict[str, Raw], type_: str) -> bool:
 _TELLS: tuple[tuple[str, Callable[[dict[str, Raw], str], bool]], ...] = (
     ("codex", _is_codex),
     ("claude-code", _is_claude),
+    ("gemini-cli", _is_gemini_cli),
     ("body", _is_body),
     ("pi", _is_pi),
 )
@@ -177,12 +186,8 @@ def _refuse_known(found: dict[str, Raw]) -> None:
 
 
 _OTHERS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("a session of Gemini CLI", frozenset({"sessionId", "projectHash"})),
-    ("a session of Gemini CLI", frozenset({"$set"})),
     ("a session exported by opencode", frozenset({"info", "messages"})),
     ("a trajectory of SWE-agent", frozenset({"trajectory", "history"})),
     ("a trajectory of mini-swe-agent", frozenset({"trajectory_format"})),
     ("a trajectory in ATIF", frozenset({"schema_version", "steps"})),
-    ("a request body of Gemini", frozenset({"contents"})),
-    ("a request body of the Responses API", frozenset({"input", "model"})),
 )

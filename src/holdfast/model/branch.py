@@ -61,6 +61,8 @@ class Settled(Struct, frozen=True):
     position: int
     """Where that slot stands in the projection."""
     repairs: tuple[Edit, ...] = ()
+    orphans: frozenset[str] = frozenset()
+    """Ids of its results that answer no call in it: a call that comes later may be theirs."""
 
 
 class Branch(Struct, frozen=True):
@@ -94,6 +96,8 @@ class Branch(Struct, frozen=True):
     media_bytes: int = 0
     open: tuple[str, ...] = ()
     """Ids of calls of the newest assistant message that have no result yet."""
+    broken: tuple[int, ...] = ()
+    """Slots of answers that failed or were interrupted: calls of theirs without a result never ran."""
     frame: Frame = Frame()
     framed: int = 0
     """How many slots there were when the frame last changed."""
@@ -164,6 +168,7 @@ class _Dump(Struct, frozen=True):
     media: int
     media_bytes: int
     open: tuple[str, ...]
+    broken: tuple[int, ...]
     frame: Frame
     framed: int
     seen: int
@@ -305,6 +310,7 @@ def truncate(branch: Branch, count: int) -> Branch:
         seen=min(branch.seen, count),
         model=branch.model,
         gauge=branch.gauge,
+        broken=tuple(index for index in branch.broken if index < count),
     )
     for id_, what in branch.law:
         kept = replace(what, edits=tuple(edit for edit in what.edits if edit.span.stop <= count))
@@ -454,8 +460,15 @@ SMALLEST, LARGEST = 30, 60_000
 """Growth of a prompt outside these bounds teaches nothing: rounding below, a switch of something above."""
 
 
+BROKEN = frozenset({"error", "aborted"})
+"""Values of ``Answer.stop`` for answers that failed or were interrupted (as ``formats/base.py`` reads them)."""
+
+
 def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
     branch = replace(branch, compactions=0)
+    last = len(branch.slots) - 1
+    if body.stop in BROKEN and last >= 0 and branch.slots[last].message.role == "assistant":
+        branch = replace(branch, broken=(*branch.broken, last), settled=None)
     tokens = body.usage.input
     if not branch.seen or body.basis != branch.basis or tokens <= 0:
         return branch

@@ -66,8 +66,18 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
     input: int = 0
     output: int = 0
+    """All that the model made, its reasoning too."""
     cache_read: int = 0
+    """Tokens of ``input`` that came out of the cache."""
     cache_write: int = 0
+    """Tokens of ``input`` that were written into it."""
+    reasoning: int = 0
+    """Tokens of ``output`` that were reasoning."""
+
+    @property
+    def total(self) -> int:
+        """Tokens of the window that were in use when the answer ended."""
+        return self.input + self.output
 
 
 class Answer(Struct, frozen=True, omit_defaults=True, tag="answer"):

@@ -12,7 +12,7 @@ Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 """Who speaks. A message that holds nothing but tool results is a ``tool`` message, whatever its API calls it."""
 
 
-class Message(Struct, frozen=True, tag="message"):
+class Message(Struct, frozen=True, tag="message", gc=False):
     """An immutable message. Identity, parent and time belong to the log entry that holds it."""
 
     role: Role

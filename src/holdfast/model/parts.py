@@ -7,7 +7,7 @@ from typing import TypeAlias
 from msgspec import Raw, Struct
 
 
-class Seal(Struct, frozen=True, omit_defaults=True):
+class Seal(Struct, frozen=True, omit_defaults=True, gc=False):
     """Opaque state that only its maker may read: a signature, encrypted content, an item id.
 
     A sealed part goes out byte-identical to the same API and model, or not at all.
@@ -18,7 +18,7 @@ class Seal(Struct, frozen=True, omit_defaults=True):
     data: str
 
 
-class Text(Struct, frozen=True, omit_defaults=True, tag="text"):
+class Text(Struct, frozen=True, omit_defaults=True, gc=False, tag="text"):
     """Words, as the user, the model or a tool said them."""
 
     text: str
@@ -27,7 +27,7 @@ class Text(Struct, frozen=True, omit_defaults=True, tag="text"):
     """The part's own JSON as it came over the wire, if it did; neighbours of an edit keep these bytes."""
 
 
-class Thinking(Struct, frozen=True, omit_defaults=True, tag="thinking"):
+class Thinking(Struct, frozen=True, omit_defaults=True, gc=False, tag="thinking"):
     """The model's reasoning; ``text`` may be empty while ``seal`` is not."""
 
     text: str
@@ -35,7 +35,7 @@ class Thinking(Struct, frozen=True, omit_defaults=True, tag="thinking"):
     raw: Raw | None = None
 
 
-class ToolCall(Struct, frozen=True, omit_defaults=True, tag="tool_call"):
+class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False, tag="tool_call"):
     """A request of the model to run tool ``name``; ``arguments`` is JSON text, as it came."""
 
     id: str
@@ -45,7 +45,7 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, tag="tool_call"):
     raw: Raw | None = None
 
 
-class Media(Struct, frozen=True, omit_defaults=True, tag="media"):
+class Media(Struct, frozen=True, omit_defaults=True, gc=False, tag="media"):
     """An image, a document or sound: ``source`` is a URL, a file id, or base64 data; ``size`` is in bytes."""
 
     kind: str
@@ -56,7 +56,7 @@ class Media(Struct, frozen=True, omit_defaults=True, tag="media"):
     raw: Raw | None = None
 
 
-class Opaque(Struct, frozen=True, omit_defaults=True, tag="opaque"):
+class Opaque(Struct, frozen=True, omit_defaults=True, gc=False, tag="opaque"):
     """A part Holdfast does not interpret: counted and moved, never changed."""
 
     kind: str
@@ -64,7 +64,7 @@ class Opaque(Struct, frozen=True, omit_defaults=True, tag="opaque"):
     seal: Seal | None = None
 
 
-class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool_result"):
+class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False, tag="tool_result"):
     """What tool call ``call_id`` gave back."""
 
     call_id: str

@@ -7,7 +7,7 @@ from msgspec import Raw, Struct
 from holdfast.model.messages import Message
 
 
-class Slot(Struct, frozen=True):
+class Slot(Struct, frozen=True, gc=False):
     """One message of the log as a request would hold it: its value, its size, its digest and its wire bytes."""
 
     message: Message

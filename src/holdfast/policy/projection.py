@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from holdfast.model.branch import Branch, Settled, base_mark, patched, project, shown
+from holdfast.model.branch import Branch, Settled, base_mark, origins, patched, project, shown
 from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit
 from holdfast.model.messages import Message
 from holdfast.model.parts import Thinking
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
-from holdfast.policy.hygiene import repairs
+from holdfast.policy.hygiene import SIGNED, orphans, repairs
 from holdfast.view.boundaries import legal_cuts
+from holdfast.view.foreign import native
 
 
 def send_slots(plan: Plan) -> list[Slot]:
@@ -23,24 +24,34 @@ def send_slots(plan: Plan) -> list[Slot]:
 def repair_projection(branch: Branch, dialect: Dialect) -> tuple[tuple[Edit, ...], Settled | None]:
     """Return the repairs of the projection, and how much of it is settled for the next time."""
     settled = branch.settled
-    if settled is None or settled.dialect != dialect or branch.reused:
+    if settled is None or settled.dialect != dialect or branch.reused or _may_overflow(branch, dialect):
         settled = None
     if settled is not None:
         slots = [one for index in range(settled.slot, len(branch.slots)) for one in shown(branch, index)]
-        if not _has_strangers(slots):
+        if not orphans(messages := _read(slots, dialect)) and not _calls(messages, settled.orphans):
             return _settle(branch, settled, slots, 0)
     lead = branch.pinned + (branch.compaction is not None and branch.compaction.summary is not None)
     return _settle(branch, Settled(dialect, branch.keep, 0), project(branch), lead)
 
 
-def _has_strangers(slots: Sequence[Slot]) -> bool:
-    """Whether a result stands here whose call does not: it may belong to what is settled already."""
-    calls: set[str] = set()
-    for slot in slots:
-        calls.update(call.id for call in slot.message.calls)
-        if any(result.call_id not in calls for result in slot.message.results):
-            return True
-    return False
+def _read(slots: Sequence[Slot], dialect: Dialect) -> list[Message]:
+    """Return the messages of ``slots`` as they will be written: of those of another API, what this one can say."""
+    return [slot.message if slot.api in {"", dialect.api} else _told(slot.message, dialect.api) for slot in slots]
+
+
+def _told(message: Message, api: str) -> Message:
+    """Return a message of another API; an answer without a part, which no API takes, when nothing of it is left."""
+    told = native(message, api)
+    return told if told.parts else Message("assistant")
+
+
+def _may_overflow(branch: Branch, dialect: Dialect) -> bool:
+    """Whether there are media enough to look at all of them: base64 makes four bytes of three."""
+    return branch.media > dialect.max_images or branch.media_bytes * 2 > dialect.max_bytes
+
+
+def _calls(messages: Sequence[Message], ids: frozenset[str]) -> bool:
+    return bool(ids) and any(call.id in ids for message in messages for call in message.calls)
 
 
 def _settle(
@@ -50,43 +61,58 @@ def _settle(
 
     ``lead`` counts the slots at the front that are no slots of the kept tail.
     """
-    messages = [slot.message for slot in slots]
-    loose = _loose_thinking(branch, settled, lead)
-    fresh = repairs(messages, settled.dialect, settled.position, loose)
-    regular = len(slots) - lead == len(branch.slots) - settled.slot
-    cut = _last_break(messages, settled.position, fresh) if regular else 0
-    if cut <= lead:
+    loose, cut = frozenset(_loose_thinking(branch, settled, lead)), frozenset(_broken(branch, settled, lead))
+    messages = _read(slots, settled.dialect)
+    own = bool(slots) and slots[0].raw is not None and slots[0].api == settled.dialect.api
+    fresh = repairs(messages, settled.dialect, settled.position, loose, cut, lead=not own)
+    regular = len(messages) - lead == len(branch.slots) - settled.slot
+    end = _last_break(messages, settled.position, fresh) if regular else 0
+    if end <= lead:
         return settled.repairs + fresh, settled if settled.position else None
-    edge = settled.position + cut
+    edge = settled.position + end
     done = tuple(edit for edit in fresh if edit.span.start < edge)
-    return settled.repairs + fresh, Settled(settled.dialect, settled.slot + cut - lead, edge, settled.repairs + done)
+    stray = settled.orphans | orphans(messages[:end])
+    now = Settled(settled.dialect, settled.slot + end - lead, edge, settled.repairs + done, stray)
+    return settled.repairs + fresh, now
 
 
 def _last_break(messages: Sequence[Message], position: int, edits: Sequence[Edit]) -> int:
     """Return the last place where nothing on one side depends on the other, and that no edit touches.
 
-    That is where the agent answers a finished group; 0 is nowhere.
+    That is where the agent answers a finished group; 0 is nowhere. Stand-ins for signatures go when the turn is over,
+    so none of them is settled.
     """
+    signed = min((edit.span.start for edit in edits if SIGNED in edit.rule), default=position + len(messages))
     for cut in reversed(legal_cuts(messages)):
-        if 0 < cut < len(messages) and messages[cut].role == "assistant" != messages[cut - 1].role:
-            edge = position + cut
-            if not any(edit.span.start <= edge <= edit.span.stop for edit in edits):
-                return cut
+        edge = position + cut
+        starts = 0 < cut < len(messages) and messages[cut].role == "assistant" != messages[cut - 1].role
+        if starts and edge <= signed and not any(edit.span.start <= edge <= edit.span.stop for edit in edits):
+            return cut
     return 0
 
 
-def _loose_thinking(branch: Branch, settled: Settled, lead: int) -> frozenset[int]:
-    """Return the positions whose thinking was signed over another prefix than the one it has now.
+def _broken(branch: Branch, settled: Settled, lead: int) -> Iterator[int]:
+    """Yield the positions of answers that failed or were interrupted."""
+    if not any(index >= settled.slot for index in branch.broken):
+        return
+    if not branch.edits:
+        yield from (settled.position + lead + index - settled.slot for index in branch.broken if index >= settled.slot)
+        return
+    for position, index in enumerate(origins(branch)):
+        if index in branch.broken and index >= settled.slot:
+            yield position
+
+
+def _loose_thinking(branch: Branch, settled: Settled, lead: int) -> Iterator[int]:
+    """Yield the positions whose thinking was signed over another prefix than the one it has now.
 
     Nothing on models that do not bind it. What stood before an answer when it came is in ``born``, what stands there
     now in ``marks``; an older frame unbinds as well.
     """
     if not settled.dialect.binds_thinking:
-        return frozenset()
-    loose = []
+        return
     for index in range(settled.slot, len(branch.slots)):
         if any(isinstance(part, Thinking) for part in branch.messages[index].parts):
             before = branch.marks[index - 1] if index > branch.keep else base_mark(branch)
             if index < branch.framed or branch.born[index] != before:
-                loose.append(settled.position + lead + index - settled.slot)
-    return frozenset(loose)
+                yield settled.position + lead + index - settled.slot

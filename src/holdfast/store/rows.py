@@ -29,6 +29,7 @@ _KNOWN = {
     "anthropic": "holdfast.wire.anthropic:decode",
     "openai-chat": "holdfast.wire.openai_chat:decode",
     "openai-responses": "holdfast.formats.codex:decode_item",
+    "gemini": "holdfast.wire.gemini:decode",
     "pi": "holdfast.formats.pi:decode_message",
 }
 _KINDS: dict[str, type] = {kind.__struct_config__.tag: kind for kind in Body.__args__}

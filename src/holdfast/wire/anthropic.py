@@ -46,10 +46,15 @@ class _Redacted(Struct, tag_field="type", tag="redacted_thinking"):
     data: str
 
 
+class _Caller(Struct):
+    tool_id: str = ""
+
+
 class _Use(Struct, tag_field="type", tag="tool_use"):
     id: str
     name: str
     input: Raw = Raw(b"{}")
+    caller: _Caller | None = None
 
 
 class _Result(Struct, tag_field="type", tag="tool_result"):
@@ -77,6 +82,8 @@ class _Document(Struct, tag_field="type", tag="document"):
 
 class _Kind(Struct):
     type: str = "unknown"
+    id: Any = ""
+    tool_use_id: Any = ""
 
 
 _WIRE = Decoder(_Wire)
@@ -124,14 +131,18 @@ def _inner(raw: Raw) -> Text | Media | Opaque:
 
 
 def _opaque(raw: Raw) -> Opaque:
+    """Return a block that is kept as it came; what a server's tool was asked and gave back is sealed with its id."""
     try:
-        return Opaque(_KIND.decode(raw).type, raw)
+        block = _KIND.decode(raw)
     except (msgspec.ValidationError, UnicodeDecodeError):
         return Opaque("unknown", raw)
+    ids = {"_tool_use": block.id, "_tool_result": block.tool_use_id}
+    id_ = next((id_ for end, id_ in ids.items() if block.type.endswith(end)), "")
+    return Opaque(block.type, raw, _seal(id_ if isinstance(id_, str) else ""))
 
 
 def _seal(data: str) -> Seal | None:
-    """Return the seal of a thinking block; one without a signature has none and cannot be sent."""
+    """Return the seal of a block: a signature, or the id of another block that it belongs to."""
     return Seal(API, "", data) if data else None
 
 
@@ -158,7 +169,9 @@ _READ: dict[type, Callable[[Any, Raw], Part]] = {
     _Text: lambda block, raw: Text(block.text, None, raw),
     _Thinking: lambda block, raw: Thinking(block.thinking, _seal(block.signature), raw),
     _Redacted: lambda block, raw: Thinking("", _seal(block.data), raw),
-    _Use: lambda block, raw: ToolCall(block.id, block.name, bytes(block.input).decode(), None, raw),
+    _Use: lambda block, raw: ToolCall(
+        block.id, block.name, bytes(block.input).decode(), _seal(block.caller.tool_id if block.caller else ""), raw
+    ),
     _Result: _result,
     _Image: _media,
     _Document: _media,
@@ -178,11 +191,12 @@ def encode(message: Message, base: Raw | None = None) -> list[bytes]:
     if len(message.parts) == 1 and type(message.parts[0]) is Opaque and message.parts[0].kind == "message":
         return [bytes(message.parts[0].raw)] if message.parts[0].raw is not None else []
     role = "user" if message.role == "tool" else message.role
-    old = None if base is None else read(_WIRE, base, "the base message").content
-    content = _content(message.parts, old)
+    stood = None if base is None else read(_WIRE, base, "the base message")
+    content = _content(message.parts, None if stood is None else stood.content)
     if message.parts and not content and not isinstance(content, str):
         return []
-    return [write(overlay(base, {"role": role, "content": content}))]
+    same = base if stood is not None and stood.role == role else None  # fields of a role are no other role's
+    return [write(overlay(same, {"role": role, "content": content}))]
 
 
 def _content(parts: Sequence[Part], old: str | list[Raw] | None) -> str | list[Raw]:
@@ -224,7 +238,8 @@ def _block(part: Part, place: Raw | None = None) -> Raw | None:
         return None if new is None else Raw(write(new))
     stood = _part(place)
     if type(stood) is type(part) and _id(stood) == _id(part):
-        return Raw(write(_unmarked(overlay(place, new, _OWN))))
+        gone = _OWN | {"caller"} if type(part) is ToolCall and part.seal is None else _OWN
+        return Raw(write(_unmarked(overlay(place, new, gone))))
     marked = {key: value for key, value in fields(place).items() if key == "cache_control"}
     return Raw(write(_unmarked(new | marked)))
 

@@ -1,12 +1,14 @@
 """The lens: a request body as slots, and slots as a request body, losing nothing in between.
 
-What no edit touched keeps its bytes: the fields beside ``messages``, every slot with bytes of its own, and inside an
-edited message every other part. Without an edit the very body object comes back.
+What no edit touched keeps its bytes: the fields beside the messages, every slot with bytes of its own, and inside an
+edited message every other part. Without an edit the very body object comes back. Opening a body reads it and nothing
+more; ``measured`` counts its tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
@@ -16,35 +18,38 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
-from holdfast.errors import FormatError, Unrecognised
+from holdfast.errors import FormatError
 from holdfast.model.entries import Frame
+from holdfast.model.messages import Message
 from holdfast.model.parts import Text
 from holdfast.model.plan import Options
 from holdfast.model.slots import Slot
 from holdfast.view.tokens import count_bytes, measure
-from holdfast.wire import anthropic, breakpoints, openai_chat
+from holdfast.wire import breakpoints
+from holdfast.wire.apis import FORMS, Form, Group, Path, form_of
 from holdfast.wire.foreign import native
-from holdfast.wire.recognise import APIS, body_fields, recognise, spans
-from holdfast.wire.splice import fields, read, write
+from holdfast.wire.recognise import body_fields, recognise
+from holdfast.wire.splice import Bytes, fields, read, spliced, write
 
 _MESSAGES = Decoder(list[Raw])
-_FRAME_FIELDS = {"anthropic": ("tools", "system"), "openai-chat": ("tools", "functions", "response_format")}
-"""What stands before the messages in the prompt, in the order the provider renders it."""
-_LIMIT_FIELDS = {"anthropic": ("max_tokens",), "openai-chat": ("max_completion_tokens", "max_tokens")}
-"""Where the asked output stands; the first is used when a body has none."""
+_GAP = re.compile(rb"[\s,\[]*")
 
 
 class Lens(Struct, frozen=True):
-    """A request body, opened: ``slots`` are its messages, ``fields`` all its top-level fields as they stand."""
+    """A request body, opened: ``slots`` are its messages, not measured; ``fields`` all its top-level fields."""
 
     api: str
     model: str
     body: bytes
     fields: dict[str, Raw]
     slots: tuple[Slot, ...]
-    frame: Frame
     asked_output: int | None = None
     """The most output tokens the caller asked for."""
+
+    @property
+    def frame(self) -> Frame:
+        """Digest and estimated tokens of what stands before the messages, cache breakpoints aside."""
+        return frame_of(self.api, self.fields)
 
 
 def open_body(body: bytes, api: str | None = None) -> Lens:
@@ -53,11 +58,19 @@ def open_body(body: bytes, api: str | None = None) -> Lens:
     Raises ``Unrecognised`` for a body of another API and ``FormatError`` for one that does not decode.
     """
     found = body_fields(body)
-    api = recognise(found) if api is None else _checked(api)
-    raws = read(_MESSAGES, found.get("messages", Raw(b"[]")), "$.messages")
-    slots = tuple([_slot(api, raw, index) for index, raw in enumerate(raws)])
-    asked = next((n for n in (_number(found.get(key)) for key in _LIMIT_FIELDS[api]) if n is not None), None)
-    return Lens(api, _text(found.get("model")), body, found, slots, frame_of(api, found), asked)
+    form = form_of(recognise(found) if api is None else api)
+    pairs = _messages(form, found.get(form.field))
+    messages = [message for message, _ in pairs]
+    if form.linked is not None:
+        messages = form.linked(messages)
+    slots = tuple([Slot(message, api=form.api, raw=raw) for message, (_, raw) in zip(messages, pairs, strict=True)])
+    return Lens(form.api, _text(found.get("model")), body, found, slots, _asked(form, found))
+
+
+def measured(lens: Lens) -> Lens:
+    """Return ``lens`` with the size and the digest of every slot."""
+    slots = [replace(measure(slot.message), api=slot.api, raw=slot.raw) for slot in lens.slots]
+    return replace(lens, slots=tuple(slots))
 
 
 def render(lens: Lens, slots: Sequence[Slot], options: Options = Options()) -> bytes:
@@ -69,14 +82,23 @@ def render(lens: Lens, slots: Sequence[Slot], options: Options = Options()) -> b
     own = _same(slots, lens.slots)
     if own and options == Options():
         return lens.body
-    wires = [_wire(lens.api, slot) for slot in slots]
+    form = FORMS[lens.api]
     changed = _limited(lens, options)
-    if lens.api == "anthropic" and (options.markers or options.frame_marker):
-        changed |= _mark(lens, wires, options)
-    flat = [wire for group in wires for wire in group]
-    if own and not changed and all(bytes(slot.raw or b"") == wire for slot, wire in zip(slots, flat, strict=False)):
-        return lens.body
-    return _spliced(lens, changed | {"messages": _joined(lens, flat)})
+    if own and not (form.markers and (options.markers or options.frame_marker)):
+        return spliced(lens.body, lens.fields, changed) if changed else lens.body
+    shown = wires(form, slots)
+    if form.markers and (options.markers or options.frame_marker):
+        changed |= _mark(lens, shown, options)
+        if own and not changed and all(wire == bytes(slot.raw or b"") for slot, wire in _pairs(slots, shown)):
+            return lens.body
+    flat = [wire for group in shown for wire in group]
+    return spliced(lens.body, lens.fields, {**changed, form.field: _joined(form, lens, flat)})
+
+
+def _pairs(slots: Sequence[Slot], shown: Sequence[Sequence[Bytes]]) -> Iterator[tuple[Slot, bytes]]:
+    """Yield each slot with what is shown of it."""
+    for slot, group in zip(slots, shown, strict=True):
+        yield slot, b",".join(group)
 
 
 def body(
@@ -88,18 +110,28 @@ def body(
     options: Options = Options(),
 ) -> bytes:
     """Return a request body made from ``slots`` without one to start from; ``frame_fields`` are its other fields."""
-    lead = _leading_system(slots) if api == "anthropic" and "system" not in frame_fields else 0
-    system = [{"type": "text", "text": slot.message.text} for slot in slots[:lead] if slot.message.text.strip()]
-    fields_ = {"system": system, **frame_fields} if system else frame_fields
+    form = form_of(api)
+    lead = _leading_system(form, slots) if form.system and not frame_fields.keys() & set(form.system) else 0
+    words = [slot.message.text for slot in slots[:lead] if slot.message.text.strip()]
+    fields_ = {**system_field(form, words), **frame_fields}
     moved = replace(options, markers=tuple(place - lead for place in options.markers if place >= lead))
-    seed = write({"model": model, **fields_, "messages": []})
-    return render(open_body(seed, api), slots[lead:], moved)
+    named = {"model": model} if form.named else {}
+    return render(open_body(write({**named, **fields_, form.field: []}), api), slots[lead:], moved)
 
 
-def _leading_system(slots: Sequence[Slot]) -> int:
+def system_field(form: Form, words: Sequence[str]) -> dict[str, Any]:
+    """Return the field that holds ``words`` as the system prompt; nothing without words, or without such a field."""
+    if not words or not form.system:
+        return {}
+    texts = [{"text": text} for text in words]
+    return {form.system[0]: [{"type": "text", **text} for text in texts] if form.markers else {"parts": texts}}
+
+
+def _leading_system(form: Form, slots: Sequence[Slot]) -> int:
     """Return how many system messages with words alone stand first: this API has a field of its own for them."""
     for index, slot in enumerate(slots):
-        if slot.message.role != "system" or any(not isinstance(part, Text) for part in slot.message.parts):
+        message = _speaking(form, slot)
+        if message.role != "system" or any(not isinstance(part, Text) for part in message.parts):
             return index
     return len(slots)
 
@@ -107,19 +139,48 @@ def _leading_system(slots: Sequence[Slot]) -> int:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _checked(api: str) -> str:
-    if api not in APIS:
-        raise Unrecognised(f"no module speaks {api!r}; the APIs are {', '.join(APIS)}")
-    return api
+def _messages(form: Form, raw: Raw | None) -> list[tuple[Message, Raw]]:
+    """Return each message of the list and its bytes: its element, or the stretch from its first element to its last."""
+    if raw is None:
+        return []
+    if form.text and bytes(memoryview(raw)[:1]) == b'"':
+        return [(form.decode(raw), raw)]
+    raws = read(_MESSAGES, raw, f"$.{form.field}")
+    if form.groups is None:
+        return [(_message(form, one, index), one) for index, one in enumerate(raws)]
+    groups = form.groups(raws)
+    stretches = raws if len(groups) == len(raws) else _stretches(bytes(raw), raws, groups)
+    return [(group[2], stretch) for group, stretch in zip(groups, stretches, strict=True)]
 
 
-def _slot(api: str, raw: Raw, index: int) -> Slot:
-    decode = anthropic.decode if api == "anthropic" else openai_chat.decode
+def _stretches(data: bytes, raws: Sequence[Raw], groups: Sequence[Group]) -> Iterator[Raw]:
+    """Yield the bytes of each group of objects, with what stands between them."""
+    position = 0
+    for start, stop, _ in groups:
+        first = position = data.index(b"{", position)
+        for raw in raws[start:stop]:
+            position = data.index(b"{", position) + memoryview(raw).nbytes
+        yield raws[start] if stop == start + 1 else Raw(data[first:position])
+
+
+def _message(form: Form, raw: Raw, index: int) -> Message:
     try:
-        message = decode(raw)
+        return form.decode(raw)
     except FormatError as error:
-        raise FormatError(f"$.messages[{index}]: {error}") from None
-    return replace(measure(message), api=api, raw=raw)
+        raise FormatError(f"$.{form.field}[{index}]: {error}") from None
+
+
+def _asked(form: Form, found: Mapping[str, Raw]) -> int | None:
+    """Return the first limit that a body sets."""
+    return next((number for path in form.limits if (number := _number(_at(found, path))) is not None), None)
+
+
+def _at(found: Mapping[str, Raw], path: Path) -> Raw | None:
+    """Return what stands at ``path``, if anything does."""
+    raw = found.get(path[0])
+    if raw is None or len(path) == 1:
+        return raw
+    return _at(fields(raw), path[1:]) if bytes(memoryview(raw)[:1]) == b"{" else None
 
 
 def _number(raw: Raw | None) -> int | None:
@@ -134,7 +195,7 @@ def _text(raw: Raw | None) -> str:
 
 def frame_of(api: str, found: Mapping[str, Raw]) -> Frame:
     """Return digest and estimated tokens of what stands before the messages, cache breakpoints aside."""
-    pieces = [(key, _unmarked(found[key])) for key in _FRAME_FIELDS[api] if key in found]
+    pieces = [(key, _unmarked(found[key])) for key in FORMS[api].frame if key in found]
     pieces = [(key, data) for key, data in pieces if data not in (b"null", b"[]", b'""')]
     if not pieces:
         return Frame()
@@ -168,31 +229,51 @@ def _same(slots: Sequence[Slot], own: Sequence[Slot]) -> bool:
     )
 
 
-def _wire(api: str, slot: Slot) -> list[bytes]:
-    """Return the wire messages of a slot: its own bytes, or its value written anew."""
-    if slot.raw is not None and slot.api == api:
-        return [bytes(slot.raw)]
-    encode = anthropic.encode if api == "anthropic" else openai_chat.encode
-    if slot.api in ("", api):
-        return encode(slot.message, slot.base)
-    message = native(slot.message, api)
-    return encode(message) if message.parts else []
+def wires(form: Form, slots: Sequence[Slot]) -> list[list[Bytes]]:
+    """Return the elements of each slot: its own bytes, or its value written anew."""
+    messages: Sequence[Message | None] = [None] * len(slots)
+    fresh = [slot for slot in slots if slot.raw is None or slot.api != form.api]
+    if form.linked is not None and any(slot.message.results for slot in fresh):
+        messages = form.linked([_speaking(form, slot) for slot in slots])
+    out = [_wire(form, slot, message) for slot, message in zip(slots, messages, strict=True)]
+    return out if form.finish is None or not fresh else form.finish(out)
+
+
+def _wire(form: Form, slot: Slot, message: Message | None) -> list[Bytes]:
+    if slot.raw is not None and slot.api == form.api:
+        return [slot.raw if form.listed is None else form.listed(slot.raw)]
+    message = _speaking(form, slot) if message is None else message
+    if slot.api in ("", form.api):
+        return [*form.encode(message, slot.base)]
+    return [*form.encode(message, None)] if message.parts else []
+
+
+def _speaking(form: Form, slot: Slot) -> Message:
+    """Return the message of a slot with nothing of another API's in it."""
+    return slot.message if slot.api in ("", form.api) else native(slot.message, form.api)
 
 
 def _limited(lens: Lens, options: Options) -> dict[str, bytes]:
     """Return the field that holds the most output tokens, if options set another number."""
     if options.max_tokens is None or options.max_tokens == lens.asked_output:
         return {}
-    names = _LIMIT_FIELDS[lens.api]
-    name = next((name for name in names if name in lens.fields), names[0])
-    return {name: str(options.max_tokens).encode()}
+    paths = FORMS[lens.api].limits
+    path = next((path for path in paths if _at(lens.fields, path) is not None), None)
+    path = path or next((path for path in paths if path[0] in lens.fields), paths[0])
+    number = str(options.max_tokens).encode()
+    if len(path) == 1:
+        return {path[0]: number}
+    raw = lens.fields.get(path[0], Raw(b"{}"))
+    outer = bytes(raw) if bytes(raw).startswith(b"{") else b"{}"
+    return {path[0]: spliced(outer, fields(outer), {path[1]: number})}
 
 
-def _mark(lens: Lens, wires: list[list[bytes]], options: Options) -> dict[str, bytes]:
-    """Set breakpoints in ``wires``; return the fields of the frame that got one.
+def _mark(lens: Lens, shown: list[list[Bytes]], options: Options) -> dict[str, bytes]:
+    """Set breakpoints in ``shown``; return the fields of the frame that got one.
 
     The newest message goes first, then the frame, then older messages, as long as fewer than four stand.
     """
+    wires = [[bytes(wire) for wire in group] for group in shown]
     standing = [breakpoints.in_message(wire) for group in wires for wire in group]
     before = [life for key in ("tools", "system") for life in breakpoints.standing(lens.fields.get(key))]
     automatic = lens.fields.get("cache_control")
@@ -210,7 +291,7 @@ def _mark(lens: Lens, wires: list[list[bytes]], options: Options) -> dict[str, b
             continue
         new = breakpoints.marked(wires[position][-1], "1h" if position < hour else "5m")
         used += new != wires[position][-1]
-        wires[position][-1] = new
+        wires[position][-1] = shown[position][-1] = new
     return changed
 
 
@@ -240,31 +321,29 @@ def _marked_frame(lens: Lens, lifetime: str) -> dict[str, bytes]:
     return {}
 
 
-def _joined(lens: Lens, wires: Sequence[bytes]) -> bytes:
-    """Return the ``messages`` list, spaced as the body spaces its own."""
-    old = bytes(lens.fields.get("messages", Raw(b"[]")))
+def _joined(form: Form, lens: Lens, wires: Sequence[Bytes]) -> list[Bytes | memoryview]:
+    """Return the list of messages in pieces, spaced as the body spaces its own."""
+    old = memoryview(lens.fields.get(form.field, Raw(b"[]")))
     raws = [slot.raw for slot in lens.slots if slot.raw is not None]
-    if not raws or not wires:
-        return b"[" + b",".join(wires) + b"]"
-    start = old.index(b"{") if old.find(b"{") >= 0 else 1
-    end = start + memoryview(raws[0]).nbytes
-    between = old[end : old.index(b"{", end)] if len(raws) > 1 else b","
-    return old[:start] + between.join(wires) + old[len(old.rstrip(b"]\r\n\t ")) :]
+    if not raws or not wires or bytes(old[:1]) != b"[":
+        return [b"[", *_between(b",", wires), b"]"]
+    start = _end(old, 0)
+    first = start + memoryview(raws[0]).nbytes
+    between = old[first : _end(old, first)] if len(raws) > 1 else b","
+    last = old.nbytes - 1
+    while old[last - 1] in b" \t\r\n":
+        last -= 1
+    return [old[:start], *_between(between, wires), old[last:]]
 
 
-def _spliced(lens: Lens, changed: Mapping[str, bytes]) -> bytes:
-    """Return the body with some fields replaced in place and new ones put at its end."""
-    places = spans(lens.body, lens.fields)
-    out: list[bytes] = []
-    position = 0
-    for key, (start, end) in places.items():
-        if key in changed:
-            out += [lens.body[position:start], changed[key]]
-            position = end
-    tail = lens.body[position:]
-    new = [write(key) + b":" + value for key, value in changed.items() if key not in places]
-    if new:
-        close = tail.rindex(b"}")
-        comma = b"," if places else b""
-        tail = tail[:close] + comma + b",".join(new) + tail[close:]
-    return b"".join([*out, tail])
+def _end(data: memoryview, position: int) -> int:
+    """Return where what stands between two elements ends."""
+    found = _GAP.match(data, position)
+    return position if found is None else found.end()
+
+
+def _between(mark: Bytes | memoryview, wires: Sequence[Bytes]) -> Iterator[Bytes | memoryview]:
+    for index, wire in enumerate(wires):
+        if index:
+            yield mark
+        yield wire

@@ -81,6 +81,50 @@ def traits(model: str) -> Traits | None:
     return _TABLE.get(f"{family} {version[0]}.{version[1]}")
 
 
+# -- kinds of parts ----------------------------------------------------------------------------------------------------
+
+
+_PARSED: dict[str, tuple[str, ...]] = {
+    "anthropic": ("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document"),
+    "openai-chat": ("text", "image_url", "input_audio", "file", "tool_call", "function"),
+    "openai-responses": (
+        "message", "function_call", "custom_tool_call", "function_call_output", "custom_tool_call_output", "reasoning",
+        "input_text", "output_text", "input_image", "input_file",
+    ),
+    "gemini": ("inlineData", "fileData", "functionCall", "functionResponse"),
+}  # fmt: skip
+"""Kinds that each API's module makes parts of; one that stayed opaque did not have the shape it should."""
+_FOREIGN: dict[str, tuple[str, ...]] = {
+    "anthropic": ("thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document"),
+    "openai-chat": ("image_url", "input_audio", "file", "refusal", "function", "tool_call"),
+    "openai-responses": (
+        "function_call", "function_call_output", "reasoning", "input_text", "output_text", "input_image", "input_file",
+    ),
+    "gemini": ("inlineData", "fileData", "functionCall", "functionResponse"),
+    "pi": ("toolResult",),
+}  # fmt: skip
+"""Kinds by which each API's parts are known among those of another, which a converter may have left behind."""
+
+
+def _refused(api: str) -> tuple[str, ...]:
+    """Return the kinds of opaque parts that ``api`` never takes: malformed ones of its own, and those of others."""
+    others = (kind for name, kinds in _FOREIGN.items() if name != api for kind in kinds)
+    beside = () if api == "openai-chat" else ("message.",)
+    return tuple(dict.fromkeys((*_PARSED[api], "unknown", *others, *beside)))
+
+
+# -- Anthropic ---------------------------------------------------------------------------------------------------------
+
+
+_NOT_IN_RESULTS = (
+    "server_tool_use", "mcp_tool_use", "mcp_tool_result", "web_search_tool_result", "web_fetch_tool_result",
+    "advisor_tool_result", "code_execution_tool_result", "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result", "tool_search_tool_result", "container_upload", "compaction",
+    "tool_addition", "tool_removal", "mcp_tool_listing", "fallback",
+)  # fmt: skip
+"""Known blocks that a tool_result of the Messages API does not take."""
+
+
 def anthropic_dialect(model: str) -> Dialect:
     """Return the rules of the Messages API for ``model``; an unknown name gets the strictest."""
     known = traits(model) or Traits()
@@ -90,39 +134,173 @@ def anthropic_dialect(model: str) -> Dialect:
         thinking_alone=True,
         end_user=not known.prefill,
         merge=traits(model) is None,
-        id_max=256,
+        joined=True,
+        empty_results=True,
+        empty_end=known.prefill,
+        id_max=1_000,
         name_max=128,
         system_place="turn" if known.system_inside else "first",
         max_images=known.images,
+        max_bytes=32_000_000,
         markers=4,
         lookback=20,
         binds_thinking=known.binds,
+        refused=_refused("anthropic"),
+        refused_in_results=_NOT_IN_RESULTS,
+        taken={"system": ("tool_addition", "tool_removal")},
     )
 
 
-CHAT = Dialect(
+# -- Chat Completions --------------------------------------------------------------------------------------------------
+
+
+_STRICT_CHAT = Dialect(
     "openai-chat",
+    merge=True,
+    results_grouped=False,
+    media=(),
+    media_in_results=False,
+    refused=_refused("openai-chat"),
+    taken={"system": (), "assistant": ("refusal",), "tool": ()},
+    alone=("refusal",),
+)
+"""Chat Completions of a server that is not known: templates of open models take the system prompt first, a user's
+words next, turns in turn, arguments that are objects, and ids of the oldest length and alphabet."""
+
+CHAT = replace(
+    _STRICT_CHAT,
     start_user=False,
     end_user=False,
     merge=False,
-    results_grouped=False,
     object_arguments=False,
-    media=(),
     trailing_space=True,
     system_place="any",
     id_pattern=r"[\s\S]",
     id_max=64,
     unique_ids=False,
     empty_text=True,
-    media_in_results=False,
+    blank_text=True,
+    thinking_by_all=True,
     max_images=500,
     max_bytes=50_000_000,
-    markers=0,
 )
-"""Chat Completions. 64 characters an id are taken now, 40 on older deployments, so new ids are made no longer than 40;
-images and bytes as the vision guide has them."""
+"""Chat Completions at OpenAI. 64 characters an id are taken now, 40 on older deployments, so new ids are made no longer
+than 40; images and bytes as the vision guide has them."""
+
+_MISTRAL = replace(
+    _STRICT_CHAT,
+    results_answered=True,
+    id_pattern="[a-zA-Z0-9]",
+    id_min=9,
+    id_max=9,
+    max_images=8,
+)
+"""Chat Completions at Mistral: a call id has exactly nine letters and digits, no user speaks right behind results
+(``Unexpected role 'user' after role 'tool'``), and the assistant is not the last, as its errors say. Images: the vision
+guide."""
+
+_OPENAI = re.compile(r"(?:^|[/:.@])(?:gpt-|chatgpt-|codex-|computer-use-|o[1-9](?:-|$))")
+"""``gpt-5.5``, ``openai/o4-mini``, ``ft:gpt-4o:acme``; ``gpt-oss`` runs on servers of all kinds."""
+_OPEN_WEIGHTS = re.compile(r"gpt-(?:oss|j|neo)")
+_MISTRAL_NAME = re.compile(r"(?:open-)?mi[sx]tral|ministral|magistral|codestral|devstral|pixtral|voxtral")
 
 
-def chat_dialect(model: str) -> Dialect:
-    """Return the rules of Chat Completions; they are the same for every ``model``."""
-    return replace(CHAT, model=model)
+def chat_dialect(model: str, provider: str = "") -> Dialect:
+    """Return the rules of Chat Completions for ``model`` at ``provider``; an unknown server gets the strictest.
+
+    ``provider`` is ``openai`` or ``mistral`` where the name of the model does not say whose server it is.
+    """
+    name = model.lower()
+    if provider == "mistral" or (not provider and _MISTRAL_NAME.search(name)):
+        return replace(_MISTRAL, model=model)
+    if provider == "openai" or (not provider and _OPENAI.search(name) and not _OPEN_WEIGHTS.search(name)):
+        return replace(CHAT, model=model)
+    return replace(_STRICT_CHAT, model=model)
+
+
+# -- Responses ---------------------------------------------------------------------------------------------------------
+
+
+_RESPONSES = Dialect(
+    "openai-responses",
+    start_user=False,
+    end_user=False,
+    merge=False,
+    joined=True,
+    results_adjacent=False,
+    results_grouped=False,
+    object_arguments=False,
+    system_place="any",
+    id_pattern=r"[\s\S]",
+    id_max=64,
+    unique_ids=False,
+    name_max=128,
+    empty_text=True,
+    blank_text=True,
+    empty_results=True,
+    empty_messages=True,
+    media=(),
+    media_in_errors=True,
+    media_in_system=True,
+    refused=(*_refused("openai-responses"), "text", "tool", "content."),
+    taken={"user": ("computer_screenshot",), "system": ("computer_screenshot",)},
+    reasoning_units=True,
+    trailing_space=True,
+    max_images=500,
+    max_bytes=50_000_000,
+)
+"""The Responses API: call ids of 1 to 64 characters; images and bytes as the vision guide has them."""
+
+
+def responses_dialect(model: str) -> Dialect:
+    """Return the rules of the Responses API; they are the same for every ``model``."""
+    return replace(_RESPONSES, model=model)
+
+
+# -- Gemini ------------------------------------------------------------------------------------------------------------
+
+
+_GEMINI_PARTS = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
+"""Fields of a part that Holdfast does not interpret; others are refused."""
+_GEMINI = Dialect(
+    "gemini",
+    start_user=False,
+    merge=False,
+    results_first=False,
+    calls_after_user=True,
+    empty_results=True,
+    blank_text=True,
+    id_pattern=r"[\s\S]",
+    id_max=1_000,
+    id_unsent=r"[\s\S]*#\d+",
+    named_results=True,
+    name_pattern=r"[A-Za-z_][A-Za-z0-9_.:-]*",
+    name_max=128,
+    media=(),
+    media_from_model=True,
+    media_in_errors=True,
+    refused=_refused("gemini"),
+    taken=dict.fromkeys(("user", "assistant", "tool"), _GEMINI_PARTS),
+    thinking_alone=True,
+    thinking_by_all=True,
+    signed_calls=True,
+    max_images=3_000,
+)
+"""generateContent. Ids are optional there and no limit of them is documented; names as the reference of
+``FunctionDeclaration`` has them; 3,000 images as the vision guide has it; 20 MB of inline data."""
+
+_GEMINI_NAME = re.compile(r"gemini-(\d{1,2})(?!\d)")
+_UNSIGNED = re.compile(r"gemini-(?:pro|flash|ultra)$|gemini-pro-vision|gemma|-image")
+"""First-generation names, models without function calls, and image models, where signatures are not checked."""
+
+
+def signs_calls(model: str) -> bool:
+    """Return whether ``model`` is a Gemini that wants its signatures back: 3 and later, and every unknown one."""
+    name = model.lower()
+    found = _GEMINI_NAME.search(name)
+    return not _UNSIGNED.search(name) and (found is None or int(found[1]) >= 3)
+
+
+def gemini_dialect(model: str) -> Dialect:
+    """Return the rules of generateContent for ``model``; an unknown name gets the strictest."""
+    return replace(_GEMINI, model=model, signed_calls=signs_calls(model))

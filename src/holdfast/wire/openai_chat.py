@@ -20,7 +20,7 @@ from msgspec.json import Decoder
 from holdfast.model.messages import Message, Role, placeholder
 from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.wire.models import chat_dialect as dialect
-from holdfast.wire.splice import Bytes, decoded_size, fields, overlay, read, write
+from holdfast.wire.splice import Bytes, decoded_size, fields, overlay, read, unpacked_url, write
 
 API = "openai-chat"
 
@@ -36,6 +36,12 @@ class _Wire(Struct):
     tool_calls: list[Raw] | None = None
     tool_call_id: str | None = None
     name: str | None = None
+
+
+class _Plain(Struct, forbid_unknown_fields=True):
+    role: str
+    content: str | list[Raw] | None = None
+    tool_calls: list[Raw] | None = None
 
 
 class _Function(Struct):
@@ -90,6 +96,7 @@ class _Kind(Struct):
 
 
 _WIRE = Decoder(_Wire)
+_PLAIN = Decoder(_Plain)
 _CALL = Decoder(_Call)
 _PIECE = Decoder(_Text | _Image | _Audio | _File)
 _KIND = Decoder(_Kind)
@@ -110,6 +117,10 @@ def decode(raw: Bytes) -> Message:
     Raises ``FormatError`` when ``raw`` is no JSON object with a ``role`` and a ``content`` of text, parts or null.
     """
     raw = raw if isinstance(raw, Raw) else Raw(raw)
+    plain = _plain(raw)
+    if plain is not None:
+        calls = [_call(call) for call in plain.tool_calls or ()]
+        return Message(_PLAIN_ROLES[plain.role], (*_content(plain.content), *calls))
     wire = read(_WIRE, raw, "the message")
     if wire.role == "tool":
         inner = tuple([_inner(part) for part in _content(wire.content)])
@@ -130,6 +141,18 @@ def decode(raw: Bytes) -> Message:
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
 
+_PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
+
+
+def _plain(raw: Raw) -> _Plain | None:
+    """Return a message that has no other fields than most have; its fields are looked at once."""
+    try:
+        plain = _PLAIN.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return plain if plain.role in _PLAIN_ROLES else None
+
+
 def _content(content: str | list[Raw] | None) -> list[Part]:
     if content is None:
         return []
@@ -145,12 +168,12 @@ def _piece(raw: Raw) -> Part:
     if isinstance(piece, _Text):
         return Text(piece.text, None, raw)
     if isinstance(piece, _Image):
-        mime, data = _unpacked(piece.image_url.url)
+        mime, data = unpacked_url(piece.image_url.url)
         return Media("image", mime, decoded_size(data) if mime else 0, "", data, raw)
     if isinstance(piece, _Audio):
         sound = piece.input_audio
         return Media("audio", f"audio/{sound.format}", decoded_size(sound.data), "", sound.data, raw)
-    mime, data = _unpacked(piece.file.file_data)
+    mime, data = unpacked_url(piece.file.file_data)
     return Media("document", mime, decoded_size(data), piece.file.filename, data or piece.file.file_id, raw)
 
 
@@ -163,14 +186,6 @@ def _opaque(raw: Raw) -> Opaque:
         return Opaque(_KIND.decode(raw).type, raw)
     except (msgspec.ValidationError, UnicodeDecodeError):
         return Opaque("unknown", raw)
-
-
-def _unpacked(url: str) -> tuple[str, str]:
-    """Return MIME type and base64 data of a data URL; for another URL nothing and the URL."""
-    if not url.startswith("data:"):
-        return "", url
-    head, _, data = url[5:].partition(",")
-    return head.partition(";")[0], data
 
 
 def _call(raw: Raw) -> Part:

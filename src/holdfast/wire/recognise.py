@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -10,9 +9,10 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.errors import FormatError, Unrecognised
-from holdfast.wire.splice import fields
+from holdfast.wire.apis import APIS, FORMS
+from holdfast.wire.splice import fields, spans
 
-APIS = ("anthropic", "openai-chat")
+__all__ = ["APIS", "body_fields", "recognise"]
 
 _ANTHROPIC_KEYS = frozenset(
     {"system", "anthropic_version", "anthropic_beta", "thinking", "stop_sequences", "context_management", "compaction",
@@ -25,6 +25,11 @@ _CHAT_KEYS = frozenset(
      "reasoning_effort", "store", "user", "modalities", "prediction", "web_search_options"}
 )  # fmt: skip
 """Top-level fields that Chat has and Messages has not."""
+_GEMINI_KEYS = frozenset({"systemInstruction", "system_instruction", "generationConfig", "safetySettings"})
+_RESPONSES_KEYS = frozenset({"previous_response_id", "instructions", "conversation", "max_output_tokens"})
+"""Fields that tell the API of a body in which no messages stand."""
+_NO_RESPONSES_KEYS = frozenset({"voice", "dimensions", "encoding_format", "assistant_id", "thread"})
+"""Fields of other calls that have an ``input`` or ``instructions``: speech, embeddings, assistants."""
 _BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document", "compaction"})
 _PIECES = frozenset({"image_url", "input_audio", "file", "refusal"})
 _CHAT_ROLES = frozenset({"tool", "developer", "function"})
@@ -62,36 +67,24 @@ def body_fields(body: bytes) -> dict[str, Raw]:
     return found
 
 
-_KEY = re.compile(rb'[\s{,]*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)
-
-
-def spans(body: bytes, found: Mapping[str, Raw]) -> dict[str, tuple[int, int]]:
-    """Return where the value of each top-level field begins and ends in ``body``."""
-    out: dict[str, tuple[int, int]] = {}
-    position = 0
-    for key, raw in found.items():
-        match = _KEY.match(body, position)
-        if match is None or msgspec.json.decode(match[1]) != key:
-            raise FormatError(f"the body has a field twice, at byte {position}; send each field once")
-        position = match.end() + memoryview(raw).nbytes
-        out[key] = (match.end(), position)
-    if body[position:].strip() not in (b"}", b"{}"):
-        raise FormatError(f"the body has a field twice, at byte {position}; send each field once")
-    return out
-
-
 def recognise(found: Mapping[str, Raw]) -> str:
-    """Return the API of a body with these top-level fields: ``anthropic`` or ``openai-chat``.
+    """Return the API of a body with these top-level fields; it need not name its messages if another field tells.
 
-    Raises ``Unrecognised`` for bodies of Gemini and Responses, whose turn has not come, and for anything else.
+    Raises ``Unrecognised`` for anything else.
     """
-    if "messages" not in found:
-        for key, name in (("contents", "Gemini generateContent"), ("input", "OpenAI Responses")):
-            if key in found:
-                known = " or ".join(APIS)
-                raise Unrecognised(f"this is a body of {name} (it has {key!r}); that API comes later: send {known}")
-        names = ", ".join(list(found)[:8]) or "none"
-        raise Unrecognised(f"no API is known by these fields: {names}; a request needs 'messages'")
+    if "messages" in found:
+        return _of_messages(found)
+    keys = found.keys()
+    if "contents" in found or keys & _GEMINI_KEYS:
+        return "gemini"
+    if ("input" in found or keys & _RESPONSES_KEYS) and not keys & _NO_RESPONSES_KEYS:
+        return "openai-responses"
+    names = ", ".join(list(found)[:8]) or "none"
+    lists = " or ".join(dict.fromkeys(f"'{form.field}'" for form in FORMS.values()))
+    raise Unrecognised(f"no API is known by these fields: {names}; a request needs {lists}")
+
+
+def _of_messages(found: Mapping[str, Raw]) -> str:
     for keys, api in ((_ANTHROPIC_KEYS, "anthropic"), (_CHAT_KEYS, "openai-chat")):
         if not keys.isdisjoint(found):
             return api

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -75,3 +76,53 @@ def decoded_size(base64: str) -> int:
     """Return how many bytes ``base64`` stands for, from its length alone."""
     padding = 2 if base64.endswith("==") else 1 if base64.endswith("=") else 0
     return max(0, len(base64) * 3 // 4 - padding)
+
+
+def unpacked_url(url: str) -> tuple[str, str]:
+    """Return MIME type and base64 data of a data URL; for another URL nothing and the URL."""
+    if not url.startswith("data:"):
+        return "", url
+    head, _, data = url[5:].partition(",")
+    return head.partition(";")[0], data
+
+
+_KEY = re.compile(rb'[\s{,]*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)
+
+
+def spans(body: bytes, found: Mapping[str, Raw]) -> dict[str, tuple[int, int]]:
+    """Return where the value of each top-level field begins and ends in ``body``."""
+    out: dict[str, tuple[int, int]] = {}
+    position = 0
+    for key, raw in found.items():
+        match = _KEY.match(body, position)
+        if match is None or msgspec.json.decode(match[1]) != key:
+            raise FormatError(f"the body has a field twice, at byte {position}; send each field once")
+        position = match.end() + memoryview(raw).nbytes
+        out[key] = (match.end(), position)
+    if body[position:].strip() not in (b"}", b"{}"):
+        raise FormatError(f"the body has a field twice, at byte {position}; send each field once")
+    return out
+
+
+def spliced(
+    body: bytes, found: Mapping[str, Raw], changed: Mapping[str, bytes | Sequence[Bytes | memoryview]]
+) -> bytes:
+    """Return an object with some fields replaced in place and new ones put at its end; ``found`` are its fields.
+
+    A new value may come in pieces; it is copied once.
+    """
+    places = spans(body, found)
+    pieces = {key: [value] if isinstance(value, bytes) else value for key, value in changed.items()}
+    view = memoryview(body)
+    out: list[Bytes | memoryview] = []
+    position = 0
+    for key, (start, end) in places.items():
+        if key in pieces:
+            out += [view[position:start], *pieces[key]]
+            position = end
+    new = [key for key in pieces if key not in places]
+    close = body.rindex(b"}") if new else len(body)
+    out.append(view[position:close])
+    for number, key in enumerate(new):
+        out += [b"," if places or number else b"", write(key), b":", *pieces[key]]
+    return b"".join([*out, view[close:]])

@@ -2,61 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError, Unrecognised
-from holdfast.wire.models import traits
 from holdfast.wire.recognise import body_fields, recognise
 from holdfast.wire.rules import (
     anthropic_blocks,
     anthropic_calls,
     anthropic_context,
     anthropic_options,
+    anthropic_server,
     anthropic_shape,
-    openai_chat,
+    anthropic_view,
+    gemini_calls,
+    gemini_contents,
+    gemini_options,
+    gemini_view,
+    openai_chat_calls,
+    openai_chat_content,
+    openai_chat_options,
+    openai_chat_view,
+    openai_responses_calls,
+    openai_responses_items,
+    openai_responses_options,
+    openai_responses_view,
 )
-from holdfast.wire.rules.rule import Finding, Rule, findings, view
+from holdfast.wire.rules.envelope import Envelope
+from holdfast.wire.rules.rule import Finding, Rule, findings
 
 __all__ = ["RULES", "Finding", "Rule", "validate"]
 
-_BY_API: dict[str, tuple[Rule, ...]] = {
-    "anthropic": (
-        *anthropic_shape.RULES,
-        *anthropic_calls.RULES,
-        *anthropic_blocks.RULES,
-        *anthropic_options.RULES,
-        *anthropic_context.RULES,
+
+class _Api(Struct, frozen=True):
+    """How the rules of an API read a request, and what they are."""
+
+    view: Callable[[Envelope], Envelope]
+    rules: tuple[Rule, ...]
+
+
+_BY_API: dict[str, _Api] = {
+    "anthropic": _Api(
+        anthropic_view.view,
+        (
+            *anthropic_shape.RULES,
+            *anthropic_calls.RULES,
+            *anthropic_server.RULES,
+            *anthropic_blocks.RULES,
+            *anthropic_options.RULES,
+            *anthropic_context.RULES,
+        ),
     ),
-    "openai-chat": openai_chat.RULES,
+    "openai-chat": _Api(
+        openai_chat_view.view,
+        (*openai_chat_content.RULES, *openai_chat_calls.RULES, *openai_chat_options.RULES),
+    ),
+    "openai-responses": _Api(
+        openai_responses_view.view,
+        (*openai_responses_items.RULES, *openai_responses_calls.RULES, *openai_responses_options.RULES),
+    ),
+    "gemini": _Api(gemini_view.view, (*gemini_contents.RULES, *gemini_calls.RULES, *gemini_options.RULES)),
 }
 
-RULES: tuple[Rule, ...] = tuple(rule for rules in _BY_API.values() for rule in rules)
+RULES: tuple[Rule, ...] = tuple(rule for api in _BY_API.values() for rule in api.rules)
 """Every rule there is, for the documentation."""
 
 
 def validate(
-    body: bytes | Mapping[str, Any], api: str | None = None, *, betas: Iterable[str] | None = None
+    body: bytes | Mapping[str, Any],
+    api: str | None = None,
+    *,
+    betas: Iterable[str] | None = None,
+    model: str = "",
+    rules: Iterable[Rule] = RULES,
 ) -> tuple[Finding, ...]:
     """Return what is wrong with a request body, nothing when the API takes it; linear in its size.
 
-    ``betas`` are the beta features asked for in the request's headers; ``betas`` in the body count too. A missing
+    ``betas`` are the beta features asked for in the request's headers; ``betas`` in the body count too. ``model`` is
+    the model where the body does not name it, as in Gemini's addresses; ``rules`` are those to judge by. A missing
     model or ``max_tokens`` is no finding. Raises ``Unrecognised`` when the API is neither given nor told by the body.
     """
     try:
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         found = body_fields(data)
         value = msgspec.json.decode(data) if isinstance(body, bytes) else body
-    except (FormatError, msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+    except (FormatError, msgspec.MsgspecError, RecursionError, UnicodeError, TypeError) as error:
         return (Finding("json", "error", "$", f"{error}; no API takes it"),)
-    speaks = api or recognise(found)
-    if speaks not in _BY_API:
-        raise Unrecognised(f"no rules are known for {speaks!r}; the APIs are {', '.join(_BY_API)}")
-    request = view(value, len(data), _betas(value, betas), traits(_model(found)))
-    return findings(_BY_API[speaks], request)
+    speaks = _BY_API[_told(api, found)]
+    request = speaks.view(Envelope(value, len(data), _betas(value, betas), _model(found) or model))
+    if rules is RULES:
+        return findings(speaks.rules, request)
+    names = {rule.name for rule in rules}
+    return findings([rule for rule in speaks.rules if rule.name in names], request)
+
+
+def _told(api: str | None, found: Mapping[str, Raw]) -> str:
+    """Return the API of a body; raises ``Unrecognised`` where there are no rules for it."""
+    name = api or recognise(found)
+    if name not in _BY_API:
+        raise Unrecognised(f"no rules are known for {name!r}; the APIs are {', '.join(_BY_API)}")
+    return name
 
 
 def _model(found: Mapping[str, Raw]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.wire.rules.anthropic_view import Block, Request
 from holdfast.wire.rules.blocks import THINKING, paused
 from holdfast.wire.rules.pixels import pixels
-from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Block, Broken, Request, Rule, type_name
+from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Rule, type_name
 
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _FEW_IMAGES, _PIXELS, _PIXELS_OF_MANY = 20, 8000, 2000
@@ -112,7 +113,8 @@ def _media_type(request: Request) -> Broken:
         source = _source(block)
         wanted = {"base64": "application/pdf", "text": "text/plain"}.get(str(source.get("type")))
         if wanted is not None and source.get("media_type") != wanted:
-            yield f"{block.path}.source.media_type", f"{source.get('media_type')!r} must be {wanted!r} here"
+            said = f"{source.get('media_type')!r} where {wanted!r} must be"
+            yield f"{block.path}.source.media_type", f"{said}; convert the document"
 
 
 def _image_count(request: Request) -> Broken:
@@ -139,12 +141,12 @@ RULES: tuple[Rule, ...] = (
     Rule("anthropic.text-nonempty", _text_empty, "observed", MET),
     Rule("anthropic.text-nonblank", _text_blank, "recalled", KNOWN),
     Rule("anthropic.trailing-space", _trailing, "recalled", KNOWN),
-    Rule("anthropic.prefill", _prefill, "documented", DOCS),
+    Rule("anthropic.prefill", _prefill, "documented", DOCS, "4.6 and later"),
     Rule("anthropic.thinking-sealed", _signature, "documented", DOCS),
     Rule("anthropic.final-thinking", _final_thinking, "inferred", KNOWN),
     Rule("anthropic.media-source", _media_source, "documented", DOCS),
     Rule("anthropic.media-type", _media_type, "documented", DOCS),
-    Rule("anthropic.image-count", _image_count, "documented", DOCS),
+    Rule("anthropic.image-count", _image_count, "documented", DOCS, "100 on models with 200,000 tokens"),
     Rule("anthropic.image-size", _image_size, "documented", DOCS),
 )
 """The rules about text, thinking and media."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
+from holdfast.wire.rules.anthropic_view import Request, Turn
 from holdfast.wire.rules.blocks import BLOCK_KEYS, SERVER_RESULTS, SERVER_USES, THINKING, id_of
-from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Request, Rule, Turn, type_name
+from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Rule, type_name
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 _ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
@@ -156,66 +155,6 @@ def _error_text(request: Request) -> Broken:
             yield path, "an error result holds more than text; move the media to the user's words"
 
 
-# -- tools of the server -----------------------------------------------------------------------------------------------
-
-
-def _server_pairs(request: Request) -> Broken:
-    """A server tool's call and result stand in the same message."""
-    waiting: set[str] = set()
-    for turn in request.turns:
-        if turn.role != "assistant":
-            continue
-        waits = {_caller(block.value) for block in turn.of("tool_use")}
-        given = {id_of(block) for block in turn.of(*SERVER_RESULTS)}
-        uses = {id_of(block, "id"): block for block in turn.of(*SERVER_USES)}
-        for id_, block in uses.items():
-            last = turn is request.turns[-1] and turn.last == len(request.messages) - 1
-            if id_ not in given and not last and id_ not in waits:
-                yield (
-                    f"{block.path}.id",
-                    f"{id_of(block, 'name')} call {id_} has no result in its message; drop the call",
-                )
-        for block in turn.of(*SERVER_RESULTS):
-            if id_of(block) not in uses and id_of(block) not in waiting:
-                yield (
-                    f"{block.path}.tool_use_id",
-                    f"{block.kind} {id_of(block)} answers no call in its message; drop it",
-                )
-        waiting = {id_ for id_ in {*uses, *waiting} if id_ not in given and id_ in waits}
-
-
-def _caller(value: Mapping[str, Any]) -> str:
-    caller = value.get("caller")
-    return str(caller.get("tool_id")) if isinstance(caller, dict) else ""
-
-
-def _advisor(request: Request) -> Broken:
-    """The advisor tool stays as long as its results do."""
-    offered = any(str(tool.get("type", "")).startswith("advisor") for tool in request.tools())
-    for block in request.kinds("advisor_tool_result") if not offered else ():
-        yield block.path, "advisor_tool_result without the advisor tool in tools; keep the tool or drop the result"
-
-
-def _references(request: Request) -> Broken:
-    """A tool reference names a declared tool."""
-    names = {str(tool.get("name")) for tool in request.tools()}
-    names |= {_defined(block.value.get("tool")) for block in request.kinds("tool_addition")}
-    named = [(block, "tool_name", block.value.get("tool_name")) for block in request.kinds("tool_reference")]
-    for block in request.kinds("tool_addition", "tool_removal"):
-        tool = block.value.get("tool")
-        if isinstance(tool, dict) and tool.get("type") == "tool_reference":
-            named.append((block, "tool.name", tool.get("name")))
-    listed = request.body.get("mcp_servers") or request.blocks.get("mcp_tool_listing") or not request.tools()
-    for block, key, name in named:
-        if str(name) not in names and not (listed and block.kind == "tool_reference"):
-            yield f"{block.path}.{key}", f"tool {name!r} is not in tools; declare it or drop the reference"
-
-
-def _defined(tool: object) -> str:
-    definition = tool.get("definition") if isinstance(tool, dict) else None
-    return str(definition.get("name")) if isinstance(definition, dict) else ""
-
-
 RULES: tuple[Rule, ...] = (
     Rule("anthropic.pair", _pair, "observed", MET),
     Rule("anthropic.orphan", _orphan, "recalled", MET),
@@ -230,8 +169,5 @@ RULES: tuple[Rule, ...] = (
     Rule("anthropic.media-role", _media_role, "inferred", "reasoning"),
     Rule("anthropic.result-blocks", _result_blocks, "documented", DOCS),
     Rule("anthropic.error-text", _error_text, "recalled", KNOWN),
-    Rule("anthropic.server-pair", _server_pairs, "recalled", MET),
-    Rule("anthropic.advisor", _advisor, "documented", DOCS),
-    Rule("anthropic.tool-reference", _references, "documented", DOCS),
 )
 """The rules about calls and results."""

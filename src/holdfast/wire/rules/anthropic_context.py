@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from holdfast.wire.rules.anthropic_view import Block, Request
 from holdfast.wire.rules.blocks import THINKING, paused
-from holdfast.wire.rules.rule import DOCS, MET, Block, Broken, Request, Rule
+from holdfast.wire.rules.rule import DOCS, MET, Broken, Rule
 
 _MARKERS = 4
 _LEAST_TRIGGER = 50_000
@@ -127,10 +128,9 @@ def _compaction_content(request: Request) -> Broken:
 
 def _compaction_first(request: Request) -> Broken:
     """A compaction block made on demand is the first block of all."""
-    for block in _compactions(request) if not _by_threshold(request) else ():
+    for block in _compactions(request)[:1] if not _by_threshold(request) else ():
         if (block.at, block.index) != (0, 0):
             yield block.path, "a compaction block must be the first block of the conversation; drop what lies before it"
-            return
 
 
 def _compaction_single(request: Request) -> Broken:
@@ -197,6 +197,12 @@ def _compaction_beta(request: Request) -> Broken:
         yield "$.compaction", f"compaction on demand needs the beta {_COMPACT_BETA}; ask for it"
 
 
+def _compaction_model(request: Request) -> Broken:
+    """Models up to 4.5 have no compaction on demand."""
+    if request.body.get("compaction") is not None and request.traits is not None and request.traits.prefill:
+        yield "$.compaction", f"{request.model} has no compaction on demand; use a later model or summarise yourself"
+
+
 def _edit_betas(request: Request) -> Broken:
     """Context edits need their betas, where the betas are known."""
     for index, edit in enumerate(_edits(request) if request.betas is not None else ()):
@@ -245,6 +251,7 @@ RULES: tuple[Rule, ...] = (
     Rule("anthropic.compaction-turn", _compaction_turn, "documented", DOCS),
     Rule("anthropic.compaction-something", _compaction_something, "documented", DOCS),
     Rule("anthropic.compaction-beta", _compaction_beta, "documented", DOCS),
+    Rule("anthropic.compaction-model", _compaction_model, "documented", DOCS, "up to 4.5"),
     Rule("anthropic.edit-betas", _edit_betas, "documented", DOCS),
     Rule("anthropic.edit-order", _edit_order, "observed", MET),
     Rule("anthropic.edit-trigger", _edit_trigger, "documented", DOCS),

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import re
 
+from holdfast.wire.rules.anthropic_view import Request, Turn
 from holdfast.wire.rules.blocks import THINKING, paused
-from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Request, Rule, Turn
+from holdfast.wire.rules.numbers import is_count, is_number
+from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Rule
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 _LEAST_BUDGET = 1024
 _LEAST_TOP_P = 0.95
 _BINDING_BETA = "thinking-binding-controls-2026-08-01"
 _INTERLEAVED = "interleaved-thinking"
+_FOREIGN = ("contents", "input", "instructions", "max_completion_tokens", "max_output_tokens", "stop",
+            "response_format", "reasoning_effort", "reasoning", "n", "frequency_penalty", "presence_penalty",
+            "logit_bias", "stream_options", "parallel_tool_calls", "systemInstruction", "generationConfig")  # fmt: skip
+"""Top-level fields of other APIs, which a converter may have left behind."""
 _CHOICES = ("auto", "any", "tool", "none")
+
+
+def _foreign(request: Request) -> Broken:
+    """The body has no fields of other APIs."""
+    for key in _FOREIGN:
+        if key in request.body:
+            yield f"$.{key}", f"field {key!r} is one of another API; take it out"
 
 
 # -- limits and sampling -----------------------------------------------------------------------------------------------
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _max_tokens(request: Request) -> Broken:
     """max_tokens is a whole number, 0 or more."""
     value = request.body.get("max_tokens")
-    if value is not None and (not _is_count(value) or value < 0):
+    if value is not None and not (is_count(value) and value >= 0):
         yield "$.max_tokens", f"max_tokens is {value!r}; send a whole number, 0 only to warm the cache"
 
 
@@ -33,8 +42,15 @@ def _sampling(request: Request) -> Broken:
     """Temperature and top_p lie from 0 to 1."""
     for key in ("temperature", "top_p"):
         value = request.body.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1):
+        if value is not None and not (is_number(value) and 0 <= value <= 1):
             yield f"$.{key}", f"{key} is {value!r}; send a number from 0 to 1"
+
+
+def _stops(request: Request) -> Broken:
+    """A stop sequence is more than white space."""
+    for index, value in enumerate(request.listed("stop_sequences")):
+        if not isinstance(value, str) or not value.strip():
+            yield f"$.stop_sequences[{index}]", "the stop sequence is nothing but white space; take it out"
 
 
 def _system(request: Request) -> Broken:
@@ -132,9 +148,9 @@ def _budget(request: Request) -> Broken:
         return
     budget, most = request.option("thinking", "budget_tokens"), request.body.get("max_tokens")
     loose = request.betas is not None and any(beta.startswith(_INTERLEAVED) for beta in request.betas)
-    if not _is_count(budget) or budget < _LEAST_BUDGET:
+    if not is_count(budget) or budget < _LEAST_BUDGET:
         yield "$.thinking.budget_tokens", f"a budget of {budget!r} tokens; at least {_LEAST_BUDGET} are needed"
-    elif _is_count(most) and budget >= most and not loose:
+    elif is_count(most) and budget >= most and not loose:
         yield "$.thinking.budget_tokens", f"a budget of {budget} is not under max_tokens {most}; raise max_tokens"
 
 
@@ -194,13 +210,15 @@ def _binding_beta(request: Request) -> Broken:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule("anthropic.foreign-field", _foreign, "documented", DOCS),
     Rule("anthropic.max-tokens", _max_tokens, "documented", DOCS),
     Rule("anthropic.sampling", _sampling, "documented", DOCS),
+    Rule("anthropic.stop-sequences", _stops, "recalled", KNOWN),
     Rule("anthropic.system-prompt", _system, "documented", DOCS),
     Rule("anthropic.tool-shape", _tool_shape, "documented", DOCS),
     Rule("anthropic.tool-names", _tool_names, "observed", MET),
     Rule("anthropic.tool-choice", _tool_choice, "recalled", KNOWN),
-    Rule("anthropic.thinking-mode", _thinking_mode, "documented", DOCS),
+    Rule("anthropic.thinking-mode", _thinking_mode, "documented", DOCS, "by model"),
     Rule("anthropic.thinking-budget", _budget, "documented", DOCS),
     Rule("anthropic.thinking-company", _thinking_company, "recalled", KNOWN),
     Rule("anthropic.thinking-first", _thinking_first, "recalled", MET),

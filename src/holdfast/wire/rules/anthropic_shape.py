@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from holdfast.wire.rules.anthropic_view import Request
 from holdfast.wire.rules.blocks import BLOCK_KEYS, FOREIGN, SERVER_RESULTS, SERVER_USES
-from holdfast.wire.rules.rule import DOCS, KNOWN, Broken, Request, Rule, type_name
+from holdfast.wire.rules.rule import DOCS, KNOWN, Broken, Rule, type_name
 
 _ROLES = ("user", "assistant", "system")
 _MAX_BODY = 32 * 1024 * 1024
@@ -173,10 +174,16 @@ RULES: tuple[Rule, ...] = (
     Rule("anthropic.strict", _strict, "documented", DOCS),
     Rule("anthropic.foreign-block", _foreign, "documented", DOCS),
     Rule("anthropic.unknown-block", _unknown_kind, "inferred", DOCS),
-    Rule("anthropic.unknown-field", _unknown_field, "inferred", DOCS),
+    Rule("anthropic.unknown-field", _unknown_field, "documented", DOCS),
     Rule("anthropic.first-user", _first, "recalled", KNOWN),
     Rule("anthropic.content-nonempty", _content, "recalled", KNOWN),
-    Rule("anthropic.system-support", _system_support, "documented", DOCS),
+    Rule(
+        "anthropic.system-support",
+        _system_support,
+        "documented",
+        DOCS,
+        "all but Opus 4.8, Opus 5, Fable and Mythos 5 and 5.1",
+    ),
     Rule("anthropic.system-place", _system_place, "documented", DOCS),
     Rule("anthropic.system-blocks", _system_blocks, "documented", DOCS),
 )

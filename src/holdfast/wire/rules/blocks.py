@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.wire.rules.rule import Block, Request
+from holdfast.wire.rules.anthropic_view import Block, Request
 
 SERVER_USES = ("server_tool_use", "mcp_tool_use")
 THINKING = ("thinking", "redacted_thinking")
@@ -42,7 +42,7 @@ BLOCK_KEYS: dict[str, frozenset[str]] = {
         "fallback": "to trigger from",
     }.items()
 }
-"""Blocks and their fields in the types of the official SDK 2.11."""
+"""Blocks and their fields in the types of the official SDK 2.12."""
 SERVER_RESULTS = frozenset(kind for kind in BLOCK_KEYS if kind.endswith("_tool_result"))
 """Results of server tools; they stand in the assistant's message."""
 

@@ -1,0 +1,179 @@
+"""``holdfast fix``: a request made one that the provider takes, and what was changed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from msgspec import Raw, Struct
+
+from holdfast.cli.files import STDIN, content, private_file
+from holdfast.cli.lint import FOUND, Case, case_of, cases
+from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, many
+from holdfast.errors import FormatError, HoldfastError
+from holdfast.wire.apis import APIS
+from holdfast.wire.mending import Mend, Mended, mend
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast fix request.json > fixed.json
+  holdfast fix request.json --to openai-responses --model gpt-5.5
+  holdfast fix cases.jsonl --jsonl > fixed.jsonl
+"""
+
+
+class Wish(Struct, frozen=True):
+    """What is asked for: the API of the input, the API of the output, the model whose rules hold."""
+
+    api: str | None = None
+    to: str | None = None
+    model: str = ""
+
+
+@click.command("fix", epilog=EXAMPLES)
+@click.argument("file", metavar="FILE|-")
+@click.option("--api", type=click.Choice(APIS), help="The API it is for. [default: told from the request]")
+@click.option("--to", type=click.Choice(APIS), help="The API it shall be for.")
+@click.option("--model", default="", help="The model it shall be for. [default: the request's own]")
+@click.option("-o", "--output", metavar="FILE", help="Where the request is written. [default: standard output]")
+@click.option("--jsonl", is_flag=True, help='A case a line in, {"api", "request"}; {"request", "edits"} a line out.')
+@json_option("request, edits and what is left")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    file: str,
+    api: str | None,
+    to: str | None,
+    model: str,
+    output: str | None,
+    *,
+    jsonl: bool,
+    as_json: bool,
+) -> None:
+    """Repair a request: print one that the provider takes, and tell what was changed and why.
+
+    A valid request comes back byte for byte. Exit code 1 when a rule is still broken: what it takes to mend it is
+    told on standard error.
+    """
+    wish = Wish(api, to, model)
+    fine = _lines(file, wish, output) if jsonl else _whole(file, wish, output, as_json=as_json)
+    if not fine:
+        ctx.exit(FOUND)
+
+
+def _whole(file: str, wish: Wish, output: str | None, *, as_json: bool) -> bool:
+    made = fixed(content(file), wish)
+    if as_json:
+        click.echo(told(made))
+        return made.is_valid
+    _write(made.body, output)
+    _say(made)
+    return made.is_valid
+
+
+def fixed(data: bytes, wish: Wish) -> Mended:
+    """Return the request in ``data``, bare or in a ``Case``, repaired and, if that is wished, of another API.
+
+    Raises ``FormatError`` and ``Unrecognised`` for what is no request.
+    """
+    case = case_of(data)
+    body = bytes(case.request) or data
+    api = wish.api or case.api
+    if wish.to is None:
+        return _mended(_named(body, wish.model, api), api, wish, case)
+    from holdfast.wire.convert import convert
+
+    converted, lost = convert(body, wish.to, wish.model, api=api)
+    made = _mended(converted, wish.to, wish, case)
+    return msgspec.structs.replace(made, edits=(*(Mend("convert", why) for why in lost), *made.edits))
+
+
+def _named(body: bytes, model: str, api: str | None) -> bytes:
+    """Return the body for ``model``, if one is asked for and its API names one in the body."""
+    if not model:
+        return body
+    from holdfast.wire.convert import convert
+    from holdfast.wire.recognise import body_fields, recognise
+
+    speaks = api or recognise(body_fields(body))
+    return convert(body, speaks, model, api=speaks)[0]
+
+
+def _mended(body: bytes, api: str | None, wish: Wish, case: Case) -> Mended:
+    from holdfast.config import load
+
+    return mend(body, api, model=wish.model, dialect=load().dialect, betas=case.betas)
+
+
+def told(made: Mended) -> bytes:
+    """Return what ``--json`` prints: the request as it stands, its edits, and all that is still found."""
+    return msgspec.json.encode({"request": Raw(made.body), "edits": made.edits, "findings": made.findings})
+
+
+# -- a case a line -----------------------------------------------------------------------------------------------------
+
+
+def _lines(file: str, wish: Wish, output: str | None) -> bool:
+    """Print a repaired case for each line, in order; return whether all are valid."""
+    if output is None:
+        return _each(file, wish, sys.stdout.buffer)
+    with private_file(Path(output)) as out:
+        return _each(file, wish, out)
+
+
+def _each(file: str, wish: Wish, out: Any) -> bool:
+    every = True
+    for line in cases(file):
+        answer, fine = of_line(line, wish)
+        every = every and fine
+        out.write(answer + b"\n")
+        out.flush()
+    return every
+
+
+def of_line(line: bytes, wish: Wish = Wish()) -> tuple[bytes, bool]:
+    """Return what is printed for one line, which is never an error of its own, and whether the request is valid."""
+    try:
+        made = fixed(line, wish)
+    except (HoldfastError, RecursionError) as error:
+        return as_json_bytes({"request": None, "edits": [], "error": str(error)}), False
+    answer = {"request": Raw(made.body.strip()), "edits": list(made.edits)}
+    left = [finding for finding in made.findings if finding.level == "error"]
+    return msgspec.json.encode(answer | ({"findings": left} if left else {})), made.is_valid
+
+
+# -- for people --------------------------------------------------------------------------------------------------------
+
+
+def _write(body: bytes, output: str | None) -> None:
+    if output is None:
+        click.echo(body, nl=False)
+        return
+    if output == STDIN:
+        raise FormatError("'-' is no file to write to; leave --output out for standard output")
+    with private_file(Path(output)) as file:
+        file.write(body)
+
+
+def _say(made: Mended) -> None:
+    from rich.text import Text
+
+    out = console(stderr=True)
+    for edit in made.edits:
+        where = f"  {clean(edit.path)}" if edit.path else ""
+        line = Text.assemble(("changed  ", "green"), edit.rule, (where, "bold"))
+        out.print(line.append(f"\n         {clean(edit.why)}"))
+    left = [finding for finding in made.findings if finding.level == "error"]
+    for finding in left:
+        line = Text.assemble(("left     ", "red"), finding.rule, (f"  {clean(finding.path)}", "bold"))
+        out.print(line.append(f"\n         {clean(finding.message)}"))
+    if left:
+        out.print(f"{many(len(made.edits), 'change')}; {many(len(left), 'rule')} still broken", style="red")
+    elif made.edits:
+        out.print(f"valid now: {many(len(made.edits), 'change')}", style="green")
+    else:
+        out.print("valid as it was: nothing changed", style="green")

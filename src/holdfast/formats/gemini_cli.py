@@ -1,0 +1,265 @@
+"""Sessions of Gemini CLI (``~/.gemini/tmp/**/chats/session-*``) as a line of entries.
+
+A header, then messages and ``$set`` lines that change fields of the session. A later line with an ``id`` takes the
+place of the earlier one, ``$set.messages`` that of all messages. Older files are one JSON object with ``messages``.
+What the tool wrote is made into ``contents`` of the API; results stand on lines of their own, or beside their calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from holdfast.formats.base import Recording
+from holdfast.formats.lines import BOM, UNREADABLE, Row, Shape, millis, rows, whole
+from holdfast.formats.log import Call, Log, origin_of, short, slot_of
+from holdfast.model.entries import Note, Said, Usage
+from holdfast.wire import gemini
+from holdfast.wire.splice import write
+
+__all__ = ["FORMAT", "NOTE", "read"]
+
+FORMAT = "gemini-cli"
+NOTE = "gemini-cli:"
+"""How the reason of a note begins that keeps a line of a session."""
+
+
+class Line(Struct, rename={"session": "sessionId", "start": "startTime", "calls": "toolCalls", "patch": "$set"}):
+    """The fields of a line, header and whole file included; any may be missing."""
+
+    session: str | None = None
+    start: str | None = None
+    messages: Raw = Raw()
+    patch: Raw = Raw()
+    id: str | None = None
+    timestamp: str | None = None
+    type: str = ""
+    content: Raw = Raw()
+    calls: Raw = Raw()
+    tokens: Raw = Raw()
+    model: str = ""
+
+
+class _Patch(Struct):
+    messages: Raw = Raw()
+
+
+class _Call(Struct):
+    id: str | None = None
+    name: str = ""
+    args: Raw = Raw(b"{}")
+    result: Raw = Raw(b"null")
+
+
+class _Tokens(Struct):
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    thoughts: int = 0
+    tool: int = 0
+
+
+LINE = Shape(Line)
+_PATCH, _CALL, _TOKENS = Shape(_Patch), Shape(_Call), Shape(_Tokens)
+_LIST = Decoder(list[Raw])
+_ROLES = {"user": "user", "gemini": "model"}
+
+
+class _Record:
+    """A message, and the lines that told it: each takes the place of the one before."""
+
+    __slots__ = ("first", "last", "line", "name", "raws", "tail")
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self.first = self.last = number
+        self.line = Line()
+        self.raws: list[bytes] = []
+        self.tail: str | None = None
+        """Id of its last entry."""
+
+    @property
+    def version(self) -> str:
+        """The id of the message as it was told last: a file that grew tells it anew under the same name."""
+        once = len(self.raws) == 1 and self.first > 1
+        return self.name if once else f"{self.name}+{short(self.raws[-1].decode(errors='replace'))}"
+
+
+class _File:
+    """What the lines of one file say, before there are entries."""
+
+    def __init__(self, data: bytes) -> None:
+        self.log = Log()
+        self.header: Row[Line] | None = None
+        self.records: dict[str, _Record] = {}
+        self.replaced: list[_Record] = []
+        """Messages that a later list of all messages does not hold."""
+        self.damaged: list[tuple[_Record | None, Row[Line]]] = []
+        self._last: _Record | None = None
+        for row in _rows(data):
+            self._take(row)
+
+    def _take(self, row: Row[Line]) -> None:
+        line = row.value
+        if line is None:
+            self.damaged.append((self._last, row))
+            return
+        if row.fault:
+            self.log.problem(row.number, row.fault)
+        if line.patch:
+            self.log.skipped["$set"] += 1
+            self._all(row.number, _PATCH.of(line.patch).messages)
+        elif line.session is not None and not line.type:
+            self.log.skipped["header (again)"] += self.header is not None
+            self.header = self.header or row
+            self._all(row.number, line.messages)
+        else:
+            self._message(row.number, line, row.raw)
+
+    def _all(self, number: int, messages: Raw) -> None:
+        """Take a list of all messages, if it is one."""
+        try:
+            raws = _LIST.decode(messages)
+        except UNREADABLE:
+            return
+        before, self.records = self.records, {}
+        for raw in raws:
+            line = LINE.of(raw)
+            if line.id in before:
+                self.records[line.id] = before.pop(line.id)
+            self._message(number, line, bytes(raw))
+        self.replaced += before.values()
+
+    def _message(self, number: int, line: Line, raw: bytes) -> None:
+        name = line.id or f"line-{number}-{len(self.records)}"
+        record = self.records.setdefault(name, _Record(name, number))
+        self._last = record
+        if record.raws[-1:] != [raw]:
+            record.line, record.last = line, number
+            record.raws.append(raw)
+
+
+def _rows(data: bytes) -> Iterator[Row[Line]]:
+    """Yield the whole file if it is one JSON value, else its lines."""
+    row = whole(data.removeprefix(BOM).strip(), LINE)
+    if row.value is not None:
+        yield row
+    else:
+        yield from rows(data, LINE)
+
+
+def read(data: bytes) -> Recording:
+    """Return the recording in ``data``."""
+    file = _File(data)
+    head = tip = _header(file)
+    answered = _answered(file)
+    for record in file.records.values():
+        tip = record.tail = _emit(file.log, record, answered, tip)
+    for record in file.replaced:
+        file.log.skipped["message (replaced)"] += 1
+        file.log.add(record.name, head, Note(f"{NOTE}replaced", origin_of(record.raws)), None, record.last)
+    for before, row in file.damaged:
+        file.log.damage(row.number, row.raw, row.fault, before.tail if before is not None else head)
+    line = file.header.value if file.header is not None and file.header.value is not None else Line()
+    models = [record.line.model for record in file.records.values() if record.line.model]
+    file.log.skipped = +file.log.skipped
+    return file.log.finish(
+        Recording(
+            format=FORMAT,
+            session=line.session or "",
+            model=models[-1] if models else "",
+            api=gemini.API,
+            leaf=tip,
+        )
+    )
+
+
+def _header(file: _File) -> str | None:
+    """Append the header as a note, the root of all; return its id."""
+    row = file.header
+    if row is None or row.value is None:
+        file.log.problem(1, "the file does not begin with a session header; its messages are read without")
+        return None
+    kept = (
+        write(msgspec.json.decode(row.clean, type=dict[str, Raw]) | {"messages": None})
+        if row.value.messages
+        else row.raw
+    )
+    name = row.value.session or "session"
+    return file.log.add(name, None, Note(f"{NOTE}session", kept), millis(row.value.start), row.number)
+
+
+def _answered(file: _File) -> set[str]:
+    """Return the ids of the calls whose results stand in lines of the user's."""
+    out: set[str] = set()
+    for record in file.records.values():
+        if record.line.type == "user":
+            content = gemini.decode(_content("user", _parts(record.line.content)))
+            out.update(result.call_id for result in content.results)
+    return out
+
+
+def _emit(log: Log, record: _Record, answered: set[str], parent: str | None) -> str:
+    """Append the entries of one message behind ``parent``; return the id of the last."""
+    line, name, at = record.line, record.version, millis(record.line.timestamp)
+    role = _ROLES.get(line.type)
+    if role is None:
+        kind = line.type or "line without a type"
+        log.skipped[kind] += 1
+        return log.add(name, parent, Note(f"{NOTE}{kind}", record.raws[-1]), at, record.first, record.last)
+    calls = [_CALL.of(raw) for raw in _list(line.calls)] if role == "model" else []
+    said = _said(_content(role, [*_parts(line.content), *map(_called, calls)]), record.raws)
+    if role == "user":
+        return log.add(name, parent, said, at, record.first, record.last)
+    call = Call(line.model, _usage(line), "", record.last if line.tokens else 0)
+    tip = log.answer(name, parent, said, call, at, record.first, record.last)
+    results = [part for one in calls if one.id not in answered for part in _results(one)]
+    if not results:
+        return tip
+    return log.add(f"{name}+results", tip, _said(_content("user", results), record.raws), at, record.last)
+
+
+def _said(content: Raw, lines: Sequence[bytes]) -> Said:
+    return Said(slot_of(gemini.decode(content), gemini.API, content), origin_of(lines))
+
+
+def _content(role: str, parts: Sequence[Any]) -> Raw:
+    return Raw(write({"role": role, "parts": parts}))
+
+
+def _parts(content: Raw) -> list[Any]:
+    """Return what was said as parts of the API: a list of them, one of them, or a text; none for an empty text."""
+    data = bytes(content)
+    if data.startswith(b'"'):
+        return [{"text": content}] if len(data) > len(b'""') else []
+    return [content] if data.startswith(b"{") else list(_list(content))
+
+
+def _list(raw: Raw) -> list[Raw]:
+    try:
+        return _LIST.decode(raw)
+    except UNREADABLE:
+        return []
+
+
+def _called(call: _Call) -> dict[str, Any]:
+    named = {"id": call.id} if call.id else {}
+    return {"functionCall": named | {"name": call.name, "args": call.args}}
+
+
+def _results(call: _Call) -> list[Any]:
+    """Return the parts that answer ``call``; words alone become a response."""
+    if not bytes(call.result).startswith(b'"'):
+        return _parts(call.result)
+    named = {"id": call.id} if call.id else {}
+    return [{"functionResponse": named | {"name": call.name, "response": {"output": call.result}}}]
+
+
+def _usage(line: Line) -> Usage:
+    tokens = _TOKENS.of(line.tokens)
+    made = tokens.output + tokens.thoughts
+    return Usage(tokens.input + tokens.tool, made, tokens.cached, reasoning=tokens.thoughts)

@@ -1,0 +1,91 @@
+"""Hygiene: repairs that make a projection valid for its API. Recomputed for each request, never stored.
+
+Passes over *items*, messages that remember which slots they stand for: clean each message, put every result where its
+call wants it, place who speaks, join neighbours, close the ends. The edits are what differs when they are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from holdfast.model.dialect import Dialect
+from holdfast.model.edits import Edit
+from holdfast.model.messages import Message
+from holdfast.model.parts import Thinking
+from holdfast.policy.hygiene.budget import fit_media
+from holdfast.policy.hygiene.ids import wire_id
+from holdfast.policy.hygiene.items import Item, Reason, edits, lost
+from holdfast.policy.hygiene.neighbours import answer_results, close_ends, ends_well, join, place_system
+from holdfast.policy.hygiene.pairing import MISSING, drop_unfinished, orphans, pair
+from holdfast.policy.hygiene.parts import clean, clean_message, tells
+from holdfast.policy.hygiene.servers import pair_servers
+from holdfast.policy.hygiene.signatures import RULE as SIGNED
+from holdfast.policy.hygiene.signatures import sign
+from holdfast.policy.hygiene.tidy import tidy
+
+__all__ = ["MISSING", "SIGNED", "clean_message", "orphans", "repairs", "tidy", "wire_id"]
+
+_NOWHERE: frozenset[int] = frozenset()
+
+
+def repairs(
+    messages: Sequence[Message],
+    dialect: Dialect,
+    first: int = 0,
+    loose: frozenset[int] = _NOWHERE,
+    cut: frozenset[int] = _NOWHERE,
+    *,
+    lead: bool = True,
+) -> tuple[Edit, ...]:
+    """Return the edits that make ``messages`` valid, the last of which ends the request; spans count from ``first``.
+
+    ``loose`` are positions whose thinking no longer fits what stands before it, on a model that checks; ``cut`` those
+    of answers that failed or were interrupted. ``lead`` is true where system messages at the start go into a field of
+    their own, as those of values do; in a body of an API that has such a field none may stand among the messages.
+    """
+    told = not lead or any(map(tells, messages))
+    lead = lead and first == 0
+    if not (loose or cut) and ends_well(messages, dialect, first) and tidy(messages, dialect, lead=lead):
+        return ()
+    before = [Item(first + at, first + at + 1, message) for at, message in enumerate(messages)]
+    items = [_without_thinking(item) if item.start in loose else item for item in before]
+    gone: dict[int, Reason] = {}
+    for step, reason in _passes(first, cut, lead=lead, told=told):
+        after = step(items, dialect)
+        gone |= lost(items, after, reason)
+        items = after
+    return edits(before, items, gone)
+
+
+def _passes(
+    first: int, cut: frozenset[int], *, lead: bool, told: bool
+) -> tuple[tuple[Callable[[list[Item], Dialect], list[Item]], Reason], ...]:
+    """Return the passes in their order, each with what is said of a message that it leaves out."""
+    ends = partial(_close_ends, first=first, told=told)
+    return (
+        (partial(drop_unfinished, cut=cut), ("drop", "")),
+        (clean, ("empty", "nothing in it may be sent")),
+        (pair, ("pairing", "its results answer no call, or one that has a result")),
+        (pair_servers, ("server-pair", "half of a call that the server answered was all it held")),
+        (
+            partial(place_system, lead=lead),
+            ("system", "no system message stands here, and it held nothing that others may say"),
+        ),
+        (pair_servers, ("server-pair", "half of a call that the server answered was all it held")),
+        (join, ("merge", "neighbours of one role")),
+        (answer_results, ("drop", "")),
+        (sign, ("drop", "")),
+        (ends, ("end", "nothing is left of the last message")),
+        (fit_media, ("drop", "")),
+    )
+
+
+def _close_ends(items: list[Item], dialect: Dialect, *, first: int, told: bool) -> list[Item]:
+    return close_ends(items, dialect, first, told=told)
+
+
+def _without_thinking(item: Item) -> Item:
+    parts = tuple(part for part in item.message.parts if not isinstance(part, Thinking))
+    why = "it was signed over what stood before it, and that has changed"
+    return item.changed(Message(item.message.role, parts), "thinking-binding", why)

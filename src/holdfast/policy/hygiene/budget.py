@@ -1,0 +1,101 @@
+"""The last resort where media were not decided about before: the oldest give way to a line each, until all fit.
+
+What lasts is decided by ``policy/media.py``, with room to spare; this holds for requests that no policy saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from holdfast.model.dialect import Dialect
+from holdfast.model.messages import Message, media_of, placeholder
+from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.policy.hygiene.items import Item
+
+SHARE = 15 / 16
+"""Of the bytes of a body, what messages may take: the rest is for system, tools and options."""
+_NEAR = 8
+"""A body of n characters is not looked at closely while n times this is under the limit: escapes take six bytes."""
+
+
+def within(messages: Sequence[Message], dialect: Dialect) -> bool:
+    """Return whether number and bytes of the media fit."""
+    media = [one for message in messages for one in media_of(message)]
+    if not media:
+        return True
+    if sum(one.kind == "image" for one in media) > dialect.max_images:
+        return False
+    if sum(len(one.source) for one in media) * _NEAR <= dialect.max_bytes:
+        return True
+    return sum(_weight(part) for message in messages for part in message.parts) <= SHARE * dialect.max_bytes
+
+
+def fit_media(items: list[Item], dialect: Dialect) -> list[Item]:
+    """Return the items with their oldest media named by a line, as many as it takes."""
+    messages = [item.message for item in items]
+    if within(messages, dialect):
+        return items
+    images = sum(one.kind == "image" for message in messages for one in media_of(message)) - dialect.max_images
+    size = sum(_weight(part) for message in messages for part in message.parts) - SHARE * dialect.max_bytes
+    out = list(items)
+    for index, place in _places(messages):
+        if images <= 0 and size <= 0:
+            break
+        part = out[index].message.parts[place]
+        new = _named(part, everything=size > 0)
+        images -= sum(one.kind == "image" for one in _held(part)) - sum(one.kind == "image" for one in _held(new))
+        size -= _weight(part) - _weight(new)
+        if new is not part:
+            out[index] = _with(out[index], place, new, dialect)
+    return out
+
+
+def _with(item: Item, place: int, part: Part, dialect: Dialect) -> Item:
+    parts = (*item.message.parts[:place], part, *item.message.parts[place + 1 :])
+    why = f"at most {dialect.max_images} images and {dialect.max_bytes:,} bytes go in one request"
+    return item.changed(Message(item.message.role, parts), "media-budget", why)
+
+
+def _places(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+    for index, message in enumerate(messages):
+        for place, part in enumerate(message.parts):
+            if _held(part):
+                yield index, place
+
+
+def _held(part: Part) -> list[Media]:
+    inner = part.content if isinstance(part, ToolResult) else (part,)
+    return [one for one in inner if isinstance(one, Media)]
+
+
+def _named(part: Part, *, everything: bool) -> Part:
+    """Return a part with words in place of its images, or of all its media."""
+    if isinstance(part, Media):
+        return Text(placeholder(part)) if everything or part.kind == "image" else part
+    if not isinstance(part, ToolResult) or not (everything or any(one.kind == "image" for one in _held(part))):
+        return part
+    content = tuple(
+        Text(placeholder(one)) if isinstance(one, Media) and (everything or one.kind == "image") else one
+        for one in part.content
+    )
+    return replace(part, content=content, raw=None)
+
+
+def _weight(part: Part) -> int:
+    """Return about how many bytes a part takes in a body."""
+    if part.raw is not None:
+        return memoryview(part.raw).nbytes
+    if isinstance(part, Text | Thinking):
+        return _bytes(part.text)
+    if isinstance(part, ToolCall):
+        return _bytes(part.arguments)
+    if isinstance(part, ToolResult):
+        return sum(_weight(one) for one in part.content)
+    return len(part.source) if isinstance(part, Media) else 0
+
+
+def _bytes(text: str) -> int:
+    """Return the bytes of a text, with its quotes and line ends escaped."""
+    return len(text.encode("utf-8", "surrogatepass")) + text.count("\n") + text.count('"') + text.count("\\")

@@ -1,0 +1,84 @@
+"""Items: messages that remember which slots they stand for, and the edits that tell how they differ from those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.model.dialect import Dialect
+from holdfast.model.edits import Edit, Span
+from holdfast.model.messages import Message
+
+Reason: TypeAlias = tuple[str, str]
+"""The rule of an edit, and why."""
+
+
+class Item(Struct, frozen=True):
+    """A message that stands for slots ``start`` to ``stop`` of the projection, and why it is not what stood there."""
+
+    start: int
+    stop: int
+    message: Message
+    rules: tuple[str, ...] = ()
+    why: tuple[str, ...] = ()
+
+    def changed(self, message: Message, rule: str, why: str) -> Item:
+        """Return the item with another message, for one more reason."""
+        return replace(self, message=message, rules=(*self.rules, rule), why=(*self.why, why))
+
+
+def inserted(at: int, message: Message, rule: str, why: str) -> Item:
+    """Return an item that stands for no slot, in front of slot ``at``."""
+    return Item(at, at, message, (rule,), (why,))
+
+
+def joined(items: Sequence[Item], why: str) -> Item:
+    """Return neighbours as one item."""
+    roles = {item.message.role for item in items}
+    role = items[0].message.role if len(roles) == 1 else "user"
+    message = Message(role, tuple(part for item in items for part in item.message.parts))
+    rules = tuple(rule for item in items for rule in item.rules)
+    reasons = tuple(reason for item in items for reason in item.why)
+    start, stop = min(item.start for item in items), max(item.stop for item in items)
+    return Item(start, stop, message, (*rules, "merge"), (*reasons, why))
+
+
+def speaker(message: Message, dialect: Dialect) -> str:
+    """Return the role under which a message is sent: results are a user's where they stand in a user's message."""
+    if message.role in {"assistant", "system"}:
+        return message.role
+    return "user" if dialect.results_grouped or not message.results else "tool"
+
+
+def lost(before: Iterable[Item], after: Iterable[Item], reason: Reason) -> dict[int, Reason]:
+    """Return the slots that ``after`` stands for no longer, with the reason."""
+    kept = {slot for item in after for slot in range(item.start, item.stop)}
+    return {slot: reason for item in before for slot in range(item.start, item.stop) if slot not in kept}
+
+
+def edits(before: Sequence[Item], after: Sequence[Item], gone: Mapping[int, Reason]) -> tuple[Edit, ...]:
+    """Return the edits, in order and apart, one for each place where ``after`` differs from ``before``."""
+    kept = {id(item) for item in before}
+    out: list[Edit] = []
+    cursor = before[0].start if before else 0
+    end = before[-1].stop if before else 0
+    for item in after:
+        if item.start > cursor:
+            out.append(_dropped(cursor, item.start, gone))
+        if id(item) not in kept:
+            out.append(_edit(item.start, item.stop, (item.message,), zip(item.rules, item.why, strict=True)))
+        cursor = item.stop
+    return (*out, _dropped(cursor, end, gone)) if end > cursor else tuple(out)
+
+
+def _dropped(start: int, stop: int, gone: Mapping[int, Reason]) -> Edit:
+    return _edit(start, stop, (), (gone.get(slot, ("drop", "nothing is left to send")) for slot in range(start, stop)))
+
+
+def _edit(start: int, stop: int, put: tuple[Message, ...], reasons: Iterable[Reason]) -> Edit:
+    known = list(dict.fromkeys(reasons))
+    rules, why = dict.fromkeys(rule for rule, _ in known), dict.fromkeys(reason for _, reason in known)
+    return Edit(Span(start, stop), put, ", ".join(rules), "; ".join(why))

@@ -1,0 +1,296 @@
+"""Calls and their results: each call has one, where its API wants it, and no result is without its call.
+
+Matching is by occurrence. A displaced result moves behind its call, a second one goes, an orphan goes, a missing one is
+made up; a real result wins over a made-up one, wherever it stands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from holdfast.model.dialect import Dialect
+from holdfast.model.messages import Message, result_text
+from holdfast.model.parts import Opaque, Part, Text, ToolCall, ToolResult
+from holdfast.policy.hygiene.ids import calls_of, fresh_ids, is_use
+from holdfast.policy.hygiene.items import Item, inserted
+from holdfast.policy.hygiene.parts import clean_message, is_cut_off, without
+
+MISSING = "[No result was recorded for this call: it was interrupted or its output was lost.]"
+"""Text of a synthetic result; it exists only in projections."""
+
+
+class Found(NamedTuple):
+    """A result where it stands: item ``home``, the ``place``-th result in it."""
+
+    home: int
+    place: int
+    result: ToolResult
+
+
+Answers = dict[int, list[Found | None]]
+"""For each item of the assistant's, the result of each of its calls, or nothing."""
+
+
+def drop_unfinished(items: list[Item], dialect: Dialect, cut: frozenset[int] = frozenset()) -> list[Item]:
+    """Return the items without calls that never ran: nobody answered them, and they or their answer were cut off.
+
+    ``cut`` are slots of answers that failed or were interrupted.
+    """
+    out = list(items)
+    for index, found in matched([item.message for item in items]).items():
+        item = items[index]
+        calls = [place for place, part in enumerate(item.message.parts) if type(part) is ToolCall]
+        never = item.start in cut
+        gone = {place for place, call, one in zip(calls, item.message.calls, found, strict=True)
+                if one is None and (never or is_cut_off(call))}  # fmt: skip
+        if gone:
+            message = without(item.message, gone, dialect)
+            out[index] = item.changed(message, "unfinished-call", "the answer was interrupted and the call never ran")
+    return out
+
+
+def pair(items: list[Item], dialect: Dialect) -> list[Item]:
+    """Return the items with each call's result where it belongs, under the id of its call, and no other results."""
+    messages = [item.message for item in items]
+    stray = orphans(messages) if dialect.elsewhere else frozenset()
+    answers = matched(messages)
+    ids = fresh_ids(messages, dialect)
+    named = _named(items, answers, {index: ids[index] for index in answers if ids[index]}, dialect)
+    near = dialect.results_adjacent
+    out = list(_near(named, answers, dialect, stray) if near else _anywhere(named, answers, dialect, stray))
+    if near or _is_named([item.message for item in out], dialect):
+        return out
+    return pair(out, dialect)  # answers that became neighbours, whose ids clash now
+
+
+# -- which result answers which call -----------------------------------------------------------------------------------
+
+
+def matched(messages: Sequence[Message]) -> Answers:
+    """Return the results of the calls of each assistant message.
+
+    A result answers the newest call of its id that waits: an id may be used again over an old gap. What is left then
+    answers a call that it stands before, if no other call has that id; so does a real result a call whose result
+    was made up.
+    """
+    found: Answers = {}
+    spare: dict[str, list[Found]] = defaultdict(list)
+    waiting: dict[str, deque[tuple[int, int]]] = defaultdict(deque)
+    for index, message in enumerate(messages):
+        if message.role == "assistant":
+            calls = message.calls
+            found[index] = [None] * len(calls)
+            for place in reversed(range(len(calls))):
+                waiting[calls[place].id].appendleft((index, place))
+            continue
+        for place, result in enumerate(message.results):
+            queue = waiting.get(result.call_id)
+            if queue:
+                owner, number = queue.popleft()
+                found[owner][number] = Found(index, place, result)
+            else:
+                spare[result.call_id].append(Found(index, place, result))
+    return _with_spare(messages, found, spare) if spare else found
+
+
+def _with_spare(messages: Sequence[Message], found: Answers, spare: Mapping[str, Sequence[Found]]) -> Answers:
+    """Return the matches with those results that stand in an odd place, or came late."""
+    used = Counter(call.id for message in messages if message.role == "assistant" for call in message.calls)
+    for index, answers in found.items():
+        for place, call in enumerate(messages[index].calls if answers else ()):
+            have = answers[place]
+            if used[call.id] == 1 and (have is None or is_made_up(have.result)):
+                real = (one for one in spare.get(call.id, ()) if not is_made_up(one.result))
+                answers[place] = next(real, have or next(iter(spare.get(call.id, ())), None))
+    return found
+
+
+def is_made_up(result: ToolResult) -> bool:
+    """Return whether a result is one that a repair made up, which came back with the history."""
+    text = result_text(result)
+    return len(text) < 2 * len(MISSING) and MISSING in text
+
+
+def orphans(messages: Sequence[Message]) -> frozenset[str]:
+    """Return the ids of the results that answer no call among ``messages``, those of servers' tools too."""
+    called, told = set(), set()
+    for message in messages:
+        for part in message.parts:
+            if type(part) is ToolCall:
+                called.add(part.id)
+            elif type(part) is ToolResult:
+                told.add(part.call_id)
+            elif type(part) is Opaque and part.seal is not None:
+                (called if is_use(part) else told).add(part.seal.data)
+    return frozenset(told - called)
+
+
+# -- the ids of both ---------------------------------------------------------------------------------------------------
+
+
+def _is_named(messages: Sequence[Message], dialect: Dialect) -> bool:
+    """Return whether every call has the id that it is sent with."""
+    names = [tuple([call.id for call in calls_of(message)]) for message in messages]
+    return names == fresh_ids(messages, dialect)
+
+
+Names = dict[int, tuple[str, str]]
+"""What a call or a result in a message is sent as, by its number: its id, and its name where that is said."""
+
+
+def _named(items: Sequence[Item], answers: Answers, ids: Mapping[int, Sequence[str]], dialect: Dialect) -> list[Item]:
+    """Return the items with calls, and the results that answer them, under the ids that they are sent with."""
+    out = list(items)
+    new: dict[int, Names] = defaultdict(dict)
+    for index, mine in ids.items():
+        out[index] = _with_names(out[index], {number: (id_, "") for number, id_ in enumerate(mine)}, ToolCall)
+        for call, id_, found in zip(items[index].message.calls, mine, answers[index], strict=True):
+            if found is not None:
+                new[found.home][found.place] = id_, call.name if dialect.named_results else ""
+    for home, names in new.items():
+        out[home] = _with_names(out[home], names, ToolResult)
+    return out
+
+
+def _with_names(item: Item, names: Names, kind: type) -> Item:
+    parts: list[Part] = []
+    number = 0
+    for part in item.message.parts:
+        if type(part) is kind:
+            parts.append(_with_name(part, *names.get(number, ("", ""))))
+            number += 1
+        else:
+            parts.append(part)
+    if all(new is old for new, old in zip(parts, item.message.parts, strict=True)):
+        return item
+    why = "an id has letters or a length that the API does not take, or was used before, or a result names another tool"
+    return item.changed(Message(item.message.role, tuple(parts)), "call-id", why)
+
+
+def _with_name(part: Part, id_: str, name: str) -> Part:
+    if isinstance(part, ToolCall) and id_ not in {"", part.id}:
+        return replace(part, id=id_, raw=None)
+    if isinstance(part, ToolResult) and (id_ not in {"", part.call_id} or name not in {"", part.name}):
+        return replace(part, call_id=id_ or part.call_id, name=name or part.name, raw=None)
+    return part
+
+
+# -- where results stand right behind their calls ----------------------------------------------------------------------
+
+
+def _near(items: Sequence[Item], answers: Answers, dialect: Dialect, stray: frozenset[str]) -> Iterator[Item]:
+    """Yield the items with all results of an answer right behind it; what stands there already stays as it is."""
+    index = 0
+    while index < len(items):
+        stop = _run(items, index, dialect)
+        end = _in_place(items, answers, index, stop, dialect)
+        if end:
+            yield from items[index:end]
+            index = end
+            continue
+        item = items[index]
+        if item.message.role == "assistant":
+            yield from _answered(items, answers, index, dialect)
+        else:
+            yield from _only(item, stray, dialect)
+        index += 1
+
+
+def _run(items: Sequence[Item], start: int, dialect: Dialect) -> int:
+    """Return where the answer ends that begins at ``start``: a message, or neighbours that are read as one."""
+    stop = start
+    while stop < len(items) and items[stop].message.role == "assistant":
+        stop += 1
+        if not dialect.joined:
+            break
+    return stop
+
+
+def _in_place(items: Sequence[Item], answers: Answers, start: int, stop: int, dialect: Dialect) -> int:
+    """Return where the results end that stand as the API wants them behind items ``start`` to ``stop``; else 0."""
+    wanted = [found.home if found is not None else -1 for index in range(start, stop) for found in answers[index]]
+    if not wanted or min(wanted) < stop:
+        return 0
+    end = 1 + max(wanted)
+    homes = items[stop:end]
+    if any(home.message.role in {"assistant", "system"} for home in homes):
+        return 0
+    if dialect.results_grouped and not dialect.joined and len(homes) > 1:
+        return 0
+    kinds = [type(part) is ToolResult for home in homes for part in home.message.parts]
+    if kinds.count(True) != len(wanted) or (
+        not dialect.results_grouped and not all(home.message.results for home in homes)
+    ):
+        return 0
+    if dialect.results_answered and not all(kinds):
+        return 0
+    return 0 if dialect.results_first and not all(kinds[: len(wanted)]) else end
+
+
+def _answered(items: Sequence[Item], answers: Answers, index: int, dialect: Dialect) -> Iterator[Item]:
+    """Yield item ``index`` and new items that answer its calls, in call order."""
+    item, calls = items[index], items[index].message.calls
+    yield item
+    if not calls:
+        return
+    told = [_told(items, found, call) for call, found in zip(calls, answers[index], strict=True)]
+    missing = sum(found is None for found in answers[index])
+    why = f"{len(calls) - missing} result(s) put behind their calls" + (f", {missing} made up" if missing else "")
+    groups = [tuple(told)] if dialect.results_grouped else [(one,) for one in told]
+    for results in groups:
+        yield inserted(item.stop, Message("tool", results), "pairing", why)
+
+
+def _told(items: Sequence[Item], found: Found | None, call: ToolCall) -> ToolResult:
+    """Return the result of a call as it stands now, or one that is made up."""
+    if found is None:
+        return ToolResult(call.id, call.name, (Text(MISSING),), is_error=True)
+    return items[found.home].message.results[found.place]
+
+
+def _only(item: Item, stray: frozenset[str], dialect: Dialect, places: Container[int] = ()) -> Iterator[Item]:
+    """Yield the item with those results that may stand here: at ``places``, or with an id that is ``stray``."""
+    results = iter(range(len(item.message.parts)))
+    parts = tuple(
+        part
+        for part in item.message.parts
+        if not isinstance(part, ToolResult) or next(results) in places or part.call_id in stray
+    )
+    if len(parts) == len(item.message.parts):
+        yield item
+        return
+    left = clean_message(Message(item.message.role, parts), dialect)
+    if left.parts:
+        why = "its results stand behind their calls, or answer none"
+        yield item.changed(left, "pairing", why)
+
+
+# -- where results stand anywhere behind their calls -------------------------------------------------------------------
+
+
+def _anywhere(items: Sequence[Item], answers: Answers, dialect: Dialect, stray: frozenset[str]) -> Iterator[Item]:
+    """Yield the items with a result for each call somewhere behind it; those that stand so stay."""
+    fine: dict[int, set[int]] = defaultdict(set)
+    for index, found in answers.items():
+        for one in found:
+            if one is not None and one.home > index:
+                fine[one.home].add(one.place)
+    for index, item in enumerate(items):
+        if item.message.role == "assistant":
+            yield item
+            yield from _added(items, answers[index], index)
+        else:
+            yield from _only(item, stray, dialect, fine[index])
+
+
+def _added(items: Sequence[Item], found: Sequence[Found | None], index: int) -> Iterator[Item]:
+    """Yield new items for the calls of item ``index`` that no result stands behind."""
+    for call, one in zip(items[index].message.calls, found, strict=True):
+        if one is None or one.home < index:
+            why = "the call had no result" if one is None else "its result stood before the call"
+            result = Message("tool", (_told(items, one, call),))
+            yield inserted(items[index].stop, result, "pairing", why)

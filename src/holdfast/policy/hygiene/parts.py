@@ -1,0 +1,321 @@
+"""One message: parts that its API refuses are gone or rewritten, all others are the same objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.model.dialect import Dialect
+from holdfast.model.messages import Message, placeholder
+from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.policy.hygiene.items import Item
+from holdfast.view.references import object_text
+
+_BESIDE = "message."
+"""How the kind of an opaque part begins that is a field of its message, not a piece of what it says."""
+_TELLS = frozenset({"message.refusal", "message.audio", "message.function_call"})
+"""Such fields that say something: an answer may consist of one."""
+_FORM = frozenset({"functionResponse"})
+"""Opaque pieces of a result that only tell that it had another form than it should."""
+
+
+def clean(items: list[Item], dialect: Dialect) -> list[Item]:
+    """Return the items with messages that their API takes, each for itself; one that is left empty is gone."""
+    last = len(items) - 1 if any(tells(item.message) for item in items) else -1
+    found = (_clean(item, dialect, end=number == last) for number, item in enumerate(items))
+    return [item for item in found if item is not None]
+
+
+def _clean(item: Item, dialect: Dialect, *, end: bool) -> Item | None:
+    if end and may_be_empty(item.message, dialect):
+        return item
+    message = clean_message(item.message, dialect)
+    if message is item.message and (message.parts or may_hold_nothing(message, dialect)):
+        return item
+    if not message.parts:
+        return None
+    rules = sorted({_reason(part, dialect, item.message.role) for part in item.message.parts} - {""})
+    return item.changed(message, ", ".join(rules) or "role", f"{dialect.api} does not take these parts as they stood")
+
+
+def tells(message: Message) -> bool:
+    """Return whether a message of a conversation holds anything but white space."""
+    return message.role != "system" and any(not isinstance(p, Text) or p.text.strip() for p in message.parts)
+
+
+def may_hold_nothing(message: Message, dialect: Dialect) -> bool:
+    """Return whether ``message`` may stand without a part, wherever it stands."""
+    return dialect.empty_messages and message.role != "assistant"
+
+
+def may_be_empty(message: Message, dialect: Dialect) -> bool:
+    """Return whether ``message``, the last one, is an answer without words yet, which this API goes on with."""
+    if message.role != "assistant" or not dialect.empty_end:
+        return False
+    return not message.parts or (len(message.parts) == 1 and _is_plain_empty(message.parts[0]))
+
+
+def _is_plain_empty(part: object) -> bool:
+    return type(part) is Text and not part.text and part.raw is None
+
+
+def clean_message(message: Message, dialect: Dialect) -> Message:
+    """Return the message with refused parts gone or rewritten; the same object when nothing is wrong."""
+    role, stood = message.role, message.parts
+    if len(stood) == 1 and type(stood[0]) is Opaque and stood[0].kind == "message" and role != "assistant":
+        return message
+    parts = [clean_part(part, dialect, role) for part in stood]
+    if role == "assistant":
+        parts = _whole_units(stood, parts) if dialect.reasoning_units else parts
+        parts = _alone(parts, dialect) if dialect.alone else parts
+    if not _says(parts, dialect, role):
+        return Message(role) if stood else message
+    for new, old in zip(parts, stood, strict=True):
+        if new is not old:
+            return Message(role, tuple([part for part in parts if part is not None]))
+    return message
+
+
+def _says(parts: Sequence[Part | None], dialect: Dialect, role: str) -> bool:
+    """Return whether something is left that may stand as a message of this role."""
+    if role != "assistant":
+        return any(part is not None and (dialect.empty_text or not _is_field(part)) for part in parts)
+    for part in parts:
+        if part is not None and (type(part) is not Thinking or dialect.thinking_alone) and not _is_beside(part):
+            return True
+    return False
+
+
+def _is_beside(part: Part) -> bool:
+    return type(part) is Opaque and part.kind.startswith(_BESIDE) and part.kind not in _TELLS
+
+
+def _alone(parts: list[Part | None], dialect: Dialect) -> list[Part | None]:
+    """Return the parts without those that may only stand alone, where others stand beside them."""
+    told = [part for part in parts if isinstance(part, Text | Media | Opaque) and not _is_field(part)]
+    single = [part for part in told if isinstance(part, Opaque) and part.kind in dialect.alone]
+    if not single or len(told) == 1:
+        return parts
+    keep = single[0] if len(single) == len(told) else None
+    return [None if part in single and part is not keep else part for part in parts]
+
+
+def _is_field(part: Part) -> bool:
+    return isinstance(part, Opaque) and part.kind.startswith(_BESIDE)
+
+
+# -- thinking and what came of it --------------------------------------------------------------------------------------
+
+
+def _whole_units(stood: Sequence[Part], parts: list[Part | None]) -> list[Part | None]:
+    """Return the parts with thinking and the part behind it together or apart, never one half of the two."""
+    out = list(parts)
+    for index, old in enumerate(stood):
+        if type(old) is Thinking or index == 0 or type(stood[index - 1]) is not Thinking:
+            continue
+        first = _run(stood, index)
+        if any(part is None for part in parts[first:index]):
+            out[index] = unnamed(parts[index])
+        elif parts[index] is not None:
+            continue
+        out[first:index] = [None] * (index - first)
+    first = _run(stood, len(stood))
+    out[first:] = [None] * (len(stood) - first)
+    return out
+
+
+def _run(parts: Sequence[Part], end: int) -> int:
+    """Return where the thinking begins that ends at ``end``."""
+    while end and type(parts[end - 1]) is Thinking:
+        end -= 1
+    return end
+
+
+def unnamed(part: Part | None) -> Part | None:
+    """Return a part without the name that ties it to its thinking; one whose name cannot be taken off is gone."""
+    if isinstance(part, Text | ToolCall):
+        return replace(part, seal=None, raw=None)
+    return None if isinstance(part, Opaque) else part
+
+
+def without(message: Message, gone: Collection[int], dialect: Dialect) -> Message:
+    """Return the message without the parts at the places ``gone``, and without the thinking that they came of."""
+    parts: list[Part | None] = [None if place in gone else part for place, part in enumerate(message.parts)]
+    if dialect.reasoning_units:
+        parts = _whole_units(message.parts, parts)
+    if not _says(parts, dialect, message.role):
+        return Message(message.role)
+    return Message(message.role, tuple(part for part in parts if part is not None))
+
+
+# -- one part ----------------------------------------------------------------------------------------------------------
+
+
+def clean_part(part: Part, dialect: Dialect, role: str) -> Part | None:
+    """Return the part as it may be sent: itself, a rewritten one, or nothing."""
+    return _CLEAN[type(part)](part, dialect, role)
+
+
+def may_go(seal: Seal | None, dialect: Dialect) -> bool:
+    """Return whether what carries ``seal`` may be sent as it is: nobody sealed it, or this API did for this model."""
+    return seal is None or (seal.api == dialect.api and seal.model in {"", dialect.model})
+
+
+def _text(part: Text, dialect: Dialect, _role: str) -> Text | None:
+    if not (dialect.blank_text if part.text else dialect.empty_text) and (not part.text or part.text.isspace()):
+        return None
+    return part if part.seal is None or may_go(part.seal, dialect) else Text(part.text)
+
+
+def _thinking(part: Thinking, dialect: Dialect, role: str) -> Thinking | None:
+    sealed = part.seal is not None and bool(part.text or part.seal.data or part.raw is not None)
+    whole = sealed or (dialect.reasoning_units and part.raw is not None)
+    return part if whole and (role == "assistant" or dialect.thinking_by_all) and may_go(part.seal, dialect) else None
+
+
+def _media(part: Media, dialect: Dialect, role: str) -> Part:
+    return part if _may_show(part, dialect, role) else Text(placeholder(part))
+
+
+def _may_show(part: Media, dialect: Dialect, role: str) -> bool:
+    if role == "assistant" and not dialect.media_from_model:
+        return False
+    if not part.source:
+        return bool(dialect.media) and part.kind == "document" and not part.mime and part.raw is not None
+    if not part.mime:
+        return not part.size or part.source.startswith(("https://", "http://"))
+    if not dialect.media:
+        return True
+    return part.mime in dialect.media and part.mime.startswith("image/") == (part.kind == "image")
+
+
+def _opaque(part: Opaque, dialect: Dialect, role: str) -> Part | None:
+    if _is_taken(part, dialect, role):
+        return part
+    return Text(placeholder(part)) if role == "user" else None
+
+
+def _is_taken(part: Opaque, dialect: Dialect, role: str) -> bool:
+    kind = part.kind
+    if part.raw is None or not may_go(part.seal, dialect):
+        return False
+    if kind in dialect.refused or kind.startswith(_beginnings(dialect.refused)):
+        return False
+    if kind.startswith(_BESIDE):
+        return True
+    if role != "assistant" and kind.endswith(("_tool_use", "_tool_result")):
+        return False
+    if role != "assistant" and kind in dialect.alone:
+        return False
+    known = dialect.taken.get(role)
+    return known is None or kind in known
+
+
+@lru_cache
+def _beginnings(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(kind for kind in kinds if kind.endswith("."))
+
+
+def _call(call: ToolCall, dialect: Dialect, role: str) -> ToolCall | None:
+    if role != "assistant" or not call.id or not call.name or call.name.isspace():
+        return None
+    name = wire_name(call.name, dialect)
+    said = object_text(call) if dialect.object_arguments and not _is_object(call.arguments) else call.arguments
+    if name == call.name and said is call.arguments and may_go(call.seal, dialect):
+        return call
+    seal = call.seal if may_go(call.seal, dialect) else None
+    return replace(call, name=name, arguments=said, seal=seal, raw=None)
+
+
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
+_ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        _OBJECT.decode(arguments)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return False
+    return True
+
+
+def is_cut_off(call: ToolCall) -> bool:
+    """Return whether the arguments of a call end before they are JSON: the answer that made it was interrupted."""
+    if not call.arguments.lstrip().startswith(("{", "[", '"')):
+        return False
+    try:
+        _ANY.decode(call.arguments)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return True
+    return False
+
+
+def _result(result: ToolResult, dialect: Dialect, role: str) -> ToolResult | None:
+    if role == "assistant":
+        return None
+    content = [_inner(part, result, dialect) for part in result.content]
+    empty = not (result.content or dialect.empty_results or result.raw is None)
+    if not empty and all(new is old for new, old in zip(content, result.content, strict=True)):
+        return result
+    return replace(result, content=tuple(part for part in content if part is not None), raw=None)
+
+
+def _inner(part: Text | Media | Opaque, result: ToolResult, dialect: Dialect) -> Text | Media | Opaque | None:
+    """Return a part of a result as it may be sent."""
+    plain = not dialect.media_in_results or (result.is_error and not dialect.media_in_errors)
+    if isinstance(part, Text):
+        if not part.text and not dialect.empty_text and (part.raw is not None or len(result.content) > 1):
+            return None
+        return part if may_go(part.seal, dialect) else Text(part.text)
+    if isinstance(part, Media):
+        return Text(placeholder(part)) if plain or not _may_show(part, dialect, "tool") else part
+    if not plain and part.kind not in dialect.refused_in_results and _is_taken(part, dialect, "tool"):
+        return part
+    return None if part.kind in _FORM else Text(placeholder(part))
+
+
+_CLEAN: dict[type, Callable[[Any, Dialect, str], Part | None]] = {
+    Text: _text,
+    Thinking: _thinking,
+    Media: _media,
+    Opaque: _opaque,
+    ToolCall: _call,
+    ToolResult: _result,
+}
+_RULES: dict[type, str] = {
+    Text: "empty-text",
+    Thinking: "thinking",
+    Media: "media",
+    Opaque: "foreign-part",
+    ToolCall: "call",
+    ToolResult: "result",
+}
+"""What an edit is called that takes out or rewrites a part."""
+
+
+def _reason(part: Part, dialect: Dialect, role: str) -> str:
+    return "" if clean_part(part, dialect, role) is part else _RULES[type(part)]
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def wire_name(name: str, dialect: Dialect) -> str:
+    """Return a tool's name in the letters and length that its API takes."""
+    return _wire_name(name, dialect.name_pattern, dialect.name_max)
+
+
+_ODD = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+@lru_cache(maxsize=1 << 12)
+def _wire_name(name: str, pattern: str, most: int) -> str:
+    if len(name) <= most and re.fullmatch(pattern, name):
+        return name
+    safe = _ODD.sub("_", name)
+    return (safe if re.fullmatch(pattern, safe) else f"_{safe}")[:most]

@@ -1,0 +1,110 @@
+"""Calls that a server answers, and their results: both stand in the same answer, or neither does.
+
+Policy does not read their JSON: the id of such a call, and of its result, is the part's seal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.model.dialect import Dialect
+from holdfast.model.messages import Message
+from holdfast.model.parts import Opaque, Part, ToolCall
+from holdfast.policy.hygiene.ids import is_use
+from holdfast.policy.hygiene.items import Item
+from holdfast.policy.hygiene.parts import without
+
+Places = dict[int, set[int]]
+"""Places of parts, by the message they stand in."""
+
+
+def pair_servers(items: list[Item], dialect: Dialect) -> list[Item]:
+    """Return the items with no half of a server's call and result."""
+    why = "a call that the server answered and its result stand together or not at all"
+    while broken := halves([item.message for item in items], dialect):
+        out = list(items)
+        for index, places in broken.items():
+            out[index] = items[index].changed(without(items[index].message, places, dialect), "server-pair", why)
+        items = [item for item in out if item.message.parts or "server-pair" not in item.rules]
+    return items
+
+
+def halves(messages: Sequence[Message], dialect: Dialect) -> Places:
+    """Return the places of calls of a server's tool without a result, of results without a call, of second calls."""
+    if not any(_id(part) for message in messages for part in message.parts):
+        return {}
+    out: Places = {}
+    waiting: set[str] = set()
+    seen: set[str] = set()
+    for start, stop in _answers(messages, dialect):
+        parts = [(index, place) for index in range(start, stop) for place in range(len(messages[index].parts))]
+        marks = [(spot, _mark(messages[spot[0]].parts[spot[1]])) for spot in parts]
+        awaited = {id_ for _, (id_, kind) in marks if kind == _CALLER}
+        may_wait = stop == len(messages) and (not dialect.end_user or is_paused(messages[-1]))
+        kept = _kept([mark for _, mark in marks], waiting, seen, awaited, may_wait=may_wait)
+        for (index, place), (_, kind) in (mark for mark, keep in zip(marks, kept, strict=True) if not keep):
+            if kind in {_USE, _RESULT}:
+                out.setdefault(index, set()).add(place)
+        used = {id_ for _, (id_, kind) in marks if kind == _USE}
+        told = {id_ for _, (id_, kind) in marks if kind == _RESULT}
+        waiting = (used | waiting) & awaited - told
+        seen |= used
+    return out
+
+
+_USE, _RESULT, _CALLER, _OTHER = "use", "result", "caller", ""
+"""What a part is here; a *caller* is a client's call that code on the server made."""
+Mark = tuple[str, str]
+"""The id that a part names, and what it is."""
+
+
+def _mark(part: Part) -> Mark:
+    if isinstance(part, ToolCall) and part.seal is not None:
+        return part.seal.data, _CALLER
+    id_ = _id(part)
+    return (id_, _USE if isinstance(part, Opaque) and is_use(part) else _RESULT) if id_ else ("", _OTHER)
+
+
+def _kept(
+    marks: Sequence[Mark], waiting: set[str], seen: set[str], awaited: set[str], *, may_wait: bool
+) -> Iterator[bool]:
+    """Yield for each part of an answer whether it stays: each call once and before its results."""
+    asked = set(waiting)
+    last = {id_: number for number, (id_, kind) in enumerate(marks) if kind == _RESULT}
+    for number, (id_, kind) in enumerate(marks):
+        if kind == _USE:
+            answered = last.get(id_, -1) > number or may_wait or id_ in awaited
+            yield answered and id_ not in asked and id_ not in seen
+            asked |= {id_} if answered and id_ not in seen else set()
+        elif kind == _RESULT:
+            yield id_ in asked
+        else:
+            yield True
+
+
+def is_paused(message: Message) -> bool:
+    """Return whether a message is an answer that a server's tool or a compaction interrupted: it is sent as it is."""
+    last = message.parts[-1] if message.role == "assistant" and message.parts else None
+    return isinstance(last, Opaque) and (is_use(last) or _is_result(last) or last.kind == "compaction")
+
+
+def _is_result(part: Opaque) -> bool:
+    return part.kind.endswith("_tool_result")
+
+
+def _id(part: object) -> str:
+    if not isinstance(part, Opaque) or part.seal is None or not (is_use(part) or _is_result(part)):
+        return ""
+    return part.seal.data
+
+
+def _answers(messages: Sequence[Message], dialect: Dialect) -> Iterator[tuple[int, int]]:
+    """Yield where each answer of the model begins and ends."""
+    start = 0
+    while start < len(messages):
+        stop = start + 1
+        if messages[start].role == "assistant":
+            while dialect.joined and stop < len(messages) and messages[stop].role == "assistant":
+                stop += 1
+            yield start, stop
+        start = stop

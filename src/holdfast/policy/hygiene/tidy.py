@@ -1,0 +1,130 @@
+"""Whether a history needs no repair: one look at each message, for most histories need none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from holdfast.model.dialect import Dialect
+from holdfast.model.messages import Message
+from holdfast.model.parts import Opaque, ToolResult
+from holdfast.policy.hygiene.budget import within
+from holdfast.policy.hygiene.ids import calls_of, is_sent, server_ids, wire_id
+from holdfast.policy.hygiene.neighbours import belong, fits, may_follow
+from holdfast.policy.hygiene.pairing import matched
+from holdfast.policy.hygiene.parts import clean_message, may_be_empty, may_hold_nothing
+from holdfast.policy.hygiene.servers import halves
+from holdfast.policy.hygiene.signatures import all_signed
+
+
+def tidy(messages: Sequence[Message], dialect: Dialect, *, lead: bool = True) -> bool:
+    """Return whether ``messages`` need no repair inside (their two ends aside).
+
+    ``lead`` is true where system messages at the start go into a field of their own.
+    """
+    if not (_stand_well(messages, dialect, lead=lead) and _paired(messages, dialect)):
+        return False
+    if any(type(part) is Opaque for message in messages for part in message.parts) and halves(messages, dialect):
+        return False
+    return all_signed(messages, dialect) and within(messages, dialect)
+
+
+def _stand_well(messages: Sequence[Message], dialect: Dialect, *, lead: bool) -> bool:
+    """Return whether each message, and its place among its neighbours, is fine."""
+    last = len(messages) - 1
+    for at, message in enumerate(messages):
+        if not _is_clean(message, dialect) and not (at == last and may_be_empty(message, dialect)):
+            return False
+        if at and (belong(messages[at - 1], message, dialect) or not may_follow(messages[at - 1], message, dialect)):
+            return False
+        if not fits(message, messages[at - 1 : at], messages[at + 1 : at + 2], dialect, lead=lead):
+            return False
+        lead = lead and message.role == "system"
+    return True
+
+
+def _is_clean(message: Message, dialect: Dialect) -> bool:
+    return bool(message.parts or may_hold_nothing(message, dialect)) and clean_message(message, dialect) is message
+
+
+def _paired(messages: Sequence[Message], dialect: Dialect) -> bool:
+    """Return whether calls and results stand as they should, under ids that may be sent."""
+    if not _ids_fit(messages, dialect) or (dialect.named_results and not _names_fit(messages)):
+        return False
+    return _near(messages, dialect) if dialect.results_adjacent else _anywhere(messages)
+
+
+def _ids_fit(messages: Sequence[Message], dialect: Dialect) -> bool:
+    """Return whether ids have the letters and length they should, and none occurs twice where it may not."""
+    taken: set[str] = set()
+    beside: set[str] = set()
+    previous = ""
+    for message in messages:
+        if not (dialect.joined and message.role == previous):
+            beside = set()
+        previous = message.role
+        ids = [call.id for call in calls_of(message)]
+        if not beside.isdisjoint(ids) or len(set(ids)) != len(ids):
+            return False
+        if any(wire_id(id_, dialect) != id_ for id_ in ids):
+            return False
+        beside.update(ids)
+        if dialect.unique_ids:
+            sent = [*server_ids(message), *(id_ for id_ in ids if is_sent(id_, dialect))]
+            if not taken.isdisjoint(sent):
+                return False
+            taken.update(sent)
+    return True
+
+
+def _names_fit(messages: Sequence[Message]) -> bool:
+    """Return whether each result says the name of its call."""
+    return all(
+        one is None or one.result.name == call.name
+        for index, answers in matched(messages).items()
+        for call, one in zip(messages[index].calls, answers, strict=True)
+    )
+
+
+def _near(messages: Sequence[Message], dialect: Dialect) -> bool:
+    """Return whether each answer has all its results right behind it, and there are no others."""
+    waiting: Counter[str] = Counter()
+    spoken = False
+    previous = ""
+    for message in messages:
+        if message.role == "assistant":
+            if waiting and not (dialect.joined and previous == "assistant"):
+                return False
+            waiting.update([call.id for call in message.calls])
+            spoken = False
+        elif waiting or message.results:
+            if not _takes(message, waiting, dialect, spoken=spoken):
+                return False
+            spoken = spoken or len(message.results) < len(message.parts)
+        previous = message.role
+    return not waiting
+
+
+def _takes(message: Message, waiting: Counter[str], dialect: Dialect, *, spoken: bool) -> bool:
+    """Take the results of ``message`` off ``waiting``; False when one is not waited for, or stands where it may not."""
+    results = message.results
+    if message.role == "system" or not (results or dialect.joined):
+        return False
+    late = spoken or any(type(part) is not ToolResult for part in message.parts[: len(results)])
+    if results and late and dialect.results_first:
+        return False
+    for result in results:
+        if result.call_id not in waiting:
+            return False
+        waiting[result.call_id] -= 1
+        if not waiting[result.call_id]:
+            del waiting[result.call_id]
+    return not (waiting and dialect.results_grouped and not dialect.joined)
+
+
+def _anywhere(messages: Sequence[Message]) -> bool:
+    """Return whether each call has its result behind it, and no result is left over."""
+    found = matched(messages)
+    behind = [one for index, answers in found.items() for one in answers if one is not None and one.home > index]
+    called = sum(len(answers) for answers in found.values())
+    return len(behind) == called == sum(len(message.results) for message in messages)

@@ -1,0 +1,44 @@
+"""For pytest: the fixture ``strict_provider``, a server of your own in each test that asks for one.
+
+With Holdfast installed pytest knows the fixture. Nothing of the provider is loaded before a test asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+
+class Served(Struct, frozen=True):
+    """A strict provider that is being served."""
+
+    url: str
+    """Base URL; OpenAI's SDK wants ``/v1`` behind it."""
+    provider: Any
+    """The ``Provider``: what it was asked is in ``seen``, what it answered in ``requests``."""
+
+
+@pytest.fixture
+def strict_provider() -> Iterator[Callable[..., Served]]:
+    """Return a function that serves a strict provider until the test ends.
+
+    ``strict_provider(window=32_000, script=[Said("hello")], faults=["529:head:2"])`` takes the fields of ``Settings``,
+    the answers of a script, and faults as ``Fault`` or in words.
+    """
+    from holdfast.testing.provider.faults import parsed
+    from holdfast.testing.provider.provider import Provider
+    from holdfast.testing.provider.serving import serving
+    from holdfast.testing.provider.settings import Settings
+
+    with ExitStack() as served:
+
+        def serve(*, script: Any = (), faults: Any = (), **settings: Any) -> Served:
+            provider = Provider(Settings(**settings), script)
+            struck = [parsed(fault) if isinstance(fault, str) else fault for fault in faults]
+            return Served(served.enter_context(serving(provider, struck)), provider)
+
+        yield serve

@@ -1,0 +1,13 @@
+"""A strict provider: it refuses, counts, caches and signs as the real ones do, with no network and no money.
+
+``Provider`` judges requests without any transport; ``serving`` lets it answer over HTTP on this machine.
+"""
+
+from __future__ import annotations
+
+from holdfast.testing.provider.calls import Answered, Asked, Compacted, Counted, Refusal, Said, Used
+from holdfast.testing.provider.faults import Fault
+from holdfast.testing.provider.provider import Provider
+from holdfast.testing.provider.settings import Settings
+
+__all__ = ["Answered", "Asked", "Compacted", "Counted", "Fault", "Provider", "Refusal", "Said", "Settings", "Used"]

@@ -1,0 +1,106 @@
+"""The smallest honest client: it sends back all that it was told, unchanged. For tests of whatever uses a provider."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.model.parts import ToolCall
+from holdfast.testing.provider.calls import Answered, Reply
+from holdfast.testing.provider.provider import Provider
+
+MODELS = {
+    "anthropic": "claude-opus-5-5",
+    "openai-chat": "gpt-5.5",
+    "openai-responses": "gpt-5.5",
+    "gemini": "gemini-3-pro",
+}
+"""A model of each API that enforces most."""
+_PLACES = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
+
+
+class Client:
+    """A conversation with a provider in one API; ``body`` is the next request, and may be changed at will."""
+
+    def __init__(
+        self, provider: Provider, api: str, *, tools: Sequence[str] = (), model: str = "", **fields: Any
+    ) -> None:
+        """Begin an empty conversation with these tools and further fields of the body."""
+        self.provider, self.api, self.model = provider, api, model or MODELS[api]
+        self.body: dict[str, Any] = {} if api == "gemini" else {"model": self.model}
+        if api == "anthropic":
+            self.body["max_tokens"] = 1_000
+        if tools:
+            self.body["tools"] = _tools(api, tools)
+        self.body |= {_PLACES[api]: [], **fields}
+
+    @property
+    def history(self) -> list[Any]:
+        """The messages, items or contents of the next request."""
+        found: list[Any] = self.body[_PLACES[self.api]]
+        return found
+
+    def send(self, endpoint: Any = "generate", **headers: str) -> Reply:
+        """Return the reply to the conversation as it stands; an answer becomes part of it."""
+        told = {name.replace("_", "-"): value for name, value in headers.items()}
+        model = self.model if self.api == "gemini" else ""
+        reply = self.provider.ask(self.api, self.body, endpoint=endpoint, model=model, headers=told)
+        if isinstance(reply, Answered):
+            self.history.extend(_said(self.api, reply))
+        return reply
+
+    def say(self, text: str, **headers: str) -> Reply:
+        """Return the reply to these words of the user."""
+        self.history.append(_words(self.api, text))
+        return self.send(**headers)
+
+    def answer(self, reply: Answered, text: str = "done", **headers: str) -> Reply:
+        """Return the reply to the results of all calls of ``reply``, each of them ``text``."""
+        calls = [part for part in reply.parts if isinstance(part, ToolCall)]
+        self.history.extend(_results(self.api, calls, text))
+        return self.send(**headers)
+
+
+def _tools(api: str, names: Sequence[str]) -> list[dict[str, Any]]:
+    schema = {"type": "object", "properties": {}}
+    if api == "anthropic":
+        return [{"name": name, "input_schema": schema} for name in names]
+    if api == "gemini":
+        return [{"functionDeclarations": [{"name": name, "parameters": schema} for name in names]}]
+    functions = [{"name": name, "parameters": schema} for name in names]
+    if api == "openai-chat":
+        return [{"type": "function", "function": one} for one in functions]
+    return [{"type": "function", **one} for one in functions]
+
+
+def _words(api: str, text: str) -> dict[str, Any]:
+    return {"role": "user", "parts": [{"text": text}]} if api == "gemini" else {"role": "user", "content": text}
+
+
+def _said(api: str, reply: Answered) -> list[dict[str, Any]]:
+    """Return an answer as the messages or items that it is in the next request."""
+    raws = [msgspec.json.decode(part.raw) for part in reply.parts if part.raw is not None]
+    if api == "openai-responses":
+        return raws
+    if api == "anthropic":
+        return [{"role": "assistant", "content": raws}] if raws else []
+    if api == "gemini":
+        return [{"role": "model", "parts": raws}] if raws else []
+    text = "".join(getattr(part, "text", "") for part in reply.parts)
+    message: dict[str, Any] = {"role": "assistant", "content": text or None}
+    return [message | ({"tool_calls": raws} if raws else {})] if text or raws else []
+
+
+def _results(api: str, calls: Sequence[ToolCall], text: str) -> list[dict[str, Any]]:
+    if api == "openai-responses":
+        return [{"type": "function_call_output", "call_id": call.id, "output": text} for call in calls]
+    if api == "openai-chat":
+        return [{"role": "tool", "tool_call_id": call.id, "content": text} for call in calls]
+    if api == "gemini":
+        response = {"output": text}
+        parts = [{"functionResponse": {"name": call.name, "response": response}} for call in calls]
+        return [{"role": "user", "parts": parts}]
+    blocks = [{"type": "tool_result", "tool_use_id": call.id, "content": text} for call in calls]
+    return [{"role": "user", "content": blocks}]

@@ -1,0 +1,38 @@
+"""How strict the provider is and how large: every setting with its unit, default and source."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Settings(Struct, frozen=True):
+    """What kind of provider this is. The defaults are a provider with 200,000 tokens that enforces every rule."""
+
+    window: int = 200_000
+    """Tokens of the context window (Claude's usual one)."""
+    max_output: int | None = None
+    """Most tokens that a request may ask for; more is refused. Nothing = no such limit."""
+    factor: float = 1.0
+    """Tokens for one token of ``tokenizer``; Claude's newer models give about 1.3 for one of o200k."""
+    tokenizer: Literal["auto", "o200k", "words"] = "auto"
+    """What counts: ``o200k`` (the ``exact`` extra), ``words`` (our own word pieces), or the first of them at hand."""
+    overflow: str = "native"
+    """How a request over the window is answered: ``native`` is the API's own refusal, ``silent`` drops the front and
+    answers, the others are the names in ``overflowing.WORDINGS``."""
+    counts_output: bool | None = None
+    """Whether the output asked for must fit beside the input. Nothing = as the model has it: Claude up to 4.5 and the
+    older chat models refuse, newer ones stop at the window's end, Gemini counts input alone."""
+    max_bytes: int | None = None
+    """Bytes of a body. Nothing = the API's own limit (``reading.MAX_BYTES``)."""
+    binds: Literal["auto", "always", "never"] = "auto"
+    """Whether thinking is bound to everything before it. ``auto``: as the Claude model has it, unknown names bind."""
+    seals: Literal["own", "any"] = "own"
+    """Whose signatures and encrypted contents are taken: only those of a provider of ours, or anybody's."""
+    cache: bool = True
+    """Whether there is a prompt cache."""
+    cache_minimum: int | None = None
+    """Tokens of the shortest cached prefix. Nothing = as the model has it (``cache.rules``)."""
+    models: tuple[str, ...] = ()
+    """Names that exist; empty = all do."""

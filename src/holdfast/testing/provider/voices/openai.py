@@ -1,0 +1,58 @@
+"""What both OpenAI APIs share: errors, when to come again, how tokens are counted."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from holdfast.testing.provider.calls import Refusal, Used
+
+_TYPES = {403: "permission_error", 429: "rate_limit_error"}
+"""``error.type`` by status; other errors of the client are ``invalid_request_error``."""
+
+
+def error(refusal: Refusal) -> dict[str, Any]:
+    """Return the error object: message, type, param and code."""
+    kind = "server_error" if refusal.status >= 500 else _TYPES.get(refusal.status, "invalid_request_error")
+    found = {"message": refusal.message, "type": kind, "param": None, "code": refusal.code or None}
+    return found | dict(refusal.details)
+
+
+def refused(refusal: Refusal, ticket: str) -> dict[str, Any]:
+    """Return an error body; the request's id is told in a header alone."""
+    del ticket
+    return {"error": error(refusal)}
+
+
+def waiting(refusal: Refusal) -> dict[str, str]:
+    """Return when to come again, in whole seconds and in milliseconds."""
+    if refusal.retry_after is None:
+        return {}
+    return {"retry-after": str(ceil(refusal.retry_after)), "retry-after-ms": str(round(refusal.retry_after * 1000))}
+
+
+def chat_usage(used: Used) -> dict[str, Any]:
+    """Return usage as Chat Completions has it; prompt tokens include the cached ones."""
+    return {
+        "prompt_tokens": used.counted,
+        "completion_tokens": used.output,
+        "total_tokens": used.counted + used.output,
+        "prompt_tokens_details": {"cached_tokens": used.cache_read, "cache_write_tokens": used.cache_write},
+        "completion_tokens_details": {"reasoning_tokens": used.reasoning},
+    }
+
+
+def responses_usage(used: Used) -> dict[str, Any]:
+    """Return usage as Responses has it; input tokens include the cached ones."""
+    return {
+        "input_tokens": used.counted,
+        "input_tokens_details": {"cached_tokens": used.cache_read, "cache_write_tokens": used.cache_write},
+        "output_tokens": used.output,
+        "output_tokens_details": {"reasoning_tokens": used.reasoning},
+        "total_tokens": used.counted + used.output,
+    }
+
+
+def counted(tokens: int) -> dict[str, Any]:
+    """Return the answer of ``/responses/input_tokens``; Chat Completions has no endpoint for it."""
+    return {"object": "response.input_tokens", "input_tokens": tokens}

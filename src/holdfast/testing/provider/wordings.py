@@ -1,0 +1,123 @@
+"""The words of providers about a broken rule, by the rule's name: what is known from their errors and documents.
+
+In a text ``path`` is the place as the API writes it, ``value`` what stands there, ``type`` and ``id`` are those of the
+item or block it belongs to, ``length`` counts characters, ``at`` is the number of the message.
+"""
+
+from __future__ import annotations
+
+WORDS: dict[str, str] = {
+    # -- Anthropic ---------------------------------------------------------------------------------------------------
+    "anthropic.messages": "messages: at least one message is required",
+    "anthropic.strict": "{path}: Extra inputs are not permitted",
+    "anthropic.first-user": 'messages: first message must use the "user" role',
+    "anthropic.content-nonempty": (
+        "messages.{at}: all messages must have non-empty content except for the optional final assistant message"
+    ),
+    "anthropic.system-support": "role 'system' is not supported on this model",
+    "anthropic.system-place": "messages.{at}: role 'system' must precede an 'assistant' message or end the array",
+    "anthropic.orphan": (
+        "{block}: unexpected `tool_use_id` found in `tool_result` blocks: {value}. Each `tool_result` block must have"
+        " a corresponding `tool_use` block in the previous message."
+    ),
+    "anthropic.one-result": (
+        "{block}: each tool_use must have a single result. Found multiple `tool_result` blocks with id: {value}"
+    ),
+    "anthropic.unique-ids": "messages: `tool_use` ids must be unique",
+    "anthropic.id-pattern": "{path}: String should match pattern '^[a-zA-Z0-9_-]+$'",
+    "anthropic.name-pattern": "{path}: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'",
+    "anthropic.input-object": "{path}: Input should be a valid dictionary",
+    "anthropic.text-nonempty": "messages: text content blocks must be non-empty",
+    "anthropic.text-nonblank": "messages: text content blocks must contain non-whitespace text",
+    "anthropic.trailing-space": "messages: final assistant content cannot end with trailing whitespace",
+    "anthropic.prefill": (
+        "This model does not support assistant message prefill. The conversation must end with a user message."
+    ),
+    "anthropic.thinking-sealed": "{path}: Field required",
+    "anthropic.thinking-first": (
+        "{path}: Expected `thinking` or `redacted_thinking`, but found `{value}`. When `thinking` is enabled, a final"
+        " `assistant` message must start with a thinking block"
+    ),
+    "anthropic.binding-beta": (
+        "`thinking.block_binding` requires the `thinking-binding-controls-2026-08-01` value in the `anthropic-beta`"
+        " header"
+    ),
+    "anthropic.media-type": "{path}: Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'",
+    "anthropic.edit-order": "clear_thinking_20251015 must be the first edit",
+    "anthropic.edit-trigger": "{path}: trigger.value must be at least 50000",
+    "anthropic.compaction-first": "compaction block is not the first block of the conversation",
+    "anthropic.compaction-single": "more than one compaction block with content",
+    "anthropic.compaction-turn": "the compaction request ends on an assistant turn that is not finished",
+    "anthropic.compaction-something": "there is nothing to summarize",
+    "anthropic.compaction-exclusive": "compaction cannot be combined with {path}",
+    # -- Chat Completions --------------------------------------------------------------------------------------------
+    "openai-chat.orphan": (
+        "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
+    ),
+    "openai-chat.call-name": (
+        "Invalid '{path}': string does not match pattern. Expected a string that matches the pattern"
+        " '^[a-zA-Z0-9_-]+$'."
+    ),
+    # -- Responses ---------------------------------------------------------------------------------------------------
+    "openai-responses.pair": "No tool output found for {call} {value}.",
+    "openai-responses.orphan": "No tool call found for {call} output with call_id {value}.",
+    "openai-responses.reasoning-unit": (
+        "Item '{id}' of type 'reasoning' was provided without its required following item."
+    ),
+    "openai-responses.unique-ids": (
+        "Duplicate item found with id {value}. Remove duplicate items from your input and try again."
+    ),
+    "openai-responses.trigger-last": "compaction_trigger must be the final input item",
+    "openai-responses.context-management": (
+        "Invalid '{path}': integer below minimum value. Expected a value >= 1000, but got {value} instead."
+    ),
+    "openai-responses.history": "Mutually exclusive parameters: 'previous_response_id' and 'conversation'.",
+    # -- Gemini ------------------------------------------------------------------------------------------------------
+    "gemini.contents": "* GenerateContentRequest.contents: contents is not specified",
+    "gemini.roles": "Please use a valid role: user, model.",
+    "gemini.one-data": (
+        "* GenerateContentRequest.{path}.data: required oneof field 'data' must have one initialized field"
+    ),
+    "gemini.text-nonempty": (
+        "* GenerateContentRequest.{path}.data: required oneof field 'data' must have one initialized field"
+    ),
+    "gemini.last-user": "Please ensure that multiturn requests end with a user turn or a function response.",
+    "gemini.call-count": (
+        "Please ensure that the number of function response parts is equal to the number of function call parts of the"
+        " function call turn."
+    ),
+    "gemini.call-place": (
+        "Please ensure that function call turn comes immediately after a user turn or after a function response turn."
+    ),
+    "gemini.response-place": "Please ensure that function response turn comes immediately after a function call turn.",
+    "gemini.response-object": "Invalid value at '{path}' (type.googleapis.com/google.protobuf.Struct), {value!r}",
+    "gemini.args-object": "Invalid value at '{path}' (type.googleapis.com/google.protobuf.Struct), {value!r}",
+    "gemini.signed": (
+        "Function call is missing a thought_signature in functionCall parts. This is required for tools to work"
+        " correctly, and missing thought_signature may lead to degraded model performance. Additional data, function"
+        " call `default_api:{name}` , position {position}. Please refer to"
+        " https://ai.google.dev/gemini-api/docs/thought-signatures for more details."
+    ),
+}
+"""What is said about the first place where a rule is broken."""
+
+DETAILS: dict[str, str] = {
+    "anthropic.compaction-first": "compaction_block_misplaced",
+    "anthropic.compaction-single": "compaction_block_ambiguous",
+    "anthropic.compaction-turn": "compaction_incomplete_turn",
+    "anthropic.compaction-something": "compaction_nothing_to_summarize",
+    "anthropic.tool-reference": "tool_reference_unresolved",
+}
+"""``error_code`` of Anthropic's errors that have one (compaction page)."""
+
+CODES: dict[str, str] = {
+    "openai-chat.orphan": "",
+    "openai-chat.pair": "",
+    "openai-responses.pair": "",
+    "openai-responses.orphan": "",
+    "openai-responses.reasoning-unit": "",
+    "openai-responses.unique-ids": "",
+    "openai-responses.history": "mutually_exclusive_parameters",
+    "openai-responses.context-management": "integer_below_min_value",
+}
+"""``code`` of OpenAI's errors where it is not ``invalid_value``; empty = null."""

@@ -1,0 +1,146 @@
+"""Anthropic Messages: a body or its events as an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Raw
+
+from holdfast.wire import anthropic
+from holdfast.wire.answers.base import NOTHING, decoded, lookup, said
+from holdfast.wire.answers.pieces import count_of, fields_of, given, text_of
+from holdfast.wire.answers.values import Answer, Stop
+from holdfast.wire.splice import as_object, write
+
+STOPS: dict[str, Stop] = {
+    "end_turn": "end",
+    "tool_use": "tool",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "window",
+    "pause_turn": "pause",
+    "compaction": "compaction",
+    "refusal": "refusal",
+    "stop_sequence": "stop_sequence",
+}
+"""``stop_reason`` (SDK 2.12)."""
+
+
+def read(found: Mapping[str, Raw]) -> Answer:
+    """Return the answer in the fields of a body."""
+    native = text_of(found.get("stop_reason"))
+    element = write({"role": "assistant", "content": found["content"]}) if "content" in found else b""
+    message = decoded(anthropic.decode, element) if element else NOTHING
+    return said(anthropic.API, found, message, (element,), (lookup(STOPS, native), native))
+
+
+def meaningful(name: str, found: Mapping[str, Raw]) -> bool:
+    """Return whether an event holds something the model said: a delta with content, or a block that is no text."""
+    kind = text_of(found.get("type")) or name
+    if kind == "content_block_start":
+        block = fields_of(found.get("content_block"))
+        empty = text_of(block.get("type")) in ("text", "thinking")
+        return bool(block) and not (empty and not text_of(block.get("text")))
+    delta = given(fields_of(found.get("delta"))) if kind == "content_block_delta" else {}
+    return any(bytes(raw) not in (b'""', b"{}", b"[]") for key, raw in delta.items() if key != "type")
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+class _Block:
+    """A block that grows: its fields as it began, and what deltas added to them."""
+
+    __slots__ = ("fields", "grown", "lists")
+
+    def __init__(self, fields: Mapping[str, Raw]) -> None:
+        self.fields = dict(fields)
+        self.grown: dict[str, list[str]] = {}
+        self.lists: dict[str, list[Raw]] = {}
+
+    def add(self, delta: Mapping[str, Raw]) -> None:
+        """Take a delta: words are appended, a citation joins its list, all else stands in for what was there."""
+        kind = text_of(delta.get("type"))
+        for key, raw in delta.items():
+            if key == "type":
+                continue
+            if key == "citation":
+                self.lists.setdefault("citations", []).append(raw)
+            elif kind in _WHOLE or not bytes(raw).startswith(b'"'):
+                self.fields[key] = raw
+            else:
+                self.grown.setdefault(key, [text_of(self.fields.get(key))]).append(text_of(raw))
+
+    def whole(self) -> dict[str, Any]:
+        """Return the block as a body has it."""
+        block: dict[str, Any] = dict(self.fields) | self.lists
+        for key, pieces in self.grown.items():
+            words = "".join(pieces)
+            if key != "partial_json":
+                block[key] = words
+            elif words.strip():
+                block["input"] = as_object(words)
+        return block
+
+
+_WHOLE = frozenset({"signature_delta", "compaction_delta"})
+"""Deltas that come once and hold all of it. Every other kind, of tomorrow too, adds words to what was said."""
+
+
+class Folding:
+    """The events of one answer."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        self._head: dict[str, Any] = {}
+        self._usage: dict[str, Raw] = {}
+        self._blocks: dict[int, _Block] = {}
+        self._steps: dict[str, Callable[[Mapping[str, Raw]], None]] = {
+            "message_start": self._start,
+            "content_block_start": self._block,
+            "content_block_delta": self._delta,
+            "message_delta": self._message,
+            "message_stop": self._stop,
+        }
+
+    def add(self, name: str, found: Mapping[str, Raw]) -> None:
+        """Take the fields of one event; kinds nobody knows change nothing."""
+        step = self._steps.get(text_of(found.get("type")) or name)
+        if step is not None:
+            step(found)
+
+    def body(self) -> dict[str, Any]:
+        """Return the fields of the body so far."""
+        content = [self._blocks[index].whole() for index in sorted(self._blocks)]
+        body = dict(self._head) | ({"content": content} if content or self._head else {})
+        return body | ({"usage": self._usage} if self._usage else {})
+
+    def _start(self, found: Mapping[str, Raw]) -> None:
+        message = fields_of(found.get("message"))
+        self._usage = fields_of(message.pop("usage", None))
+        self._head = dict(message)
+
+    def _block(self, found: Mapping[str, Raw]) -> None:
+        block = fields_of(found.get("content_block"))
+        self._blocks[count_of(found.get("index"))] = _Block(block)
+        if text_of(block.get("type")) == "fallback":
+            to = fields_of(block.get("to"))
+            self._head |= {"model": to["model"]} if "model" in to else {}
+
+    def _delta(self, found: Mapping[str, Raw]) -> None:
+        delta, index = fields_of(found.get("delta")), count_of(found.get("index"))
+        kind = text_of(delta.get("type")).removesuffix("_delta")
+        if index not in self._blocks and kind in ("text", "thinking"):
+            self._blocks[index] = _Block({"type": Raw(write(kind))})
+        if index in self._blocks:
+            self._blocks[index].add(delta)
+
+    def _message(self, found: Mapping[str, Raw]) -> None:
+        """Take what the end of a message corrects: every field that is there counts in place of the first one."""
+        found = given(found)
+        self._usage |= given(fields_of(found.get("usage")))
+        self._head |= given(fields_of(found.get("delta")))
+        self._head |= {key: raw for key, raw in found.items() if key not in ("type", "delta", "usage")}
+
+    def _stop(self, _found: Mapping[str, Raw]) -> None:
+        self.complete = True

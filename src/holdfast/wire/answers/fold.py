@@ -1,0 +1,120 @@
+"""Bodies and streams of the four APIs as answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from holdfast.errors import FormatError, Unrecognised
+from holdfast.wire.answers import anthropic, gemini, openai_chat, openai_responses
+from holdfast.wire.answers.base import Folding
+from holdfast.wire.answers.faults import fault_of
+from holdfast.wire.answers.pieces import fields_of, readable
+from holdfast.wire.answers.values import Answer
+from holdfast.wire.overflow.report import ErrorReport
+from holdfast.wire.splice import write
+from holdfast.wire.sse import Event
+
+_Fields = Mapping[str, Raw]
+
+
+class _Voice(Struct, frozen=True):
+    """How an API answers."""
+
+    read: Callable[[_Fields], Answer]
+    folding: Callable[[], Folding]
+    meaningful: Callable[[str, _Fields], bool]
+
+
+_VOICES: dict[str, _Voice] = {
+    "anthropic": _Voice(anthropic.read, anthropic.Folding, anthropic.meaningful),
+    "openai-chat": _Voice(openai_chat.read, openai_chat.Folding, openai_chat.meaningful),
+    "openai-responses": _Voice(openai_responses.read, openai_responses.Folding, openai_responses.meaningful),
+    "gemini": _Voice(gemini.read, gemini.Folding, gemini.meaningful),
+}
+
+
+def _voice(api: str) -> _Voice:
+    if api not in _VOICES:
+        raise Unrecognised(f"nothing is known of answers of {api!r}; the APIs are {', '.join(_VOICES)}")
+    return _VOICES[api]
+
+
+def answer(api: str, body: bytes) -> Answer:
+    """Return what a whole body says: an answer, or an error as an answer with nothing but ``error``.
+
+    Raises ``FormatError`` when ``body`` is no JSON object.
+    """
+    voice, clean = _voice(api), readable(body)
+    if clean is None or not clean.strip().startswith(b"{"):
+        raise FormatError(f"the answer is no JSON object (it begins with {body[:40]!r}); send the whole body")
+    return voice.read(fields_of(clean))
+
+
+def is_meaningful(api: str, event: Event) -> bool:
+    """Return whether ``event`` holds something the model said, so that from here on an answer was begun.
+
+    What comes before may be held back: names, keep-alives, empty beginnings. Errors, reasons and usage are not
+    meaningful either: an error, and a stream that ends without a word, can still be answered by another try.
+    """
+    voice, found = _voice(api), _fields(event)
+    return voice.meaningful(event.event, found) if found else False
+
+
+def _fields(event: Event) -> dict[str, Raw] | None:
+    """Return the fields of what an event says; nothing when it is no JSON."""
+    clean = readable(event.data)
+    return None if clean is None else fields_of(clean)
+
+
+class Fold:
+    """A streamed answer, put together event by event. It takes any events: what it cannot read, it counts.
+
+    Law: ``answer`` is the same as that of the body which the API gives when it does not stream.
+    """
+
+    def __init__(self, api: str) -> None:
+        self._voice = _voice(api)
+        self._api = api
+        self._folding = self._voice.folding()
+        self._fault: ErrorReport | None = None
+        self.unread = 0
+        """Events whose data was no JSON."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the API's last word came, and no error."""
+        return self._folding.complete and self._fault is None
+
+    def feed(self, event: Event) -> bool:
+        """Take ``event``; return whether it is meaningful (see ``is_meaningful``)."""
+        if event.done:
+            self._folding.add("[DONE]", {})
+            return False
+        if not event.data.strip():
+            return False
+        found = _fields(event)
+        if found is None:
+            self.unread += 1
+            return False
+        self._fault = self._fault or self._broken(found, event)
+        self._folding.add(event.event, found)
+        return self._voice.meaningful(event.event, found) if found else False
+
+    def _broken(self, found: _Fields, event: Event) -> ErrorReport | None:
+        """Return the error that an event says, here or inside of a failed response; its body is the event's data."""
+        fault = fault_of(found, self._api, event.event) or fault_of(fields_of(found.get("response")), self._api)
+        return None if fault is None else replace(fault, body=event.data)
+
+    def body(self) -> bytes:
+        """Return the body so far, as it would be if it did not come as a stream."""
+        return write(self._folding.body())
+
+    def answer(self) -> Answer:
+        """Return what was said so far."""
+        told = self._voice.read(fields_of(self.body()))
+        if self._fault is not None:
+            return replace(told, stop="error", error=self._fault, complete=False)
+        return replace(told, complete=self.complete and told.complete)

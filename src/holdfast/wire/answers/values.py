@@ -1,0 +1,61 @@
+"""What an answer says, whatever API it came over."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.model.entries import Usage
+from holdfast.model.messages import Message
+from holdfast.wire.overflow.report import AnswerReport, ErrorReport, Report
+
+Stop: TypeAlias = Literal[
+    "end",
+    "tool",
+    "length",
+    "window",
+    "pause",
+    "compaction",
+    "refusal",
+    "content_filter",
+    "stop_sequence",
+    "error",
+    "unknown",
+]
+"""Why the model stopped: it was done · it wants tools run · its output limit · the context window is full · the server
+wants the answer sent back to go on · it compacted · it or a guard refused · a filter cut it · a stop sequence of the
+request · something broke · a word nobody knows, or none."""
+
+
+class Answer(Struct, frozen=True):
+    """One answer of a model. What is not known in it is kept, in ``history`` and as opaque parts of ``message``."""
+
+    message: Message = Message("assistant")
+    history: tuple[bytes, ...] = ()
+    """The answer as elements of the next request's history, in the API's own form: one message or content, several
+    items on Responses, none when nothing was said."""
+    stop: Stop = "unknown"
+    native_stop: str = ""
+    """The reason in the API's own word, or empty."""
+    usage: Usage | None = None
+    """The last call of the model: what the window holds now."""
+    spent: Usage | None = None
+    """All calls behind this answer, with those of a compaction and of server-side tools: what is paid for."""
+    model: str = ""
+    id: str = ""
+    error: ErrorReport | None = None
+    """What the provider says went wrong, in the body or behind HTTP 200, as ``wire.overflow`` classifies it."""
+    complete: bool = True
+    """Whether the answer was told to its end: not one that was cut, failed, or goes on in the background."""
+
+    def report(self, estimate: int | None = None, window: int | None = None) -> Report:
+        """Return what ``wire.overflow.classify`` judges: the error, or how the answer ended and what it cost.
+
+        ``estimate`` and ``window`` are our own, in tokens.
+        """
+        if self.error is not None:
+            return replace(self.error, estimate=estimate, window=window)
+        counts = {} if self.usage is None else {"prompt_tokens": self.usage.input, "output_tokens": self.usage.output}
+        return AnswerReport("", self.native_stop, counts, estimate, window)

@@ -1,0 +1,279 @@
+"""What an error is. The rules stand in order, and the first that knows decides: order and numbers, not more patterns.
+
+Exact names come first. Then whoever refuses to serve at all (rates, quotas, money), unless its own numbers say that no
+waiting helps; then what a smaller prompt does not cure (images, identifiers, the answer's length); then the wordings of
+a prompt that does not fit, the narrow ones under any status, the wide ones where the status lets them; then the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from holdfast.wire.overflow import wordings as words
+from holdfast.wire.overflow.numerals import delay
+from holdfast.wire.overflow.reading import Facts, read
+from holdfast.wire.overflow.report import OVERFLOWS, ErrorReport, Kind, Verdict
+from holdfast.wire.overflow.sizes import allowance, per_time, stated, summed
+
+Rule: TypeAlias = Callable[[Facts, ErrorReport], Verdict | None]
+
+LONG_CONTEXT = 200_000
+"""Tokens from which Anthropic asks for extra usage."""
+PRESSURE = 0.8
+"""Share of the window from which a 400 without a reason is one of size (LibreChat's probe of Vertex)."""
+_NEVER_SIZE = frozenset({401, 402})
+"""Statuses under which no wording of size is believed; under 429 only one whose numbers agree is."""
+_TOO_MANY = 429
+_LENIENT = frozenset({400, 413, 422})
+"""Statuses under which wide wordings of size are believed too; so they are with no error status at all."""
+_BODYLESS = ("cerebras",)
+"""Providers that answer an overflow with a bare status."""
+_IDENTIFIER = re.compile(r"(?:^|[._])(?:id|tool_call_id|call_id|tool_use_id|name)$")
+_CONTENT = re.compile(r"^(?:messages|input|contents)\b.*(?:output|content|text|arguments|input|data)[\]\d\[]*$|^input$")
+
+_CODES: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (re.compile(r"insufficientquota|quotaexceeded|usagelimit|usagenotincluded"), "quota"),
+    (re.compile(r"billing|paymentrequired|insufficient(?:balance|credits|funds)|creditbalance"), "billing"),
+    (re.compile(r"image|invalidmedia"), "media"),
+    (re.compile(r"ratelimit|throttl|toomanyrequests|resourceexhausted|requestlimit"), "rate_limit"),
+    (re.compile(r"overloaded|unavailable|slowdown|modelnotready"), "overloaded"),
+    (re.compile(r"auth|apikey|permission|accessdenied|expiredtoken|forbidden"), "auth"),
+    (re.compile(r"modelnotfound|notfound|modeldoesnotexist|unknownmodel"), "model"),
+    (re.compile(r"timeout|timedout|econn|connection|network|abort|epipe|eaiagain|deadlineexceeded"), "network"),
+    (re.compile(r"^config(?:uration)?$"), "config"),
+    (re.compile(r"servererror|apierror|^internal|modelstreamerror|modelerror|serverfault"), "server"),
+    (re.compile(r"invalid|validation|badrequest|unprocessable|unsupported|malformed"), "invalid_request"),
+)  # fmt: skip
+"""Names of errors, letters alone; the ones that say most stand first."""
+_REFUSALS: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (words.QUOTA_FIRST, "quota"),
+    (words.RATE, "rate_limit"),
+    (words.BILLING, "billing"),
+    (words.QUOTA, "quota"),
+)
+_LEFT: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (words.NETWORK, "network"),
+    (words.AUTH, "auth"),
+    (words.MODEL, "model"),
+    (words.SERVER, "server"),
+)
+_STATUSES: dict[int, Kind] = {
+    400: "invalid_request", 401: "auth", 402: "billing", 403: "auth", 404: "server", 405: "server", 406: "server",
+    407: "auth", 408: "network", 409: "server", 410: "model", 414: "server", 422: "invalid_request",
+    424: "server", 429: "rate_limit", 431: "server", 499: "network", 503: "overloaded", 529: "overloaded",
+}  # fmt: skip
+
+
+def of_error(report: ErrorReport) -> Verdict:
+    """Return what an error is; ``unknown`` where nothing tells."""
+    facts = read(report)
+    found = next(filter(None, (rule(facts, report) for rule in RULES)), Verdict("unknown"))
+    if found.kind in OVERFLOWS:
+        return found
+    return Verdict(found.kind, found.limit, found.requested, _retry_after(facts, report))
+
+
+def _retry_after(facts: Facts, report: ErrorReport) -> float | None:
+    """Return the seconds to wait: by header, else by a field of the body, else by the text. Dates are the caller's."""
+    headers = {name.lower(): value for name, value in report.headers.items()}
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", headers.get(name, "").strip()):
+            return float(headers[name]) * unit
+    return facts.delays[-1] if facts.delays else delay(facts.raw)
+
+
+def _status(facts: Facts, report: ErrorReport) -> int:
+    """Return the status of the response; where that is none or a success, the one that the error names."""
+    known = report.status or 0
+    return known if known >= 400 else max((one for one in facts.statuses if one >= 400), default=known)
+
+
+def _sized(facts: Facts) -> Verdict:
+    """Return the overflow with its numbers: of the window alone, or of prompt and answer together."""
+    together = summed(facts)
+    if together is None:
+        sizes = stated(facts)
+        return Verdict("context_window", sizes.limit, sizes.asked)
+    kind: Kind = "context_window" if together.output == 0 else "input_plus_output"
+    return Verdict(kind, together.limit, together.asked)
+
+
+# -- the rules, in their order -----------------------------------------------------------------------------------------
+
+
+def _own_guard(facts: Facts, _: ErrorReport) -> Verdict | None:
+    """An agent's own words about its settings or its compaction are no answer of a provider."""
+    return Verdict("config") if words.OWN_GUARD.search(facts.text) else None
+
+
+def _exact_name(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """An exact code decides, also inside of a stream; one that names no context may be one of tokens a minute."""
+    names = [code for code in facts.codes if words.OVERFLOW_CODE.search(code)]
+    names += [match[0] for match in words.OVERFLOW_NAME.finditer(facts.text)]
+    if any("context" in name for name in names):
+        return _sized(facts)
+    rate = _status(facts, report) == _TOO_MANY or words.RATE.search(facts.text)
+    return _sized(facts) if names and not rate else None
+
+
+def _per_time(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """Tokens a minute: a request over the whole limit never fits; up to it, waiting helps."""
+    sizes = per_time(facts)
+    if sizes is not None:
+        return Verdict("tpm_ceiling" if sizes.over else "rate_limit", sizes.limit, sizes.asked)
+    allowed = allowance(facts)
+    if allowed is not None and report.estimate is not None and report.estimate > allowed:
+        return Verdict("tpm_ceiling", allowed)
+    return None
+
+
+def _tier(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """Long context that is not paid for: too large, unless our own estimate says that it was not long."""
+    if not words.LONG_CONTEXT_TIER.search(facts.text):
+        return None
+    small = report.estimate is not None and report.estimate <= LONG_CONTEXT
+    return Verdict("rate_limit" if small else "tier_gate")
+
+
+def _refused_to_serve(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """Rates, quotas and money, whatever else the text says."""
+    kind = next((kind for pattern, kind in _REFUSALS if pattern.search(facts.text)), None)
+    if kind == "billing" and _status(facts, report) in _LENIENT and _fits_not(facts):
+        return None
+    if kind is None and any(_CODES[0][0].search(code) for code in facts.codes):
+        return Verdict("quota")
+    return Verdict(kind) if kind else None
+
+
+def _fits_not(facts: Facts) -> bool:
+    """Return whether the wording is of size, and the error's numbers agree."""
+    return words.CONTEXT.search(facts.text) is not None and stated(facts).over
+
+
+def _part(facts: Facts, _: ErrorReport) -> Verdict | None:
+    """One part that is too large, or too many messages; and names too long, which is another matter."""
+    string = words.STRING_TOO_LONG.search(facts.text)
+    if string and _CONTENT.search(string[1]) and not _IDENTIFIER.search(string[1]):
+        return Verdict("oversized_part")
+    if string:
+        history = string[1].startswith(("messages", "input", "contents"))
+        return Verdict("invalid_history" if history else "invalid_request")
+    if "string too long. expected a string with maximum length" in facts.text:
+        return Verdict("oversized_part")
+    if words.ARRAY_TOO_LONG.search(facts.text):
+        return Verdict("message_count")
+    return Verdict("oversized_part") if words.PART_TOO_LARGE.search(facts.text) else None
+
+
+def _other_cure(facts: Facts, _: ErrorReport) -> Verdict | None:
+    """Settings of the server, caches, the answer's length and media: a smaller prompt cures none of them."""
+    if words.SERVER_SETTINGS.search(facts.text):
+        return Verdict("config")
+    if words.CACHE.search(facts.text):
+        return Verdict("invalid_request")
+    if words.NO_ROOM_FOR_OUTPUT.search(facts.text) or summed(facts):
+        return None
+    if words.OUTPUT_LIMIT.search(facts.text) and not _fits_not(facts):
+        return Verdict("output_limit")
+    return Verdict("media") if words.MEDIA.search(facts.text) and not words.CONTEXT.search(facts.text) else None
+
+
+def _context(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """Wordings that mean the window and nothing else, under nearly every status."""
+    worded = words.CONTEXT.search(facts.text) or words.NO_ROOM_FOR_OUTPUT.search(facts.text) or summed(facts)
+    status = _status(facts, report)
+    if not worded or status in _NEVER_SIZE or (status == _TOO_MANY and not _fits_not(facts)):
+        return None
+    return _sized(facts)
+
+
+def _bytes(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """A body too large in bytes."""
+    named = "requesttoolarge" in facts.codes or words.BYTES.search(facts.text)
+    return Verdict("request_bytes") if named and _lenient(facts, report) else None
+
+
+def _tokens(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """Wide wordings of tokens, and bare numbers of tokens of which the one is over the other."""
+    if not _lenient(facts, report) or words.OVERLOADED.search(facts.text) or delay(facts.raw) is not None:
+        return None
+    sizes = stated(facts)
+    numbers = sizes.over and re.search(r"token|context|prompt", facts.text) is not None
+    return _sized(facts) if words.TOKENS.search(facts.text) or numbers else None
+
+
+def _lenient(facts: Facts, report: ErrorReport) -> bool:
+    status = _status(facts, report)
+    return status < 400 or status in _LENIENT
+
+
+def _without_reason(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """A bare 400 is one of size where the provider is known for it, or where our estimate nearly fills the window."""
+    status = _status(facts, report)
+    if status not in _LENIENT or not words.without_reason(facts.text):
+        return None
+    known = any(name in report.provider.lower() for name in _BODYLESS)
+    if known or (status != 413 and report.estimate and report.window and report.estimate >= PRESSURE * report.window):
+        return Verdict("context_window")
+    return None
+
+
+def _too_large(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """Any other 413."""
+    return Verdict("request_bytes") if _status(facts, report) == 413 else None
+
+
+def _overloaded(facts: Facts, _: ErrorReport) -> Verdict | None:
+    """A provider that is busy."""
+    return Verdict("overloaded") if words.OVERLOADED.search(facts.text) else None
+
+
+def _wrong_request(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """A request that is wrong in itself: its model, its history, or anything else of it."""
+    status = _status(facts, report)
+    if (status in {400, 404, 410, 422} or status < 400) and words.MODEL.search(facts.text):
+        return Verdict("model")
+    if status not in {400, 422} and status >= 400:
+        return None
+    if words.AUTH.search(facts.text) and not words.HISTORY.search(facts.text):
+        return Verdict("auth")
+    if words.REQUEST.search(facts.text):
+        return Verdict("invalid_request")
+    return Verdict("invalid_history") if words.HISTORY.search(facts.text) else None
+
+
+def _by_code(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """The name of the error."""
+    status = _status(facts, report)
+    for pattern, kind in _CODES:
+        vague = kind in {"invalid_request", "server"} and status >= 400 and status != 400
+        if not vague and any(pattern.search(code) for code in facts.codes):
+            return Verdict(kind)
+    return None
+
+
+def _by_status(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """The status of the response."""
+    status = _status(facts, report)
+    if status >= 500:
+        return Verdict(_STATUSES.get(status, "server"))
+    return Verdict(_STATUSES.get(status, "invalid_request")) if status >= 400 else None
+
+
+def _by_wording(facts: Facts, _: ErrorReport) -> Verdict | None:
+    """What is left when neither name nor status is known."""
+    return next((Verdict(kind) for pattern, kind in _LEFT if pattern.search(facts.text)), None)
+
+
+RULES: tuple[Rule, ...] = (
+    _own_guard, _exact_name, _per_time, _tier, _refused_to_serve, _part, _other_cure, _context, _bytes, _tokens,
+    _without_reason, _too_large, _overloaded, _wrong_request, _by_code, _by_status, _by_wording,
+)  # fmt: skip
+
+
+def rules() -> Iterator[tuple[str, str]]:
+    """Yield the names of the rules in their order, with what each says."""
+    for rule in RULES:
+        yield rule.__name__.strip("_"), (rule.__doc__ or "").splitlines()[0]

@@ -1,0 +1,62 @@
+"""Numbers in the ways that people and programs write them, made plain digits; and times."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_MOST_DIGITS = 15
+"""Longer numbers are no counts of tokens."""
+_THIN = re.compile(r"(?<=\d)[\u00a0\u2007\u2009\u202f](?=\d{3})")
+_NUMBER = re.compile(
+    r"(?<![\w.])(?:(?P<groups>\d{1,3}(?P<mark>[,._])\d{3}(?:(?P=mark)\d{3})*)(?![\d])"
+    r"|(?P<spaced>\d{1,3}(?:(?: \d{3}){2,4}(?!\d)| \d{3}(?= tok)))|"
+    r"(?P<digits>\d+)(?P<fraction>\.\d+)?)"
+    r"(?P<unit>(?:k|m)(?![a-z0-9]))?(?=(?P<tokens>[ -]?tok)?)"
+)
+_UNITS = {"k": 1_000, "m": 1_000_000}
+_DELAY = re.compile(
+    r"(?:try again|retry|retrying|wait|available again|"
+    r"resets?)(?: your request)?(?: again)?[ :]{0,2}(?:after|in|for)?[ :~]{1,2}"
+    r"(?:about )?((?:\d{1,9}(?:\.\d{1,9})? ?[a-z]{1,12}[ ,]{0,2}(?:and )?){1,4})"
+)
+_PIECES = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|milli|s|m|h|d)[a-z]{0,11}")
+_SECONDS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def plain(text: str) -> str:
+    """Return ``text`` in lower case with ``1,048,576``, ``1_000``, ``200k`` and ``1.05M`` as plain digits."""
+    folded = unicodedata.normalize("NFKC", _THIN.sub("_", text)).lower()
+    return _NUMBER.sub(_digits, folded)
+
+
+def _digits(match: re.Match[str]) -> str:
+    whole = match["groups"] or match["spaced"] or match["digits"]
+    if len(whole) > _MOST_DIGITS + 4:
+        return "#"
+    unit, tokens = match["unit"], match["tokens"] is not None
+    fraction = match["fraction"] or ""
+    if match["mark"] == "." and whole.count(".") == 1 and not tokens:
+        return match[0]  # 3.844 seconds are not 3,844
+    if fraction and unit is None:
+        return match[0]
+    if unit is None:
+        return re.sub(r"\D", "", whole)
+    return str(_scaled(whole, fraction, _UNITS[unit]))
+
+
+def _scaled(whole: str, fraction: str, unit: int) -> int:
+    """Return a number with a decimal point times its unit, exactly."""
+    whole, _, places = (whole + fraction).partition(".") if whole.count(".") < 2 else (whole, "", fraction[1:])
+    places = places[:_MOST_DIGITS]
+    scale: int = 10 ** len(places)
+    return int(re.sub(r"\D", "", whole) + places) * unit // scale
+
+
+def delay(text: str) -> float | None:
+    """Return the seconds of ``try again in 1m2.5s`` and its like, of the first one in ``text``."""
+    found = _DELAY.search(text)
+    if found is None:
+        return None
+    pieces = _PIECES.findall(found[1])
+    return sum(float(count) * _SECONDS[unit] for count, unit in pieces) if pieces else None

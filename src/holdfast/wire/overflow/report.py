@@ -1,0 +1,69 @@
+"""What is asked and what is answered: a provider's error or answer in, its kind and its numbers out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+from msgspec import Struct
+
+Overflow: TypeAlias = Literal[
+    "context_window", "input_plus_output", "request_bytes", "message_count", "oversized_part", "tpm_ceiling",
+    "tier_gate", "silent_overflow", "silent_truncation",
+]  # fmt: skip
+"""Ways in which a request is too large: sending less is the cure."""
+Other: TypeAlias = Literal[
+    "rate_limit", "quota", "billing", "overloaded", "auth", "server", "network", "output_limit", "media",
+    "invalid_history", "invalid_request", "model", "config", "content", "unknown",
+]  # fmt: skip
+"""Everything else; ``content`` is an answer with nothing wrong about its size."""
+Kind: TypeAlias = Overflow | Other
+OVERFLOWS: frozenset[str] = frozenset(get_args(Overflow))
+KINDS: tuple[str, ...] = (*get_args(Overflow), *get_args(Other))
+
+
+class ErrorReport(Struct, frozen=True):
+    """An error of a provider, by status or inside of a stream: what of it is known, in any of its shapes.
+
+    ``body`` is the response body or the error object; ``estimate`` and ``window`` are our own, in tokens.
+    """
+
+    provider: str = ""
+    status: int | None = None
+    code: str = ""
+    message: str = ""
+    body: Any = b""
+    headers: Mapping[str, str] = {}
+    estimate: int | None = None
+    window: int | None = None
+
+
+class AnswerReport(Struct, frozen=True):
+    """An answer that came without an error: how it ended and what it cost. Its text has no place here."""
+
+    provider: str = ""
+    finish_reason: str = ""
+    usage: Mapping[str, Any] = {}
+    estimate: int | None = None
+    window: int | None = None
+
+
+Report: TypeAlias = ErrorReport | AnswerReport
+
+
+class Verdict(Struct, frozen=True, omit_defaults=True):
+    """What an error or an answer is.
+
+    ``limit`` and ``requested`` are tokens (``requested`` the prompt alone where the text separates it), and are there
+    for overflows and for rate limits that state both. ``retry_after`` is seconds.
+    """
+
+    kind: Kind
+    limit: int | None = None
+    requested: int | None = None
+    retry_after: float | None = None
+
+    @property
+    def is_overflow(self) -> bool:
+        """Whether sending less is the cure."""
+        return self.kind in OVERFLOWS

@@ -1,0 +1,295 @@
+"""What providers say, by family. All patterns read plain words: lower case, no quotes, no links, digits alone."""
+
+from __future__ import annotations
+
+import re
+
+
+def _any(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
+
+
+_PROMPT = r"(?:prompts?|inputs?|conversation|history|messages?|context|query|chat)"
+_EXTENT = r"(?:context|prompt|input)s?[ _-]?(?:lengths?|windows?|sizes?|limits?|len\b|capacity)"
+_OVER = (
+    r"(?:exceed|too (?:long|large|big|many)|overflow|surpass|larger than|longer than|greater than|"
+    r"bigger than|beyond|is full|\breached\b|\babove\b|\bover\b|overrun)"
+)
+
+OVERFLOW_CODE = re.compile(
+    r"(?:context|prompt|input)(?:length|window|size|limit|"
+    r"token)?s?(?:limit)?(?:is)?(?:exceed(?:ed|s)?|overflow(?:ed)?|toolong|toolarge)"
+    r"|exceed(?:s|ed)?(?:max)?(?:context|prompt|input)|tokenslimitreached|max(?:imum)?(?:prompt|"
+    r"context|input)(?:tokens|length)"
+    r"(?:exceeded)?$|promptinputtoolong"
+)
+"""Exact names for a prompt that is too long, letters alone; also as names of exceptions."""
+OVERFLOW_NAME = re.compile(
+    r"\b(?:model_|max_)?(?:context|prompt|input)_?(?:length|window|size|limit|"
+    r"tokens?)_?(?:limit_?)?(?:exceeded|overflow)"
+    r"(?:_?(?:error|exception))?\b|\bexceed_context_size_error\b|\btokens_limit_reached\b|"
+    r"\bmodel_max_prompt_tokens_exceeded\b"
+)
+"""The same names inside of a text."""
+
+OWN_GUARD = _any(
+    r"context window(?: of \d+)?(?: is)? too small",
+    r"too small.{0,40}minimum is",
+    r"minimum is \d+ tokens",
+    r"no room for a conversation",
+    r"\bcompact(?:ion|ing)?\b.{0,40}(?:failed|cancel|timed out|aborted)",
+    r"summari[sz]ation (?:failed|cancel)",
+)
+"""What agents say themselves before or after a call: no answer of a provider."""
+
+QUOTA_FIRST = _any(
+    r"current quota",
+    r"usage limit",
+    r"check your plan",
+    r"(?:monthly|weekly|daily) (?:(?!rate)\w+ ){0,2}(?:limit|quota|allowance|cap)",
+    r"\d+[ -]hours? (?:usage )?limit",
+    r"quota exceeded for",
+    r"(?:organi[sz]ation|project|account|team|user|key)s? quota",
+    r"quota (?:has been |was |is )?(?:exceeded|exhausted|reached)",
+    r"exceed\w* (?:\w+ ){0,3}quota",
+    r"额度|配额",
+)
+RATE = _any(
+    r"rate[ _-]?limit",
+    r"too many (?:concurrent )?requests",
+    r"throttl",
+    r"\b[io]?[tr]p[mdhs]\b",
+    r"(?:per[ -]|/ ?|(?:this|last|each|every|a|next) )(?:min(?:ute)?|hour|day|second)\b",
+    r"concurren(?:t|cy)",
+    r"\bresets? (?:in|at|after|on)\b",
+    r"slow ?down",
+    r"please wait before trying",
+    r"requests? limit",
+    r"quota exceeded.{0,40}per",
+    r"速率|频率|频繁|限流|每分钟|每秒|每日|并发|レート|요청 한도|分あたり|분당|limite de d[eé]bit|"
+    r"l[ií]mite de (?:taxa|velocidad)|лимит запросов|в минуту",
+)
+BILLING = _any(
+    r"\bcredits?\b",
+    r"billing",
+    r"payment",
+    r"\bbalance\b",
+    r"can only afford",
+    r"paid (?:account|plan)",
+    r"\bspend(?:ing)?\b",
+    r"余额|欠费|充值",
+)
+QUOTA = _any(r"\bquota", r"allowance")
+OVERLOADED = _any(
+    r"overloaded",
+    r"service (?:is )?(?:temporarily |currently )?unavailable",
+    r"at capacity",
+    r"over capacity",
+    r"high demand",
+    r"high (?:traffic|load)",
+    r"server is busy",
+    r"temporarily unavailable",
+    r"繁忙|过载",
+)
+
+LONG_CONTEXT_TIER = _any(
+    r"extra usage.{0,40}long[ -]context",
+    r"long[ -]context.{0,60}(?:not (?:yet )?available|not enabled|extra usage|required|upgrade|"
+    r"tier|subscription|not included)",
+    r"(?:upgrade|tier|extra usage|enable).{0,60}long[ -]context",
+)
+STRING_TOO_LONG = re.compile(r"invalid ([\w.\[\]-]{1,200}): string too long")
+ARRAY_TOO_LONG = _any(
+    r"invalid (?:messages|input|contents): array too long",
+    r"too many messages",
+    r"(?:number of|maximum) messages",
+    r"(?:messages|contents|input): (?:too many items|list should have at most|array too long)",
+    r"messages? count.{0,40}exceed",
+)
+PART_TOO_LARGE = _any(
+    r"(?:tool[ _](?:result|output|response)|function[ _](?:result|response|output)|text block|"
+    r"content block|single message|"
+    r"message content)\S{0,40} (?:content )?(?:is |are )?(?:too (?:large|long)|exceed)",
+    r"(?:messages|input|contents)[.\[]\d+[\w.\[\]]*(?:content|text|output|"
+    r"arguments)[\w.\[\]]*:? (?:is too (?:long|large)|string should have at most)",
+)
+
+SERVER_SETTINGS = _any(r"physical batch size", r"increase the .{0,20}batch", r"\bubatch\b")
+CACHE = _any(r"cached content", r"cache_control", r"start caching", r"minimum token count")
+_OUTPUT = (
+    r"(?:max_?(?:new_|completion_|output_)?_?tokens|maxoutputtokens|(?:completion|output) tokens?|"
+    r"maximum tokens (?:you )?requested|maximum output)"
+)
+OUTPUT_LIMIT = _any(
+    rf"{_OUTPUT}.{{0,80}}(?:too large|too high|too big|exceed|at most|must be (?:less|at|between|<|"
+    rf"in|>|greater)|valid range|range|"
+    r"maximum (?:allowed|value)|>|supported range|below minimum|above maximum|invalid|limit)",
+    rf"(?:too large|exceed\w*|valid range|at most|maximum (?:allowed )?(?:number|value)|"
+    rf"supports? (?:up to|at most)|invalid|supported range|limit)"
+    rf".{{0,60}}{_OUTPUT}",
+)
+NO_ROOM_FOR_OUTPUT = _any(r"max_(?:completion_|output_)?tokens must be at least 1, got -")
+_MEDIUM = (
+    r"(?:images?|pdfs?|audio|videos?|media|documents?|attachments?|photos?|pictures?|pixels?|"
+    r"dimensions?)"
+)
+MEDIA = _any(
+    rf"\b{_MEDIUM}\b.{{0,80}}(?:exceed|too (?:large|many|big|long|small)|maximum|limit|at most|"
+    rf"could not|cannot|unable|invalid|not valid|unsupported|"
+    r"not supported|corrupt|failed|password|not process)",
+    rf"(?:exceed|too (?:large|many|much|big)|maximum of|at most|could not|cannot|unable to|invalid|"
+    rf"unsupported|failed to|up to|not support).{{0,60}}\b{_MEDIUM}\b",
+    r"maximum content size limit",
+    r"mime type",
+    r"file (?:size|is) (?:exceed|too large)|uploaded file.{0,40}(?:exceed|too large)",
+)
+
+CONTEXT = _any(
+    rf"{_EXTENT}.{{0,60}}{_OVER}",
+    rf"{_OVER}.{{0,60}}{_EXTENT}",
+    r"\bmax(?:imum)?[ _](?:allowed |supported |total )?(?:context|prompt|input|model|sequence|"
+    r"seq)[ _](?:length|len|size|window|limit|tokens?)",
+    r"context (?:length|window|size)(?: is)? only",
+    r"context window limit",
+    r"exceed\w* (?:the )?max(?:imum)? context",
+    r"kv cache is full",
+    r"configured context size",
+    rf"\b{_PROMPT}(?: text| data| content| length| size)?(?: is| are| was| were)?(?: far| much|"
+    rf" way)?[ _]too[ _](?:long|large|big)\b",
+    r"request(?: is)? too (?:long|large) for (?:this|the|requested) (?:model|context)",
+    r"\b(?:prompt|input|conversation|context|messages)\b.{0,60}(?:exceeds?|exceeded|cannot exceed|"
+    r"longer than|larger than|greater than|over the|above the)\b"
+    r".{0,60}(?:tokens?|context|max(?:imum)? (?:allowed )?length|window|length|limit)",
+    r"\b(?:total|"
+    r"request(?:ed)?)(?: \w+){0,3} tokens?(?: count)?(?: \(?\d+\)?)?(?: tokens?)? (?:exceeds?|"
+    r"exceeded|cannot exceed)",
+    r"input tokens exceed",
+    r"number of (?:input |prompt )?tokens.{0,30}(?:exceed|cannot exceed)",
+    r"exceed\w* (?:the |this |your |its )?(?:models? )?(?:maximum |max )?(?:number of tokens|"
+    r"token limit|input length|prompt length)",
+    r"model token limit",
+    r"too many (?:input|prompt|context) tokens",
+    r"tokens in (?:the )?request more than",
+    r"max size: \d+ tokens",
+    r"reduce (?:the |your )?(?:length|size|number of tokens) (?:of|in) (?:the |your )?(?:messages|"
+    r"prompt|input|conversation|history|context|request)",
+    r"(?:ran|run|running) out of (?:room|space|context).{0,40}context|out of context",
+    r"range of input length should be",
+    r"must have less than \d+ tokens",
+    r"too large for model with",
+    r"prompt exceeds (?:the )?max(?:imum)? length",
+    r"prompt (?:contains|has) .{0,40}too large",
+    r"n_keep.{0,30}n_ctx",
+    r"n_ctx too small",
+    r"tokens to keep from the initial prompt",
+    r"context overflow:",
+    r"trying to keep the first \d+ tokens",
+    r"prompt has too many tokens",
+    r"current length is \d+.{0,10}while limit is",
+    r"longer than the models? (?:maximum )?context",
+    r"maximum model length",
+    r"context window is \d+ tokens.{0,20}requested \d+",
+    r"上下文.{0,12}(?:过长|太长|超|溢出|限制|不足)|超(?:出|过|限).{0,12}(?:上下文|最大长度|长度限制|长度|token|模型)|压缩上下文|最大上下文",
+    r"(?:输入|提示词?|prompt|对话|内容|消息|文本).{0,12}(?:过长|太长|超长|超过|超出|超限)",
+    r"(?:コンテキスト|トークン|プロンプト|入力).{0,24}(?:超|長すぎ|上限)|"
+    r"(?:컨텍스트|토큰|프롬프트|입력).{0,24}(?:초과|너무 깁|너무 길)",
+    r"контекст.{0,40}(?:превы|слишком|длинн)|(?:превы|слишком).{0,40}контекст",
+    r"(?:contexto|contexte|contesto|kontext\w*|kontextfenster)\b.{0,60}(?:exced|supera|sobrepasa|"
+    r"d[eé]pass|[uü]berschr|[uü]berstieg|super)",
+    r"(?:exced\w*|supera\w*|d[eé]passe\w*|[uü]berschreite\w*|zu lang).{0,60}(?:contexto|contexte|"
+    r"contesto|kontext)",
+)
+"""Wordings that can mean nothing but a prompt that does not fit."""
+BYTES = _any(
+    r"request(?: entity| payload| body| size)?(?: is)? too (?:large|big)",
+    r"(?:payload|entity|body|content)(?: is)? too (?:large|big)",
+    r"payload size exceed",
+    r"request exceeds the maximum",
+    r"request (?:body |payload |entity )?size.{0,40}(?:exceed|limit)",
+    r"(?:body|payload|request).{0,40}(?:exceed|larger than|over).{0,40}(?:bytes|\b[kmg]i?b\b)",
+    r"length limit exceeded",
+    r"request_too_large",
+    r"maximum (?:allowed )?(?:number of bytes|request size|body size|payload)",
+)
+TOKENS = _any(
+    r"too many tokens",
+    r"tokens? limit (?:was |is |has been )?(?:exceeded|reached)",
+    r"exceed\w* (?:the )?(?:maximum )?(?:token|context) limit",
+    r"expected maxlength: \d+, actual",
+    r"(?:token|prompt|input|context|length).{0,60}exceeds the limit of \d+",
+    r"total tokens.{0,30}exceed",
+    r"token count.{0,30}exceed",
+    r"tokens?.{0,40}(?:exceed|over|greater than|more than).{0,40}(?:limit|max)",
+    r"max(?:imum)? (?:input |prompt )?tokens? ?(?:exceeded|limit)",
+    r"input is too long|text is too long|inputs? (?:length|size) exceed",
+    r"shorten (?:the |your )?(?:prompt|input|messages|conversation)",
+)
+"""Wordings that mean a prompt too long under a status that lets them."""
+
+HISTORY = _any(
+    r"tool_?use|tool_?result|tool_?calls?\b|tool_call_id|tool[ _]call id|call_id|function ?call|"
+    r"function ?response|tool[ _]message|tool output",
+    r"thinking|redacted_thinking|\bsignature|thought_?signature",
+    r"\breasoning\b.{0,60}(?:item|following|without|provided|content)",
+    r"without its required",
+    r"roles? must|must alternate|alternate between|last (?:message )?role|unexpected role|"
+    r"expected .{0,20}role|role .{0,20}must",
+    r"(?:first|last|final) (?:\w+ )?(?:message|content|turn)|prefill",
+    r"(?:text )?content.{0,20}(?:must be|cannot be|is) (?:non-?)?(?:empty|blank)",
+    r"non-?empty (?:content|text)|empty (?:content|message|text)",
+    r"same turn",
+    r"must be followed by|must follow|must precede|preceding message",
+    r"no tool (?:call|output) found|orphan",
+    r"duplicate (?:item|id|tool)|ids? must be unique",
+    r"trailing whitespace",
+    r"number of function",
+    r"item .{1,80} (?:not found|of type)",
+    r"conversation (?:blocks|roles)",
+    r"messages? (?:with role|must contain)",
+)
+REQUEST = _any(
+    r"schema|tool_choice|response_format|temperature|top_[pk]|\bparameter\b|"
+    r"unsupported (?:parameter|value)|unknown (?:field|parameter|name)|"
+    r"\bjson\b|unrecognized|extra inputs|metadata|budget_tokens|thinking budget|flagged|policy|"
+    r"content_filter|content management|reasoning is mandatory",
+)
+MODEL = _any(
+    r"\bmodels?\b.{0,80}(?:not found|does not exist|doesnt exist|not exist|is invalid|"
+    r"invalid model|is unsupported|is not supported|not available|"
+    r"no access|deprecated|retired|decommission|end of (?:its )?life|unknown|no longer|"
+    r"not a valid)",
+    r"(?:unknown|no such|invalid|unsupported|nonexistent|could not find|legacy) (?:\w+ )?model\b",
+    r"模型不存在",
+)
+AUTH = _any(
+    r"(?:invalid|incorrect|missing|expired|no|wrong|bad) (?:\w+[ -]){0,2}(?:api[ -_]?key|"
+    r"token provided|credentials?|authentication|auth)",
+    r"unauthori[sz]ed|authenticat|api[ _-]key (?:is )?(?:not valid|invalid|expired|missing|"
+    r"required)|permission|forbidden|access denied|not authorized",
+    r"security token|x-api-key",
+)
+NETWORK = _any(
+    r"timed? ?out|timeout",
+    r"connection (?:error|reset|refused|closed|aborted|lost|terminated|failed)",
+    r"econn\w+|etimedout|enotfound|eai_again|epipe",
+    r"socket hang|fetch failed|network|\bdns\b|getaddrinfo|ssl|premature (?:close|end)|terminated|"
+    r"disconnected|peer closed|\babort(?:ed)?\b|incomplete (?:read|chunked)|stream (?:ended|"
+    r"closed)",
+)
+SERVER = _any(
+    r"internal (?:server )?error|server (?:had an )?error|bad gateway|unexpected error|"
+    r"something went wrong"
+)
+_NO_REASON = frozenset(
+    {"google", "vertex", "vertexai", "openai", "anthropic", "gemini", "cerebras", "azure", "litellm", "request",
+     "failed", "with", "status", "code", "error", "errors", "bad", "http", "api", "no", "body", "the", "null",
+     "none", "provider", "returned", "response", "upstream", "message", "type", "param", "detail", "exception",
+     "badrequesterror", "apierror", "openaiexception", "vertexaiexception", "geminiexception",
+     "anthropicexception", "invalid_request_error", "invalid_argument", "400", "413", "422"}
+)  # fmt: skip
+_WORD = re.compile(r"\w+")
+
+
+def without_reason(text: str) -> bool:
+    """Return whether ``text`` is made of nothing but the words of a refusal that gives no reason."""
+    return all(word in _NO_REASON for word in _WORD.findall(text))

@@ -1,0 +1,259 @@
+"""The bytes of a streamed answer as events: server-sent events, and Gemini's JSON array. No I/O, any chunking.
+
+``Reader`` follows the HTML standard (a line ends with LF, CR or CRLF; a blank line ends an event; a comment is a line
+that begins with a colon). Each byte that comes in leaves in the ``raw`` of exactly one event, in order, so a relay that
+writes every ``raw`` has forwarded the stream unchanged. Events that say nothing (blank lines, comments) have no data.
+
+Law: any chunking gives the same events, and their ``raw`` together are the input. To keep it, a CR at the very end of
+what has come waits for the byte behind it. Time is linear in the bytes, however they are cut.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from holdfast.errors import FormatError
+
+LIMIT = 64 * 1024 * 1024
+"""Bytes an event may have. The largest that an API sends are whole answers with media in them: twice the 32 MB that
+the Messages API takes as a request."""
+
+
+class Event(Struct, frozen=True):
+    """One event. ``data`` is its data lines, joined by LF; empty when it says nothing (a keep-alive, a blank line)."""
+
+    data: bytes = b""
+    event: str = ""
+    """Its name, or empty."""
+    id: str = ""
+    retry: int | None = None
+    """Milliseconds."""
+    raw: bytes = b""
+    """Exactly the bytes it came as, with the blank line."""
+    ended: bool = True
+    """Whether its end was seen. What is left when a stream closes has no blank line: a browser would drop it, but
+    some servers end like that, so it is given, and JSON that was cut does not decode."""
+
+    @property
+    def done(self) -> bool:
+        """Whether this is OpenAI's mark behind the last event."""
+        return self.data.strip() == b"[DONE]"
+
+
+class _Stream(ABC):
+    """Bytes that came and are no event yet. After a ``FormatError`` it stays broken; ``rest`` holds what is left."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+        self._scanned = 0
+        """How far the buffer was searched."""
+        self._taken = 0
+        """Bytes of the stream that were given as events."""
+        self._fault = ""
+
+    @property
+    def rest(self) -> bytes:
+        """The bytes that came and were not given in an event; a relay that gives up reading sends them as they are."""
+        return bytes(self._buffer)
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """Return the events that ``chunk`` completes; ``FormatError`` when one is over the limit or cannot be read.
+
+        Events before the bad one are still given; the error then comes with the next call.
+        """
+        self._check()
+        self._buffer += chunk
+        events = list(self._events())
+        if len(self._buffer) > self._limit:
+            self._oversized()
+        if not events:
+            self._check()
+        return events
+
+    def close(self) -> list[Event]:
+        """Return what is left when no more bytes come: nothing, or a last event that was not ended."""
+        self._check()
+        events = list(self._last())
+        self._check()
+        return events
+
+    def _check(self) -> None:
+        if self._fault:
+            raise FormatError(self._fault)
+
+    def _fail(self, what: str) -> None:
+        self._fault = f"{what}, at byte {self._taken:,} of the stream; pass the bytes on unread or close it"
+
+    def _oversized(self) -> None:
+        if not self._fault:
+            self._fail(f"an event has more than {self._limit:,} bytes")
+
+    def _take(self, end: int) -> bytes:
+        """Return the buffer's first ``end`` bytes and let them go."""
+        raw = bytes(self._buffer[:end])
+        del self._buffer[:end]
+        self._taken += end
+        self._scanned = 0
+        return raw
+
+    def _events(self) -> Iterator[Event]:
+        while not self._fault and (end := self._end()):
+            if end > self._limit:
+                self._oversized()
+                return
+            yield self._event(end)
+
+    @abstractmethod
+    def _end(self) -> int:
+        """Return where the first event in the buffer ends; 0 when it is not all there."""
+
+    @abstractmethod
+    def _event(self, end: int, *, ended: bool = True) -> Event:
+        """Return the first ``end`` bytes of the buffer as an event."""
+
+    @abstractmethod
+    def _last(self) -> Iterator[Event]:
+        """Yield what is left."""
+
+
+# -- server-sent events ------------------------------------------------------------------------------------------------
+
+_LINE_END = re.compile(rb"\r\n|\r(?!\Z)|\n")
+"""The end of a line; a CR in the last place may be half of one."""
+_LINES = re.compile(rb"\r\n|\r|\n")
+_BOM = b"\xef\xbb\xbf"
+
+
+class Reader(_Stream):
+    """An incremental reader of server-sent events."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        super().__init__(limit)
+        self._line = 0
+        """Where the unfinished line begins."""
+
+    def _end(self) -> int:
+        """Return where a blank line, or a comment before any field, ends."""
+        while (found := _LINE_END.search(self._buffer, self._scanned)) is not None:
+            whole = self._ends(found.start())
+            self._line = self._scanned = found.end()
+            if whole:
+                return found.end()
+        size = len(self._buffer)
+        self._scanned = size - self._buffer.endswith(b"\r")
+        return 0
+
+    def _ends(self, stop: int) -> bool:
+        """Return whether the unfinished line, if it stops here, ends an event: it is blank, or a lone comment."""
+        line = self._line
+        first = line + self._mark(line)
+        return stop == first or (line == 0 and self._buffer.startswith(b":", first))
+
+    def _mark(self, line: int) -> int:
+        """Return how many bytes a byte order mark takes at the beginning of this line: only the first may have one."""
+        first = self._taken == 0 and line == 0
+        return len(_BOM) if first and self._buffer.startswith(_BOM) else 0
+
+    def _event(self, end: int, *, ended: bool = True) -> Event:
+        skip = self._mark(0)
+        raw, self._line = self._take(end), 0
+        return _parsed(raw, _LINES.split(raw[skip:]), ended=ended)
+
+    def _last(self) -> Iterator[Event]:
+        size = len(self._buffer)
+        if size:
+            yield self._event(size, ended=self._buffer.endswith(b"\r") and self._ends(size - 1))
+
+
+def _parsed(raw: bytes, lines: list[bytes], *, ended: bool) -> Event:
+    """Return the event that ``lines`` say; fields nobody knows are ignored, as the standard has it."""
+    data: list[bytes] = []
+    name, identity, retry = "", "", None
+    for line in lines:
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            data.append(value)
+        elif field == b"event":
+            name = value.decode(errors="replace")
+        elif field == b"id" and b"\0" not in value:
+            identity = value.decode(errors="replace")
+        elif field == b"retry" and value.isdigit() and len(value) < 10:
+            retry = int(value)
+    return Event(b"\n".join(data), name, identity, retry, raw, ended)
+
+
+# -- a JSON array ------------------------------------------------------------------------------------------------------
+
+_OUTSIDE = re.compile(rb"[^\s,\[\]]")
+"""What begins an element of the array; all else between elements is skipped."""
+_BRACES = re.compile(rb'[{}"]')
+_STRING_END = re.compile(rb'["\\]')
+
+
+class ArrayReader(_Stream):
+    """An incremental reader of an array of JSON objects, as Gemini streams it without ``alt=sse``.
+
+    Each object is one event; the brackets, commas and spaces before it are in its ``raw``. A bare object (an error) is
+    one event too. Whether the objects themselves are valid JSON is for the one who decodes them.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        super().__init__(limit)
+        self._start = -1
+        """Where the object begins, once it has."""
+        self._depth = 0
+        self._quoted = False
+
+    def _end(self) -> int:
+        if self._start < 0 and not self._begun():
+            return 0
+        while (found := self._next()) is not None:
+            self._scanned = found.end()
+            self._step(found[0])
+            if self._depth == 0:
+                return self._scanned
+        return 0
+
+    def _begun(self) -> bool:
+        """Return whether an object begins in the buffer."""
+        found = _OUTSIDE.search(self._buffer, self._scanned)
+        if found is None:
+            self._scanned = len(self._buffer)
+            return False
+        if found[0] != b"{":
+            self._fail(f"an element of the array begins with {found[0]!r} where an object was expected")
+            return False
+        self._start, self._depth, self._scanned = found.start(), 1, found.end()
+        return True
+
+    def _next(self) -> re.Match[bytes] | None:
+        """Return the next byte that matters for where the object ends."""
+        found = (_STRING_END if self._quoted else _BRACES).search(self._buffer, self._scanned)
+        if found is None:
+            self._scanned = max(self._scanned, len(self._buffer))
+        return found
+
+    def _step(self, byte: bytes) -> None:
+        if byte == b"\\":
+            self._scanned += 1
+        elif byte == b'"':
+            self._quoted = not self._quoted
+        else:
+            self._depth += 1 if byte == b"{" else -1
+
+    def _event(self, end: int, *, ended: bool = True) -> Event:
+        start, self._start = self._start, -1
+        raw = self._take(end)
+        return Event(raw[start:], raw=raw, ended=ended)
+
+    def _last(self) -> Iterator[Event]:
+        if self._start >= 0:
+            yield self._event(len(self._buffer), ended=False)
+        elif self._buffer:
+            yield Event(raw=self._take(len(self._buffer)))
