@@ -123,7 +123,7 @@ def test_no_more_than_two_compactions_between_two_answers():
     """P2: requests that are repeated without an answer compact at most twice by themselves."""
     branch = Branch()
     made = 0
-    for message in work(12, 6_000):
+    for message in work(16, 6_000):
         branch = extend(branch, Entry("", None, Said(measure(message))))
         if message.role != "tool":
             continue

@@ -6,16 +6,34 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.config import DEFAULT_MODEL, FILE, Catalog, dialect, load, parse, shipped, target
 from holdfast.errors import ConfigError
+from holdfast.model.dialect import Dialect
 from holdfast.model.entries import Frame
 from holdfast.model.target import CacheRules, Limits, Prices
+from holdfast.wire import gemini, openai_responses
 
 PRICED = """
 claude-fable-5-1 claude-fable-5 claude-opus-5-5 claude-opus-5 claude-opus-4-5 claude-opus-4-1 claude-sonnet-5-5
 claude-sonnet-4-6 claude-3-7-sonnet claude-haiku-5-5 claude-haiku-4-5 claude-3-5-haiku gpt-5.6-luna gpt-5.6-sol gpt-5.5
 gpt-5.2 gpt-5 gpt-4.1-mini gpt-4o gemini-3.1-pro
+"""
+CLAUDES = """
+claude-fable-5-2 claude-mythos-5-2 claude-haiku-5-5 claude-sonnet-5-5 claude-fable-5-1 claude-opus-5-5 claude-mythos-5-1
+claude-sonnet-5 claude-fable-5 claude-mythos-5 claude-opus-5 claude-opus-4-8 claude-opus-4-7 claude-mythos-preview
+claude-opus-4-6 claude-sonnet-4-6 claude-haiku-4-5-20251001 claude-opus-4-5 us.anthropic.claude-sonnet-4-5-20250929-v1:0
+claude-opus-4-1 claude-sonnet-4-20250514 claude-3-7-sonnet-20250219 claude-3-5-haiku-20241022 claude-next
+"""
+GPTS = """
+gpt-6.2-astra gpt-5.6-luna gpt-5.5-pro gpt-5.4-mini gpt-5.3-chat-latest gpt-5.1-codex-max gpt-5 gpt-4.1 gpt-4o-mini
+chatgpt-4o-latest gpt-4-turbo gpt-4 gpt-3.5-turbo o1-pro o3 o4-mini codex-mini-latest openai/gpt-5.5 my-gpt-5
+gpt-oss-120b
+"""
+GEMINIS = """
+gemini-3.8-flash gemini-3.1-pro-preview gemini-3-pro gemini-2.5-flash models/gemini-2.5-pro gemini-2.0-flash
+gemini-1.5-pro gemini-2.5-flash-image
 """
 
 
@@ -40,6 +58,8 @@ gpt-5.2 gpt-5 gpt-4.1-mini gpt-4o gemini-3.1-pro
         ("gpt-5.6-sol", 1_050_000, 1_024, 4.0, 1.0),
         ("GPT-4o", 128_000, 1_024, 2.5, 1.0),
         ("gemini-3.1-pro-preview", 1_048_576, 4_096, 2.0, 1.1),
+        ("gpt-6.2-astra", 1_050_000, 1_024, 3.0, 1.0),
+        ("models/gemini-2.5-flash", 1_048_576, 2_048, 3.0, 1.1),
     ],
 )
 def test_known_models(model: str, window: int, minimum: int, dollars: float, prior: float) -> None:
@@ -79,11 +99,99 @@ def test_what_the_caller_says() -> None:
 
 
 def test_dialects_are_those_of_the_wire() -> None:
-    """An API with a module of its own brings its dialect; any other gets the strictest values."""
+    """An API that we speak brings its dialect; any other gets the strictest values."""
     assert dialect("anthropic", DEFAULT_MODEL).markers == 4
     assert dialect("openai-chat", "gpt-5.1").api == "openai-chat"
+    assert dialect("openai-responses", "gpt-5.5") == openai_responses.dialect("gpt-5.5")
+    assert dialect("gemini", "gemini-3-pro") == gemini.dialect("gemini-3-pro")
     strict = dialect("somewhere", "x")
     assert (strict.api, strict.markers, strict.id_max, strict.empty_text) == ("somewhere", 0, 40, False)
+
+
+def test_each_api_has_its_sizes() -> None:
+    """All four APIs are known with window, output, cache and rules."""
+    wants = {
+        ("openai-responses", "gpt-5.5"): (1_050_000, 128_000, 128, 500),
+        ("gemini", "gemini-3-pro"): (1_048_576, 65_536, 1, 3_000),
+        ("anthropic", "claude-opus-5-5"): (1_000_000, 128_000, 0, 600),
+        ("openai-chat", "gpt-4o"): (128_000, 16_384, 128, 500),
+    }
+    for (api, model), want in wants.items():
+        known = target(api, model)
+        assert known.dialect.api == api
+        sizes = (known.limits.window, known.limits.max_output, known.cache.step, known.dialect.max_images)
+        assert sizes == want
+
+
+@pytest.mark.parametrize(
+    ("api", "model"),
+    [
+        *(("anthropic", name) for name in CLAUDES.split()),
+        *((api, name) for name in GPTS.split() for api in ("openai-chat", "openai-responses", "anthropic")),
+        *((api, name) for name in GEMINIS.split() for api in ("gemini", "openai-chat")),
+    ],
+)
+def test_the_tables_agree_on_the_rules(api: str, model: str) -> None:
+    """What the catalogue says of a model's rules and what the wire knows of it were written apart and are the same."""
+    assert target(api, model).dialect == dialect(api, model)
+
+
+@pytest.mark.parametrize("model", [*CLAUDES.split(), *GPTS.split(), *GEMINIS.split()])
+def test_every_known_model_has_a_window(model: str) -> None:
+    """No model that a provider's SDK names falls back on the window of an unknown one."""
+    known = target(shipped().api(model) or "", model)
+    assert known.limits.origin.startswith("catalog: ")
+    assert known.limits.max_output or model in {"claude-next", "gpt-4", "gpt-oss-120b", "claude-mythos-preview"}
+
+
+def one_line(line: str, api: str, model: str) -> Dialect:
+    """Return the rules of ``model`` with one line of TOML before the shipped catalogue."""
+    return target(api, model, catalog=parse(f"[[model]]\n{line}", FILE).before(shipped())).dialect
+
+
+def test_a_line_of_ones_own_changes_the_rules() -> None:
+    """Each fact of a dialect that the file may say is obeyed; all others stay."""
+    said = (
+        'match = "claude-sonnet-5-5"\nimages = 20\nmax_bytes = 5_000_000\nbinds_thinking = false\nprefill = true\n'
+        'id_max = 12\nid_pattern = "[a-z0-9]"\nmedia = ["image/png"]'
+    )
+    usual = target("anthropic", "claude-sonnet-5-5").dialect
+    assert one_line(said, "anthropic", "claude-sonnet-5-5") == replace(
+        usual,
+        max_images=20,
+        max_bytes=5_000_000,
+        binds_thinking=False,
+        end_user=False,
+        id_max=12,
+        id_pattern="[a-z0-9]",
+        media=("image/png",),
+    )
+    assert usual.binds_thinking
+    assert one_line(said, "anthropic", "claude-opus-5-5") == target("anthropic", "claude-opus-5-5").dialect
+
+
+def test_rules_are_those_of_the_providers_own_api() -> None:
+    """What a line says of the rules holds for its API's provider; a line without an API holds everywhere."""
+    said = 'match = "m"\nimages = 7'
+    assert one_line(f'{said}\napi = "openai-chat"', "openai-responses", "m").max_images == 7
+    assert one_line(f'{said}\napi = "anthropic"', "openai-chat", "m") == dialect("openai-chat", "m")
+    assert one_line(said, "gemini", "m").max_images == 7
+
+
+def test_whose_server_it_is() -> None:
+    """A server nobody knows gets the strictest rules of Chat Completions, unless a line says whose it is."""
+    strict, openai = dialect("openai-chat", "house-model"), dialect("openai-chat", "gpt-5.5")
+    assert (strict.id_max, strict.id_pattern, strict.merge) == (40, "[A-Za-z0-9_-]", True)
+    assert target("openai-chat", "house-model").dialect == strict
+    said = one_line('match = "house-model"\nprovider = "openai"', "openai-chat", "house-model")
+    assert said == replace(openai, model="house-model")
+    said = one_line('match = "gpt-5.5"\nprovider = "vllm"', "openai-chat", "gpt-5.5")
+    assert said == replace(strict, model="gpt-5.5"), "nor do the images of OpenAI hold there"
+    nine = one_line('match = "house-model"\nprovider = "mistral"', "openai-chat", "house-model")
+    assert (nine.id_min, nine.id_max, nine.id_pattern) == (9, 9, "[a-zA-Z0-9]")
+    assert target("openai-chat", "mistral-large-latest").dialect.id_min == 9
+    short = one_line('match = "devstral*"\nid_max = 8', "openai-chat", "devstral-2")
+    assert (short.id_min, short.id_max) == (8, 8), "a length of one's own is no contradiction"
 
 
 def test_another_providers_api_has_its_own_cache() -> None:
@@ -140,6 +248,14 @@ def test_no_files_is_what_is_shipped(tmp_path: Path) -> None:
         ('[[model]]\nmatch = "a"\nwindw = 1', ["windw", "$.model[0]", "window, max_output"]),
         ('[[model]]\nmatch = "a"\nwindow = 0', ["$.model[0].window", ">= 1"]),
         ("[[model]]\nwindow = 10", ["match", "$.model[0]"]),
+        ('[[model]]\nmatch = "a"\nimages = -1', ["$.model[0].images", ">= 0"]),
+        ('[[model]]\nmatch = "a"\nprefill = "yes"', ["$.model[0].prefill", "bool"]),
+        ('[[model]]\nmatch = "a"\nid_max = 3', ["$.model[0].id_max", ">= 8"]),
+        ('[[model]]\nmatch = "a"\nid_pattern = "["', ["$.model[0].id_pattern", "no pattern", "[a-z0-9]"]),
+        (
+            '[[model]]\nmatch = "a"\n\n[[model]]\nmatch = "b"\nid_pattern = "[b-z0-8]"',
+            ["$.model[1].id_pattern", "9, a"],
+        ),
         ('[[price]]\nmatch = "a"\ninput = "free"\noutput = 1.0', ["$.price[0].input", "str", "input, output, read"]),
         ('[[price]]\nmatch = "a"\ninput = -1.0\noutput = 1.0', ["$.price[0].input", ">= 0"]),
         ("[cache.mine]\nttll = 1", ["ttll", "ttl, minimum, write"]),

@@ -14,7 +14,7 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
 from holdfast.model.plan import Options
 from holdfast.view.tokens import measure
-from holdfast.wire.lens import body, open_body, render
+from holdfast.wire.lens import body, measured, open_body, render
 
 SPACED = (
     b'{\n  "model": "claude-opus-4-8", "max_tokens": 50,\n  "x_new": {"b":1, "a": [ ]},\n  "messages" : [ '
@@ -52,7 +52,8 @@ def test_what_a_lens_sees():
     assert (lens.api, lens.model, lens.asked_output) == ("anthropic", "claude-opus-4-8", 50)
     assert list(lens.fields) == ["model", "max_tokens", "x_new", "messages", "system"]
     assert [one.message.role for one in lens.slots] == ["user", "assistant", "tool"]
-    assert all(one.api == "anthropic" and one.raw is not None and one.size > 0 for one in lens.slots)
+    assert all(one.api == "anthropic" and one.raw is not None and not one.size for one in lens.slots)
+    assert all(one.raw is not None and one.size > 0 and one.digest for one in measured(lens).slots)
     assert lens.slots[0].message == Message.of("user", "A\n")
     assert open_body(CHAT).asked_output == 9
 
@@ -148,7 +149,7 @@ def test_what_does_not_decode_is_a_format_error(raw, reason):
 def test_an_unknown_api_is_unrecognised():
     """An API nobody wrote a module for is named in the refusal."""
     with pytest.raises(Unrecognised, match="openai-chat"):
-        open_body(CHAT, "gemini")
+        open_body(CHAT, "fax")
 
 
 _TEXT = st.text(max_size=8)

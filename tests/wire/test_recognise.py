@@ -43,11 +43,34 @@ def test_the_api_is_told_from_the_keys(fields, wanted):
 
 
 @pytest.mark.parametrize(
-    ("fields", "word"), [({"contents": []}, "Gemini"), ({"input": "a"}, "Responses"), ({"a": 1}, "messages")]
+    ("fields", "wanted"),
+    [
+        ({"contents": []}, "gemini"),
+        ({"contents": [{"parts": [{"text": "a"}]}], "model": "m"}, "gemini"),
+        ({"generationConfig": {}}, "gemini"),
+        ({"input": "a"}, "openai-responses"),
+        ({"model": "m", "input": [USER], "instructions": "s"}, "openai-responses"),
+        ({"model": "m", "previous_response_id": "r"}, "openai-responses"),
+    ],
 )
-def test_other_apis_come_later(fields, word):
-    """A body of an API that has no module yet is refused by its name."""
-    with pytest.raises(Unrecognised, match=word):
+def test_the_list_of_messages_has_a_name_in_each_api(fields, wanted):
+    """``input`` is of Responses, ``contents`` of Gemini; where neither stands, fields that only one API has tell."""
+    assert api(**fields) == wanted
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"a": 1},
+        {},
+        {"model": "text-embed", "input": "a", "encoding_format": "float"},
+        {"model": "tts", "input": "a", "voice": "v"},
+        {"model": "m", "prompt": "a"},
+    ],
+)
+def test_what_is_no_request_is_refused(fields):
+    """Bodies of other calls are refused, with the lists of messages that would have been known."""
+    with pytest.raises(Unrecognised, match="'messages' or 'input' or 'contents'"):
         api(**fields)
 
 

@@ -61,7 +61,7 @@ def test_jsonl_reads_files_too(run, home):
     assert len(result.stdout.splitlines()) == 2
 
 
-@pytest.mark.parametrize("api", ["gemini", "openai-responses", "fax"])
+@pytest.mark.parametrize("api", ["fax"])
 def test_an_api_without_rules_cannot_be_judged(run, api):
     """A case for an API we do not know is never called valid; alone it is wrong use."""
     given = json.dumps({"api": api, "request": {"messages": []}})

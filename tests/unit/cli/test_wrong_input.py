@@ -21,7 +21,6 @@ ODD = {
     "binary": bytes(range(256)),
     "text": b"hello\nworld\n",
     "nul": b"\x00" * 10,
-    "gemini": b'{"sessionId":"a","projectHash":"b","startTime":"x","kind":"main"}\n{"id":"1","type":"user"}\n',
     "deep": b"[" * 100_000 + b"]" * 100_000,
     "deep body": b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "utf-16": '{"type":"user"}'.encode("utf-16"),

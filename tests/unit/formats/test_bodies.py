@@ -7,7 +7,9 @@ import pytest
 from holdfast.errors import Unrecognised
 from holdfast.formats import bodies
 from holdfast.formats.base import history, steps
+from holdfast.formats.export import write
 from holdfast.model.entries import Frame, Note, Said
+from holdfast.wire.apis import APIS
 
 
 def told(recording):
@@ -91,6 +93,76 @@ def test_message_that_cannot_be_read_is_a_note():
     assert told(recording) == ["user: hi", "assistant: ho"]
     assert "messages[1]" in recording.problems[0].reason
     assert any(isinstance(entry.body, Note) and entry.body.raw == b'{"content": 5}' for entry in recording.entries)
+
+
+RESPONSES = {
+    "model": "gpt-x",
+    "instructions": "Be kind.",
+    "input": [
+        {"role": "user", "content": "hi"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "out"},
+    ],
+}
+GEMINI = {
+    "systemInstruction": {"parts": [{"text": "Be kind."}]},
+    "contents": [
+        {"parts": [{"text": "hi"}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "out"}}}]},
+    ],
+}
+
+
+GEMINI_2 = {"path": "/v1beta/models/gemini-2.5-pro:generateContent", "body": GEMINI}
+"""Models before Gemini 3 want no signatures, so nothing is to be repaired."""
+
+
+@pytest.mark.parametrize(("body", "api"), [(RESPONSES, "openai-responses"), (GEMINI_2, "gemini")])
+def test_bodies_of_the_other_two(body, api):
+    """Their lists are read as messages, what the model said without a break as one; calls find their results."""
+    recording = bodies.read(encoded(body))
+    said = [entry.body.slot for entry in history(recording) if isinstance(entry.body, Said)]
+    assert (recording.format, [slot.message.role for slot in said]) == (api, ["user", "assistant", "tool"])
+    assert said[1].message.calls[0].id == said[2].message.results[0].call_id
+    assert all(slot.api == api and slot.size for slot in said)
+    assert any(isinstance(entry.body, Frame) for entry in recording.entries)
+    assert json.loads(write(recording, api)) == body.get("body", body)
+
+
+@pytest.mark.parametrize(
+    ("line", "api", "model"),
+    [
+        ({"path": "/v1/responses", "body": RESPONSES}, "openai-responses", "gpt-x"),
+        ({"path": "/v1beta/models/gemini-x:streamGenerateContent?alt=sse", "body": GEMINI}, "gemini", "gemini-x"),
+        ({"api": "gemini", "request": GEMINI}, "gemini", ""),
+        (RESPONSES["input"], "openai-responses", ""),
+        (GEMINI["contents"], "gemini", ""),
+        ({"model": "m", "input": "hi"}, "openai-responses", "m"),
+    ],
+)
+def test_where_the_other_two_lie(line, api, model):
+    """They may be bare, wrapped, captured with a path that names the model, a list, or one string."""
+    recording = bodies.read(encoded(line))
+    assert (recording.api, recording.model, told(recording)[0]) == (api, model, "user: hi")
+
+
+@pytest.mark.parametrize("body", [ANTHROPIC, CHAT, RESPONSES, GEMINI])
+@pytest.mark.parametrize("api", APIS)
+def test_any_body_becomes_a_body_of_any_api(body, api):
+    """Every recorded request can be written as a request of every API, with the same words."""
+    out = write(bodies.read(encoded(body)), api)
+    again = bodies.read(out)
+    assert again.api == api
+    assert "user: hi" in told(again)
+
+
+def test_an_item_that_is_none_is_a_note():
+    """Beside an element that cannot be read the items are read one by one."""
+    recording = bodies.read(encoded({"input": [RESPONSES["input"][0], 5, *RESPONSES["input"][2:]]}))
+    assert [one.split(":")[0] for one in told(recording)] == ["user", "assistant", "tool"]
+    assert "input[1]" in recording.problems[0].reason
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from holdfast.errors import FormatError, HoldfastError, Unrecognised
 from holdfast.formats import Recording, context, history, read, steps, write
 from holdfast.formats.export import WRITERS
 from holdfast.model.entries import Said
+from holdfast.wire.apis import APIS
 
 CLAUDE = b'{"type":"user","uuid":"u1","parentUuid":null,"sessionId":"S","message":{"role":"user","content":"hi"}}'
 PI = b'{"type":"session","version":3,"id":"S","timestamp":"t","cwd":"/x"}'
@@ -28,6 +29,10 @@ CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
         (b'{"type":"queue-operation","operation":"enqueue","sessionId":"S"}', "claude-code"),
         (b'{"type":"summary","summary":"x","leafUuid":"y"}', "claude-code"),
         (b'{"type":"of-tomorrow","uuid":"y","parentUuid":null}', "claude-code"),
+        (b'{"sessionId":"S","projectHash":"h","kind":"main"}', "gemini-cli"),
+        (b'{"sessionId":"S","projectHash":"h","messages":[]}', "gemini-cli"),
+        (b'{"$set":{"lastUpdated":"t"}}', "gemini-cli"),
+        (b'{"id":"a","timestamp":"t","type":"gemini","content":""}', "gemini-cli"),
         (PI, "pi"),
         (b"damaged\n" + PI_MESSAGE, "pi"),
         (CODEX, "codex"),
@@ -56,9 +61,8 @@ def test_recognised_by_content(data, format_):
         (b"\x7fELF\x00\x01", FormatError, "binary file (a NUL byte at 4)"),
         (b"caf\xe9 au lait\n", FormatError, "no UTF-8 text (byte 3"),
         (b"SQLite format 3\x00" + bytes(100), Unrecognised, "opencode"),
-        (b'{"sessionId":"S","projectHash":"h","kind":"main"}', Unrecognised, "Gemini CLI; it is not supported yet"),
-        (b'{"contents":[{"parts":[]}]}', Unrecognised, "Gemini"),
-        (b'{"model":"m","input":"hi"}', Unrecognised, "Responses API"),
+        (b'{"contents":[{}]}', Unrecognised, "Gemini"),
+        (b'{"model":"m","input":[5]}', Unrecognised, "Responses"),
         (b'{"info":{},"messages":[]}', Unrecognised, "opencode"),
         (b'{"trajectory":[],"history":[]}', Unrecognised, "SWE-agent"),
         (b'{"name":"x","version":1}', Unrecognised, "with the keys name, version"),
@@ -132,7 +136,7 @@ def test_any_lines_become_a_tree(lines):
         assert one.leaf is None or one.leaf in seen
         history(one), context(one), steps(one)
     for format_ in WRITERS:
-        is_request = format_ in ("anthropic", "openai-chat")
+        is_request = format_ in APIS
         with suppress(FormatError) if is_request else nullcontext():  # a request needs a message
             write(recording, format_)
 

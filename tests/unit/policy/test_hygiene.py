@@ -6,6 +6,8 @@ import itertools
 import re
 
 import pytest
+from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast import apply, plan
 from holdfast.config import target
@@ -21,6 +23,9 @@ STRICT = Dialect("unknown")
 CLAUDE = target("anthropic", "claude-sonnet-4-5").dialect
 NEW = target("anthropic", "claude-opus-5-5").dialect
 CHAT = target("openai-chat", "gpt-5").dialect
+MISTRAL = target("openai-chat", "mistral-large-latest").dialect
+RESPONSES = target("openai-responses", "gpt-5.5").dialect
+GEMINI = target("gemini", "gemini-3.1-pro-preview").dialect
 
 
 def user(text="u"):
@@ -192,7 +197,7 @@ def test_system_messages_inside():
     assert "be brief" in sent[2].text
     assert picture in sent[2].parts
     assert rules == ["system"]
-    assert repairs(history, CHAT) == ()
+    assert repairs([history[0], user(), Message.of("system", "be brief"), words()], CHAT) == ()
     unknown = [user(), Message("system", (Opaque("message"),)), words(), user()]
     assert repaired(unknown, CLAUDE)[0] == unknown
 
@@ -236,3 +241,176 @@ def test_system_messages_stand_where_the_api_takes_them(history, model):
 def test_ids_that_chat_takes_stay(id_):
     """W3: Chat Completions has no alphabet for ids; servers that number calls in their own way get them back."""
     assert repairs([user(), calls(id_), results(id_), user()], CHAT) == ()
+
+
+# -- what a server's tool was asked and gave back ----------------------------------------------------------------------
+
+
+def server(kind, id_="s1"):
+    return Opaque(kind, Raw(b'{"type":"%s"}' % kind.encode()), Seal("anthropic", "", id_))
+
+
+USE, GIVEN = server("server_tool_use"), server("web_search_tool_result")
+
+
+def answer(*parts):
+    return Message("assistant", parts)
+
+
+@pytest.mark.parametrize(
+    ("parts", "kept"),
+    [
+        ((USE, GIVEN, Text("x")), (USE, GIVEN, Text("x"))),
+        ((USE, Text("x")), (Text("x"),)),
+        ((GIVEN, Text("x")), (Text("x"),)),
+        ((GIVEN, USE, Text("x")), (Text("x"),)),
+        ((USE, server("web_search_tool_result", "s2"), Text("x")), (Text("x"),)),
+        ((USE, GIVEN, USE, Text("x")), (USE, GIVEN, Text("x"))),
+    ],
+)
+def test_a_server_call_and_its_result_stand_together(parts, kept):
+    """A server's call goes without its result behind it, a result without its call before it, a second call always."""
+    assert repaired([user(), answer(*parts), user()], CLAUDE)[0] == [user(), answer(*kept), user()]
+
+
+def test_a_paused_answer_is_sent_as_it_is():
+    """The last answer may end in a server's call: it is resumed, and no user speaks behind it."""
+    for dialect in (CLAUDE, NEW):
+        assert repairs([user(), answer(Text("x"), USE)], dialect) == ()
+    assert repaired([user(), answer(Text("x"), USE), user()], NEW)[0][1] == answer(Text("x"))
+
+
+def test_a_server_call_may_wait_for_a_client():
+    """Code on a server that called a client's tool gets its result in a later answer."""
+    call = ToolCall("t1", "read", "{}", Seal("anthropic", "", "s1"))
+    history = [user(), answer(USE, call), results("t1"), answer(GIVEN, Text("x")), user()]
+    assert repairs(history, CLAUDE) == ()
+
+
+def test_an_id_that_a_server_used_is_no_clients():
+    """Ids of clients' and servers' calls share one space on Anthropic."""
+    sent, _ = repaired([user(), answer(USE, GIVEN), user(), calls("s1"), results("s1"), user()], CLAUDE)
+    assert sent[3].calls[0].id == sent[4].results[0].call_id != "s1"
+
+
+# -- ids, orders, budgets ----------------------------------------------------------------------------------------------
+
+
+def test_mistral_ids_have_nine_letters():
+    """Mistral takes nine letters and digits; what has them already stays."""
+    sent, _ = repaired([user(), calls("call_1", "abcDEF123"), results("call_1", "abcDEF123"), user()], MISTRAL)
+    ids = [call.id for call in sent[1].calls]
+    assert ids[1] == "abcDEF123"
+    assert re.fullmatch("[a-zA-Z0-9]{9}", ids[0])
+    assert [r.call_id for one in sent for r in one.results] == ids
+
+
+def test_mistral_answers_results_before_a_user_speaks():
+    """Mistral refuses a user's words right behind results: the assistant says a word between them."""
+    history = [user(), calls("abcDEF123"), results("abcDEF123"), user("and?")]
+    sent, rules = repaired(history, MISTRAL)
+    assert [one.role for one in sent] == ["user", "assistant", "tool", "assistant", "user"]
+    assert rules == ["answer"]
+    assert repairs(history, CHAT) == ()
+    assert repairs(sent, MISTRAL) == ()
+
+
+def test_a_real_result_wins_over_a_made_up_one():
+    """A synthetic result that came back with the history gives way to the real one that came late."""
+    made = Message("tool", (ToolResult("a", "t", (Text(MISSING),), is_error=True),))
+    for dialect in (CLAUDE, CHAT, RESPONSES, GEMINI):
+        sent, _ = repaired([user(), calls("a"), made, user("x"), results("a"), user()], dialect)
+        assert [r.content for one in sent for r in one.results] == [results("a").results[0].content]
+
+
+def test_a_result_before_its_call_moves_behind_it():
+    """A result that stands too early is real all the same; one whose id several calls have is nobody's."""
+    sent, _ = repaired([user(), results("a"), calls("a"), user()], CLAUDE)
+    assert sent[2] == results("a")
+    sent, _ = repaired([user(), results("a"), calls("a"), results("a"), user("x"), calls("a"), user()], CLAUDE)
+    assert [MISSING in str(r) for one in sent for r in one.results] == [False, True]
+
+
+def test_neighbours_that_the_api_reads_as_one_stay_two():
+    """Anthropic merges neighbours itself: calls and results over several messages are fine as they stand."""
+    history = [user(), calls("a"), calls("b"), results("b"), results("a"), user("x"), words(), user()]
+    assert repairs(history, CLAUDE) == ()
+    assert repairs(history, CHAT) != ()
+
+
+def test_results_anywhere_behind_their_calls():
+    """Responses: a result that comes late stays where it is, a missing one is made up right behind the call."""
+    history = [user(), calls("a"), user("x"), results("a"), user()]
+    assert repairs(history, RESPONSES) == ()
+    sent, _ = repaired([user(), calls("a", "b"), user("x"), results("a"), user()], RESPONSES)
+    assert [(one.role, [r.call_id for r in one.results]) for one in sent[2:5]] == [
+        ("tool", ["b"]),
+        ("user", []),
+        ("tool", ["a"]),
+    ]
+
+
+def test_results_of_calls_that_the_server_holds():
+    """Where a part of the history lies with the server, a result without a call is no orphan."""
+    history = [results("x"), user()]
+    assert repaired(history, RESPONSES)[0] == [user()]
+    assert repaired(history, replace(RESPONSES, elsewhere=True))[0] == history
+
+
+def test_gemini_joins_what_was_split():
+    """A call behind other words of the model goes into one content with them, and so do the results."""
+    history = [user(), words("look"), calls("a", "b"), results("a"), results("b"), user()]
+    sent, _ = repaired(history, replace(GEMINI, signed_calls=False))
+    assert [one.role for one in sent] == ["user", "assistant", "tool", "user"]
+    assert sent[1].text == "look"
+    assert [r.call_id for r in sent[2].results] == ["a", "b"]
+
+
+def test_too_many_media_give_way_oldest_first():
+    """W10: over the number or the bytes of a request, the oldest media are named by a line; no more than it takes."""
+    picture = Media("image", "image/png", 3, "a.png", "AAAA")
+    history = [Message("user", (Text(f"{number}"), picture)) for number in range(5)]
+    sent, rules = repaired(history, replace(CLAUDE, max_images=3))
+    assert [picture in one.parts for one in sent] == [False, False, True, True, True]
+    assert rules == ["media-budget"] * 2
+    large = Media("image", "image/png", 300, "a.png", "A" * 400)
+    history = [Message("user", (Text(f"{number}"), large)) for number in range(5)]
+    sent, _ = repaired(history, replace(CLAUDE, max_bytes=1_000))
+    assert [large in one.parts for one in sent] == [False, False, False, True, True]
+
+
+def test_media_within_the_decided_budget_are_never_touched():
+    """W10: what the policy lets through fits every dialect, so its budget decides and this one never has to."""
+    from holdfast.policy.settings import Settings
+
+    for model in ("claude-opus-5-5", "claude-sonnet-4-5", "x"):
+        dialect = target("anthropic", model).dialect
+        assert Settings().media_most <= dialect.max_images
+        assert Settings().media_bytes * 4 / 3 < dialect.max_bytes / 2
+
+
+@pytest.mark.parametrize("dialect", [CLAUDE, CHAT, RESPONSES, GEMINI])
+def test_blocks_of_another_api(dialect):
+    """A part that only another API has is named to the user's place and taken out of the assistant's."""
+    stranger = Opaque("toolResult", Raw(b'{"type":"toolResult"}'))
+    sent, _ = repaired([Message("user", (Text("a"), stranger)), answer(Text("b"), stranger), user()], dialect)
+    assert sent[0].parts == (Text("a"), Text("[Attached toolResult]"))
+    assert sent[1] == words("b")
+
+
+def test_changes_of_tools_stay_behind():
+    """A system message that changes tools goes where no such message may stand; its words are told."""
+    change = Opaque("tool_addition", Raw(b'{"type":"tool_addition"}'))
+    inside = Message("system", (Text("now with"), change))
+    sent, _ = repaired([user(), inside, words(), user()], CLAUDE)
+    assert sent[1].text == "[System message]\nnow with"
+    assert repaired([user(), Message("system", (change,)), words(), user()], CLAUDE)[0] == [user(), words(), user()]
+    fine = target("anthropic", "claude-opus-5-0").dialect
+    assert repairs([user(), inside, words(), user()], fine) == ()
+
+
+def test_nothing_left_is_still_a_request():
+    """Where all that was said may not be sent, somebody asks to go on; of nothing nothing is made."""
+    sent, _ = repaired([results("x")], CLAUDE)
+    assert [one.role for one in sent] == ["user"]
+    assert repairs([], CLAUDE) == ()

@@ -1,0 +1,134 @@
+"""What lens, validator and repair cost, beside a bare decode and encode of the same request in the same run.
+
+Usage: python bench/wire.py [--json] [--check]
+
+A request of 10 MB for each API, 1,000 and 10,000 messages in it, each time the best of several runs:
+
+- *bare*: ``msgspec`` decodes the body and encodes it again;
+- *lens*: the body is opened, one message in its middle is edited, the body is rendered;
+- *validate*: every rule of its API is asked, beside *decode*, the first half of *bare*;
+- *repair*: hygiene looks through the messages of a valid history, beside *validate*.
+
+The ratios are what counts; the machine decides the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import msgspec
+from transcript import transcript
+
+from holdfast.config import dialect
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text
+from holdfast.model.slots import Slot
+from holdfast.policy.hygiene import repairs
+from holdfast.wire import openai_chat
+from holdfast.wire.apis import APIS
+from holdfast.wire.lens import body, open_body, render
+from holdfast.wire.mending import mend
+from holdfast.wire.rules import validate
+
+BYTES = 10_000_000
+MODELS = {
+    "anthropic": "claude-sonnet-4-5",
+    "openai-chat": "gpt-5",
+    "openai-responses": "gpt-5",
+    "gemini": "gemini-2.5-pro",
+}
+"""Models whose rules hold: a server that nobody knows gets the strictest, and more is repaired."""
+_JUDGED = {"validate / decode": 10.0, "repair / validate": 1.5}
+GOALS = {1_000: {"lens / bare": 3.0} | _JUDGED, 10_000: {"lens / bare": 5.0} | _JUDGED}
+"""What the project promises for messages of 10 kB; of 1 kB there are ten times as many values to be made."""
+
+
+def best(work: Callable[[], Any], runs: int = 7) -> float:
+    """Return the shortest processor time of ``work`` in milliseconds; what else runs on the machine counts little."""
+    times = []
+    for _ in range(runs):
+        gc.collect()
+        began = time.process_time()
+        work()
+        times.append(time.process_time() - began)
+    return min(times) * 1e3
+
+
+def request(api: str, size: int) -> bytes:
+    """Return a request of about 10 MB with ``size`` messages."""
+    messages = openai_chat.messages(transcript(size, BYTES // size))
+    model = MODELS[api]
+    raw = body(api, model, [Slot(message, api="openai-chat") for message in messages])
+    return mend(raw, api, model=model).body
+
+
+def edited(raw: bytes, api: str) -> bytes:
+    """Return a request with the words of one message in its middle replaced."""
+    lens = open_body(raw, api)
+    at = len(lens.slots) // 2
+    at = next(index for index in range(at, len(lens.slots)) if lens.slots[index].message.role == "user")
+    new = Slot(Message("user", (Text("edited"),)), api=api, base=lens.slots[at].raw)
+    return render(lens, [*lens.slots[:at], new, *lens.slots[at + 1 :]])
+
+
+def bare(raw: bytes) -> bytes:
+    """Return a request decoded and encoded."""
+    return msgspec.json.encode(msgspec.json.decode(raw))
+
+
+def measure(api: str, size: int) -> dict[str, float]:
+    """Return the times in milliseconds for a request of ``size`` messages."""
+    raw = request(api, size)
+    assert b'"edited"' in edited(raw, api)
+    model = MODELS[api]
+    rules, messages = dialect(api, model), [slot.message for slot in open_body(raw, api).slots]
+    assert not repairs(messages, rules)
+    return {
+        "MB": len(raw) / 1e6,
+        "bare": best(lambda: bare(raw)),
+        "decode": best(lambda: msgspec.json.decode(raw)),
+        "lens": best(lambda: edited(raw, api)),
+        "validate": best(lambda: validate(raw, api, model=model)),
+        "repair": best(lambda: repairs(messages, rules)),
+    }
+
+
+def ratios(row: dict[str, float]) -> dict[str, float]:
+    """Return the promised ratios of one row."""
+    pairs = (("lens", "bare"), ("validate", "decode"), ("repair", "validate"))
+    return {f"{one} / {other}": row[one] / row[other] for one, other in pairs}
+
+
+def main() -> int:
+    """Print the table; with ``--check``, exit 1 where a ratio is over its goal."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    table = {(api, size): measure(api, size) for api in APIS for size in GOALS}
+    found = {place: ratios(row) for place, row in table.items()}
+    if args.json:
+        rows = [{"api": api, "messages": size, **row} for (api, size), row in table.items()]
+        print(json.dumps({"rows": rows, "goals": GOALS}))
+    else:
+        print(f"{'':<24} {'MB':>6} {'bare ms':>9}   goals in brackets")
+        for (api, size), row in table.items():
+            told = found[api, size].items()
+            cells = "   ".join(f"{key} {value:.2f} ({GOALS[size][key]:g})" for key, value in told)
+            print(f"{api + f' {size:,}':<24} {row['MB']:6.1f} {row['bare']:9.1f}   {cells}")
+    over = any(value > GOALS[size][key] for (_, size), row in found.items() for key, value in row.items())
+    print("over a goal" if over else "every goal is met", file=sys.stderr)
+    return int(args.check and over)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

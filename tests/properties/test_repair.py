@@ -1,0 +1,223 @@
+"""What was said, however it was mangled, becomes a request that its API takes (W1 to W8), for all four APIs."""
+
+from __future__ import annotations
+
+import json
+import os
+from random import Random
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast.config import target
+from holdfast.errors import HoldfastError
+from holdfast.model.branch import Branch, extend
+from holdfast.model.entries import Answer, Entry, Said
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, Thinking, ToolCall, ToolResult
+from holdfast.model.slots import Slot
+from holdfast.policy.hygiene import MISSING, repairs
+from holdfast.policy.hygiene.parts import tells
+from holdfast.policy.pipeline import advance
+from holdfast.policy.planning import plan
+from holdfast.policy.projection import repair_projection, send_slots
+from holdfast.testing.mangle import BLOWS, MODELS, mangled, of_seed, sound
+from holdfast.view.tokens import measure
+from holdfast.wire.apis import APIS
+from holdfast.wire.lens import body
+from holdfast.wire.mending import mend
+from holdfast.wire.rules import validate
+
+FAMILIES = [(api, model) for api in APIS for model in MODELS[api]]
+COUNT = 20_000 if os.environ.get("HOLDFAST_THOROUGH") == "1" else 170
+"""Histories for each model family; the million is ``python -m holdfast.testing.mangle --count 1000000``."""
+
+
+@pytest.mark.parametrize(("api", "model"), FAMILIES)
+def test_mangled_histories_keep_every_law(api, model):
+    """Whatever happened to a history: valid, repaired once for all, nothing lost, no real result replaced."""
+    assert [(seed, law) for seed in range(COUNT) for law in of_seed(seed, api, model)] == []
+
+
+@pytest.mark.parametrize("blow", BLOWS, ids=lambda blow: blow.__name__)
+def test_each_blow_breaks_something(blow):
+    """Every way of mangling makes a request that some API refuses, or the laws above would prove little."""
+    refused = 0
+    for seed in range(60):
+        rng = Random(seed)
+        messages = list(blow(sound(rng, "anthropic"), rng))
+        refused += any(repairs(messages, target(api, MODELS[api][0]).dialect) for api in APIS)
+    assert refused
+
+
+@given(st.integers(0, 10_000), st.sampled_from(FAMILIES))
+def test_planning_step_by_step_repairs_as_planning_at_once(seed, family):
+    """The memory of what is settled changes no repair: growing a history finds what looking at all of it finds."""
+    where = target(*family, window=200_000)
+    branch = Branch()
+    for message in mangled(Random(seed), family[0]):
+        branch = extend(branch, Entry("", None, Said(measure(message))))
+        repair, settled = repair_projection(branch, where.dialect)
+        assert repair == repair_projection(replace(branch, settled=None), where.dialect)[0]
+        branch = replace(branch, settled=settled)
+
+
+@given(st.integers(0, 10_000), st.sampled_from(FAMILIES))
+def test_a_plan_is_valid_too(seed, family):
+    """W1: the same through the planner: decisions, repairs, and the rendering of both."""
+    where = target(*family, window=200_000)
+    messages = mangled(Random(seed), family[0])
+    assume(any(map(tells, messages)))
+    made = plan(messages, where)
+    sent = body(where.api, where.model, send_slots(made), options=made.options)
+    found = validate(sent, where.api, model=where.model)
+    assert [one for one in found if one.level == "error" and "thinking" not in one.rule] == []
+
+
+@given(st.integers(0, 10_000), st.sampled_from(FAMILIES))
+def test_fixing_twice_is_fixing_once(seed, family):
+    """W3: ``fix(fix(x)) == fix(x)``, and what was valid is the very same object."""
+    api, model = family
+    raw = body(api, model, [Slot(message) for message in sound(Random(seed), api)])
+    for one in (raw, body(api, model, [Slot(message) for message in mangled(Random(seed), api)])):
+        once = mend(one, api, model=model)
+        again = mend(once.body, api, model=model)
+        assert again.body is once.body
+        if not [finding for finding in validate(one, api, model=model) if finding.level == "error"]:
+            assert once.body is one
+
+
+# -- bodies that are no histories --------------------------------------------------------------------------------------
+
+
+def places(value, path=()):
+    """Yield the path of everything inside a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield (*path, key)
+        yield from places(one, (*path, key))
+
+
+ODD = [None, 3, "", [], {}, "x", " ", True, [1], {"a": 1}, 1e300]
+
+
+def damaged_json(value, rng):
+    """Return a JSON value with one thing in it gone, another, twice, unknown, or out of order."""
+    path = rng.choice(list(places(value)))
+    holder = value
+    for key in path[:-1]:
+        holder = holder[key]
+    kind, key = rng.randrange(4), path[-1]
+    if kind == 0:
+        del holder[key]
+    elif kind == 1:
+        holder[key] = rng.choice(ODD)
+    elif isinstance(holder, dict):
+        holder[f"x_{kind}"] = rng.choice(ODD)
+    elif kind == 2:
+        holder.insert(rng.randrange(len(holder) + 1), json.loads(json.dumps(holder[key])))
+    else:
+        rng.shuffle(holder)
+    return value
+
+
+@given(st.integers(0, 100_000), st.sampled_from(FAMILIES))
+def test_any_damage_to_a_body_is_answered(seed, family):
+    """Whatever is wrong with the JSON: mended once for all, no word of a user lost, or a typed error."""
+    rng = Random(seed)
+    value = json.loads(body(*family, [Slot(message) for message in sound(rng, family[0])]))
+    for _ in range(rng.randint(1, 4)):
+        value = damaged_json(value, rng) if list(places(value)) else value
+    try:
+        once = mend(json.dumps(value).encode(), family[0], model=family[1])
+    except HoldfastError:
+        return
+    assert mend(once.body, family[0], model=family[1]).body == once.body
+    assert once.is_valid or once.findings
+
+
+# -- answers that were interrupted -------------------------------------------------------------------------------------
+
+
+CALL = ToolCall("c1", "read", '{"path": "a"}')
+GO = Message.of("user", "go")
+
+
+def branch_of(*bodies):
+    return Branch.build(Entry("", None, one) for one in bodies)
+
+
+def said(message):
+    return Said(measure(message))
+
+
+@pytest.mark.parametrize("stop", ["error", "aborted"])
+@pytest.mark.parametrize(("api", "model"), FAMILIES)
+def test_open_calls_of_a_failed_answer_get_no_result(api, model, stop):
+    """Calls of an errored or aborted answer never ran: without a result they go, with one they stay."""
+    answer = Message("assistant", (Text("I read it."), CALL))
+    history = branch_of(said(GO), said(answer), Answer("", stop=stop), said(Message.of("user", "again")))
+    sent = [slot.message for slot in send_slots(advance(history, target(api, model)))]
+    assert not [call for one in sent for call in one.calls]
+    assert not [result for one in sent for result in one.results]
+    assert any("I read it." in one.text for one in sent)
+    answered = Message("tool", (ToolResult("c1", "read", (Text("real"),)),))
+    history = branch_of(said(GO), said(answer), Answer("", stop=stop), said(answered), said(GO))
+    sent = [slot.message for slot in send_slots(advance(history, target(api, model)))]
+    assert [result.content for one in sent for result in one.results] == [(Text("real"),)]
+
+
+@pytest.mark.parametrize(("api", "model"), FAMILIES)
+def test_a_call_that_was_cut_off_gets_no_result(api, model):
+    """A call whose arguments end in the middle never ran; one that only lacks its result did, as far as we know."""
+    cut = Message("assistant", (Text("a"), replace(CALL, arguments='{"path": "a')))
+    whole = Message("assistant", (Text("a"), CALL))
+    for answer, count in ((cut, 0), (whole, 1)):
+        sent = [slot.message for slot in send_slots(plan([GO, answer, GO], target(api, model)))]
+        assert [MISSING in str(result) for one in sent for result in one.results] == [True] * count
+
+
+# -- reasoning units ---------------------------------------------------------------------------------------------------
+
+
+def test_reasoning_that_goes_takes_the_name_of_its_item_along():
+    """Responses: an item whose reasoning is dropped is sent without the id that names both; its call id stays."""
+    items = [
+        {"type": "message", "role": "user", "content": "a"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
+        {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "r"},
+        {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "y"},
+        {"type": "message", "role": "user", "content": "b"},
+    ]
+    made = mend(json.dumps({"model": "gpt-5.5", "input": items}).encode(), "openai-responses")
+    sent = json.loads(made.body)["input"]
+    assert made.is_valid
+    assert sent == [*items[:4], items[5]]
+
+
+def test_thinking_of_another_model_goes_with_the_name_of_its_item():
+    """The same for values: the part behind dropped thinking keeps neither its seal nor its bytes."""
+    from holdfast.model.parts import Seal
+
+    where = target("openai-responses", "gpt-5.5")
+    thought = Thinking("hm", Seal("openai-responses", "o3", "enc"))
+    answer = Message("assistant", (thought, Text("yes", Seal("openai-responses", "", "msg_1"))))
+    sent = [slot.message for slot in send_slots(plan([GO, answer, GO], where))]
+    assert sent[1].parts == (Text("yes"),)
+
+
+# -- signatures --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stand_in_for_a_signature_lasts_one_turn():
+    """Gemini 3: an unsigned call of the current turn gets the documented stand-in, one of an earlier turn nothing."""
+    where = target("gemini", "gemini-3.1-pro-preview")
+    step = [Message("assistant", (CALL,)), Message("tool", (ToolResult("c1", "read", (Text("r"),)),))]
+    first = plan([GO, *step], where)
+    assert "skip_thought_signature_validator" in str([slot.message for slot in send_slots(first)])
+    second = plan([GO, *step, Message.of("assistant", "done"), GO], where, branch=first.branch)
+    assert second.repair == ()
+    assert plan([GO, *step], target("gemini", "gemini-2.5-pro")).repair == ()

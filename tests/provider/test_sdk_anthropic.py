@@ -1,0 +1,208 @@
+"""Anthropic's own SDK as a client of the strict provider."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anthropic
+import pytest
+from anthropic.types import Message, ModelInfo, RawMessageStreamEvent
+from pydantic import TypeAdapter
+
+from holdfast.testing.provider.calls import Said
+from holdfast.testing.provider.faults import Fault
+from holdfast.testing.provider.provider import Provider
+from holdfast.testing.provider.serving import serving
+from holdfast.testing.provider.settings import Settings
+
+MODEL = "claude-opus-5-5"
+TOOL = {
+    "name": "read",
+    "description": "Read a file.",
+    "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+}
+HELLO = [{"role": "user", "content": "hello"}]
+LONG = "Kelp grows where rock and light meet, 海藻 too; " * 40
+SCRIPT = [Said(LONG, (("read", {"path": "a/b.txt", "lines": [1, 2]}), ("read", {"path": "c"})), "Where is the file?")]
+PLAIN = {"model": MODEL, "max_tokens": 4_000, "messages": HELLO, "tools": [TOOL], "thinking": {"type": "adaptive"}}
+
+
+@pytest.fixture(scope="module")
+def url():
+    """A strict provider with a small window."""
+    with serving(Provider(Settings(window=2_000))) as base:
+        yield base
+
+
+@pytest.fixture(scope="module")
+def client(url):
+    """The SDK, pointed at it."""
+    with anthropic.Anthropic(base_url=url, api_key="any", max_retries=0) as one:
+        yield one
+
+
+def strictly(message):
+    """Return the message after the SDK's own type took its JSON without any leniency."""
+    return type(message).model_validate_json(message.to_json())
+
+
+def test_plain(client):
+    """A message comes as the SDK's own type."""
+    message = client.messages.create(model=MODEL, max_tokens=50, messages=HELLO)
+    assert strictly(message).content[0].text.startswith("ok")
+    assert (message.stop_reason, message.role, message.model) == ("end_turn", "assistant", MODEL)
+    assert message.usage.input_tokens > 0
+    assert message._request_id.startswith("req_")
+
+
+@pytest.fixture
+def scripted():
+    """Return what a fresh provider that says the script answers to one question."""
+
+    def ask(question):
+        with serving(Provider(script=SCRIPT)) as url, anthropic.Anthropic(base_url=url, api_key="k") as client:
+            return question(client)
+
+    return ask
+
+
+def test_a_stream_makes_the_same_message(scripted):
+    """What the SDK puts together from events is what it gets in one piece: text, thinking, calls, usage and all."""
+
+    def streamed(client):
+        with client.messages.stream(**PLAIN) as stream:
+            kinds = {event.type for event in stream}
+            return stream.get_final_message(), kinds
+
+    plain = strictly(scripted(lambda client: client.messages.create(**PLAIN)))
+    whole, kinds = scripted(streamed)
+    assert Message.model_validate_json(whole.to_json()).to_dict(exclude_none=True) == plain.to_dict(exclude_none=True)
+    assert [block.type for block in plain.content] == ["thinking", "text", "tool_use", "tool_use"]
+    assert (plain.stop_reason, plain.content[2].input) == ("tool_use", {"path": "a/b.txt", "lines": [1, 2]})
+    assert {"text", "thinking", "signature", "input_json", "message_stop"} <= kinds
+
+
+def test_every_event_is_one_of_the_sdk(client):
+    """Each event of a raw stream is one of the SDK's types."""
+    check = TypeAdapter(RawMessageStreamEvent)
+    events = list(client.messages.create(model=MODEL, max_tokens=50, messages=HELLO, stream=True))
+    for event in events:
+        check.validate_json(event.to_json())
+    assert (events[0].type, events[-1].type) == ("message_start", "message_stop")
+
+
+def test_a_tool_loop(client):
+    """A call, its result, and the answer to it, with the message sent back as the SDK holds it."""
+    history = [{"role": "user", "content": 'call read {"path": "a.txt"}'}]
+    asked = client.messages.create(model=MODEL, max_tokens=100, messages=history, tools=[TOOL])
+    [call] = [block for block in asked.content if block.type == "tool_use"]
+    assert (asked.stop_reason, call.input) == ("tool_use", {"path": "a.txt"})
+    history += [
+        {"role": "assistant", "content": asked.content},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "kelp"}]},
+    ]
+    answer = client.messages.create(model=MODEL, max_tokens=100, messages=history, tools=[TOOL])
+    assert (answer.stop_reason, answer.content[0].text[:2]) == ("end_turn", "ok")
+
+
+def test_thinking_goes_back_and_forth(client):
+    """Thinking that came in a stream is taken back as it is, and refused once the history before it was edited."""
+    settings = {"model": MODEL, "max_tokens": 200, "thinking": {"type": "adaptive"}}
+    with client.messages.stream(messages=HELLO, **settings) as stream:
+        answer = stream.get_final_message()
+    assert answer.content[0].type == "thinking"
+    back = [{"role": "assistant", "content": answer.content}, {"role": "user", "content": "go on"}]
+    assert client.messages.create(messages=[*HELLO, *back], **settings).stop_reason == "end_turn"
+    edited = [{"role": "user", "content": "goodbye"}]
+    with pytest.raises(anthropic.BadRequestError, match="bound to a different conversation"):
+        client.messages.create(messages=[*edited, *back], **settings)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_overflow(client, stream):
+    """An overflow is the SDK's own error, with Anthropic's words and true numbers."""
+    huge = [{"role": "user", "content": "kelp " * 3_000}]
+    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d{4} tokens > 2000 maximum") as caught:
+        client.messages.create(model=MODEL, max_tokens=50, messages=huge, stream=stream)
+    assert caught.value.body["error"]["type"] == "invalid_request_error"
+    assert caught.value.request_id.startswith("req_")
+
+
+def test_a_broken_history(client):
+    """A history that the API refuses is refused in its words."""
+    call = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
+    broken = [*HELLO, {"role": "assistant", "content": [call]}, {"role": "user", "content": "and?"}]
+    with pytest.raises(anthropic.BadRequestError, match="`tool_use` ids were found without `tool_result` blocks"):
+        client.messages.create(model=MODEL, max_tokens=50, messages=broken, tools=[TOOL])
+
+
+def test_counting(client):
+    """A count is the input that the answer to the same request reports."""
+    counted = client.messages.count_tokens(model=MODEL, messages=HELLO, system="Be brief.").input_tokens
+    usage = client.messages.create(model=MODEL, max_tokens=50, messages=HELLO, system="Be brief.").usage
+    assert counted == usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+
+
+def test_models(client):
+    """The models endpoint tells the window."""
+    model = client.models.retrieve(MODEL)
+    assert ModelInfo.model_validate_json(model.to_json()).max_input_tokens == 2_000
+    assert MODEL in [one.id for one in client.models.list()]
+
+
+def test_caching():
+    """Cached tokens are reported as the SDK has them."""
+    system = [{"type": "text", "text": "Rocks and kelp. " * 600, "cache_control": {"type": "ephemeral"}}]
+    with serving(Provider()) as url, anthropic.Anthropic(base_url=url, api_key="k") as client:
+        first, second = (
+            client.messages.create(model=MODEL, max_tokens=50, system=system, messages=HELLO).usage for _ in range(2)
+        )
+    assert first.cache_creation_input_tokens == second.cache_read_input_tokens > 1_024
+    assert second.cache_creation_input_tokens == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_compaction(client, stream):
+    """On-demand compaction gives one block, which opens the next request."""
+    history = [
+        *HELLO,
+        {"role": "assistant", "content": "Hi."},
+        {"role": "user", "content": "The key is under the kelp."},
+    ]
+    ask = {"model": MODEL, "max_tokens": 500, "betas": ["compact-2026-09-04"]}
+    if stream:
+        with client.beta.messages.stream(messages=history, compaction={"type": "summarize"}, **ask) as events:
+            done = events.get_final_message()
+    else:
+        done = client.beta.messages.create(messages=history, compaction={"type": "summarize"}, **ask)
+    assert ([block.type for block in done.content], done.stop_reason) == (["compaction"], "compaction")
+    assert (done.usage.iterations[0].type, done.usage.input_tokens) == ("compaction", 0)
+    after = [{"role": "assistant", "content": done.content}, {"role": "user", "content": "go on"}]
+    assert client.beta.messages.create(messages=after, **ask).stop_reason == "end_turn"
+
+
+def test_async(url):
+    """The asynchronous SDK gets the same."""
+
+    async def talk():
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="any") as client:
+            ask = {"model": MODEL, "max_tokens": 50, "messages": HELLO}
+            plain, counted = await asyncio.gather(
+                client.messages.create(**ask), client.messages.count_tokens(model=MODEL, messages=HELLO)
+            )
+            async with client.messages.stream(**ask) as stream:
+                return plain, counted, await stream.get_final_message()
+
+    plain, counted, streamed = asyncio.run(talk())
+    assert plain.content[0].text.startswith("ok")
+    assert streamed.content[0].text.startswith("ok")
+    assert counted.input_tokens > 0
+
+
+def test_the_sdk_tries_again():
+    """The SDK tries again after 529 as it does with the real provider, and tells what it could not use."""
+    faults = [Fault("529", at=1), Fault("401", at=3)]
+    with serving(Provider(), faults) as url, anthropic.Anthropic(base_url=url, api_key="k", max_retries=1) as client:
+        assert client.messages.create(model=MODEL, max_tokens=50, messages=HELLO).stop_reason == "end_turn"
+        with pytest.raises(anthropic.AuthenticationError, match="invalid x-api-key"):
+            client.messages.create(model=MODEL, max_tokens=50, messages=HELLO)

@@ -1,0 +1,66 @@
+"""Requests of real clients that lie beside the checkout, where they do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec import Raw
+from msgspec.json import Decoder
+
+from holdfast.formats import bodies
+from holdfast.model.slots import Slot
+from holdfast.wire.apis import APIS
+from holdfast.wire.convert import convert
+from holdfast.wire.lens import open_body, render
+
+FILES = sorted((Path(__file__).parents[3] / "shared" / "shapes").glob("req-*.jsonl"))
+LINES = Decoder(dict[str, Raw])
+WAYS = {
+    "/chat/completions": "openai-chat",
+    "/responses": "openai-responses",
+    "/v1/messages": "anthropic",
+    "/models/": "gemini",
+}
+
+
+def requests(file):
+    """Return API and body of every request in a file that has a body."""
+    for line in file.read_bytes().splitlines():
+        found = LINES.decode(line)
+        if bytes(found.get("body", Raw(b"null"))) != b"null":
+            path = json.loads(bytes(found["path"]))
+            yield next(api for way, api in WAYS.items() if way in path), bytes(found["body"])
+
+
+if FILES:
+
+    @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
+    def test_every_request_comes_back(file):
+        """Each request is recognised and comes back byte for byte, also when it is told from its slots again."""
+        for api, raw in requests(file):
+            lens = open_body(raw)
+            assert lens.api == api
+            assert render(lens, lens.slots) is raw
+            again = [Slot(slot.message, api=api, base=slot.raw) for slot in lens.slots]
+            wanted = json.loads(raw)
+            if isinstance(wanted.get("input"), str):
+                wanted["input"] = [{"role": "user", "content": wanted["input"]}]
+            assert json.loads(render(lens, again)) == wanted
+
+    @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
+    def test_every_request_is_a_session_and_can_change_its_api(file):
+        """Each file of requests is a recording; each request has a form in every API, with the same words in order."""
+        longest = max((len(open_body(raw).slots) for _, raw in requests(file)), default=0)
+        assert longest > 0
+        assert bodies.read(file.read_bytes()).entries
+        for _, raw in requests(file):
+            for to in APIS:
+                told = iter(words(open_body(convert(raw, to, "m")[0], to)))
+                assert all(one in told for one in words(open_body(raw)) if one)
+
+
+def words(lens):
+    """Return what user and model say in a request, message by message."""
+    return [slot.message.text for slot in lens.slots if slot.message.role in ("user", "assistant")]

@@ -1,0 +1,162 @@
+"""``holdfast fix``: the request on one stream, what was changed on the other, and every wrong input answered."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+BROKEN = {
+    "model": "claude-sonnet-4-5",
+    "messages": [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "read", "input": {}}]},
+        {"role": "user", "content": "are you there?"},
+    ],
+}
+VALID = b'{ "model": "claude-sonnet-4-5",\n "max_tokens": 9, "messages": [{"role":"user", "content": "\\u4f60"}]}'
+
+
+def test_a_valid_request_keeps_its_bytes(run, tmp_path):
+    """What needs no repair is printed as it came, to the last byte, and that is said."""
+    file = tmp_path / "a.json"
+    file.write_bytes(VALID)
+    done = run("fix", str(file))
+    assert done.exit_code == 0
+    assert done.stdout_bytes == VALID
+    assert "nothing changed" in done.stderr
+
+
+def test_a_broken_request_is_repaired_and_explained(run, tmp_path):
+    """The request goes to standard output alone, each change with its rule, place and reason to standard error."""
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(BROKEN))
+    done = run("fix", str(file))
+    assert done.exit_code == 0
+    made = json.loads(done.stdout)
+    assert [one["role"] for one in made["messages"]] == ["user", "assistant", "user", "user"]
+    assert made["messages"][2]["content"][0]["tool_use_id"] == "t1"
+    for word in ("pairing", "$.messages[2]", "made up", "valid now: 1 change"):
+        assert word in done.stderr
+    file.write_text(done.stdout)
+    assert run("fix", str(file)).stdout_bytes == done.stdout_bytes
+
+
+def test_the_request_may_go_to_a_file(run, tmp_path):
+    """``--output`` writes the request there and nothing to standard output."""
+    file, out = tmp_path / "a.json", tmp_path / "b.json"
+    file.write_text(json.dumps(BROKEN))
+    done = run("fix", str(file), "-o", str(out))
+    assert done.exit_code == 0
+    assert done.stdout == ""
+    assert json.loads(out.read_text())["model"] == "claude-sonnet-4-5"
+
+
+def test_what_cannot_be_mended_is_left_and_told(run, tmp_path):
+    """What has no one right mending stays, is told, and makes exit code 1."""
+    file = tmp_path / "a.json"
+    file.write_text(
+        json.dumps({"model": "claude-sonnet-4-5", "max_tokens": "many", "messages": BROKEN["messages"][:1]})
+    )
+    done = run("fix", str(file))
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["max_tokens"] == "many"
+    assert "anthropic.max-tokens" in done.stderr
+
+
+def test_another_api(run, tmp_path):
+    """``--to`` makes a request of another API, valid there, for the model that is named."""
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(BROKEN))
+    done = run("fix", str(file), "--to", "openai-responses", "--model", "gpt-5.5", "--json")
+    assert done.exit_code == 0
+    made = json.loads(done.stdout)
+    assert made["request"]["model"] == "gpt-5.5"
+    kinds = [item["type"] for item in made["request"]["input"]]
+    assert kinds == ["message", "function_call", "function_call_output", "message"]
+    assert made["findings"] == []
+
+
+OPTIONS = [
+    ({"tools": [], "tool_choice": "auto"}, "openai-chat", ["tools", "tool_choice"]),
+    ({"temperature": 3}, "openai-chat", ["temperature"]),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, "openai-chat", ["max_tokens"]),
+    ({"thinking": {"type": "enabled", "budget_tokens": 2_000}, "max_tokens": 1_000}, "anthropic", ["thinking"]),
+]
+
+
+@pytest.mark.parametrize(("options", "api", "gone"), OPTIONS)
+def test_options_with_one_right_mending(run, tmp_path, options, api, gone):
+    """Options that the API refuses whatever the history, and nobody misses, are taken out."""
+    model = "gpt-5" if api == "openai-chat" else "claude-sonnet-4-5"
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({"model": model, "messages": BROKEN["messages"][:1], **options}))
+    done = run("fix", str(file), "--api", api)
+    assert done.exit_code == 0
+    assert set(options) - set(json.loads(done.stdout)) == set(gone)
+
+
+def test_a_budget_under_the_limit(run, tmp_path):
+    """A thinking budget over ``max_tokens`` is made smaller, not the answer longer."""
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 4_000, "messages": BROKEN["messages"][:1]}
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({**body, "thinking": {"type": "enabled", "budget_tokens": 5_000}}))
+    made = json.loads(run("fix", str(file)).stdout)
+    assert made["max_tokens"] == 4_000
+    assert 1_024 <= made["thinking"]["budget_tokens"] < 4_000
+
+
+FOREIGN = [
+    ("anthropic", {"messages": [{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}]}),
+    ("anthropic", {"messages": [{"role": "user", "content": ["hello"]}]}),
+    ("anthropic", {"messages": [{"role": "human", "content": "hello"}]}),
+    ("anthropic", {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hello"}]}),
+    ("openai-chat", {"messages": ["hello"]}),
+    ("openai-chat", {"messages": [{"role": "user", "content": [{"type": "output_text", "text": "hello"}]}]}),
+    ("openai-responses", {"input": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]}),
+    ("gemini", {"contents": [{"role": "user", "parts": [{"type": "text", "text": "hello"}]}]}),
+]
+
+
+@pytest.mark.parametrize(("api", "body"), FOREIGN)
+def test_words_in_another_form_are_kept(run, tmp_path, api, body):
+    """Words that a converter left in another API's form are said in this one's, not lost."""
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(body))
+    done = run("fix", str(file), "--api", api)
+    assert done.exit_code == 0
+    assert "hello" in done.stdout
+
+
+def test_a_case_a_line(run):
+    """``--jsonl`` answers each line in order: the request and its edits, or what was wrong; never a traceback."""
+    lines = [
+        json.dumps({"api": "anthropic", "request": BROKEN}),
+        "not json",
+        "",
+        VALID.decode().replace("\n", ""),
+        '{"api": "anthropic", "request": 3}',
+        '{"request": {"what": 1}}',
+        "[" * 100_000,
+    ]
+    done = run("fix", "-", "--jsonl", given="\n".join(lines) + "\n")
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.exit_code == 1
+    assert len(answers) == len(lines)
+    assert [edit["rule"] for edit in answers[0]["edits"]] == ["pairing"]
+    assert all({"rule", "why"} <= edit.keys() for edit in answers[0]["edits"])
+    assert answers[3] == {"request": json.loads(lines[3]), "edits": []}
+    for place in (1, 2, 4, 5, 6):
+        assert answers[place]["request"] is None
+        assert answers[place]["edits"] == []
+        assert answers[place]["error"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'"x"', b'{"messages": 3}', b'{"messages": [[]]}'])
+def test_wrong_input_is_answered(run, tmp_path, data):
+    """Anything at all ends in a message and an exit code."""
+    file = tmp_path / "a.json"
+    file.write_bytes(data)
+    done = run("fix", str(file))
+    assert done.exit_code in (1, 2)
+    assert "Traceback" not in done.stderr

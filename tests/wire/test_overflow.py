@@ -1,0 +1,288 @@
+"""What an error or an answer is: every family of wordings, and what no wording may change."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.wire.overflow import KINDS, OVERFLOWS, AnswerReport, ErrorReport, Verdict, classify, errors, prompt_tokens
+from holdfast.wire.overflow.errors import rules
+
+CASES = json.loads((Path(__file__).parent / "cases" / "overflow.json").read_text(encoding="utf-8"))
+FIELDS = ("provider", "status", "code", "message", "body", "estimate", "window")
+STATUSES = [None, 200, 400, 401, 402, 403, 404, 408, 413, 422, 429, 500, 502, 503, 529]
+SLOW = 2.0
+"""Seconds; a pattern that goes back and forth takes minutes for a megabyte."""
+
+
+def report(case, **other):
+    fields = {name: case[name] for name in FIELDS if name in case}
+    return ErrorReport(**(fields | other))
+
+
+def expected(case):
+    return (case["kind"], case.get("limit"), case.get("requested"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['provider']}-{case['kind']}")
+def test_each_family_of_wordings(case):
+    """Kind and numbers are those of the case, which are facts of the provider named."""
+    found = classify(report(case))
+    assert (found.kind, found.limit, found.requested) == expected(case)
+    assert "retry_after" not in case or found.retry_after == pytest.approx(case["retry_after"])
+    assert found.is_overflow is (case["kind"] in OVERFLOWS)
+
+
+TEXTS = [case for case in CASES if case.get("message")]
+
+
+def inner(text):
+    return json.dumps({"error": {"message": text}})
+
+
+SHELLS = {
+    "object": lambda text, code: {"error": {"message": text, "code": code}},
+    "detail": lambda text, _: json.dumps({"detail": text}),
+    "gateway": lambda text, _: {"error": {"message": f"litellm.BadRequestError: VertexAIException - {inner(text)}"}},
+    "router": lambda text, _: {"error": {"message": "Provider returned error", "metadata": {"raw": inner(text)}}},
+    "events": lambda text, _: f"event: error\ndata: {inner(text)}\n\n".encode(),
+    "list": lambda text, _: f"[{inner(text)}]",
+    "bytes": lambda text, _: text.encode() + b" \xff\xfe",
+    "upper": lambda text, _: text.upper(),
+    "python": lambda text, code: f"Error: {({'error': {'message': text, 'code': code}})!r}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_no_shell_changes_the_verdict(shell):
+    """JSON in JSON, a list, an event, broken bytes, capitals: what is around a message does not matter."""
+    wrong = []
+    for case in TEXTS:
+        body = SHELLS[shell](case["message"], case["code"])
+        found = classify(report(case, message="", body=body))
+        if (found.kind, found.limit, found.requested) != expected(case):
+            wrong.append((case["message"], found))
+    assert wrong == []
+
+
+FORMATS = {
+    "plain": "{}".format, "comma": "{:,}".format, "underscore": "{:_}".format,
+    "point": lambda number: f"{number:,}".replace(",", "."),
+    "space": lambda number: f"{number:,}".replace(",", "\u00a0"),
+    "narrow": lambda number: f"{number:,}".replace(",", "\u202f"),
+    "apostrophe": lambda number: f"{number:,}".replace(",", "\u2019"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(limit=st.integers(1_000_000, 999_999_999), over=st.integers(1, 10**6))
+def test_numbers_are_read_however_they_are_written(name, limit, over):
+    """Separators of any country do not change a number."""
+    text = f"prompt is too long: {FORMATS[name](limit + over)} tokens > {FORMATS[name](limit)} maximum"
+    assert classify(ErrorReport("x", 400, message=text)) == Verdict("context_window", limit, limit + over)
+
+
+@pytest.mark.parametrize(
+    ("written", "number"), [("200k", 200_000), ("1M", 1_000_000), ("1.05M", 1_050_000), ("131.072k", 131_072)]
+)
+def test_units_are_multiplied_out(written, number):
+    """``200k`` is 200,000."""
+    found = classify(ErrorReport("x", 400, message=f"maximum context length is {written} tokens"))
+    assert found == Verdict("context_window", number)
+
+
+RATES = [
+    "Rate limit reached for gpt-4o on tokens per min (TPM): Limit {0}, Used {1}, Requested {2}. Try again in 3s.",
+    "Rate limit reached on requests per min (RPM): Limit {0}, Used {1}, Requested {2}.",
+    "This request would exceed the rate limit of {0} input tokens per minute. Please reduce the prompt length.",
+    "Number of request tokens ({1}) has exceeded your per-minute rate limit of {0} tokens; reduce the prompt length",
+    "Too many requests: context tokens {1} of {0} this minute; input is too long to be served at this rate limit",
+    "ThrottlingException: Too many tokens ({1} > {0}), please wait before trying again.",
+    "Tokens per minute limit exceeded - too many tokens processed: {1}/{0}.",
+    "request reached organization TPD rate limit, current: {1}, limit: {0}",
+    "You exceeded your current quota: input token count {1}, limit: {0}",
+    "429 Too Many Requests: request of {1} tokens exceeds rate limit of {0} tokens per hour",
+]
+NUMBERS = st.integers(0, 10**9)
+
+
+CODES = ["", "rate_limit_error", "tokens", "429"]
+
+
+@given(st.sampled_from(RATES), NUMBERS, NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(CODES))
+def test_a_rate_limit_is_never_an_overflow(wording, limit, used, requested, status, code):
+    """Whatever the numbers; but one request over the whole limit of tokens a minute, where waiting is no cure."""
+    found = classify(ErrorReport("x", status, code, wording.format(limit, used, requested)))
+    if found.is_overflow:
+        assert found == Verdict("tpm_ceiling", limit, requested)
+        assert wording is RATES[0]
+        assert requested > limit
+
+
+@given(limit=st.integers(1, 10**9), requested=st.integers(1, 10**9))
+def test_the_numbers_decide_between_waiting_and_sending_less(limit, requested):
+    """Tokens a minute: over the limit is an overflow; up to it, equal too, is a rate limit."""
+    text = f"Request too large on tokens per min (TPM): Limit {limit}, Requested {requested}."
+    kind = "tpm_ceiling" if requested > limit else "rate_limit"
+    assert classify(ErrorReport("openai", 429, message=text)) == Verdict(kind, limit, requested)
+
+
+KEYS = ["error", "message", "code", "type", "details", "raw", "n_ctx", "retry_after", "x"]
+TEXT = st.text(max_size=20)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(KEYS) | TEXT, inner),
+    max_leaves=12,
+)
+
+
+@given(json_values | st.binary(), st.sampled_from(STATUSES) | st.integers(), st.text(), st.none() | st.integers())
+def test_anything_gets_a_verdict(body, status, code, estimate):
+    """Any JSON and any bytes have a kind of the closed list, and numbers that are counts."""
+    for said in (body, json.dumps(body, default=repr)):
+        found = classify(ErrorReport("x", status, code, body=said, estimate=estimate, window=estimate))
+        assert found.kind in KINDS
+        assert all(number is None or number >= 0 for number in (found.limit, found.requested, found.retry_after))
+
+
+USAGE = ["input_tokens", "prompt_tokens", "output_tokens", "cache_read_input_tokens", "promptTokenCount"]
+
+
+@given(st.dictionaries(st.sampled_from(USAGE) | TEXT, json_values, max_size=4), TEXT, st.none() | st.integers())
+def test_any_answer_gets_a_verdict(usage, reason, number):
+    """Usage of any shape is read, or not counted."""
+    assert classify(AnswerReport("x", reason, usage, number, number)).kind in KINDS
+
+
+def shuffled(value, chance):
+    if isinstance(value, dict):
+        items = list(value.items())
+        chance.shuffle(items)
+        return {key: shuffled(inner, chance) for key, inner in items}
+    return [shuffled(inner, chance) for inner in value] if isinstance(value, list) else value
+
+
+@given(json_values, st.sampled_from(CASES), st.randoms(use_true_random=False))
+def test_the_order_of_fields_does_not_matter(other, case, chance):
+    """Two orders of the same fields have the same verdict, numbers too."""
+    error = {"message": case.get("message"), "details": [other], "code": case["code"]}
+    body = {"error": error, "detail": case.get("body"), "reason": "see above"}
+    first = classify(ErrorReport("x", case["status"], body=body))
+    assert classify(ErrorReport("x", case["status"], body=shuffled(body, chance))) == first
+
+
+PIECES = [
+    "a", "1", "1,", "1 ", "(", "<", "<a", "{", '{"error":', "[", "context ", "exceed ", "tokens ", "limit ", "1.",
+    "9" * 15 + " ", "prompt ", "max_tokens ", "https://", "input tokens (", "image ", "messages[", "try again in 1",
+    "データ", "\u00a0" + "1", "<script>", "requested ", "too ", "data:", "\ud800", "invalid ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_a_megabyte_takes_no_time(piece):
+    """No text, however long and repetitive, makes the classifier slow."""
+    began = time.perf_counter()
+    classify(ErrorReport("x", 400, message=piece * (1_000_000 // len(piece))))
+    assert time.perf_counter() - began < SLOW
+
+
+def test_words_in_any_order_take_no_time():
+    """The words that patterns look for, many times and mixed, do not make it slow either."""
+    chance = random.Random(3)
+    words = [word for case in TEXTS for word in case["message"].split()]
+    began = time.perf_counter()
+    classify(ErrorReport("x", 400, message=" ".join(chance.choices(words, k=100_000))))
+    assert time.perf_counter() - began < SLOW
+
+
+QUOTED = "prompt is too long: 210000 tokens > 200000 maximum"
+
+
+def test_what_a_request_said_is_not_read():
+    """Fields that quote the conversation (``input``, ``content``, ``choices``) say nothing about the error."""
+    detail = {"msg": "Field required", "loc": ["body"], "input": {"messages": [{"content": QUOTED}]}}
+    body = {"detail": [detail], "content": QUOTED}
+    assert classify(ErrorReport("x", 422, body=body)) == Verdict("invalid_request")
+    assert classify(ErrorReport("x", 200, body={"choices": [{"message": {"content": QUOTED}}]})).kind == "unknown"
+
+
+ANSWERS = [
+    ("model_context_window_exceeded", {}, None, None, Verdict("context_window")),
+    ("stop", {"input_tokens": 210_000}, None, 200_000, Verdict("silent_overflow", 200_000, 210_000)),
+    ("stop", {"input_tokens": 200_000}, None, 200_000, Verdict("content")),
+    ("length", {"prompt_tokens": 198_000}, None, 200_000, Verdict("silent_overflow", 200_000, 198_000)),
+    ("length", {"prompt_tokens": 197_999}, None, 200_000, Verdict("output_limit")),
+    ("length", {"prompt_tokens": 199_000, "completion_tokens": 9}, None, 200_000, Verdict("output_limit")),
+    ("stop", {"prompt_eval_count": 4_096}, 38_200, 32_768, Verdict("silent_truncation")),
+    ("stop", {"prompt_eval_count": 19_100}, 38_200, 32_768, Verdict("content")),
+    ("stop", {"prompt_eval_count": 100}, 900, None, Verdict("content")),
+    ("stop", {}, 38_200, 32_768, Verdict("content")),
+    ("SAFETY", {}, None, None, Verdict("content")),
+    ("error", {}, None, None, Verdict("unknown")),
+]
+
+
+@pytest.mark.parametrize(("reason", "usage", "estimate", "window", "verdict"), ANSWERS)
+def test_answers_without_an_error(reason, usage, estimate, window, verdict):
+    """Usage over the window, an answer cut at its first token, a prompt read in part: each is an overflow."""
+    assert classify(AnswerReport("any", reason, usage, estimate, window)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"input_tokens": 5, "cache_read_input_tokens": 70, "cache_creation_input_tokens": 25}, 100),
+        ({"input_tokens": 100, "input_tokens_details": {"cached_tokens": 70}}, 100),
+        ({"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 70}}, 100),
+        ({"promptTokenCount": 100, "cachedContentTokenCount": 70}, 100),
+        ({"input": 5, "cacheRead": 70, "cacheWrite": 25}, 100),
+        ({"output_tokens": 3}, None),
+    ],
+)
+def test_the_prompt_of_any_usage(usage, tokens):
+    """Cached tokens are counted once, whether the field of the prompt includes them or not."""
+    assert prompt_tokens(usage) == tokens
+
+
+@pytest.mark.parametrize(
+    ("headers", "text", "seconds"),
+    [
+        ({"Retry-After": "12"}, "try again in 3s", 12.0),
+        ({"retry-after-ms": "1500", "retry-after": "2"}, "", 1.5),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, "", None),
+        ({}, "Please try again in 1m2.5s", 62.5),
+        ({}, "Please try again in 120ms.", 0.12),
+        ({}, "Please retry after 12 seconds", 12.0),
+        ({}, "retry in 1h2m3s", 3_723.0),
+        ({}, "wait 2 minutes and 5 seconds", 125.0),
+        ({"retry-after": "soon"}, "please try again later", None),
+    ],
+)
+def test_when_to_come_back(headers, text, seconds):
+    """Headers win over texts; a date needs a clock and is left to the caller."""
+    found = classify(ErrorReport("x", 429, message=f"Rate limit reached. {text}", headers=headers))
+    assert found.kind == "rate_limit"
+    assert found.retry_after == pytest.approx(seconds)
+
+
+def test_every_rule_has_a_word_to_say():
+    """The rules stand in an order that is told, each with its sentence."""
+    told = dict(rules())
+    assert list(told)[:3] == ["own_guard", "exact_name", "per_time"]
+    assert all(sentence.endswith(".") for sentence in told.values())
+
+
+@pytest.mark.parametrize("name", [name for name, _ in rules()])
+def test_no_rule_can_be_left_out(name, monkeypatch):
+    """Without any one of the rules some case is wrong."""
+    left = tuple(rule for rule in errors.RULES if rule.__name__ != f"_{name}")
+    assert len(left) == len(errors.RULES) - 1
+    monkeypatch.setattr(errors, "RULES", left)
+    found = [classify(report(case)) for case in CASES]
+    assert [(one.kind, one.limit, one.requested) for one in found] != [expected(case) for case in CASES]
