@@ -147,8 +147,9 @@ def rules() -> str:
     """Return a table of rules for each API."""
     parts = []
     for api in dict.fromkeys(rule.name.partition(".")[0] for rule in RULES):
-        rows = [(f"`{r.name}`", r.text, r.level, r.evidence, r.source) for r in RULES if r.name.startswith(f"{api}.")]
-        parts.append(f"## `{api}`\n\n" + table(("rule", "what must be true", "level", "known", "from"), rows))
+        own = [rule for rule in RULES if rule.name.startswith(f"{api}.")]
+        rows = [(f"`{r.name}`", r.text, r.models or "all", r.level, r.evidence, r.source) for r in own]
+        parts.append(f"## `{api}`\n\n" + table(("rule", "what must be true", "models", "level", "known", "from"), rows))
     return "\n".join(parts)
 
 
