@@ -90,7 +90,7 @@ def _lines(file: str, api: str | None) -> bool:
     """Print a verdict for each line; return whether all are valid."""
     every = True
     for line in cases(file):
-        found = _of_line(line, api)
+        found = of_line(line, api)
         every = every and is_valid(found)
         click.echo(as_json_bytes(verdict(found)))
     return every
@@ -109,7 +109,7 @@ def _cut(stream: BinaryIO) -> Iterator[bytes]:
         yield line.removesuffix(b"\n")
 
 
-def _of_line(line: bytes, api: str | None) -> tuple[Finding, ...]:
+def of_line(line: bytes, api: str | None) -> tuple[Finding, ...]:
     """Return the findings on one line, which is never an error of its own."""
     try:
         return judged(line, api)
