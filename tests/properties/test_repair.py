@@ -41,6 +41,16 @@ def test_mangled_histories_keep_every_law(api, model):
     assert [(seed, law) for seed in range(COUNT) for law in of_seed(seed, api, model)] == []
 
 
+BROKE = [(20_359_685, "openai-chat", "gpt-5")]
+"""Histories that once broke a law."""
+
+
+@pytest.mark.parametrize(("seed", "api", "model"), BROKE)
+def test_what_broke_once_holds(seed, api, model):
+    """A history that broke a law in some long run keeps them all."""
+    assert list(of_seed(seed, api, model)) == []
+
+
 @pytest.mark.parametrize("blow", BLOWS, ids=lambda blow: blow.__name__)
 def test_each_blow_breaks_something(blow):
     """Every way of mangling makes a request that some API refuses, or the laws above would prove little."""

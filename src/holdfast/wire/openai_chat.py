@@ -246,7 +246,7 @@ def _message(role: Role, parts: Sequence[Part], base: Raw | None) -> bytes:
     new: dict[str, Any] = {"role": "user" if role == "tool" else role}
     new["content"] = _written(content, stood, media=role == "user")
     if new["content"] is None and (role != "assistant" or not calls):
-        new["content"] = [] if stood and isinstance(stood.content, list) else None if role == "assistant" else ""
+        new["content"] = None if role == "assistant" else ""
     if calls:
         new["tool_calls"] = _calls(calls, stood)
     new |= dict(_extras(parts))
