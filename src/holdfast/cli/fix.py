@@ -106,7 +106,7 @@ def _named(body: bytes, model: str, api: str | None) -> bytes:
 def _mended(body: bytes, api: str | None, wish: Wish, case: Case) -> Mended:
     from holdfast.config import load
 
-    return mend(body, api, model=wish.model, dialect=load().dialect, betas=case.betas)
+    return mend(body, api, model=wish.model or case.model, dialect=load().dialect, betas=case.betas)
 
 
 def told(made: Mended) -> bytes:

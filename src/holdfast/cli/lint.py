@@ -28,32 +28,42 @@ _STYLES = {"error": "red", "warning": "yellow"}
 
 
 class Case(Struct):
-    """A request, bare or with its API and the beta features of its headers beside it."""
+    """A request, bare or with what stands outside its body: its API, a model in its address, betas in its headers."""
 
     api: str | None = None
     request: Raw = Raw()
+    model: str = ""
     betas: tuple[str, ...] | None = None
+
+
+class Wish(Struct, frozen=True):
+    """What is asked for all requests: their API, and the model of those that name none."""
+
+    api: str | None = None
+    model: str = ""
 
 
 @click.command("lint", epilog=EXAMPLES)
 @click.argument("file", metavar="FILE|-")
 @click.option("--api", type=click.Choice(APIS), help="The API it is for. [default: told from the request]")
+@click.option("--model", default="", help="The model it is for, where it names none (Gemini).")
 @click.option("--jsonl", is_flag=True, help='A case a line in, {"api", "request"}; a verdict a line out, in order.')
 @json_option("the verdict")
 @click.pass_context
-def command(ctx: click.Context, file: str, api: str | None, *, jsonl: bool, as_json: bool) -> None:
+def command(ctx: click.Context, file: str, api: str | None, model: str, *, jsonl: bool, as_json: bool) -> None:
     """Check whether a request is one that the provider takes: every broken rule, with a JSON path.
 
     Exit code 1 when a rule is broken. Warnings, from rules that are only inferred, do not make a request invalid.
     """
-    valid = _lines(file, api) if jsonl else _whole(file, api, as_json=as_json)
+    wish = Wish(api, model)
+    valid = _lines(file, wish) if jsonl else _whole(file, wish, as_json=as_json)
     if not valid:
         ctx.exit(FOUND)
 
 
-def _whole(file: str, api: str | None, *, as_json: bool) -> bool:
+def _whole(file: str, wish: Wish, *, as_json: bool) -> bool:
     data = content(file)
-    found = judged(data, api)
+    found = judged(data, wish)
     if as_json:
         say_json(verdict(found))
     else:
@@ -61,11 +71,11 @@ def _whole(file: str, api: str | None, *, as_json: bool) -> bool:
     return is_valid(found)
 
 
-def judged(data: bytes, api: str | None = None) -> tuple[Finding, ...]:
+def judged(data: bytes, wish: Wish = Wish()) -> tuple[Finding, ...]:
     """Return the findings on a request, bare or in a ``Case``; raises ``Unrecognised`` for one of no API we know."""
     case = case_of(data)
     body = bytes(case.request) or data
-    return validate(body, api or case.api, betas=case.betas)
+    return validate(body, wish.api or case.api, betas=case.betas, model=case.model or wish.model)
 
 
 def case_of(data: bytes) -> Case:
@@ -86,11 +96,11 @@ def verdict(found: Sequence[Finding]) -> dict[str, Any]:
     return {"valid": is_valid(found), "findings": [msgspec.to_builtins(finding) for finding in found]}
 
 
-def _lines(file: str, api: str | None) -> bool:
+def _lines(file: str, wish: Wish) -> bool:
     """Print a verdict for each line; return whether all are valid."""
     every = True
     for line in cases(file):
-        found = of_line(line, api)
+        found = of_line(line, wish)
         every = every and is_valid(found)
         click.echo(as_json_bytes(verdict(found)))
     return every
@@ -109,10 +119,10 @@ def _cut(stream: BinaryIO) -> Iterator[bytes]:
         yield line.removesuffix(b"\n")
 
 
-def of_line(line: bytes, api: str | None) -> tuple[Finding, ...]:
+def of_line(line: bytes, wish: Wish = Wish()) -> tuple[Finding, ...]:
     """Return the findings on one line, which is never an error of its own."""
     try:
-        return judged(line, api)
+        return judged(line, wish)
     except (Unrecognised, FormatError) as error:
         rule = "api" if isinstance(error, Unrecognised) else "json"
         return (Finding(rule, "error", "$", str(error)),)

@@ -43,7 +43,7 @@ def test_there_are_bodies():
 @given(lines)
 def test_lint_answers(line):
     """A verdict for every line."""
-    verdict = lint.verdict(lint.of_line(line, None))
+    verdict = lint.verdict(lint.of_line(line))
     assert verdict["valid"] is (not [one for one in verdict["findings"] if one["level"] == "error"])
 
 
@@ -55,7 +55,7 @@ def test_fix_answers(line):
     assert "request" in told
     assert told["request"] is not None or told["error"]
     if fine:
-        again = lint.of_line(answer, json.loads(line)["api"] if b'"api"' in line else None)
+        again = lint.of_line(answer, lint.Wish(json.loads(line)["api"] if b'"api"' in line else None))
         assert lint.is_valid(again)
 
 

@@ -97,3 +97,15 @@ def test_what_is_no_request_is_a_finding(run, body):
 def test_a_file_of_cases_hints_at_jsonl(run):
     """Who forgets ``--jsonl`` is told of it."""
     assert "--jsonl" in run("lint", "-", given=cases(GOOD, GOOD)).stdout
+
+
+def test_the_model_may_stand_outside_the_body(run):
+    """Gemini names the model in the address: its rules hold when it is told by option or in the case."""
+    call = {"functionCall": {"name": "read", "args": {}}}
+    answer = {"functionResponse": {"name": "read", "response": {"output": "x"}}}
+    turns = [("user", {"text": "a"}), ("model", call), ("user", answer)]
+    body = {"contents": [{"role": role, "parts": [part]} for role, part in turns]}
+    assert run("lint", "-", given=json.dumps(body)).exit_code == 0
+    assert run("lint", "-", "--model", "gemini-3.1-pro", given=json.dumps(body)).exit_code == 1
+    case = {"api": "gemini", "model": "gemini-3.1-pro", "request": body}
+    assert run("lint", "-", "--jsonl", given=cases(case)).exit_code == 1
