@@ -166,11 +166,11 @@ def _say(made: Mended) -> None:
     for edit in made.edits:
         where = f"  {clean(edit.path)}" if edit.path else ""
         line = Text.assemble(("changed  ", "green"), edit.rule, (where, "bold"))
-        out.print(line.append(f"\n         {clean(edit.why)}"))
+        out.print(line.append(f"\n         {clean(edit.why)}"), soft_wrap=True)
     left = [finding for finding in made.findings if finding.level == "error"]
     for finding in left:
         line = Text.assemble(("left     ", "red"), finding.rule, (f"  {clean(finding.path)}", "bold"))
-        out.print(line.append(f"\n         {clean(finding.message)}"))
+        out.print(line.append(f"\n         {clean(finding.message)}"), soft_wrap=True)
     if left:
         out.print(f"{many(len(made.edits), 'change')}; {many(len(left), 'rule')} still broken", style="red")
     elif made.edits:

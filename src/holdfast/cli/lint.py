@@ -135,7 +135,7 @@ def _say(file: str, data: bytes, found: Sequence[Finding]) -> None:
     for finding in found:
         level = (f"{finding.level:8}", _STYLES[finding.level])
         line = Text.assemble(level, f"{finding.rule}  ", (clean(finding.path), "bold"))
-        out.print(line.append(f"\n        {clean(finding.message)}"))
+        out.print(line.append(f"\n        {clean(finding.message)}"), soft_wrap=True)
     errors = sum(finding.level == "error" for finding in found)
     name = "the request" if file == STDIN else clean(file)
     if not found:
