@@ -212,7 +212,7 @@ def _is_taken(part: Opaque, dialect: Dialect, role: str) -> bool:
         return False
     if role != "assistant" and kind in dialect.alone:
         return False
-    known = dialect.taken.get(role)
+    known = dialect.taken.get("user" if role == "tool" else role)
     return known is None or kind in known
 
 

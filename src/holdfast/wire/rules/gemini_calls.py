@@ -59,8 +59,9 @@ def _match(request: Gemini) -> Broken:
     for before, turn, _ in _neighbours(request):
         calls = before.calls if before is not None else []
         ids, names = {call.id() for call in calls} - {""}, {str(call.name()) for call in calls}
+        open_names = {str(call.name()) for call in calls if not call.id()}
         for piece in turn.responses if calls else ():
-            if piece.id() and ids and piece.id() not in ids:
+            if piece.id() and piece.id() not in ids and str(piece.name()) not in open_names:
                 yield f"{piece.path}.id", f"id {piece.id()!r} is of no call before it; send the id of the call"
             elif str(piece.name()) not in names:
                 yield f"{piece.path}.name", f"name {piece.name()!r} is of no call before it; send the call's name"
