@@ -12,5 +12,5 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
     "ci", max_examples=100, derandomize=True, deadline=None, print_blob=True, suppress_health_check=SLOW
 )
-settings.register_profile("thorough", max_examples=500, deadline=None, print_blob=True, suppress_health_check=SLOW)
+settings.register_profile("thorough", max_examples=300, deadline=None, print_blob=True, suppress_health_check=SLOW)
 settings.load_profile("thorough" if os.environ.get("HOLDFAST_THOROUGH") == "1" else "ci")

@@ -21,7 +21,7 @@ from holdfast.wire.lens import body
 from holdfast.wire.models import traits
 
 FAMILIES = [(api, model) for api in APIS for model in MODELS[api]]
-COUNT = 2_000 if os.environ.get("HOLDFAST_THOROUGH") == "1" else 100
+COUNT = 500 if os.environ.get("HOLDFAST_THOROUGH") == "1" else 100
 """Histories for each model family."""
 LENIENT = Settings(window=1_000_000, seals="any", binds="never")
 """The histories hold signatures that other providers made, over what stood there before."""
