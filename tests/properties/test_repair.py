@@ -45,6 +45,8 @@ BROKE = [
     (20_359_685, "openai-chat", "gpt-5"),
     (20_397_262, "gemini", "gemini-3.1-pro-preview"),
     (20_506_496, "openai-responses", "gpt-5.5"),
+    (20_616_501, "gemini", "gemini-2.5-pro"),
+    (20_898_859, "openai-chat", "somebody-else"),
 ]
 """Histories that once broke a law."""
 

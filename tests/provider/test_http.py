@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 
 import httpx2
 import pytest
@@ -145,6 +146,34 @@ def test_models_that_are_not_there():
         assert [one["id"] for one in client.get("/v1/models").json()["data"]] == ["only-1"]
         assert client.get("/v1/models/only-1").status_code == 200
         assert client.get("/v1/models/other").json()["error"]["code"] == "model_not_found"
+
+
+def test_pages_of_models():
+    """Anthropic and Gemini list as many models as are asked for and say where to go on; OpenAI lists all."""
+    names = ("a", "b", "c")
+    with serving(Provider(Settings(models=names))) as url, httpx2.Client(base_url=url) as client:
+        client.headers["anthropic-version"] = "1"
+        first = client.get("/v1/models?limit=2").json()
+        assert ([one["id"] for one in first["data"]], first["has_more"]) == (["a", "b"], True)
+        last = client.get("/v1/models", params={"limit": 2, "after_id": first["last_id"]}).json()
+        assert ([one["id"] for one in last["data"]], last["has_more"]) == (["c"], False)
+        assert len(client.get("/v1/models?limit=x&after_id=z").json()["data"]) == 3
+        found = client.get("/v1beta/models?pageSize=2").json()
+        rest = client.get("/v1beta/models", params={"pageSize": 2, "pageToken": found["nextPageToken"]}).json()
+        assert [one["name"] for one in rest["models"]] == ["models/c"]
+        assert "nextPageToken" not in rest
+    with serving(Provider(Settings(models=names))) as url:
+        assert len(httpx2.get(f"{url}/v1/models?limit=1").json()["data"]) == 3
+
+
+def test_bytes_that_are_no_http(capfd, caplog):
+    """What is no HTTP is answered with 400, and nothing is printed beside what the caller prints."""
+    with serving(Provider()) as url:
+        place = url.removeprefix("http://").split(":")
+        with socket.create_connection((place[0], int(place[1]))) as line:
+            line.sendall(b"GARBAGE\r\n\r\n")
+            assert line.recv(100).startswith(b"HTTP/1.1 400")
+    assert (capfd.readouterr(), caplog.records) == (("", ""), [])
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -380,3 +409,4 @@ def test_an_onlooker_is_told_of_each_request():
     assert (told[0].verdict, told[0].cached, told[2].verdict) == ("end", 0, "counted")
     assert told[1].tokens > 1_000 > told[0].tokens > 0
     assert (told[1].verdict, told[3].tokens) == ("invalid_request_error", None)
+    assert [one.verdict for one in told[3:]] == ["ok", "refused"]

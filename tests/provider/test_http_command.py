@@ -104,6 +104,8 @@ def test_the_command_serves_until_it_is_ended(tmp_path, sign):
         (["--script", "nowhere.jsonl"], "", "nowhere.jsonl: no such file or directory"),
         (["--window", "0"], "", "0 is not in the range x>=1"),
         (["--factor", "0"], "", "0.0 is not in the range x>0"),
+        (["--factor", "inf"], "", "a factor of inf counts nothing; give a finite number above 0"),
+        (["--factor", "nan"], "", "a factor of nan counts nothing; give a finite number above 0"),
         (["--port", "99999"], "", "99999 is not in the range"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from holdfast.errors import ConfigError
 from holdfast.testing.provider.calls import Answered, Asked, Refusal, Said
 from holdfast.testing.provider.client import MODELS, Client
 from holdfast.testing.provider.overflowing import NAMES, WORDINGS
@@ -81,6 +82,19 @@ def test_an_error_in_a_stream_needs_a_stream():
     for stream in (True, False):
         reply = provider.answer(Asked("openai-responses", "generate", body, stream=stream))
         assert (reply.in_stream, reply.code) == (stream, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("api", NATIVE)
+def test_an_error_in_a_stream_has_the_code_of_its_api(api):
+    """An event that tells an overflow does not mix the codes of two APIs."""
+    assert over(api, overflow="stream")[0].code == over(api)[0].code
+
+
+@pytest.mark.parametrize("wrong", [{"factor": float("inf")}, {"factor": float("nan")}, {"factor": -1.0}, {"window": 0}])
+def test_settings_of_no_provider_are_refused(wrong):
+    """Numbers that nothing can be counted with are told when the settings are made."""
+    with pytest.raises(ConfigError, match="give"):
+        Settings(**wrong)
 
 
 def test_truncation_is_silent():

@@ -118,6 +118,27 @@ def test_all_open_calls_are_named():
     )
 
 
+FETCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_fetch", "input": {}}
+FETCHED = {
+    "type": "web_fetch_tool_result",
+    "tool_use_id": "srvtoolu_1",
+    "content": {"type": "web_fetch_tool_result_error"},
+}
+
+
+def test_a_deferred_server_call_is_answered():
+    """What the server does once it has the client's results waits for them, and for nothing else."""
+    use, result = (
+        {"type": "tool_use", "id": "t1", "name": "ls", "input": {}},
+        {"type": "tool_result", "tool_use_id": "t1"},
+    )
+    asked = (("user", "x"), ("assistant", [FETCH, use]), ("user", [result]))
+    assert isinstance(ask("anthropic", messages(*asked)), Answered)
+    text = {"type": "text", "text": "so"}
+    assert isinstance(ask("anthropic", messages(*asked, ("assistant", [FETCHED, text]), ("user", "y"))), Answered)
+    assert isinstance(ask("anthropic", messages(*asked[:2], ("user", [result, text]))), Refusal)
+
+
 def test_open_calls_of_chat_are_named():
     """Chat's refusal names the ids without a tool message right behind."""
     calls = [{"id": id_, "type": "function", "function": {"name": "ls", "arguments": "{}"}} for id_ in ("c1", "c2")]

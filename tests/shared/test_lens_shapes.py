@@ -51,12 +51,15 @@ if FILES:
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
     def test_every_request_is_a_session_and_can_change_its_api(file):
-        """Each file of requests is a recording; each request has a form in every API, with the same words in order."""
+        """Each file of requests is a recording; each request has a form in every API, with the same words in order.
+
+        One whose history lies with the provider is not whole, so it has none.
+        """
         longest = max((len(open_body(raw).slots) for _, raw in requests(file)), default=0)
         assert longest > 0
         assert bodies.read(file.read_bytes()).entries
         for _, raw in requests(file):
-            for to in APIS:
+            for to in APIS if not json.loads(raw).get("previous_response_id") else ():
                 told = iter(words(open_body(convert(raw, to, "m")[0], to)))
                 assert all(one in told for one in words(open_body(raw)) if one)
 

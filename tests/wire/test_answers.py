@@ -11,6 +11,7 @@ from holdfast.model.entries import Usage
 from holdfast.model.parts import Opaque, Text, Thinking, ToolCall
 from holdfast.wire.answers import Fold, answer, is_meaningful, spent, usage
 from holdfast.wire.overflow import classify
+from holdfast.wire.rules import validate
 from holdfast.wire.sse import Event, Reader
 
 
@@ -370,6 +371,28 @@ def test_fragments_of_calls_find_their_call(chunks):
     """Calls are put together by index, and by id where a server gives all the same index or none."""
     calls = folded("openai-chat", *chunks).message.calls
     assert [(call.id, call.name, call.arguments) for call in calls] == [("a", "f", "{}"), ("b", "g", "{}")]
+
+
+def test_calls_without_a_type_get_one():
+    """Servers that leave ``type`` out of calls, whole or in chunks: a request has it, and calls stand by ``index``."""
+    first, second = ({"id": name, "function": {"name": name, "arguments": "{}"}} for name in "ab")
+    typed = [call | {"type": "function"} for call in (first, second)]
+    deltas = [{"tool_calls": [call | {"index": index}]} for index, call in ((1, second), (0, first))]
+    streamed = folded("openai-chat", *({"choices": [{"index": 0, "delta": delta}]} for delta in deltas))
+    whole = answer("openai-chat", raw(chat("tool_calls", tool_calls=[first, second])))
+    results = [{"role": "tool", "tool_call_id": name, "content": "r"} for name in "ab"]
+    for one in (streamed, whole):
+        message = json.loads(one.history[0])
+        assert message["tool_calls"] == typed
+        asked = {"model": "m", "messages": [{"role": "user", "content": "x"}, message, *results]}
+        assert [found for found in validate(raw(asked), "openai-chat") if found.level == "error"] == []
+
+
+def test_custom_calls_without_a_type():
+    """A call with ``custom`` in place of ``function`` is of that type."""
+    call = {"id": "a", "custom": {"name": "x", "input": "y"}}
+    (element,) = answer("openai-chat", raw(chat("tool_calls", tool_calls=[call]))).history
+    assert json.loads(element)["tool_calls"] == [call | {"type": "custom"}]
 
 
 def test_a_call_without_index_goes_on_in_the_last_one():

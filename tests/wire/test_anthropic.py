@@ -225,3 +225,28 @@ def test_plain_takes_the_answer_off_a_message():
     assert bytes(anthropic.plain(answer)) == b'{"role":"assistant","content":[{"type":"text", "text":"a"}]}'
     request = Raw(b'{ "role":"user","content":"a"}')
     assert anthropic.plain(request) is request
+
+
+@pytest.mark.parametrize("inside", [b'"a\xff"', b'"\\ud800"', b'{"a":"\xff"}'])
+@pytest.mark.parametrize(
+    "block",
+    [
+        b'{"type":"text","text":%s}',
+        b'{"type":"tool_use","id":"a","name":"b","input":%s}',
+        b'{"type":%s}',
+        b'{"type":"tool_result","tool_use_id":"a","content":[{"type":"text","text":%s}]}',
+    ],
+)
+def test_blocks_that_cannot_be_read(block, inside):
+    """Text that is no UTF-8, or half a surrogate pair, in a block raises nothing but our own error."""
+    try:
+        message = anthropic.decode(b'{"role":"assistant","content":[' + block % inside + b"]}")
+    except FormatError:
+        return
+    assert message.parts
+
+
+def test_numbers_that_python_has_not():
+    """Arguments with a number that is out of range are told, where dicts are asked for."""
+    with pytest.raises(FormatError, match="the message"):
+        anthropic.dicts([Message("assistant", (ToolCall("t", "n", '{"a":1e999}'),))])

@@ -163,3 +163,29 @@ def test_what_is_no_message_is_a_format_error(raw):
     """A message that is not the API's shape is refused with a FormatError."""
     with pytest.raises(FormatError):
         openai_chat.decode(raw)
+
+
+@pytest.mark.parametrize("inside", [b'"a\xff"', b'"\\ud800"', b'{"a":"\xff"}'])
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"role":"user","content":[{"type":"text","text":%s}]}',
+        b'{"role":"user","content":[{"type":%s}]}',
+        b'{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"b","arguments":%s}}]}',
+        b'{"role":"assistant","content":null,"reasoning_content":%s}',
+    ],
+)
+def test_pieces_that_cannot_be_read(message, inside):
+    """Text that is no UTF-8, or half a surrogate pair, in a piece raises nothing but our own error."""
+    try:
+        found = openai_chat.decode(message % inside)
+    except FormatError:
+        return
+    assert found.parts
+
+
+def test_numbers_that_python_has_not():
+    """Fields with a number that is out of range are told, where dicts are asked for."""
+    field = Opaque("message.x", Raw(b"1e999"))
+    with pytest.raises(FormatError, match="the message"):
+        openai_chat.dicts([Message("assistant", (Text("a"), field))])

@@ -110,6 +110,28 @@ RATES = [
     "429 Too Many Requests: request of {1} tokens exceeds rate limit of {0} tokens per hour",
 ]
 NUMBERS = st.integers(0, 10**9)
+SIZED = [
+    "Too many input tokens.",
+    "Request too large: prompt tokens {1} exceed the limit {0}",
+    "prompt is too long: {1} tokens > {0} maximum",
+    "maximum context length is {0} tokens, you requested {1} tokens",
+    "input token count ({1}) exceeds the maximum number of tokens allowed ({0})",
+    "Request Entity Too Large",
+    "输入的 token 超出限制 {0}",
+]
+REFUSED = [
+    "rate_limit_error", "rate_limit_exceeded", "ThrottlingException", "RESOURCE_EXHAUSTED", "overloaded_error",
+    "insufficient_quota", "billing_error", "authentication_error", "ServiceQuotaExceededException",
+    "server_is_overloaded", "permission_denied", "com.amazonaws.bedrock#ThrottlingException",
+]  # fmt: skip
+TIMES = [
+    "Please try again later.", "Wait 20 seconds.", "Retry in 12s.", "Please retry shortly.", "You sent that in 60s.",
+    "That is per minute.", "In the last 30 seconds.", "That was all for today.", "The queue is full.",
+    "Too many at peak load.", "Tokens replenish at midnight.", "10 分後に再試行してください", "请稍后重试",
+    "Das gilt pro Minute.",
+    "Try again in 1m2s",
+    "All our current capacity is used.", "5분 후에 다시 시도하세요", "Réessayez plus tard.",
+]  # fmt: skip
 
 
 CODES = ["", "rate_limit_error", "tokens", "429"]
@@ -123,6 +145,24 @@ def test_a_rate_limit_is_never_an_overflow(wording, limit, used, requested, stat
         assert found == Verdict("tpm_ceiling", limit, requested)
         assert wording is RATES[0]
         assert requested > limit
+
+
+@given(st.sampled_from(SIZED), NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(REFUSED), st.booleans())
+def test_a_name_of_a_refusal_is_stronger_than_any_wording_of_size(wording, limit, used, status, name, inside):
+    """Time, money, capacity and who asks: where the error's name says it, no text and no status make it an overflow."""
+    text = wording.format(limit, used)
+    body = {"error": {"type": name, "message": text}} if inside else {"type": name, "message": text}
+    assert not classify(ErrorReport("x", status, "", body=body)).is_overflow
+    assert not classify(ErrorReport("x", status, name, text)).is_overflow
+
+
+@given(st.sampled_from(SIZED), NUMBERS, NUMBERS, st.sampled_from(STATUSES), st.sampled_from(TIMES), st.booleans())
+def test_no_prompt_is_too_long_for_a_while(wording, limit, used, status, when, first):
+    """A wording of size beside one of time is a rate limit in other words, in any order and under any status."""
+    said = wording.format(limit, used)
+    text = f"{when} {said}" if first else f"{said} {when}"
+    assert not classify(ErrorReport("x", status, "", text)).is_overflow
+    assert not classify(ErrorReport("x", status, "tokens_limit_reached", text)).is_overflow
 
 
 @given(limit=st.integers(1, 10**9), requested=st.integers(1, 10**9))
@@ -212,6 +252,7 @@ def test_what_a_request_said_is_not_read():
     assert classify(ErrorReport("x", 200, body={"choices": [{"message": {"content": QUOTED}}]})).kind == "unknown"
 
 
+SUMMED = {"input_tokens": 0, "output_tokens": 0, "iterations": [{"type": "compaction", "input_tokens": 60_012}]}
 ANSWERS = [
     ("model_context_window_exceeded", {}, None, None, Verdict("context_window")),
     ("stop", {"input_tokens": 210_000}, None, 200_000, Verdict("silent_overflow", 200_000, 210_000)),
@@ -225,6 +266,15 @@ ANSWERS = [
     ("stop", {}, 38_200, 32_768, Verdict("content")),
     ("SAFETY", {}, None, None, Verdict("content")),
     ("error", {}, None, None, Verdict("unknown")),
+    ("end_turn", SUMMED, 60_000, 200_000, Verdict("content")),
+    (
+        "end_turn",
+        {"input_tokens": 190_000, "iterations": [{"input_tokens": 95_000}] * 2},
+        None,
+        180_000,
+        Verdict("content"),
+    ),
+    ("compaction", {"input_tokens": 0}, 60_000, 200_000, Verdict("content")),
 ]
 
 
@@ -243,6 +293,12 @@ def test_answers_without_an_error(reason, usage, estimate, window, verdict):
         ({"promptTokenCount": 100, "cachedContentTokenCount": 70}, 100),
         ({"input": 5, "cacheRead": 70, "cacheWrite": 25}, 100),
         ({"output_tokens": 3}, None),
+        (SUMMED, 60_012),
+        (
+            {"input_tokens": 5, "iterations": [{"input_tokens": 1, "cache_read_input_tokens": 6}, {"input_tokens": 3}]},
+            7,
+        ),
+        ({"input_tokens": 5, "iterations": [None, {"type": "advisor"}]}, 5),
     ],
 )
 def test_the_prompt_of_any_usage(usage, tokens):
@@ -274,7 +330,7 @@ def test_when_to_come_back(headers, text, seconds):
 def test_every_rule_has_a_word_to_say():
     """The rules stand in an order that is told, each with its sentence."""
     told = dict(rules())
-    assert list(told)[:3] == ["own_guard", "exact_name", "per_time"]
+    assert list(told)[:3] == ["own_guard", "per_time", "tier"]
     assert all(sentence.endswith(".") for sentence in told.values())
 
 

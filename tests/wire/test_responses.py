@@ -256,6 +256,23 @@ def test_outputs_have_the_form_that_their_call_asks_for():
     assert out[2]["output"] == [{"stdout": "o", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
 
 
+def test_a_shortened_output_of_a_shell_ends_as_it_did():
+    """How a command ended stays when what it printed is edited."""
+    chunk = b'{"stdout":"long","stderr":"","outcome":{"type":"exit","exit_code":2}}'
+    stood = Raw(b'{"type":"shell_call_output","call_id":"c","output":[%s]}' % chunk)
+    (out,) = encode(Message("tool", (ToolResult("c", "", (Text("short"),)),)), stood)
+    assert json.loads(out)["output"] == [json.loads(chunk) | {"stdout": "short"}]
+
+
+@pytest.mark.parametrize("named", [b'"id":"lsh"', b'"id":"c"', b'"call_id":"c"', b'"id":"o","call_id":"lsh"'])
+def test_a_local_shells_output_is_paired(named):
+    """The output names the id or the call_id of its call; it is the call_id that both are paired by."""
+    call = b'{"type":"local_shell_call","id":"lsh","call_id":"c","action":{}}'
+    raws = [Raw(call), Raw(b'{"type":"local_shell_call_output",%s,"output":"o"}' % named)]
+    (_, _, asked), (_, _, told) = groups(raws)
+    assert [asked.calls[0].id, told.results[0].call_id, told.results[0].raw] == ["c", "c", raws[1]]
+
+
 def test_thinking_of_others_is_not_sent():
     """Reasoning goes out only with a seal of this API."""
     foreign = Thinking("hm", Seal("anthropic", "", "s"))

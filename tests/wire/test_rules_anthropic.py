@@ -85,6 +85,8 @@ def compacted(**more):
 
 
 TOOL = {"name": "ls", "input_schema": {"type": "object"}}
+OLD, NEWER = "claude-sonnet-4-5", "claude-opus-5"
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
 
 
 def broken(body, **more):
@@ -185,11 +187,30 @@ def test_findings_name_the_place(body, rule, path):
         ask("a", "{", model="claude-opus-5", fallback_credit_token="t"),
         ask("x", [use()], [result()], "done", "next", **BUDGET),
         ask("a", **BUDGET | {"max_tokens": 1500}, betas=["interleaved-thinking-2025-05-14"]),
+        ask("q", [search(), use()], [result()]),
+        ask("q", [search(), use()], [result()], [found(), text()], "b"),
+        ask("q", [search("c"), search(), use()], [result()], [found(), found("c"), use("t2")], [result("t2")]),
+        ask("x", [THOUGHT, text()], compaction={"type": "summarize"}, betas=["compact-2026-09-04"]),
     ],
 )
 def test_these_are_taken(body):
     """Merging, paused turns, calls made by a server tool, threads and unknown models are not held against a request."""
     assert broken(body) == []
+
+
+def test_a_model_that_thinks_by_itself_is_not_off():
+    """Without a word about thinking, it is off only on models that do not think unasked."""
+    rules = {model: {rule for rule, _ in broken(ask("x", [THOUGHT, text()], model=model))} for model in (OLD, NEWER)}
+    assert "anthropic.thinking-off" in rules[OLD]
+    assert "anthropic.thinking-off" not in rules[NEWER]
+
+
+@pytest.mark.parametrize("listed", [1.5, True, "x", {"a": 1}, None])
+def test_betas_that_are_no_list_say_nothing(listed):
+    """A body's betas that are no list leave those of the headers alone, told or not."""
+    body = ask("a", betas=listed, compaction={"type": "summarize"})
+    assert broken(body, betas=["compact-2026-09-04"]) == []
+    assert broken(body) == [("anthropic.compaction-beta", "$.compaction")]
 
 
 def test_betas_of_the_headers_count():

@@ -99,9 +99,20 @@ def test_a_last_event_without_its_blank_line_is_given_and_marked():
     (event,) = reader.close()
     assert (event.done, event.ended, event.raw) == (True, False, b"data: [DONE]")
     assert reader.close() == []
-    reader = Reader()
-    assert reader.feed(b"data: x\r\n\r") == []
-    assert [event.ended for event in reader.close()] == [True]
+
+
+def test_a_carriage_return_ends_an_event_at_once():
+    """A server that ends its lines with bare CRs is heard when it speaks; an LF behind one says nothing more."""
+    for stream in (b"data: x\r\r", b"data: x\r\n\r", b"data: x\n\r"):
+        reader = Reader()
+        (event,) = reader.feed(stream)
+        assert (event.data, event.ended, event.raw) == (b"x", True, stream)
+        (rest,) = reader.feed(b"\n")
+        assert (rest.data, rest.raw) == (b"", b"\n")
+        assert reader.feed(b"data: y\r") == []
+        assert reader.feed(b"\ndata: z\r") == []
+        assert [one.data for one in reader.feed(b"\r")] == [b"y\nz"]
+        assert reader.close() == []
 
 
 @pytest.mark.parametrize("reader", [Reader, ArrayReader])

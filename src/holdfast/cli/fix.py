@@ -11,11 +11,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.cli.files import STDIN, content, private_file
-from holdfast.cli.lint import FOUND, Case, case_of, cases
+from holdfast.cli.lint import FOUND, Case, betas_of, case_of, cases
 from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, many
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.wire.apis import APIS
+from holdfast.wire.convert import convert
 from holdfast.wire.mending import Mend, Mended, mend
+from holdfast.wire.recognise import body_fields, recognise
 
 EXAMPLES = """\
 \b
@@ -27,11 +29,12 @@ Examples:
 
 
 class Wish(Struct, frozen=True):
-    """What is asked for: the API of the input, the API of the output, the model whose rules hold."""
+    """What is asked for: the API of the input, the API of the output, the model whose rules hold, beta headers."""
 
     api: str | None = None
     to: str | None = None
     model: str = ""
+    betas: tuple[str, ...] = ()
 
 
 @click.command("fix", epilog=EXAMPLES)
@@ -39,27 +42,27 @@ class Wish(Struct, frozen=True):
 @click.option("--api", type=click.Choice(APIS), help="The API it is for. [default: told from the request]")
 @click.option("--to", type=click.Choice(APIS), help="The API it shall be for.")
 @click.option("--model", default="", help="The model it shall be for. [default: the request's own]")
+@click.option("--beta", "betas", metavar="NAME", multiple=True, help="A beta header it is sent with; may be repeated.")
 @click.option("-o", "--output", metavar="FILE", help="Where the request is written. [default: standard output]")
 @click.option("--jsonl", is_flag=True, help='A case a line in, {"api", "request"}; {"request", "edits"} a line out.')
 @json_option("request, edits and what is left")
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     file: str,
-    api: str | None,
-    to: str | None,
-    model: str,
     output: str | None,
     *,
     jsonl: bool,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Repair a request: print one that the provider takes, and tell what was changed and why.
 
     A valid request comes back byte for byte. Exit code 1 when a rule is still broken: what it takes to mend it is
     told on standard error.
     """
-    wish = Wish(api, to, model)
+    wish = Wish(**asked)
     fine = _lines(file, wish, output) if jsonl else _whole(file, wish, output, as_json=as_json)
     if not fine:
         ctx.exit(FOUND)
@@ -82,31 +85,18 @@ def fixed(data: bytes, wish: Wish) -> Mended:
     """
     case = case_of(data)
     body = bytes(case.request) or data
-    api = wish.api or case.api
-    if wish.to is None:
-        return _mended(_named(body, wish.model, api), api, wish, case)
-    from holdfast.wire.convert import convert
-
-    converted, lost = convert(body, wish.to, wish.model, api=api)
-    made = _mended(converted, wish.to, wish, case)
-    return msgspec.structs.replace(made, edits=(*(Mend("convert", why) for why in lost), *made.edits))
+    api = wish.api or case.api or recognise(body_fields(body))
+    to = wish.to or api
+    made = Mended(api, body) if to == api else _mended(body, api, case.model, wish, case)
+    converted, lost = convert(made.body, to, wish.model, api=api)
+    last = _mended(converted, to, wish.model or case.model, wish, case)
+    return msgspec.structs.replace(last, edits=(*made.edits, *(Mend("convert", why) for why in lost), *last.edits))
 
 
-def _named(body: bytes, model: str, api: str | None) -> bytes:
-    """Return the body for ``model``, if one is asked for and its API names one in the body."""
-    if not model:
-        return body
-    from holdfast.wire.convert import convert
-    from holdfast.wire.recognise import body_fields, recognise
-
-    speaks = api or recognise(body_fields(body))
-    return convert(body, speaks, model, api=speaks)[0]
-
-
-def _mended(body: bytes, api: str | None, wish: Wish, case: Case) -> Mended:
+def _mended(body: bytes, api: str, model: str, wish: Wish, case: Case) -> Mended:
     from holdfast.config import load
 
-    return mend(body, api, model=wish.model or case.model, dialect=load().dialect, betas=case.betas)
+    return mend(body, api, model=model, dialect=load().dialect, betas=betas_of(case, wish.betas))
 
 
 def told(made: Mended) -> bytes:

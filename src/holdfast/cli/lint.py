@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import click
@@ -13,6 +14,7 @@ from msgspec import Raw, Struct
 from holdfast.cli.files import STDIN, content
 from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, many, say_json
 from holdfast.errors import FormatError, Unrecognised
+from holdfast.wire.pieces import named
 from holdfast.wire.recognise import APIS
 from holdfast.wire.rules import Finding, validate
 
@@ -37,25 +39,31 @@ class Case(Struct):
 
 
 class Wish(Struct, frozen=True):
-    """What is asked for all requests: their API, and the model of those that name none."""
+    """What is asked for all requests: their API, their model whatever they name, betas of their headers."""
 
     api: str | None = None
     model: str = ""
+    betas: tuple[str, ...] = ()
 
 
 @click.command("lint", epilog=EXAMPLES)
 @click.argument("file", metavar="FILE|-")
 @click.option("--api", type=click.Choice(APIS), help="The API it is for. [default: told from the request]")
-@click.option("--model", default="", help="The model it is for, where it names none (Gemini).")
+@click.option("--model", default="", help="The model it is for. [default: the request's own]")
+@click.option(
+    "--beta", "betas", multiple=True, metavar="NAME", help="A beta of the request's headers; may be repeated."
+)
 @click.option("--jsonl", is_flag=True, help='A case a line in, {"api", "request"}; a verdict a line out, in order.')
 @json_option("the verdict")
 @click.pass_context
-def command(ctx: click.Context, file: str, api: str | None, model: str, *, jsonl: bool, as_json: bool) -> None:
+def command(
+    ctx: click.Context, file: str, api: str | None, model: str, betas: tuple[str, ...], *, jsonl: bool, as_json: bool
+) -> None:
     """Check whether a request is one that the provider takes: every broken rule, with a JSON path.
 
     Exit code 1 when a rule is broken. Warnings, from rules that are only inferred, do not make a request invalid.
     """
-    wish = Wish(api, model)
+    wish = Wish(api, model, betas)
     valid = _lines(file, wish) if jsonl else _whole(file, wish, as_json=as_json)
     if not valid:
         ctx.exit(FOUND)
@@ -74,8 +82,15 @@ def _whole(file: str, wish: Wish, *, as_json: bool) -> bool:
 def judged(data: bytes, wish: Wish = Wish()) -> tuple[Finding, ...]:
     """Return the findings on a request, bare or in a ``Case``; raises ``Unrecognised`` for one of no API we know."""
     case = case_of(data)
-    body = bytes(case.request) or data
-    return validate(body, wish.api or case.api, betas=case.betas, model=case.model or wish.model)
+    body, model = bytes(case.request) or data, wish.model or case.model
+    with suppress(FormatError):  # what is no object is a finding of the validator's
+        body = named(body, model)
+    return validate(body, wish.api or case.api, betas=betas_of(case, wish.betas), model=model)
+
+
+def betas_of(case: Case, told: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the betas of a case and those that were ``told`` beside it; nothing when nobody says any."""
+    return case.betas if not told else tuple(dict.fromkeys([*(case.betas or ()), *told]))
 
 
 def case_of(data: bytes) -> Case:

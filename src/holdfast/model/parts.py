@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Raw, Struct
+from msgspec.structs import force_setattr
+
+MediaForm: TypeAlias = Literal["", "base64", "text", "url", "file"]
+"""What a source is: bytes in base64, a document's own words, an address, or an id that one provider gave out."""
 
 
 class Seal(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -46,7 +50,7 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False, tag="tool_call
 
 
 class Media(Struct, frozen=True, omit_defaults=True, gc=False, tag="media"):
-    """An image, a document or sound: ``source`` is a URL, a file id, or base64 data; ``size`` is in bytes."""
+    """An image, a document or sound: ``form`` tells what ``source`` is; ``size`` is that of what it holds itself."""
 
     kind: str
     mime: str
@@ -54,6 +58,22 @@ class Media(Struct, frozen=True, omit_defaults=True, gc=False, tag="media"):
     name: str = ""
     source: str = ""
     raw: Raw | None = None
+    form: MediaForm = ""
+    """Never empty once made: logs that were written without it are told by the look of the source."""
+
+    def __post_init__(self) -> None:
+        """Tell the form where it was not said."""
+        if not self.form:
+            force_setattr(self, "form", _form(self))
+
+
+def _form(media: Media) -> MediaForm:
+    if media.source.startswith(("https://", "http://")):
+        return "url"
+    if not media.size:
+        return "file"
+    is_text = media.mime == "text/plain" and media.size == len(media.source)  # base64 is longer than its bytes
+    return "text" if is_text else "base64"
 
 
 class Opaque(Struct, frozen=True, omit_defaults=True, gc=False, tag="opaque"):

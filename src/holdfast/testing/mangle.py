@@ -399,7 +399,7 @@ def _replaced(messages: Sequence[Message], sent: Sequence[Message]) -> Iterator[
     fine = {call.id for call in calls if call.id and call.name.strip() and used[call.id] == 1}
     real: dict[str, list[str]] = {}
     for message in messages:
-        for result in message.results if message.role != "assistant" else ():
+        for result in message.results:
             text = _first(result)
             if result.call_id in fine and MISSING not in text:
                 real.setdefault(result.call_id, []).append(text)

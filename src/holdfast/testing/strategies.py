@@ -157,7 +157,7 @@ def _other(draw: DrawFn, kind: int, said: Sequence[Message], law: Sequence[str])
         keep = draw(st.integers(pinned, len(said)))
         summary = draw(st.none() | st.builds(Message.of, st.just("user"), texts(60)))
         size = measure(summary).size if summary is not None else 0
-        return Compaction(keep, summary, size) if keep else None
+        return Compaction(keep, summary, size) if pinned < len(said) else None
     if kind == 5:
         return Revoke(draw(st.sampled_from(law))) if law else None
     if kind == 6:

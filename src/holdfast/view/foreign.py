@@ -2,35 +2,83 @@
 
 from __future__ import annotations
 
+import msgspec
+from msgspec import Raw, Struct
+
 from holdfast.model.messages import Message, placeholder
 from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 
+_HOUSES = {"openai-chat": "openai", "openai-responses": "openai"}
+"""APIs of one provider, who knows the same files by the same ids."""
 
-def native(message: Message, api: str) -> Message:
+
+class _Words(Struct):
+    text: str = ""
+
+
+class _Found(Struct):
+    title: str = ""
+    source: str = ""
+    content: list[_Words] = []
+
+
+class _Summary(Struct):
+    content: str = ""
+
+
+_FOUND = msgspec.json.Decoder(_Found)
+_SUMMARY = msgspec.json.Decoder(_Summary)
+
+
+def native(message: Message, api: str, of: str = "") -> Message:
     """Return ``message`` with nothing of another API's wire in it: no bytes, no seals, no parts only that API reads.
 
-    What ``api`` itself sealed stays sealed.
-    Thinking goes; an opaque part leaves its placeholder, except the fields of a message, which have no place elsewhere.
+    What ``api`` itself sealed stays sealed. ``of`` is the API it came over, where that is known.
+    Thinking goes, and the ids of files at another provider; an opaque part leaves its words or its placeholder, except
+    the fields of a message, which have no place elsewhere.
     """
-    parts = (_part(part, api) for part in message.parts)
+    files = bool(of) and _HOUSES.get(of, of) == _HOUSES.get(api, api)
+    parts = (_part(part, api, files=files) for part in message.parts)
     return Message(message.role, tuple(part for part in parts if part is not None))
 
 
-def _part(part: Part, api: str) -> Part | None:
+def _part(part: Part, api: str, *, files: bool) -> Part | None:
     if isinstance(part, Thinking):
         return Thinking(part.text, part.seal) if part.seal is not None and part.seal.api == api else None
     if isinstance(part, ToolCall):
         seal = part.seal if part.seal is not None and part.seal.api == api else None
         return ToolCall(part.id, part.name, part.arguments, seal)
     if isinstance(part, ToolResult):
-        content = tuple(_inner(inner) for inner in part.content)
+        content = tuple(_inner(inner, files=files) for inner in part.content)
         return ToolResult(part.call_id, part.name, content, part.is_error)
     if isinstance(part, Opaque) and (part.kind == "message" or part.kind.startswith("message.")):
         return None
-    return _inner(part)
+    return _inner(part, files=files)
 
 
-def _inner(part: Text | Media | Opaque) -> Text | Media:
-    if isinstance(part, Media):
-        return Media(part.kind, part.mime, part.size, part.name, part.source)
-    return Text(placeholder(part)) if isinstance(part, Opaque) else Text(part.text)
+def _inner(part: Text | Media | Opaque, *, files: bool) -> Text | Media:
+    if isinstance(part, Text):
+        return Text(part.text)
+    if isinstance(part, Opaque):
+        return Text(words_of(part) or placeholder(part))
+    if part.form == "file" and not files:
+        return Text(placeholder(part))
+    return Media(part.kind, part.mime, part.size, part.name, part.source, None, part.form)
+
+
+def words_of(part: Opaque) -> str:
+    """Return what an opaque part says in plain words: what a search found, or a summary; nothing of all others."""
+    try:
+        return _words(part.kind, part.raw) if part.raw is not None else ""
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+
+
+def _words(kind: str, raw: Raw) -> str:
+    if kind == "compaction":
+        return _SUMMARY.decode(raw).content
+    if kind != "search_result":
+        return ""
+    found = _FOUND.decode(raw)
+    texts = [one.text for one in found.content if one.text.strip()]
+    return "\n".join([line for line in (found.title, found.source, *texts) if line]) if texts else ""

@@ -15,8 +15,9 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from holdfast.model.messages import Message
-from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.messages import Message, placeholder
+from holdfast.model.parts import Media, MediaForm, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.wire.media import is_web, words_of
 from holdfast.wire.models import anthropic_dialect as dialect
 from holdfast.wire.splice import Bytes, as_object, decoded_size, fields, overlay, read, write
 
@@ -63,12 +64,18 @@ class _Result(Struct, tag_field="type", tag="tool_result"):
     is_error: bool | None = None
 
 
+class _Words(Struct):
+    type: str = ""
+    text: str = ""
+
+
 class _Source(Struct):
     type: str = ""
     media_type: str = ""
     data: str = ""
     url: str = ""
     file_id: str = ""
+    content: str | list[_Words] = ""
 
 
 class _Image(Struct, tag_field="type", tag="image"):
@@ -90,6 +97,9 @@ _WIRE = Decoder(_Wire)
 _BLOCK = Decoder(_Text | _Thinking | _Redacted | _Use | _Result | _Image | _Document)
 _INNER = Decoder(_Text | _Image | _Document)
 _KIND = Decoder(_Kind)
+_DICT = Decoder(dict[str, Any])
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What reading one block may raise: another shape, text that is no UTF-8, too deep."""
 
 
 # -- from the wire -----------------------------------------------------------------------------------------------------
@@ -116,16 +126,16 @@ def _part(raw: Raw) -> Part:
     """Return one block as a part."""
     try:
         block = _BLOCK.decode(raw)
-    except (msgspec.ValidationError, UnicodeDecodeError):
+        return _READ[type(block)](block, raw)
+    except _UNREADABLE:
         return _opaque(raw)
-    return _READ[type(block)](block, raw)
 
 
 def _inner(raw: Raw) -> Text | Media | Opaque:
     """Return one block inside a tool result as a part."""
     try:
         block = _INNER.decode(raw)
-    except (msgspec.ValidationError, UnicodeDecodeError):
+    except _UNREADABLE:
         return _opaque(raw)
     return _READ[type(block)](block, raw)  # type: ignore[return-value]
 
@@ -134,7 +144,7 @@ def _opaque(raw: Raw) -> Opaque:
     """Return a block that is kept as it came; what a server's tool was asked and gave back is sealed with its id."""
     try:
         block = _KIND.decode(raw)
-    except (msgspec.ValidationError, UnicodeDecodeError):
+    except _UNREADABLE:
         return Opaque("unknown", raw)
     ids = {"_tool_use": block.id, "_tool_result": block.tool_use_id}
     id_ = next((id_ for end, id_ in ids.items() if block.type.endswith(end)), "")
@@ -160,9 +170,19 @@ def _media(block: _Image | _Document, raw: Raw) -> Media:
     source = block.source
     kind, name = ("document", block.title or "") if type(block) is _Document else ("image", "")
     if source.type == "base64":
-        return Media(kind, source.media_type, decoded_size(source.data), name, source.data, raw)
-    where = source.data or source.url or source.file_id
-    return Media(kind, source.media_type, len(source.data), name, where, raw)
+        return Media(kind, source.media_type, decoded_size(source.data), name, source.data, raw, "base64")
+    if source.type == "text" or (source.type == "content" and source.content):
+        words = source.data if source.type == "text" else _said(source.content)
+        return Media(kind, "text/plain", len(words), name, words, raw, "text")
+    form: MediaForm = "url" if source.type == "url" else "file"
+    return Media(kind, source.media_type, 0, name, source.url or source.file_id, raw, form)
+
+
+def _said(content: str | list[_Words]) -> str:
+    """Return the words of a document's blocks, and a line for each that has none."""
+    if isinstance(content, str):
+        return content
+    return "\n".join([block.text if block.type == "text" else f"[Attached {block.type}]" for block in content])
 
 
 _READ: dict[type, Callable[[Any, Raw], Part]] = {
@@ -261,7 +281,7 @@ def _new(part: Part) -> dict[str, Any] | None:
     if isinstance(part, ToolResult):
         return _new_result(part)
     if isinstance(part, Media):
-        return _new_media(part)
+        return _new_media(part) or {"type": "text", "text": placeholder(part)}
     if isinstance(part, Thinking) and part.seal is not None and part.seal.api == API and part.seal.data:
         return {"type": "thinking", "thinking": part.text, "signature": part.seal.data}
     return None
@@ -276,18 +296,23 @@ def _new_result(part: ToolResult) -> dict[str, Any]:
     return block | {"is_error": True} if part.is_error else block
 
 
-def _new_media(part: Media) -> dict[str, Any]:
-    source: dict[str, str]
-    if part.source.startswith(("https://", "http://")):
-        source = {"type": "url", "url": part.source}
-    elif part.mime == "text/plain":
-        source = {"type": "text", "media_type": part.mime, "data": part.source}
-    elif part.size:
-        source = {"type": "base64", "media_type": part.mime, "data": part.source}
-    else:
-        source = {"type": "file", "file_id": part.source}
+def _new_media(part: Media) -> dict[str, Any] | None:
+    """Return a block that shows ``part``, or nothing where the Messages API has no form for it."""
+    source = _source(part) if part.kind in ("image", "document") else None
     titled = {"title": part.name} if part.name and part.kind == "document" else {}
-    return {"type": "document" if part.kind == "document" else "image", "source": source} | titled
+    return None if source is None else {"type": part.kind, "source": source} | titled
+
+
+def _source(part: Media) -> dict[str, str] | None:
+    words = words_of(part)
+    if words is not None:
+        return {"type": "text", "media_type": "text/plain", "data": words} if words else None
+    if part.form == "base64":
+        return {"type": "base64", "media_type": part.mime, "data": part.source} if part.source else None
+    if part.form == "file":
+        return {"type": "file", "file_id": part.source} if part.source else None
+    shown = part.kind == "image" or part.mime in ("", "application/pdf")
+    return {"type": "url", "url": part.source} if shown and is_web(part) else None
 
 
 # -- whole lists, for callers who hold dicts ---------------------------------------------------------------------------
@@ -299,8 +324,11 @@ def messages(wire: Sequence[dict[str, Any]]) -> list[Message]:
 
 
 def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return values as the ``messages`` of a request, as dicts."""
-    return [msgspec.json.decode(wire) for message in values for wire in encode(message)]
+    """Return values as the ``messages`` of a request, as dicts.
+
+    Raises ``FormatError`` where arguments hold a number that Python has no value for (``1e999``).
+    """
+    return [read(_DICT, wire, "the message") for message in values for wire in encode(message)]
 
 
 def plain(raw: Bytes) -> Raw:

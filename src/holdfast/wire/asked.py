@@ -13,6 +13,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError
+from holdfast.wire import options as common
+from holdfast.wire.options import Option
 
 NEEDED = 4_096
 """The longest answer asked of the Messages API, which must be told one, where a request of another API names none."""
@@ -38,6 +40,8 @@ class Asked(Struct, frozen=True):
     choice: str = ""
     """``auto``, ``none``, ``any``, or ``tool`` for the one named ``chosen``."""
     chosen: str = ""
+    allowed: tuple[str, ...] = ()
+    """The only ones that may be called, where that is said of several."""
     parallel: bool | None = None
     limit: int | None = None
     stop: tuple[str, ...] = ()
@@ -45,6 +49,8 @@ class Asked(Struct, frozen=True):
     top_p: float | None = None
     top_k: float | None = None
     stream: bool | None = None
+    options: tuple[Option, ...] = ()
+    """What is asked for that other APIs have under other names."""
     left: tuple[str, ...] = ()
     """Fields that are not read here."""
 
@@ -58,7 +64,14 @@ def read(api: str, found: Mapping[str, Raw], lists: str) -> Asked:
 def write(api: str, asked: Asked) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the fields of a body that asks for the same, and what of it has no form there; the system goes apart."""
     body, lost = _WRITE[api](asked)
-    return {key: value for key, value in body.items() if value not in (None, [], ())}, lost
+    more, gone = common.placed(api, asked.options)
+    for key, value in more.items():
+        held = body.get(key)
+        body[key] = held | value if isinstance(held, dict) else value
+    kept = {key: value for key, value in body.items() if value not in (None, [], ())}
+    some = ", ".join(map(repr, asked.allowed))
+    limited = (f"that only {some} of the tools may be called has no form there",) if some else ()
+    return kept, (*lost, *limited, *(f"the field {name}: left out" for name in gone))
 
 
 def _plain(raw: Raw, key: str) -> Any:
@@ -103,8 +116,12 @@ def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _left(body: Mapping[str, Any], known: str) -> tuple[str, ...]:
-    return tuple(sorted(body.keys() - set(known.split())))
+def _left(
+    body: Mapping[str, Any], known: str, options: tuple[Option, ...] = (), nests: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Return the fields that are read neither here nor as one of ``options``; of ``nests``, those inside."""
+    read = {*known.split(), *nests, *(option.at for option in options)}
+    return (*sorted(body.keys() - read), *common.left(options, body, nests))
 
 
 def _sampling(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,43 +162,60 @@ def _of_chat(body: dict[str, Any]) -> Asked:
     ]
     limit = _whole(body.get("max_completion_tokens"))
     known = "tools functions tool_choice max_completion_tokens max_tokens stop temperature top_p stream stream_options"
-    choice, chosen = _openai_choice(body.get("tool_choice"))
+    choice, chosen, allowed = _openai_choice(body.get("tool_choice"))
+    options = common.found("openai-chat", body)
     return Asked(
         tools=tuple([_tool(_object(tool.get("function")), "parameters") for tool in tools if "function" in tool]),
         others=tuple([_text(tool.get("type")) for tool in tools if "function" not in tool]),
         choice=choice,
         chosen=chosen,
+        allowed=allowed,
+        options=options,
         parallel=_flag(body.get("parallel_tool_calls")),
         limit=_whole(body.get("max_tokens")) if limit is None else limit,
         stop=_texts(body.get("stop")),
         stream=_flag(body.get("stream")),
-        left=_left(body, known + " parallel_tool_calls"),
+        left=_left(body, known + " parallel_tool_calls logprobs", options),
         **_sampling(body),
     )
 
 
-def _openai_choice(value: Any) -> tuple[str, str]:
+def _openai_choice(value: Any) -> tuple[str, str, tuple[str, ...]]:
+    """Return which kind of choice it is, the one tool that is named, and those that are allowed."""
     if isinstance(value, str):
-        return {"required": "any"}.get(value, value), ""
-    named = _text(_object(_object(value).get("function")).get("name")) or _text(_object(value).get("name"))
-    return ("tool", named) if named else ("", "")
+        return {"required": "any"}.get(value, value), "", ()
+    found = _object(value)
+    if found.get("type") == "allowed_tools":
+        found = _object(found.get("allowed_tools")) or found
+        mode = _text(found.get("mode"))
+        names = [_named_tool(one) for one in _objects(found.get("tools"))]
+        return {"required": "any"}.get(mode, mode), "", tuple([name for name in names if name])
+    named = _named_tool(found)
+    return ("tool", named, ()) if named else ("", "", ())
+
+
+def _named_tool(tool: Mapping[str, Any]) -> str:
+    return _text(_object(tool.get("function")).get("name")) or _text(tool.get("name"))
 
 
 def _of_responses(body: dict[str, Any]) -> Asked:
     tools = _objects(body.get("tools"))
     own = [tool for tool in tools if tool.get("type") == "function"]
     known = "instructions tools tool_choice max_output_tokens temperature top_p stream parallel_tool_calls"
-    choice, chosen = _openai_choice(body.get("tool_choice"))
+    choice, chosen, allowed = _openai_choice(body.get("tool_choice"))
+    options = common.found("openai-responses", body)
     return Asked(
         system=_texts(body.get("instructions", [])),
         tools=tuple([_tool(tool, "parameters") for tool in own]),
         others=tuple([_text(tool.get("type")) for tool in tools if tool not in own]),
         choice=choice,
         chosen=chosen,
+        allowed=allowed,
+        options=options,
         parallel=_flag(body.get("parallel_tool_calls")),
         limit=_whole(body.get("max_output_tokens")),
         stream=_flag(body.get("stream")),
-        left=_left(body, known),
+        left=_left(body, known, options, ("reasoning", "text")),
         **_sampling(body),
     )
 
@@ -198,13 +232,18 @@ def _of_gemini(body: dict[str, Any]) -> Asked:
     choice = {"AUTO": "auto", "VALIDATED": "auto", "NONE": "none", "ANY": "any"}.get(
         _text(calling.get("mode")).upper(), ""
     )
-    inner = _left(options, "maxOutputTokens stopSequences temperature topP topK")
+    body |= {"generationConfig": options}
+    shared = common.found("gemini", body)
+    plain = {key: value for key, value in options.items() if key not in _GEMINI_SAMPLING}
+    only = choice == "any" and len(allowed) == 1
     return Asked(
         system=_texts(_object(body.get("systemInstruction")).get("parts", [])),
         tools=tuple([_declared(one) for group in groups for one in _objects(group.get("functionDeclarations"))]),
         others=tuple([key for group in groups for key in group if key != "functionDeclarations"]),
-        choice="tool" if choice == "any" and len(allowed) == 1 else choice,
-        chosen=allowed[0] if choice == "any" and len(allowed) == 1 else "",
+        choice="tool" if only else choice,
+        chosen=allowed[0] if only else "",
+        allowed=() if only else allowed,
+        options=shared,
         limit=_whole(options.get("maxOutputTokens")),
         stop=_texts(options.get("stopSequences")),
         temperature=_number(options.get("temperature")),
@@ -212,9 +251,12 @@ def _of_gemini(body: dict[str, Any]) -> Asked:
         top_k=_number(options.get("topK")),
         left=(
             *_left(body, "systemInstruction tools toolConfig generationConfig"),
-            *(f"generationConfig.{key}" for key in inner),
+            *common.left(shared, {"generationConfig": plain}, ("generationConfig",)),
         ),
     )
+
+
+_GEMINI_SAMPLING = frozenset({"maxOutputTokens", "stopSequences", "temperature", "topP", "topK"})
 
 
 def _camel(key: str) -> str:
@@ -224,20 +266,8 @@ def _camel(key: str) -> str:
 
 def _declared(tool: dict[str, Any]) -> Tool:
     tool = {_camel(key): value for key, value in tool.items()}
-    schema = tool.get("parametersJsonSchema", _lower(tool.get("parameters")))
+    schema = tool.get("parametersJsonSchema", common.lowered(tool.get("parameters")))
     return Tool(_text(tool.get("name")), _text(tool.get("description")), schema)
-
-
-def _lower(schema: Any) -> Any:
-    """Return a schema of Gemini's as JSON Schema: the names of its types are written small."""
-    if isinstance(schema, list):
-        return [_lower(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: value.lower() if key == "type" and isinstance(value, str) else _lower(value)
-        for key, value in schema.items()
-    }
 
 
 _READ: Mapping[str, Callable[[dict[str, Any]], Asked]] = {

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from holdfast.model.messages import Message, Role, placeholder
 from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.wire.media import packed
 from holdfast.wire.models import gemini_dialect as dialect
 from holdfast.wire.splice import Bytes, as_object, decoded_size, fields, overlay, read, write
 
@@ -144,7 +145,7 @@ def _part(raw: Raw) -> Part:
     """Return one part as a value; a call or result without an id has none yet."""
     try:
         return _read(_PART.decode(raw), raw)
-    except (msgspec.ValidationError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Opaque("unknown", raw)
 
 
@@ -235,9 +236,15 @@ def _media(blob: _Blob, raw: Raw) -> Media:
     kind = mime.partition("/")[0]
     kind = kind if kind in ("image", "audio", "video") else "document"
     if isinstance(blob, _Where):
-        return Media(kind, mime, 0, name, blob.uri or blob.uri_ or "", raw)
+        uri = blob.uri or blob.uri_ or ""
+        is_file = _OURS in uri or not uri.startswith(("https://", "http://"))
+        return Media(kind, mime, 0, name, uri, raw, "file" if is_file else "url")
     data = (blob.data or "").replace("-", "+").replace("_", "/")
-    return Media(kind, mime, decoded_size(data), name, data, raw)
+    return Media(kind, mime, decoded_size(data), name, data, raw, "base64")
+
+
+_OURS = "generativelanguage.googleapis.com/"
+"""Where Gemini keeps files that were given to it: such an address is an id, only its owner may read it."""
 
 
 # -- to the wire -------------------------------------------------------------------------------------------------------
@@ -361,9 +368,10 @@ def _words_of(part: Text | Media | Opaque) -> str:
 def _new_media(part: Media) -> dict[str, Any] | None:
     """Return a part that shows ``part``, or nothing where Gemini has no form for it."""
     named = {"mimeType": part.mime} if part.mime else {}
-    if part.size and part.mime:
-        return {"inlineData": named | {"data": part.source}}
-    if not part.size and part.source.startswith(("https://", "http://", "gs://")):
+    data = packed(part)
+    if data and part.mime:
+        return {"inlineData": named | {"data": data}}
+    if not data and part.source.startswith(("https://", "http://", "gs://")):
         return {"fileData": named | {"fileUri": part.source}}
     return None
 

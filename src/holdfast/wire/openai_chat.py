@@ -18,13 +18,14 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.model.messages import Message, Role, placeholder
-from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.parts import Media, MediaForm, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.wire.media import data_url, told
 from holdfast.wire.models import chat_dialect as dialect
 from holdfast.wire.splice import Bytes, decoded_size, fields, overlay, read, unpacked_url, write
 
 API = "openai-chat"
 
-__all__ = ["API", "decode", "dialect", "dicts", "encode", "messages"]
+__all__ = ["API", "decode", "dialect", "dicts", "encode", "messages", "shown"]
 
 
 # -- the shapes on the wire --------------------------------------------------------------------------------------------
@@ -101,6 +102,9 @@ _CALL = Decoder(_Call)
 _PIECE = Decoder(_Text | _Image | _Audio | _File)
 _KIND = Decoder(_Kind)
 _STRING = Decoder(str)
+_DICT = Decoder(dict[str, Any])
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What reading one piece may raise: another shape, text that is no UTF-8, too deep."""
 
 _KNOWN = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 _REASONING = ("reasoning_content", "reasoning")
@@ -163,18 +167,19 @@ def _piece(raw: Raw) -> Part:
     """Return one element of a ``content`` list as a part."""
     try:
         piece = _PIECE.decode(raw)
-    except (msgspec.ValidationError, UnicodeDecodeError):
+    except _UNREADABLE:
         return _opaque(raw)
     if isinstance(piece, _Text):
         return Text(piece.text, None, raw)
     if isinstance(piece, _Image):
         mime, data = unpacked_url(piece.image_url.url)
-        return Media("image", mime, decoded_size(data) if mime else 0, "", data, raw)
+        return Media("image", mime, decoded_size(data) if mime else 0, "", data, raw, "base64" if mime else "url")
     if isinstance(piece, _Audio):
         sound = piece.input_audio
-        return Media("audio", f"audio/{sound.format}", decoded_size(sound.data), "", sound.data, raw)
+        return Media("audio", f"audio/{sound.format}", decoded_size(sound.data), "", sound.data, raw, "base64")
     mime, data = unpacked_url(piece.file.file_data)
-    return Media("document", mime, decoded_size(data), piece.file.filename, data or piece.file.file_id, raw)
+    form: MediaForm = "base64" if data else "file"
+    return Media("document", mime, decoded_size(data), piece.file.filename, data or piece.file.file_id, raw, form)
 
 
 def _inner(part: Part) -> Text | Media | Opaque:
@@ -184,16 +189,19 @@ def _inner(part: Part) -> Text | Media | Opaque:
 def _opaque(raw: Raw) -> Opaque:
     try:
         return Opaque(_KIND.decode(raw).type, raw)
-    except (msgspec.ValidationError, UnicodeDecodeError):
+    except _UNREADABLE:
         return Opaque("unknown", raw)
 
 
 def _call(raw: Raw) -> Part:
     """Return one element of ``tool_calls`` as a part; the free text of a custom tool becomes a JSON string."""
     try:
-        call = _CALL.decode(raw)
-    except (msgspec.ValidationError, UnicodeDecodeError):
+        return _asked(_CALL.decode(raw), raw)
+    except _UNREADABLE:
         return Opaque("tool_call", raw)
+
+
+def _asked(call: _Call, raw: Raw) -> ToolCall:
     if call.custom is not None:
         return ToolCall(call.id or "", call.custom.name, write(call.custom.input).decode(), None, raw)
     function = call.function or _Function()
@@ -205,7 +213,7 @@ def _call(raw: Raw) -> Part:
 def _reasoning(key: str, raw: Raw) -> Part:
     if not bytes(raw).startswith(b'"'):
         return Opaque(f"message.{key}", raw)
-    return Thinking(_STRING.decode(raw), Seal(API, "", key), raw)
+    return Thinking(read(_STRING, raw, f"the field {key}"), Seal(API, "", key), raw)
 
 
 # -- to the wire -------------------------------------------------------------------------------------------------------
@@ -232,7 +240,7 @@ def _result(result: ToolResult, base: Raw | None) -> bytes:
     """Return a tool result as a ``tool`` message."""
     if result.raw is not None:
         return bytes(result.raw)
-    inner = [Text(placeholder(one)) if isinstance(one, Media) else one for one in result.content]
+    inner = [Text(told(one) or placeholder(one)) if isinstance(one, Media) else one for one in result.content]
     new = {"role": "tool", "tool_call_id": result.call_id, "content": _written(inner, None, media=False) or ""}
     stood = base is not None and read(_WIRE, base, "the base message").tool_call_id == result.call_id
     return write(overlay(base if stood else None, new))
@@ -282,22 +290,27 @@ def _new_piece(part: Part, place: Raw | None, *, media: bool) -> Any:
         stood = place if place is not None and isinstance(_piece(place), Text) else None
         return overlay(stood, {"type": "text", "text": part.text})
     if isinstance(part, Media):
-        form = _new_media(part) if media else None
-        return form or {"type": "text", "text": placeholder(part)}
+        form = shown(part) if media else None
+        return form or {"type": "text", "text": told(part) or placeholder(part)}
     return {"type": "text", "text": f"[Attached {part.kind}]"} if isinstance(part, Opaque) else {}
 
 
-def _new_media(part: Media) -> dict[str, Any] | None:
-    """Return a content part that shows ``part``, or nothing where Chat has no form for it."""
-    packed = f"data:{part.mime};base64,{part.source}" if part.size else part.source
-    if part.kind == "image" and packed.startswith(("data:", "https://", "http://")):
-        return {"type": "image_url", "image_url": {"url": packed}}
-    if part.kind == "audio" and part.size:
-        return {"type": "input_audio", "input_audio": {"data": part.source, "format": part.mime.partition("/")[2]}}
-    if part.kind != "document" or part.source.startswith(("https://", "http://")):
+def shown(part: Media) -> dict[str, Any] | None:
+    """Return a content part that shows ``part``, or nothing where Chat has no form for it but words."""
+    url = data_url(part) or (part.source if part.form == "url" else "")
+    if part.kind == "image":
+        return {"type": "image_url", "image_url": {"url": url}} if url else None
+    if part.kind == "audio" and part.form == "base64":
+        format_ = _SOUNDS.get(part.mime, part.mime.partition("/")[2])
+        return {"type": "input_audio", "input_audio": {"data": part.source, "format": format_}}
+    if part.kind != "document" or part.form == "url" or told(part) is not None:
         return None
-    key = {"file_data": packed} if part.size else {"file_id": part.source}
-    return {"type": "file", "file": key | ({"filename": part.name} if part.name else {})}
+    key = {"file_data": url} if part.form == "base64" else {"file_id": part.source}
+    return {"type": "file", "file": key | ({"filename": part.name} if part.name else {})} if part.source else None
+
+
+_SOUNDS = {"audio/mpeg": "mp3", "audio/x-wav": "wav", "audio/wave": "wav"}
+"""Types of sound whose format Chat calls by another name."""
 
 
 def _calls(calls: Sequence[Part], stood: _Wire | None) -> list[Any]:
@@ -333,5 +346,8 @@ def messages(wire: Sequence[dict[str, Any]]) -> list[Message]:
 
 
 def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return values as the ``messages`` of a request, as dicts."""
-    return [msgspec.json.decode(wire) for message in values for wire in encode(message)]
+    """Return values as the ``messages`` of a request, as dicts.
+
+    Raises ``FormatError`` where a field holds a number that Python has no value for (``1e999``).
+    """
+    return [read(_DICT, wire, "the message") for message in values for wire in encode(message)]

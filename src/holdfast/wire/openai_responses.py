@@ -15,9 +15,12 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
+from msgspec.structs import replace
 
 from holdfast.model.messages import Message, Role, placeholder
 from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.policy.hygiene.pairing import is_made_up
+from holdfast.wire.media import data_url, told
 from holdfast.wire.models import responses_dialect as dialect
 from holdfast.wire.responses_items import (
     API,
@@ -295,13 +298,13 @@ def _kind_at(place: Raw | None) -> str:
 
 def _new_media(part: Media) -> dict[str, Any] | None:
     """Return a piece that shows ``part``, or nothing where Responses has no form for it."""
-    packed = f"data:{part.mime};base64,{part.source}" if part.size else part.source
+    packed = data_url(part) or part.source
     if part.kind == "image":
-        return {"type": "input_image", "image_url" if packed.startswith(("data:", "http")) else "file_id": packed}
-    if part.kind != "document":
-        return None
-    if not part.size:
-        return {"type": "input_file", "file_url" if packed.startswith("http") else "file_id": packed}
+        return {"type": "input_image", "file_id" if part.form == "file" else "image_url": packed}
+    if part.kind != "document" or (words := told(part)) is not None:
+        return {"type": "input_text", "text": words} if part.kind == "document" and words else None
+    if part.form != "base64":
+        return {"type": "input_file", "file_url" if part.form == "url" else "file_id": packed}
     return {"type": "input_file", "filename": part.name or "document", "file_data": packed}
 
 
@@ -312,7 +315,7 @@ def _result(result: ToolResult, place: _Place | None) -> bytes:
     stood = None if place is None else place.item
     old = {} if stood is None else fields(stood)
     if b"stdout" in bytes(old.get("output", Raw(b""))):
-        return write(old | {"call_id": result.call_id, "output": _shell(result)})
+        return write(old | {"call_id": result.call_id, "output": _shell(result, _outcome(old["output"]))})
     name = "id" if old and "call_id" not in old else "call_id"
     new = {"type": "function_call_output", name: result.call_id, "output": _output(result.content)}
     return write(new if not old else old | {key: value for key, value in new.items() if key != "type"})
@@ -324,11 +327,17 @@ def _output(content: Sequence[Text | Media | Opaque]) -> Any:
     return [_shown(part) for part in content]
 
 
-def _shell(result: ToolResult) -> list[dict[str, Any]]:
-    """Return the output of a shell: one chunk with all its words."""
+def _outcome(output: Raw) -> Raw | None:
+    """Return how the last command of a shell's output ended."""
+    chunks = _pieces(output)
+    return fields(chunks[-1]).get("outcome") if chunks else None
+
+
+def _shell(result: ToolResult, outcome: Raw | None = None) -> list[dict[str, Any]]:
+    """Return the output of a shell: one chunk with all its words, and how it ended."""
     words = "\n".join([part.text if isinstance(part, Text) else placeholder(part) for part in result.content])
-    outcome = {"type": "exit", "exit_code": int(result.is_error)}
-    return [{"stdout": words, "stderr": "", "outcome": outcome}]
+    ended = outcome or {"type": "exit", "exit_code": int(result.is_error)}
+    return [{"stdout": words, "stderr": "", "outcome": ended}]
 
 
 # -- outputs of other kinds of calls -----------------------------------------------------------------------------------
@@ -375,7 +384,7 @@ def _fitted(wire: bytes, kinds: Mapping[str, str]) -> bytes:
     if kind == "local_shell_call":
         return write({"id" if key == "call_id" else key: value for key, value in old.items()})
     if kind == "shell_call":
-        return write(old | {"output": _shell(result)})
+        return write(old | {"output": _shell(replace(result, is_error=is_made_up(result)))})
     return write(old | {"status": "failed"} if kind == "apply_patch_call" else old)
 
 

@@ -11,16 +11,17 @@ they start no turn, answer no call, and go out byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
+from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.model.messages import Message, Role
-from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.parts import Media, MediaForm, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.wire.splice import Bytes, decoded_size, fields, read, unpacked_url, write
 
 API = "openai-responses"
@@ -176,7 +177,18 @@ def groups(raws: Sequence[Raw], model: str = "") -> list[tuple[int, int, Message
     except _BAD:
         items = [_numbered(raw, index) for index, raw in enumerate(raws)]
     pairs = list(zip(items, raws, strict=True))
-    return [(start, stop, message_of(pairs[start:stop], model)) for start, stop in runs(items)]
+    found = [(start, stop, message_of(pairs[start:stop], model)) for start, stop in runs(items)]
+    shells = {item.id: item.call_id for item in items if item.type == "local_shell_call" and item.id and item.call_id}
+    return [(start, stop, _of_shell(one, items[start], shells)) for start, stop, one in found] if shells else found
+
+
+def _of_shell(message: Message, item: Item, shells: Mapping[str, str]) -> Message:
+    """Return the output of a local shell under the ``call_id`` of its call, whose ``id`` it may name instead."""
+    if item.type != "local_shell_call_output" or not message.results or item.call_id in shells.values():
+        return message
+    result = message.results[0]
+    known = result.call_id not in shells or result.call_id in shells.values()
+    return message if known else Message("tool", (replace(result, call_id=shells[result.call_id]),))
 
 
 def _numbered(raw: Raw, index: int) -> Item:
@@ -219,7 +231,10 @@ def message_of(items: Sequence[tuple[Item, Raw]], model: str = "") -> Message:
     if item.type in RESULTS and (found := _result(item, raw)) is not None:
         return Message("tool", (found,))
     content = _content(item.content) if item.role in ROLES and item.type in ("message", "") else None
-    return Message(role, (Opaque("message", raw),) if content is None else content)
+    if content is not None:
+        return Message(role, content)
+    screen = item.call_id if item.type == "computer_call_output" else None
+    return Message(role, (Opaque("message", raw, Seal(API, "", screen) if screen else None),))
 
 
 def said(item: Item, raw: Raw, model: str = "") -> tuple[Part, ...]:
@@ -233,7 +248,8 @@ def said(item: Item, raw: Raw, model: str = "") -> tuple[Part, ...]:
     field = CALLS.get(item.type)
     id_ = item.call_id or (item.id if item.type == "local_shell_call" else None)
     if field is None or not id_:
-        return (Opaque(item.type, raw),)
+        asked_id = item.call_id if item.type == "computer_call" else None
+        return (Opaque(item.type, raw, Seal(API, "", asked_id) if asked_id else None),)
     asked = _asked(getattr(item, field), as_text=field == "arguments")
     return (ToolCall(id_, item.type.removesuffix("_call") if item.name is None else item.name, asked, None, raw),)
 
@@ -321,13 +337,15 @@ def _opaque(raw: Raw) -> Opaque:
 
 def _image(piece: _Piece, raw: Raw) -> Media:
     mime, data = unpacked_url(piece.image_url or "")
-    return Media("image", mime, decoded_size(data) if mime else 0, "", data or piece.file_id or "", raw)
+    form: MediaForm = "base64" if mime else "url" if data else "file"
+    return Media("image", mime, decoded_size(data) if mime else 0, "", data or piece.file_id or "", raw, form)
 
 
 def _file(piece: _Piece, raw: Raw) -> Media:
     mime, data = unpacked_url(piece.file_data or "")
     where = data or piece.file_url or piece.file_id or ""
-    return Media("document", mime, decoded_size(data) if data else 0, piece.filename or "", where, raw)
+    form: MediaForm = "base64" if data else "url" if piece.file_url else "file"
+    return Media("document", mime, decoded_size(data) if data else 0, piece.filename or "", where, raw, form)
 
 
 def _audio(piece: _Piece, raw: Raw) -> Media:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from msgspec import Raw
@@ -79,11 +81,12 @@ def decoded_size(base64: str) -> int:
 
 
 def unpacked_url(url: str) -> tuple[str, str]:
-    """Return MIME type and base64 data of a data URL; for another URL nothing and the URL."""
+    """Return MIME type and base64 data of a data URL, whose data may be plain; for another URL nothing and the URL."""
     if not url.startswith("data:"):
         return "", url
     head, _, data = url[5:].partition(",")
-    return head.partition(";")[0], data
+    packed = data if head.endswith("base64") else b64encode(unquote_to_bytes(data)).decode()
+    return head.partition(";")[0], packed
 
 
 _KEY = re.compile(rb'[\s{,]*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)

@@ -4,8 +4,9 @@
 that begins with a colon). Each byte that comes in leaves in the ``raw`` of exactly one event, in order, so a relay that
 writes every ``raw`` has forwarded the stream unchanged. Events that say nothing (blank lines, comments) have no data.
 
-Law: any chunking gives the same events, and their ``raw`` together are the input. To keep it, a CR at the very end of
-what has come waits for the byte behind it. Time is linear in the bytes, however they are cut.
+Law: any chunking gives the same events, and their ``raw`` together are the input. To keep it, an event whose blank
+line ends with CR is over there and then, and an LF behind that CR is an event of its own that says nothing. Time is
+linear in the bytes, however they are cut.
 """
 
 from __future__ import annotations
@@ -123,8 +124,9 @@ class _Stream(ABC):
 
 # -- server-sent events ------------------------------------------------------------------------------------------------
 
-_LINE_END = re.compile(rb"\r\n|\r(?!\Z)|\n")
-"""The end of a line; a CR in the last place may be half of one."""
+_LINE_END = re.compile(rb"[\r\n]")
+"""The end of a line, or the second half of one."""
+_CR, _LF = b"\r"[0], b"\n"[0]
 _LINES = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
 
@@ -140,13 +142,16 @@ class Reader(_Stream):
     def _end(self) -> int:
         """Return where a blank line, or a comment before any field, ends."""
         while (found := _LINE_END.search(self._buffer, self._scanned)) is not None:
-            whole = self._ends(found.start())
+            whole = not self._is_half(found.start()) and self._ends(found.start())
             self._line = self._scanned = found.end()
             if whole:
                 return found.end()
-        size = len(self._buffer)
-        self._scanned = size - self._buffer.endswith(b"\r")
+        self._scanned = len(self._buffer)
         return 0
+
+    def _is_half(self, at: int) -> bool:
+        """Return whether the line's end at ``at`` is the LF of a CRLF, whose CR has ended the line."""
+        return 0 < at == self._line and self._buffer[at] == _LF and self._buffer[at - 1] == _CR
 
     def _ends(self, stop: int) -> bool:
         """Return whether the unfinished line, if it stops here, ends an event: it is blank, or a lone comment."""
@@ -165,9 +170,8 @@ class Reader(_Stream):
         return _parsed(raw, _LINES.split(raw[skip:]), ended=ended)
 
     def _last(self) -> Iterator[Event]:
-        size = len(self._buffer)
-        if size:
-            yield self._event(size, ended=self._buffer.endswith(b"\r") and self._ends(size - 1))
+        if self._buffer:
+            yield self._event(len(self._buffer), ended=False)
 
 
 def _parsed(raw: bytes, lines: list[bytes], *, ended: bool) -> Event:

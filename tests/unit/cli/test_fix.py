@@ -160,3 +160,40 @@ def test_wrong_input_is_answered(run, tmp_path, data):
     done = run("fix", str(file))
     assert done.exit_code in (1, 2)
     assert "Traceback" not in done.stderr
+
+
+def test_another_api_of_a_broken_request(run, tmp_path):
+    """What is wrong with a request in its own API is mended before it is converted, so that nothing it says is lost."""
+    file = tmp_path / "a.json"
+    said = [{"role": "human", "content": "KEEP1"}, {"role": "ai", "content": "answer"}]
+    said.append({"role": "user", "content": [{"type": "input_text", "text": "KEEP2"}]})
+    file.write_text(json.dumps({"model": "gpt-5", "messages": said}))
+    done = run("fix", str(file), "--api", "openai-chat", "--to", "anthropic", "--model", "claude-sonnet-4-5")
+    assert done.exit_code == 0
+    assert [(one["role"], one["content"]) for one in json.loads(done.stdout)["messages"]] == [
+        ("user", "KEEP1"),
+        ("assistant", "answer"),
+        ("user", "KEEP2"),
+    ]
+    assert "openai-chat.roles" in done.stderr
+
+
+def test_history_with_the_provider_is_an_error(run, tmp_path):
+    """A request that refers to what its provider holds is refused in words, not answered with one that lost it."""
+    file = tmp_path / "a.json"
+    result = {"type": "function_call_output", "call_id": "c", "output": "real"}
+    file.write_text(json.dumps({"model": "gpt-5", "previous_response_id": "resp_1", "input": [result]}))
+    done = run("fix", str(file), "--to", "anthropic")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "put the messages themselves into the request" in done.stderr
+
+
+def test_betas_of_the_headers(run, tmp_path):
+    """``--beta`` tells what stands in the headers: with it a field that needs one is right as it is."""
+    file = tmp_path / "a.json"
+    edits = {"edits": [{"type": "clear_tool_uses_20250919"}]}
+    body = {"model": "claude-opus-4-6", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
+    file.write_text(json.dumps(body | {"context_management": edits}))
+    assert run("fix", str(file), "--beta", "another").exit_code == 1
+    done = run("fix", str(file), "--beta", "another", "--beta", "context-management-2025-06-27")
+    assert (done.exit_code, done.stdout_bytes) == (0, file.read_bytes())

@@ -109,3 +109,30 @@ def test_the_model_may_stand_outside_the_body(run):
     assert run("lint", "-", "--model", "gemini-3.1-pro", given=json.dumps(body)).exit_code == 1
     case = {"api": "gemini", "model": "gemini-3.1-pro", "request": body}
     assert run("lint", "-", "--jsonl", given=cases(case)).exit_code == 1
+
+
+def test_the_model_that_is_asked_for_wins(run):
+    """``--model`` says whose rules hold, also where the request or its case names another model."""
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": turns}
+    assert run("lint", "-", given=json.dumps(body)).exit_code == 0
+    assert run("lint", "-", "--model", "claude-opus-4-6", given=json.dumps(body)).exit_code == 1
+    case = {"api": "anthropic", "model": "claude-opus-4-6", "request": body}
+    assert run("lint", "-", "--jsonl", given=cases(case)).exit_code == 1
+    assert run("lint", "-", "--jsonl", "--model", "claude-sonnet-4-5", given=cases(case)).exit_code == 0
+
+
+def test_betas_of_the_headers_can_be_told(run):
+    """``--beta`` stands for the header of a bare body, adds to the betas of a case, and may be repeated."""
+    body = {
+        "model": "claude-opus-4-6",
+        "max_tokens": 9,
+        "compaction": {"type": "summarize"},
+        "messages": [{"role": "user", "content": "a"}],
+    }
+    beta = "compact-2026-09-04"
+    assert run("lint", "-", given=json.dumps(body)).exit_code == 1
+    assert run("lint", "-", "--beta", "other", given=json.dumps(body)).exit_code == 1
+    assert run("lint", "-", "--beta", "other", "--beta", beta, given=json.dumps(body)).exit_code == 0
+    case = {"api": "anthropic", "betas": [beta], "request": body}
+    assert run("lint", "-", "--jsonl", "--beta", "other", given=cases(case)).exit_code == 0

@@ -73,3 +73,21 @@ def test_what_stands_for_a_part():
     assert placeholder(Media("image", "image/png", 3, "a.png")) == "[Attached image/png: a.png]"
     assert placeholder(Media("image", "")) == "[Attached image: unnamed]"
     assert placeholder(Opaque("x_future")) == "[Attached x_future]"
+
+
+@pytest.mark.parametrize(
+    ("stored", "form"),
+    [
+        (b'{"type":"media","kind":"image","mime":"image/png","size":4,"source":"QUJDRA=="}', "base64"),
+        (b'{"type":"media","kind":"image","mime":"","source":"https://example.org/a.png"}', "url"),
+        (b'{"type":"media","kind":"document","mime":"text/plain","size":2,"source":"hi"}', "text"),
+        (b'{"type":"media","kind":"document","mime":"text/plain","size":2,"source":"aGk="}', "base64"),
+        (b'{"type":"media","kind":"document","mime":"application/pdf","source":"file_abc"}', "file"),
+        (b'{"type":"media","kind":"document","mime":"application/pdf","source":"gs://b/o.pdf"}', "file"),
+    ],
+)
+def test_media_of_old_logs_have_a_form(stored, form):
+    """A log once written is readable for ever: media stored without a form get the one they were sent in."""
+    media = msgspec.json.decode(stored, type=Media)
+    assert media.form == form
+    assert msgspec.json.decode(msgspec.json.encode(media), type=Media) == media

@@ -22,6 +22,7 @@ from holdfast.policy.hygiene.parts import clean, clean_message, tells
 from holdfast.policy.hygiene.servers import pair_servers
 from holdfast.policy.hygiene.signatures import RULE as SIGNED
 from holdfast.policy.hygiene.signatures import sign
+from holdfast.policy.hygiene.strays import drop_unseen, set_free, tie
 from holdfast.policy.hygiene.tidy import tidy
 
 __all__ = ["MISSING", "SIGNED", "clean_message", "orphans", "repairs", "tidy", "wire_id"]
@@ -64,7 +65,10 @@ def _passes(
     """Return the passes in their order, each with what is said of a message that it leaves out."""
     ends = partial(_close_ends, first=first, told=told)
     return (
+        (set_free, ("drop", "")),
+        (tie, ("drop", "")),
         (partial(drop_unfinished, cut=cut), ("drop", "")),
+        (drop_unseen, ("pairing", "a call for a screenshot that never came was all it held")),
         (clean, ("empty", "nothing in it may be sent")),
         (pair, ("pairing", "its results answer no call, or one that has a result")),
         (pair_servers, ("server-pair", "half of a call that the server answered was all it held")),

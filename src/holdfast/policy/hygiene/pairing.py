@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Opaque, Part, Text, ToolCall, ToolResult
-from holdfast.policy.hygiene.ids import calls_of, fresh_ids, is_use
+from holdfast.policy.hygiene.ids import calls_of, fresh_ids, is_sent, is_use
 from holdfast.policy.hygiene.items import Item, inserted
 from holdfast.policy.hygiene.parts import clean_message, is_cut_off, without
 
@@ -33,6 +33,8 @@ class Found(NamedTuple):
 
 Answers = dict[int, list[Found | None]]
 """For each item of the assistant's, the result of each of its calls, or nothing."""
+Places = dict[int, set[int]]
+"""Results, by the item they stand in."""
 
 
 def drop_unfinished(items: list[Item], dialect: Dialect, cut: frozenset[int] = frozenset()) -> list[Item]:
@@ -58,10 +60,11 @@ def pair(items: list[Item], dialect: Dialect) -> list[Item]:
     messages = [item.message for item in items]
     stray = orphans(messages) if dialect.elsewhere else frozenset()
     answers = matched(messages)
+    given = _given_elsewhere(messages, answers, dialect)
     ids = fresh_ids(messages, dialect)
     named = _named(items, answers, {index: ids[index] for index in answers if ids[index]}, dialect)
     near = dialect.results_adjacent
-    out = list(_near(named, answers, dialect, stray) if near else _anywhere(named, answers, dialect, stray))
+    out = list(_near(named, answers, dialect, stray, given) if near else _anywhere(named, answers, dialect, stray))
     if near or _is_named([item.message for item in out], dialect):
         return out
     return pair(out, dialect)  # answers that became neighbours, whose ids clash now
@@ -129,6 +132,17 @@ def orphans(messages: Sequence[Message]) -> frozenset[str]:
     return frozenset(told - called)
 
 
+def _given_elsewhere(messages: Sequence[Message], answers: Answers, dialect: Dialect) -> Places:
+    """Return the results without an id before all answers, whose calls lie elsewhere; take them off ``answers``."""
+    first = next((at for at, message in enumerate(messages) if message.role == "assistant"), len(messages))
+    given: Places = {}
+    for home, message in enumerate(messages[:first] if dialect.elsewhere else ()):
+        given[home] = {place for place, one in enumerate(message.results) if not is_sent(one.call_id, dialect)}
+    for found in answers.values() if given else ():
+        found[:] = [None if one is not None and one.place in given.get(one.home, ()) else one for one in found]
+    return given
+
+
 # -- the ids of both ---------------------------------------------------------------------------------------------------
 
 
@@ -148,12 +162,20 @@ def _named(items: Sequence[Item], answers: Answers, ids: Mapping[int, Sequence[s
     new: dict[int, Names] = defaultdict(dict)
     for index, mine in ids.items():
         out[index] = _with_names(out[index], {number: (id_, "") for number, id_ in enumerate(mine)}, ToolCall)
-        for call, id_, found in zip(items[index].message.calls, mine, answers[index], strict=True):
+        calls = items[index].message.calls
+        for call, id_, found in zip(calls, mine, answers[index], strict=True):
             if found is not None:
-                new[found.home][found.place] = id_, call.name if dialect.named_results else ""
+                new[found.home][found.place] = id_, call.name if misnamed(found.result, calls, dialect) else ""
     for home, names in new.items():
         out[home] = _with_names(out[home], names, ToolResult)
     return out
+
+
+def misnamed(result: ToolResult, calls: Sequence[ToolCall], dialect: Dialect) -> bool:
+    """Return whether a result must get the name of its call: it has that of none, or no id tells which one it is."""
+    if not dialect.named_results:
+        return False
+    return not is_sent(result.call_id, dialect) or all(call.name != result.name for call in calls)
 
 
 def _with_names(item: Item, names: Names, kind: type) -> Item:
@@ -182,7 +204,9 @@ def _with_name(part: Part, id_: str, name: str) -> Part:
 # -- where results stand right behind their calls ----------------------------------------------------------------------
 
 
-def _near(items: Sequence[Item], answers: Answers, dialect: Dialect, stray: frozenset[str]) -> Iterator[Item]:
+def _near(
+    items: Sequence[Item], answers: Answers, dialect: Dialect, stray: frozenset[str], given: Places
+) -> Iterator[Item]:
     """Yield the items with all results of an answer right behind it; what stands there already stays as it is."""
     index = 0
     while index < len(items):
@@ -196,7 +220,7 @@ def _near(items: Sequence[Item], answers: Answers, dialect: Dialect, stray: froz
         if item.message.role == "assistant":
             yield from _answered(items, answers, index, dialect)
         else:
-            yield from _only(item, stray, dialect)
+            yield from _only(item, stray, dialect, given.get(index, ()))
         index += 1
 
 

@@ -97,12 +97,12 @@ def _is_beside(part: Part) -> bool:
 
 def _alone(parts: list[Part | None], dialect: Dialect) -> list[Part | None]:
     """Return the parts without those that may only stand alone, where others stand beside them."""
-    told = [part for part in parts if isinstance(part, Text | Media | Opaque) and not _is_field(part)]
-    single = [part for part in told if isinstance(part, Opaque) and part.kind in dialect.alone]
+    told = [at for at, part in enumerate(parts) if isinstance(part, Text | Media | Opaque) and not _is_field(part)]
+    single = [at for at in told if isinstance(part := parts[at], Opaque) and part.kind in dialect.alone]
     if not single or len(told) == 1:
         return parts
-    keep = single[0] if len(single) == len(told) else None
-    return [None if part in single and part is not keep else part for part in parts]
+    gone = set(single[1:] if len(single) == len(told) else single)
+    return [None if at in gone else part for at, part in enumerate(parts)]
 
 
 def _is_field(part: Part) -> bool:

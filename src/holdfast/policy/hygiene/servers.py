@@ -1,5 +1,6 @@
 """Calls that a server answers, and their results: both stand in the same answer, or neither does.
 
+Where a client was called beside them, its results stand alone between the two answers that hold the halves.
 Policy does not read their JSON: the id of such a call, and of its result, is the part's seal.
 """
 
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message
-from holdfast.model.parts import Opaque, Part, ToolCall
+from holdfast.model.parts import Opaque, Part, ToolCall, ToolResult
 from holdfast.policy.hygiene.ids import is_use
 from holdfast.policy.hygiene.items import Item
 from holdfast.policy.hygiene.parts import without
@@ -36,10 +37,12 @@ def halves(messages: Sequence[Message], dialect: Dialect) -> Places:
     out: Places = {}
     waiting: set[str] = set()
     seen: set[str] = set()
-    for start, stop in _answers(messages, dialect):
+    answers = list(_answers(messages, dialect))
+    for (start, stop), behind in zip(answers, [*answers[1:], (len(messages), 0)], strict=True):
         parts = [(index, place) for index in range(start, stop) for place in range(len(messages[index].parts))]
         marks = [(spot, _mark(messages[spot[0]].parts[spot[1]])) for spot in parts]
         awaited = {id_ for _, (id_, kind) in marks if kind == _CALLER}
+        awaited |= _deferred(messages, (start, stop), behind)
         may_wait = stop == len(messages) and (not dialect.end_user or is_paused(messages[-1]))
         kept = _kept([mark for _, mark in marks], waiting, seen, awaited, may_wait=may_wait)
         for (index, place), (_, kind) in (mark for mark, keep in zip(marks, kept, strict=True) if not keep):
@@ -50,6 +53,20 @@ def halves(messages: Sequence[Message], dialect: Dialect) -> Places:
         waiting = (used | waiting) & awaited - told
         seen |= used
     return out
+
+
+def _deferred(messages: Sequence[Message], answer: tuple[int, int], behind: tuple[int, int]) -> set[str]:
+    """Return the ids that wait for the client: its results stand alone behind them, then comes what was waited for."""
+    between = [message for message in messages[answer[1] : behind[0]] if message.role != "system"]
+    called = any(message.calls for message in messages[slice(*answer)])
+    alone = all(type(part) is ToolResult for message in between for part in message.parts)
+    if not (called and between and alone):
+        return set()
+    used, told = (
+        {id_ for message in messages[slice(*place)] for id_, kind in map(_mark, message.parts) if kind == which}
+        for place, which in ((answer, _USE), (behind, _RESULT))
+    )
+    return used & told if behind[1] else used
 
 
 _USE, _RESULT, _CALLER, _OTHER = "use", "result", "caller", ""

@@ -11,10 +11,11 @@ from holdfast.model.parts import Opaque, ToolResult
 from holdfast.policy.hygiene.budget import within
 from holdfast.policy.hygiene.ids import calls_of, is_sent, server_ids, wire_id
 from holdfast.policy.hygiene.neighbours import belong, fits, may_follow
-from holdfast.policy.hygiene.pairing import matched
+from holdfast.policy.hygiene.pairing import matched, misnamed
 from holdfast.policy.hygiene.parts import clean_message, may_be_empty, may_hold_nothing
 from holdfast.policy.hygiene.servers import halves
 from holdfast.policy.hygiene.signatures import all_signed
+from holdfast.policy.hygiene.strays import unseen
 
 
 def tidy(messages: Sequence[Message], dialect: Dialect, *, lead: bool = True) -> bool:
@@ -24,7 +25,8 @@ def tidy(messages: Sequence[Message], dialect: Dialect, *, lead: bool = True) ->
     """
     if not (_stand_well(messages, dialect, lead=lead) and _paired(messages, dialect)):
         return False
-    if any(type(part) is Opaque for message in messages for part in message.parts) and halves(messages, dialect):
+    unread = any(type(part) is Opaque for message in messages for part in message.parts)
+    if unread and (halves(messages, dialect) or unseen(messages)):
         return False
     return all_signed(messages, dialect) and within(messages, dialect)
 
@@ -49,7 +51,7 @@ def _is_clean(message: Message, dialect: Dialect) -> bool:
 
 def _paired(messages: Sequence[Message], dialect: Dialect) -> bool:
     """Return whether calls and results stand as they should, under ids that may be sent."""
-    if not _ids_fit(messages, dialect) or (dialect.named_results and not _names_fit(messages)):
+    if not _ids_fit(messages, dialect) or (dialect.named_results and not _names_fit(messages, dialect)):
         return False
     return _near(messages, dialect) if dialect.results_adjacent else _anywhere(messages)
 
@@ -71,16 +73,16 @@ def _ids_fit(messages: Sequence[Message], dialect: Dialect) -> bool:
         beside.update(ids)
         if dialect.unique_ids:
             sent = [*server_ids(message), *(id_ for id_ in ids if is_sent(id_, dialect))]
-            if not taken.isdisjoint(sent):
+            if not taken.isdisjoint(sent) or len(set(sent)) < len(sent):
                 return False
             taken.update(sent)
     return True
 
 
-def _names_fit(messages: Sequence[Message]) -> bool:
-    """Return whether each result says the name of its call."""
+def _names_fit(messages: Sequence[Message], dialect: Dialect) -> bool:
+    """Return whether each result says the name of its call, or another beside its id."""
     return all(
-        one is None or one.result.name == call.name
+        one is None or one.result.name == call.name or not misnamed(one.result, messages[index].calls, dialect)
         for index, answers in matched(messages).items()
         for call, one in zip(messages[index].calls, answers, strict=True)
     )

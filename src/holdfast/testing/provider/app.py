@@ -29,7 +29,7 @@ from holdfast.testing.provider.settings import Settings
 from holdfast.testing.provider.speaking import Call, late, speak
 from holdfast.testing.provider.steps import Leave, document, steps
 from holdfast.testing.provider.voices import VOICES
-from holdfast.testing.provider.voices.models import ALL, MODELS, ONE, OUTPUT, Model
+from holdfast.testing.provider.voices.models import ALL, MODELS, ONE, OUTPUT, Model, page
 from holdfast.testing.provider.voices.voice import JSON
 from holdfast.wire.splice import write
 
@@ -186,7 +186,10 @@ class _Front:
 
     async def _models(self, request: Request) -> Response:
         names = self._provider.settings.models or MODELS
-        return self._plain(request, 200, ALL[api_of(request)]([self._told_model(name) for name in names]))
+        api = api_of(request)
+        shown = page(api, names, request.query_params)
+        found = ALL[api]([self._told_model(name) for name in shown.names])
+        return self._plain(request, 200, found | shown.more)
 
     async def _model(self, request: Request) -> Response:
         name, settings = request.path_params["name"], self._provider.settings
@@ -220,12 +223,12 @@ class _Front:
     def _error(self, request: Request, error: Refusal, headers: Mapping[str, str] | None = None) -> Response:
         ticket, api = self._ticket(), api_of(request)
         about = {VOICES[api].ticket: ticket, **(headers or {})}
-        return self._plain(request, error.status, VOICES[api].refused(error, ticket), about, error.code)
+        return self._plain(request, error.status, VOICES[api].refused(error, ticket), about, _verdict(error))
 
     def _plain(
-        self, request: Request, status: int, value: Any, headers: Mapping[str, str] | None = None, verdict: str = ""
+        self, request: Request, status: int, value: Any, headers: Mapping[str, str] | None = None, verdict: str = "ok"
     ) -> Response:
-        self._onlooker(Told(request.method, request.url.path, status, verdict or "ok"))
+        self._onlooker(Told(request.method, request.url.path, status, verdict))
         return Performance(steps(document(status, {"content-type": JSON, **(headers or {})}, write(value))))
 
 

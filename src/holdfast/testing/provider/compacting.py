@@ -117,9 +117,6 @@ def in_force(api: str, blocks: Sequence[Block]) -> list[Block]:
     return [*kept, *blocks[newest:]]
 
 
-_ITEMS = ("compaction", "compaction_summary")
-
-
 def _compacts(api: str, block: Block) -> bool:
     if api == "anthropic":
         return _has_content(block)

@@ -24,7 +24,7 @@ class Wording(Struct, frozen=True):
     shape: str = "api"
     """``api`` is the error object of the API spoken; the others are servers that only resemble it."""
     in_stream: bool = False
-    """Said inside a stream that began with 200, where one was asked for."""
+    """Said inside a stream that began with 200, where one was asked for; without a code, with the API's own."""
 
 
 NATIVE = {
@@ -80,7 +80,7 @@ WORDINGS: Mapping[str, Wording] = {
     "responses-short": Wording(400, "context_length_exceeded", "Your input exceeds this model's context window."),
     "stream": Wording(
         400,
-        "context_length_exceeded",
+        "",
         "Your input exceeds the context window of this model. Please adjust your input and try again.",
         in_stream=True,
     ),
@@ -265,9 +265,10 @@ def refuse(name: str, api: str, measured: Measured, *, stream: bool) -> Refusal:
         characters=measured.tokens * _CHARACTERS,
         model=measured.model,
     )
-    details: dict[str, str | int] = {"param": _PARAMS[api]} if found.code == "context_length_exceeded" else {}
+    code = found.code or WORDINGS[NATIVE[api]].code if found.in_stream else found.code
+    details: dict[str, str | int] = {"param": _PARAMS[api]} if code == "context_length_exceeded" else {}
     body = _body(found, text, measured)
-    return Refusal(found.status, found.code, text, in_stream=found.in_stream and stream, body=body, details=details)
+    return Refusal(found.status, code, text, in_stream=found.in_stream and stream, body=body, details=details)
 
 
 _PARAMS = {"openai-chat": "messages", "openai-responses": "input", "anthropic": "messages", "gemini": "contents"}

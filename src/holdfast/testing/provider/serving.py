@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,11 @@ PATIENCE = 30
 """Seconds that a server may take to start; it takes a few milliseconds."""
 
 
+_LOG = logging.getLogger("uvicorn.error.holdfast")
+_LOG.setLevel(logging.ERROR)
+"""What a connection logs to: bytes that are no HTTP are answered with 400, and that is enough."""
+
+
 class _Connection(H11Protocol):
     """A connection that its requests can reach, so that a fault can end it, and that closes when the server does."""
 
@@ -31,6 +37,7 @@ class _Connection(H11Protocol):
         """Put the connection where requests find it, and let each event leave when it is written."""
         super().connection_made(transport)
         self.access_log = False
+        self.logger = _LOG
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._line = Line(transport, asyncio.Event())
         self.app_state = {**self.app_state, "line": self._line}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Literal
 
 from msgspec import Struct
+
+from holdfast.errors import ConfigError
 
 
 class Settings(Struct, frozen=True):
@@ -36,3 +39,12 @@ class Settings(Struct, frozen=True):
     """Tokens of the shortest cached prefix. Nothing = as the model has it (``cache.rules``)."""
     models: tuple[str, ...] = ()
     """Names that exist; empty = all do."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no provider can be."""
+        if not (isfinite(self.factor) and self.factor > 0):
+            raise ConfigError(f"a factor of {self.factor} counts nothing; give a finite number above 0, usually 1")
+        for name in ("window", "max_output", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}; give 1 or more")

@@ -74,9 +74,18 @@ def _element(told: Mapping[str, Raw]) -> bytes:
     audio = fields_of(kept.pop("audio", None))
     kept = {key: raw for key, raw in kept.items() if key not in _RESPONSE_ONLY and key not in ("role", "content")}
     kept |= {"audio": {"id": audio["id"]}} if "id" in audio else {}
+    kept |= {"tool_calls": _typed(kept["tool_calls"])} if "tool_calls" in kept else {}
     content = told.get("content", Raw(b"null"))
     bare = bytes(content) in _EMPTY
     return write({"role": "assistant", "content": (None if kept else "") if bare else content} | kept)
+
+
+def _typed(calls: Raw) -> Raw | list[Any]:
+    """Return calls that all have a type: some servers leave it out, and requests need it."""
+    listed = [fields_of(raw) for raw in items_of(calls)]
+    if all("type" in call for call in listed):
+        return calls
+    return [{**call, "type": call.get("type", "custom" if "custom" in call else "function")} for call in listed]
 
 
 def _spoken(message: Message) -> Message:
@@ -202,7 +211,18 @@ class Folding:
 
 def _body_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
     message = _settled(choice["message"])
-    for call in message.get("tool_calls") or ():
-        if isinstance(call, dict):
-            call.pop("index", None)
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and all(isinstance(call, dict) for call in calls):
+        message["tool_calls"] = [_without_index(call) for call in _ordered(calls)]
     return dict(choice) | {"message": message, "logprobs": _settled(choice.get("logprobs"))}
+
+
+def _ordered(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the calls by their ``index``, as they came where not every one has one."""
+    if not all(isinstance(call.get("index"), int) for call in calls):
+        return calls
+    return sorted(calls, key=lambda call: call["index"])
+
+
+def _without_index(call: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in call.items() if key != "index"}

@@ -19,6 +19,8 @@ _NO_LETTER = re.compile(r"[^a-z0-9]+")
 _CUT = frozenset(
     {"length", "maxtokens", "maxoutputtokens", "maxcompletiontokens", "incomplete", "modellength", "tokenlimit"}
 )
+_COMPACTED = "compaction"
+"""Why an answer ended that is a summary and nothing else (Anthropic): the prompt was read by the one who made it."""
 _FAILED = frozenset({"error", "failed", "malformedfunctioncall", "other", "cancelled", "networkerror"})
 _PROMPT_WITH_CACHE = ("prompt_tokens", "promptTokenCount", "prompt_token_count", "prompt_eval_count", "inputTokenCount")
 """Fields that count the cached part in (Chat, Gemini, Ollama)."""
@@ -39,6 +41,8 @@ def of_answer(report: AnswerReport) -> Verdict:
     reason = _NO_LETTER.sub("", report.finish_reason.lower())
     if OVERFLOW_CODE.search(reason):
         return Verdict("context_window", report.window, prompt_tokens(report.usage))
+    if reason == _COMPACTED:
+        return Verdict("content")
     cut = reason in _CUT
     silent = _silent(report, cut=cut)
     if silent is not None:
@@ -62,7 +66,18 @@ def _silent(report: AnswerReport, *, cut: bool) -> Verdict | None:
 
 
 def prompt_tokens(usage: Mapping[str, Any]) -> int | None:
-    """Return the tokens of the prompt, cached ones counted in, for the usage of any API; None where it tells none."""
+    """Return the tokens of the prompt, cached ones counted in, for the usage of any API; None where it tells none.
+
+    Where a provider called its model more than once (Anthropic's ``iterations``), it is the longest prompt of these:
+    the fields beside them are sums, and leave compactions out.
+    """
+    calls = usage.get("iterations")
+    each = [_prompt(one) for one in calls if isinstance(one, Mapping)] if isinstance(calls, list) else []
+    return max((one for one in each if one is not None), default=_prompt(usage))
+
+
+def _prompt(usage: Mapping[str, Any]) -> int | None:
+    """Return the tokens of the prompt of one call."""
     whole = _first(usage, _PROMPT_WITH_CACHE)
     if whole is not None:
         return whole

@@ -1,17 +1,19 @@
 """What an error is. The rules stand in order, and the first that knows decides: order and numbers, not more patterns.
 
-Exact names come first. Then whoever refuses to serve at all (rates, quotas, money), unless its own numbers say that no
-waiting helps; then what a smaller prompt does not cure (images, identifiers, the answer's length); then the wordings of
-a prompt that does not fit, the narrow ones under any status, the wide ones where the status lets them; then the rest.
+First come numbers that say that no waiting helps; then whoever refuses to serve at all (rates, quotas, money); then
+exact names; then what a smaller prompt does not cure (images, identifiers, the answer's length); then the wordings of a
+prompt that does not fit, the narrow ones under any status, the wide ones where the status lets them; then the rest.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from holdfast.wire.overflow import wordings as words
+from holdfast.wire.overflow.causes import MONEY, REFUSING, cause, named
 from holdfast.wire.overflow.numerals import delay
 from holdfast.wire.overflow.reading import Facts, read
 from holdfast.wire.overflow.report import OVERFLOWS, ErrorReport, Kind, Verdict
@@ -26,6 +28,8 @@ PRESSURE = 0.8
 _NEVER_SIZE = frozenset({401, 402})
 """Statuses under which no wording of size is believed; under 429 only one whose numbers agree is."""
 _TOO_MANY = 429
+_NAMELESS = _NEVER_SIZE | {403, _TOO_MANY}
+"""Statuses under which only a name with the context in it is believed: a plan has its limit of prompts too."""
 _LENIENT = frozenset({400, 413, 422})
 """Statuses under which wide wordings of size are believed too; so they are with no error status at all."""
 _BODYLESS = ("cerebras",)
@@ -34,12 +38,9 @@ _IDENTIFIER = re.compile(r"(?:^|[._])(?:id|tool_call_id|call_id|tool_use_id|name
 _CONTENT = re.compile(r"^(?:messages|input|contents)\b.*(?:output|content|text|arguments|input|data)[\]\d\[]*$|^input$")
 
 _CODES: tuple[tuple[re.Pattern[str], Kind], ...] = (
-    (re.compile(r"insufficientquota|quotaexceeded|usagelimit|usagenotincluded"), "quota"),
-    (re.compile(r"billing|paymentrequired|insufficient(?:balance|credits|funds)|creditbalance"), "billing"),
+    *MONEY,
     (re.compile(r"image|invalidmedia"), "media"),
-    (re.compile(r"ratelimit|throttl|toomanyrequests|resourceexhausted|requestlimit"), "rate_limit"),
-    (re.compile(r"overloaded|unavailable|slowdown|modelnotready"), "overloaded"),
-    (re.compile(r"auth|apikey|permission|accessdenied|expiredtoken|forbidden"), "auth"),
+    *REFUSING,
     (re.compile(r"modelnotfound|notfound|modeldoesnotexist|unknownmodel"), "model"),
     (re.compile(r"timeout|timedout|econn|connection|network|abort|epipe|eaiagain|deadlineexceeded"), "network"),
     (re.compile(r"^config(?:uration)?$"), "config"),
@@ -62,7 +63,8 @@ _LEFT: tuple[tuple[re.Pattern[str], Kind], ...] = (
 _STATUSES: dict[int, Kind] = {
     400: "invalid_request", 401: "auth", 402: "billing", 403: "auth", 404: "server", 405: "server", 406: "server",
     407: "auth", 408: "network", 409: "server", 410: "model", 414: "server", 422: "invalid_request",
-    424: "server", 429: "rate_limit", 431: "server", 499: "network", 503: "overloaded", 529: "overloaded",
+    424: "server", 429: "rate_limit", 431: "server", 499: "network", 503: "overloaded", 504: "network",
+    522: "network", 524: "network", 529: "overloaded",
 }  # fmt: skip
 
 
@@ -108,16 +110,6 @@ def _own_guard(facts: Facts, _: ErrorReport) -> Verdict | None:
     return Verdict("config") if words.OWN_GUARD.search(facts.text) else None
 
 
-def _exact_name(facts: Facts, report: ErrorReport) -> Verdict | None:
-    """An exact code decides, also inside of a stream; one that names no context may be one of tokens a minute."""
-    names = [code for code in facts.codes if words.OVERFLOW_CODE.search(code)]
-    names += [match[0] for match in words.OVERFLOW_NAME.finditer(facts.text)]
-    if any("context" in name for name in names):
-        return _sized(facts)
-    rate = _status(facts, report) == _TOO_MANY or words.RATE.search(facts.text)
-    return _sized(facts) if names and not rate else None
-
-
 def _per_time(facts: Facts, report: ErrorReport) -> Verdict | None:
     """Tokens a minute: a request over the whole limit never fits; up to it, waiting helps."""
     sizes = per_time(facts)
@@ -142,8 +134,7 @@ def _refused_to_serve(facts: Facts, report: ErrorReport) -> Verdict | None:
     kind = next((kind for pattern, kind in _REFUSALS if pattern.search(facts.text)), None)
     if kind == "billing" and _status(facts, report) in _LENIENT and _fits_not(facts):
         return None
-    if kind is None and any(_CODES[0][0].search(code) for code in facts.codes):
-        return Verdict("quota")
+    kind = kind or next((kind for pattern, kind in MONEY if any(map(pattern.search, facts.codes))), None)
     return Verdict(kind) if kind else None
 
 
@@ -152,8 +143,42 @@ def _fits_not(facts: Facts) -> bool:
     return words.CONTEXT.search(facts.text) is not None and stated(facts).over
 
 
-def _part(facts: Facts, _: ErrorReport) -> Verdict | None:
+def _size(rule: Rule) -> Rule:
+    """Return ``rule`` with its size believed only where neither time, money, capacity nor who asks is the matter."""
+
+    @functools.wraps(rule)
+    def checked(facts: Facts, report: ErrorReport) -> Verdict | None:
+        found = rule(facts, report)
+        kind = cause(facts) if found else None
+        return Verdict(kind) if kind else found
+
+    return checked
+
+
+def _exact_name(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """A code that names the context decides, also inside of a stream, unless another names a refusal to serve."""
+    names = _names(facts)
+    told = any("context" in name for name in names) and _status(facts, report) not in _NEVER_SIZE
+    return _sized(facts) if told and named(facts) is None else None
+
+
+@_size
+def _other_name(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """A code that names tokens or the prompt may be one of a rate or a plan, where the status says so."""
+    return _sized(facts) if _names(facts) and _status(facts, report) not in _NAMELESS else None
+
+
+def _names(facts: Facts) -> list[str]:
+    """Return the exact names of an overflow, in codes and in the text."""
+    codes = [code for code in facts.codes if words.OVERFLOW_CODE.search(code)]
+    return codes + [match[0] for match in words.OVERFLOW_NAME.finditer(facts.text)]
+
+
+@_size
+def _part(facts: Facts, report: ErrorReport) -> Verdict | None:
     """One part that is too large, or too many messages; and names too long, which is another matter."""
+    if _status(facts, report) in _NAMELESS:
+        return None
     string = words.STRING_TOO_LONG.search(facts.text)
     if string and _CONTENT.search(string[1]) and not _IDENTIFIER.search(string[1]):
         return Verdict("oversized_part")
@@ -171,7 +196,7 @@ def _other_cure(facts: Facts, _: ErrorReport) -> Verdict | None:
     """Settings of the server, caches, the answer's length and media: a smaller prompt cures none of them."""
     if words.SERVER_SETTINGS.search(facts.text):
         return Verdict("config")
-    if words.CACHE.search(facts.text):
+    if words.CACHE.search(facts.text) or words.THINKING_BUDGET.search(facts.text):
         return Verdict("invalid_request")
     if words.NO_ROOM_FOR_OUTPUT.search(facts.text) or summed(facts):
         return None
@@ -180,6 +205,7 @@ def _other_cure(facts: Facts, _: ErrorReport) -> Verdict | None:
     return Verdict("media") if words.MEDIA.search(facts.text) and not words.CONTEXT.search(facts.text) else None
 
 
+@_size
 def _context(facts: Facts, report: ErrorReport) -> Verdict | None:
     """Wordings that mean the window and nothing else, under nearly every status."""
     worded = words.CONTEXT.search(facts.text) or words.NO_ROOM_FOR_OUTPUT.search(facts.text) or summed(facts)
@@ -189,15 +215,17 @@ def _context(facts: Facts, report: ErrorReport) -> Verdict | None:
     return _sized(facts)
 
 
+@_size
 def _bytes(facts: Facts, report: ErrorReport) -> Verdict | None:
     """A body too large in bytes."""
     named = "requesttoolarge" in facts.codes or words.BYTES.search(facts.text)
     return Verdict("request_bytes") if named and _lenient(facts, report) else None
 
 
+@_size
 def _tokens(facts: Facts, report: ErrorReport) -> Verdict | None:
     """Wide wordings of tokens, and bare numbers of tokens of which the one is over the other."""
-    if not _lenient(facts, report) or words.OVERLOADED.search(facts.text) or delay(facts.raw) is not None:
+    if not _lenient(facts, report):
         return None
     sizes = stated(facts)
     numbers = sizes.over and re.search(r"token|context|prompt", facts.text) is not None
@@ -209,6 +237,7 @@ def _lenient(facts: Facts, report: ErrorReport) -> bool:
     return status < 400 or status in _LENIENT
 
 
+@_size
 def _without_reason(facts: Facts, report: ErrorReport) -> Verdict | None:
     """A bare 400 is one of size where the provider is known for it, or where our estimate nearly fills the window."""
     status = _status(facts, report)
@@ -220,6 +249,7 @@ def _without_reason(facts: Facts, report: ErrorReport) -> Verdict | None:
     return None
 
 
+@_size
 def _too_large(facts: Facts, report: ErrorReport) -> Verdict | None:
     """Any other 413."""
     return Verdict("request_bytes") if _status(facts, report) == 413 else None
@@ -235,6 +265,10 @@ def _wrong_request(facts: Facts, report: ErrorReport) -> Verdict | None:
     status = _status(facts, report)
     if (status in {400, 404, 410, 422} or status < 400) and words.MODEL.search(facts.text):
         return Verdict("model")
+    if status in {400, 403} and words.FLAGGED.search(facts.text):
+        return Verdict("invalid_request")
+    if status in {400, 404} and words.UNKNOWN_ANSWER.search(facts.text):
+        return Verdict("invalid_history")
     if status not in {400, 422} and status >= 400:
         return None
     if words.AUTH.search(facts.text) and not words.HISTORY.search(facts.text):
@@ -268,8 +302,8 @@ def _by_wording(facts: Facts, _: ErrorReport) -> Verdict | None:
 
 
 RULES: tuple[Rule, ...] = (
-    _own_guard, _exact_name, _per_time, _tier, _refused_to_serve, _part, _other_cure, _context, _bytes, _tokens,
-    _without_reason, _too_large, _overloaded, _wrong_request, _by_code, _by_status, _by_wording,
+    _own_guard, _per_time, _tier, _refused_to_serve, _exact_name, _other_name, _part, _other_cure, _context, _bytes,
+    _tokens, _without_reason, _too_large, _overloaded, _wrong_request, _by_code, _by_status, _by_wording,
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ _SAYING = frozenset(
     {"message", "msg", "detail", "details", "error", "errors", "reason", "raw", "metadata", "cause", "body",
      "title", "innererror", "data", "description", "error_description", "error_message", "errormessage",
      "error_msg", "response", "exception", "failure", "fault", "response_body", "codex_error_info", "original",
-     "lasterror", "previous_errors"}
+     "lasterror", "previous_errors", "base_resp", "status_msg"}
 )  # fmt: skip
 """Fields in which providers and gateways say what happened. Others (``input``, ``content``) may quote the request."""
 _CODES = frozenset(
@@ -111,11 +111,19 @@ class _Heard:
         if isinstance(said, str):
             self._take_text(said, depth)
         elif isinstance(said, Mapping):
+            self._take_wrapped(said, depth)
             for key, value in sorted(said.items(), key=_name):
                 self._take_field(str(key).lower(), value, depth - 1)
         elif isinstance(said, list | tuple):
             for one in said[:_MOST_TEXTS]:
                 self.take(one, depth - 1)
+
+    def _take_wrapped(self, said: Mapping[Any, Any], depth: int) -> None:
+        """Add what stands alone under a name of the error (events of AWS)."""
+        key, inside = next(iter(said.items()), ("", None))
+        if len(said) == 1 and isinstance(inside, Mapping) and str(key).lower() not in _SAYING:
+            self._take_code(str(key)[:_LONGEST_CODE])
+            self.take(inside, depth - 1)
 
     def _take_text(self, said: str, depth: int) -> None:
         around, inside = _embedded(said)

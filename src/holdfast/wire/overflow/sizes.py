@@ -14,10 +14,11 @@ def _each(*patterns: str) -> tuple[re.Pattern[str], ...]:
 
 
 _N = (
-    r"(?<![\d.])(?!2013\))(\d{1,15})(?![\d]|\.\d| ?(?:bytes?|characters?|chars?|[kmg]i?b\b|pages?|"
+    r"(?<![\d.])(?<!characters is )(?<!max message length is )(?!2013\))"
+    r"(\d{1,15})(?![\d]|\.\d| ?(?:bytes?|characters?|chars?|[kmg]i?b\b|pages?|"
     r"images?|messages?|items?|requests?|seconds?|ms\b))"
 )
-"""A number that may be tokens: the unit behind it is no other, and it is not MiniMax's code of the error."""
+"""A number that may be tokens: its unit is no other (Baidu's is characters), and it is not MiniMax's code."""
 _WINDOW = (
     r"(?:context|prompt|input|sequence|model|token|configured)(?:[ _-](?:context|prompt|input|"
     r"token))?s?"
@@ -26,13 +27,13 @@ _EXTENT = r"(?:length|len|window|size|limit|tokens?)(?: limit)?"
 _REQUESTED = r"(?:requested|asked for|sent|submitted|provided|passed|used|given|received|got)"
 
 _LIMITS = _each(
-    rf"(?:>|>=|exceeds?) {_N}(?: tokens?)? (?:maximum|max\b|limit|allowed|context)",
+    rf"(?:>|>=|exceeds?)(?: the| its| our| your)? {_N}(?: tokens?)? (?:maximum|max\b|limit|allowed|context)",
     rf"\d(?: tokens?)?\)? ?(?:>|>=|/) ?(?:[a-z_]{{1,30}} ?[(=]?)?{_N}",
     rf"\b(?:above|over|beyond) (?:the |its |your )?{_N}(?: tokens?)? limit",
     rf"\b{_N}(?: tokens?)? (?:maximum context|context (?:length|window)|token limit\b|"
     rf"maximum input)",
     rf"\b(?:max|maximum)[ _-](?:supported |allowed |allowable |"
-    rf"total )?{_WINDOW}[ _-]?(?:{_EXTENT})?"
+    rf"total )?{_WINDOW}[ _-]?(?:{_EXTENT})?(?: (?:of|for) [a-z][\w./:@-]{{0,80}})?"
     rf"(?: (?:is|of|was|allowed|supported|set to|for this model|only))*[ :=(]{{1,3}}{_N}",
     rf"\b(?:context|sequence|model|tokens?|configured context)[ _-]{_EXTENT}(?: (?:is|of|was|"
     rf"allowed|supported|set to|only|for this model))*[ :=(]{{1,3}}{_N}",
@@ -55,7 +56,7 @@ _ASKED = _each(
     rf"\b{_REQUESTED}(?: tokens?)?:?(?: (?:a|total|of|about|approximately|around|at|least|over|"
     rf"token|count)){{0,5}}[ :=(]{{0,2}} ?{_N}",
     rf"\b(?:prompt|input|request|conversation|messages?|total|"
-    rf"query)(?: [a-z]{{1,10}}){{0,2}} ?\((?:length )?{_N}(?: tokens?)?\)",
+    rf"query)(?:[ _][a-z]{{1,10}}){{0,2}} ?\((?:length )?{_N}(?: tokens?)?\)",
     rf"\b(?:contains?|has|have|is|are|was|were|count|counted|length|size|of|tokens?)(?: at least|"
     rf" about| over)?"
     rf"[ :=(]{{1,3}}{_N}(?: tokens?)?(?: in| which| \w{{1,9}})? ?(?:tokens?|\)|exceed|cannot|which|"
@@ -69,6 +70,7 @@ _ASKED = _each(
     rf"(?:请求|输入|当前|共|实际)[^\d\n]{{0,10}}{_N}",
 )
 _SUMS = _each(
+    r"\b(?P<asked>\d{1,15}) \+ (?P<output>\d{1,15}) (?:>=?|exceeds) (?P<limit>\d{1,15})",
     r"context limit:? (?P<asked>\d{1,15}) \+ (?P<output>\d{1,15}|max_tokens) (?:>|"
     r"exceeds) (?P<limit>\d{1,15})",
     r"passed (?P<asked>\d{1,15}) input tokens and requested (?P<output>\d{1,15}) output tokens"
@@ -77,7 +79,7 @@ _SUMS = _each(
     r" of)? (?P<limit>\d{1,15})(?: tokens)?.{0,60}?requested (?P<output>\d{1,15}) output tokens"
     r".{0,40}?(?:contains|has)(?: at least)? (?P<asked>\d{1,15})",
     r"context (?:length|window)(?: is|"
-    r" of)? (?P<limit>\d{1,15})(?: tokens)?.{0,60}?request has (?P<asked>\d{1,15}) input tokens",
+    r" of)? (?P<limit>\d{1,15})(?: tokens)?.{0,60}?request has (?P<alone>\d{1,15}) input tokens",
     r"inputs tokens \+ max_new_tokens must be <= (?P<limit>\d{1,15})(?:\. given: (?P<asked>\d{1,15})(?: inputs)?"
     r" tokens and (?P<output>\d{1,15}))?",
     r"(?P<asked>\d{1,15}) (?:tokens )?(?:from|in|for|of) (?:the |your )?(?:input |"
@@ -95,12 +97,17 @@ _SUMS = _each(
     r"completion|output|tokens)"
     r"[^\n]{0,40}exceed",
 )
-"""Wordings that count the answer's allowance in, and tell it from the prompt."""
+"""Wordings that count the answer's allowance in, and tell it from the prompt. ``alone`` is a prompt that is told
+without the answer: over the limit, it is too long by itself."""
 _SHARES = re.compile(r"requested (?:about |a total of )?\d{1,15} ?(?:tokens?)? ?\(([^()\n]{4,300})\)")
 _SHARE = re.compile(r"(\d{1,15}) (?:tokens )?([a-z][a-z ]{1,40})")
 _PER_TIME = re.compile(
     r"(?:tokens?[ -]per[ -]|\b[io]?tp[mdh]\b).{0,80}?limit:? (\d{1,15})"
     r"(?:, used:? \d{1,15})?,? (?:and )?requested:? (\d{1,15})"
+)
+_PROMPT_PER_TIME = re.compile(
+    r"\b(?:prompt|input) of (\d{1,15}) tokens exceeds? (?:the |your )?(?:\w+ )?limit of (\d{1,15}) tokens per "
+    r"(?:minute|hour|day)"
 )
 _RATE_OF = re.compile(r"(\d{1,15}) (?:input |output |prompt )?tokens per (?:minute|hour|day)")
 
@@ -143,8 +150,10 @@ def summed(facts: Facts) -> Sizes | None:
     if match is None:
         return None
     named = {name: int(found) for name, found in match.groupdict().items() if found and found.isdecimal()}
+    if "alone" in named and named["alone"] > named["limit"]:
+        return None
     rest = stated(facts)
-    asked = named.get("asked", named.get("total", rest.asked))
+    asked = named.get("asked", named.get("alone", named.get("total", rest.asked)))
     return Sizes(named.get("limit", rest.limit), asked, named.get("output"))
 
 
@@ -162,8 +171,10 @@ def _shares(text: str) -> tuple[int, int] | None:
 
 def per_time(facts: Facts) -> Sizes | None:
     """Return the tokens a minute (or day) that are allowed and those of this request, where both are stated."""
-    found = _PER_TIME.search(facts.text)
-    return Sizes(int(found[1]), int(found[2])) if found else None
+    if found := _PER_TIME.search(facts.text):
+        return Sizes(int(found[1]), int(found[2]))
+    prompt = _PROMPT_PER_TIME.search(facts.text)
+    return Sizes(int(prompt[2]), int(prompt[1])) if prompt else None
 
 
 def allowance(facts: Facts) -> int | None:

@@ -46,31 +46,33 @@ QUOTA_FIRST = _any(
     r"current quota",
     r"usage limit",
     r"check your plan",
-    r"(?:monthly|weekly|daily) (?:(?!rate)\w+ ){0,2}(?:limit|quota|allowance|cap)",
+    r"(?:monthly|weekly|daily) (?:(?!rate|spend)\w+ ){0,2}(?:limit|quota|allowance|cap)",
     r"\d+[ -]hours? (?:usage )?limit",
     r"quota exceeded for",
     r"(?:organi[sz]ation|project|account|team|user|key)s? quota",
     r"quota (?:has been |was |is )?(?:exceeded|exhausted|reached)",
     r"exceed\w* (?:\w+ ){0,3}quota",
-    r"额度|配额",
+    r"额度|配额|限额|使用上限|(?:今日|今天|本日|每天|本月).{0,16}(?:上限|限制|用量)",
 )
 RATE = _any(
-    r"rate[ _-]?limit",
+    r"raten?[ _-]?limit",
     r"too many (?:concurrent )?requests",
     r"throttl",
     r"\b[io]?[tr]p[mdhs]\b",
     r"(?:per[ -]|/ ?|(?:this|last|each|every|a|next) )(?:min(?:ute)?|hour|day|second)\b",
     r"concurren(?:t|cy)",
-    r"\bresets? (?:in|at|after|on)\b",
+    r"\bresets? (?:in\b|at\b|after\b|on\b|\d)",
+    r"\b(?:pro|par|por|al|per) (?:minut\w*|stunde|heure|hora|ora|tag|jour|d[ií]a|giorno|sekunde|seconde|segundo)\b",
     r"slow ?down",
     r"please wait before trying",
     r"requests? limit",
     r"quota exceeded.{0,40}per",
+    r"使用量.{0,16}(?:超|上限|达|達)",
     r"速率|频率|频繁|限流|每分钟|每秒|每日|并发|レート|요청 한도|分あたり|분당|limite de d[eé]bit|"
     r"l[ií]mite de (?:taxa|velocidad)|лимит запросов|в минуту",
 )
 BILLING = _any(
-    r"\bcredits?\b",
+    r"(?<!no )\bcredits?\b",
     r"billing",
     r"payment",
     r"\bbalance\b",
@@ -79,7 +81,7 @@ BILLING = _any(
     r"\bspend(?:ing)?\b",
     r"余额|欠费|充值",
 )
-QUOTA = _any(r"\bquota", r"allowance")
+QUOTA = _any(r"\bquota", r"quotaexceeded", r"allowance")
 OVERLOADED = _any(
     r"overloaded",
     r"service (?:is )?(?:temporarily |currently )?unavailable",
@@ -90,6 +92,51 @@ OVERLOADED = _any(
     r"server is busy",
     r"temporarily unavailable",
     r"繁忙|过载",
+)
+
+DURATION = _any(
+    r"\b(?:in|within|over|during|after|for|last|past|every|wait|~) (?:the |a )?(?:last |past |previous |next |about )?"
+    r"\d{1,6} ?-?(?:s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?|days?)\b",
+    r"\b(?:last|past|every|per|next) \d{1,6} ?[smhd]\b|\b\d{1,6}-(?:second|minute|hour|day)\b",
+    r"\d ?(?:分|秒|時間|日間)(?:後|以内|間に)|\d ?(?:分钟|分鐘|秒|小时|小時|天)(?:后|後|内|內)",
+    r"\d ?(?:초|분|시간) ?(?:후|뒤|이내)",
+)
+"""A length of time, in a text with its numbers as they were written: no prompt is too long for 60 seconds."""
+AFTER_A_WHILE = _any(
+    r"\b(?:again|retry|back|retried|resubmit)(?: (?:your|the|this) request)?(?: again)? (?:later|shortly|soon|"
+    r"momentarily|tomorrow|in a (?:bit|few|little|minute|moment|second|while)|after (?:a|some) (?:while|time))",
+    r"\bwait\b|\bright now\b|\bat the moment\b|\bthroughput\b|\brate\b|available again",
+    r"\b(?:last|past|previous|next|current|each|this) (?:few )?(?:seconds?|minutes?|hours?|days?|weeks?|months?)\b",
+    r"\b(?:rolling|usage|current|time|rate) window\b|\bresets\b|will reset|replenish|refill|cool[ -]?down",
+    r"resource[ _]?(?:has been )?exhausted",
+    r"稍后|稍後|等待|本分钟|本小时|しばらく|後ほど|のちほど|(?<!た)後で|나중에|잠시|"
+    r"später|plus tard|m[áa]s tarde|mais tarde|pi[ùu] tardi|"
+    r"позже",
+)
+"""What passes with time; read only where a text sounds of size."""
+PERIOD = _any(
+    r"\b(?:today|tonight|(?:for|of|in) the (?:day|week|month)|fair[ -]use)\b",
+    r"\b(?:hourly|daily|weekly|monthly|allotment|allotted)\b|\b(?:this|billing|usage) (?:period|cycle)\b",
+    r"\bper (?:key|user|account|org\w*|project|team|customer)\b",
+    r"budget (?:\w+ ){0,3}(?:exhausted|spent|used up)",
+    r"\b(?:hit|reached|used up|exceeded) your (?:\w+ ){0,2}(?:prompt|message|chat|query|token)s? (?:limit|allowance)"
+    r"(?! (?:for|of|in) (?:this|the) (?:conversation|chat|request|model))",
+)
+"""What a period has used up; read only where a text sounds of size."""
+PLAN = _any(
+    r"\b(?:prompt|message|chat|query) limit (?:was |has been |is )?(?:reached|hit|exceeded)",
+    r"\b(?:free|trial|starter|basic|current|your) (?:plan|tier|subscription)\b",
+    r"\b(?:for|of|by) (?:your |this |the )?(?:org(?:ani[sz]ation)?|account|team|user|project|workspace|api key)\b",
+    r"\b(?:your|the|this) (?:org(?:ani[sz]ation)?|account|team|user)s? (?:has |have )?(?:sent|used|reached)\b",
+)
+"""What a plan or an account has used up; read only where a text sounds of size and the status refuses to serve."""
+CROWDED = _any(
+    r"\bqueued?\b|\bpeak\b|(?:tokens|requests) being processed|\bbusy\b|traffic|in flight",
+    r"\b(?:current|shared|system|service|server|tier|overall|our|provisioned|insufficient|limited|more|no) capacity\b",
+)
+"""What others take up; read only where a text sounds of size."""
+WHO_ASKS = _any(
+    r"authentication[ _]?(?:error|exception|failed)|access[ _]?denied|unauthorized|permission[ _]?(?:error|denied)"
 )
 
 LONG_CONTEXT_TIER = _any(
@@ -115,7 +162,8 @@ PART_TOO_LARGE = _any(
 )
 
 SERVER_SETTINGS = _any(r"physical batch size", r"increase the .{0,20}batch", r"\bubatch\b")
-CACHE = _any(r"cached content", r"cache_control", r"start caching", r"minimum token count")
+THINKING_BUDGET = re.compile(r"greater than thinking\.?_?budget")
+CACHE = _any(r"cached[ _]content", r"cache_control", r"start caching", r"minimum token count")
 _OUTPUT = (
     r"(?:max_?(?:new_|completion_|output_)?_?tokens|maxoutputtokens|(?:completion|output) tokens?|"
     r"maximum tokens (?:you )?requested|maximum output)"
@@ -125,7 +173,7 @@ OUTPUT_LIMIT = _any(
     rf"in|>|greater)|valid range|range|"
     r"maximum (?:allowed|value)|>|supported range|below minimum|above maximum|invalid|limit)",
     rf"(?:too large|exceed\w*|valid range|at most|maximum (?:allowed )?(?:number|value)|"
-    rf"supports? (?:up to|at most)|invalid|supported range|limit)"
+    rf"supports? (?:up to|at most)|invalid|supported range|limit|range of)"
     rf".{{0,60}}{_OUTPUT}",
 )
 NO_ROOM_FOR_OUTPUT = _any(r"max_(?:completion_|output_)?tokens must be at least 1, got -")
@@ -149,6 +197,8 @@ CONTEXT = _any(
     rf"{_OVER}.{{0,60}}{_EXTENT}",
     r"\bmax(?:imum)?[ _](?:allowed |supported |total )?(?:context|prompt|input|model|sequence|"
     r"seq)[ _](?:length|len|size|window|limit|tokens?)",
+    r"\bmax(?:imum)? (?:input|prompt|message) (?:characters|length)",
+    r"exceed\w* (?:the )?max(?:imum)? message tokens",
     r"context (?:length|window|size)(?: is)? only",
     r"context window limit",
     r"exceed\w* (?:the )?max(?:imum)? context",
@@ -253,7 +303,10 @@ REQUEST = _any(
     r"\bjson\b|unrecognized|extra inputs|metadata|budget_tokens|thinking budget|flagged|policy|"
     r"content_filter|content management|reasoning is mandatory",
 )
+FLAGGED = _any(r"\b(?:was|were|been|is) flagged\b|\bmoderation\b")
+UNKNOWN_ANSWER = _any(r"previous[ _]response.{0,80}not found")
 MODEL = _any(
+    r"no endpoints found|on-demand throughput|inference profile",
     r"\bmodels?\b.{0,80}(?:not found|does not exist|doesnt exist|not exist|is invalid|"
     r"invalid model|is unsupported|is not supported|not available|"
     r"no access|deprecated|retired|decommission|end of (?:its )?life|unknown|no longer|"
@@ -266,7 +319,7 @@ AUTH = _any(
     r"token provided|credentials?|authentication|auth)",
     r"unauthori[sz]ed|authenticat|api[ _-]key (?:is )?(?:not valid|invalid|expired|missing|"
     r"required)|permission|forbidden|access denied|not authorized",
-    r"security token|x-api-key",
+    r"security token|x-api-key|user location",
 )
 NETWORK = _any(
     r"timed? ?out|timeout",

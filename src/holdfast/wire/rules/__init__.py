@@ -117,4 +117,5 @@ def _betas(body: Mapping[str, Any], told: Iterable[str] | None) -> frozenset[str
     listed = body.get("betas", body.get("anthropic_beta"))
     if told is None and not isinstance(listed, list):
         return None
-    return frozenset(told or ()) | frozenset(beta for beta in (listed or ()) if isinstance(beta, str))
+    named = listed if isinstance(listed, list) else ()
+    return frozenset(told or ()) | frozenset(beta for beta in named if isinstance(beta, str))

@@ -6,9 +6,9 @@ import re
 
 from holdfast.wire.rules.anthropic_view import Request, Turn
 from holdfast.wire.rules.blocks import BLOCK_KEYS, SERVER_RESULTS, SERVER_USES, THINKING, id_of
+from holdfast.wire.rules.options import is_name
 from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Rule, type_name
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 _ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _SAFE_NAME = 64
 """Name limit of the 2024 specification; 128 later. Between the two is a warning."""
@@ -95,7 +95,7 @@ def _name_shape(request: Request) -> Broken:
     """Tool names match ^[a-zA-Z0-9_-]{1,128}$."""
     for block in request.kinds("tool_use"):
         name = block.value.get("name")
-        if not isinstance(name, str) or not _NAME.match(name):
+        if not is_name(name):
             yield f"{block.path}.name", f"tool name {name!r} does not match ^[a-zA-Z0-9_-]{{1,128}}$; rename the tool"
 
 

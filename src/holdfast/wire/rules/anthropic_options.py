@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from holdfast.wire.rules.anthropic_view import Request, Turn
 from holdfast.wire.rules.blocks import THINKING, paused
-from holdfast.wire.rules.numbers import is_count, is_number
+from holdfast.wire.rules.numbers import is_count
+from holdfast.wire.rules.options import foreign, is_name, out_of_range
 from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Rule
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 _LEAST_BUDGET = 1024
 _LEAST_TOP_P = 0.95
 _BINDING_BETA = "thinking-binding-controls-2026-08-01"
@@ -23,9 +21,7 @@ _CHOICES = ("auto", "any", "tool", "none")
 
 def _foreign(request: Request) -> Broken:
     """The body has no fields of other APIs."""
-    for key in _FOREIGN:
-        if key in request.body:
-            yield f"$.{key}", f"field {key!r} is one of another API; take it out"
+    return foreign(request, _FOREIGN)
 
 
 # -- limits and sampling -----------------------------------------------------------------------------------------------
@@ -40,10 +36,7 @@ def _max_tokens(request: Request) -> Broken:
 
 def _sampling(request: Request) -> Broken:
     """Temperature and top_p lie from 0 to 1."""
-    for key in ("temperature", "top_p"):
-        value = request.body.get(key)
-        if value is not None and not (is_number(value) and 0 <= value <= 1):
-            yield f"$.{key}", f"{key} is {value!r}; send a number from 0 to 1"
+    return out_of_range(request, {"temperature": (0, 1), "top_p": (0, 1)})
 
 
 def _stops(request: Request) -> Broken:
@@ -82,7 +75,7 @@ def _tool_shape(request: Request) -> Broken:
         if not isinstance(tool, dict):
             yield path, "the tool is no object; send name and input_schema"
         elif tool.get("type") in (None, "custom"):
-            if not isinstance(tool.get("name"), str) or not _NAME.match(tool["name"]):
+            if not is_name(tool.get("name")):
                 yield (
                     f"{path}.name",
                     f"tool name {tool.get('name')!r} does not match ^[a-zA-Z0-9_-]{{1,128}}$; rename it",
@@ -198,9 +191,16 @@ def _loop_start(turns: list[Turn]) -> Turn | None:
 
 def _thinking_off(request: Request) -> Broken:
     """A final assistant message holds no thinking while thinking is off."""
-    if _mode(request) in ("", "disabled") and request.last().get("role") == "assistant" and not paused(request):
-        for block in request.turns[-1].of(*THINKING) if request.turns else ():
-            yield block.path, "the final assistant message holds thinking while thinking is off; drop the block"
+    if request.last().get("role") != "assistant" or not request.turns or request.body.get("compaction") is not None:
+        return
+    for block in request.turns[-1].of(*THINKING) if _is_off(request) and not paused(request) else ():
+        yield block.path, "the final assistant message holds thinking while thinking is off; drop the block"
+
+
+def _is_off(request: Request) -> bool:
+    """Return whether the model does not think: nobody asked it to, and it does not by itself."""
+    by_itself = request.traits is not None and request.traits.adaptive is True
+    return _mode(request) == "disabled" or (_mode(request) == "" and not by_itself)
 
 
 def _binding_beta(request: Request) -> Broken:

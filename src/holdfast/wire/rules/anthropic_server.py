@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.wire.rules.anthropic_view import Block, Request, Turn
@@ -11,13 +11,14 @@ from holdfast.wire.rules.rule import DOCS, MET, Broken, Rule
 
 
 def _server_pairs(request: Request) -> Broken:
-    """A server tool's call and result stand in the same message."""
+    """A server tool's call and result stand in one message, or a client's results alone between them."""
     waiting: set[str] = set()
     if request.blocks.keys().isdisjoint((*SERVER_USES, *SERVER_RESULTS)):
         return
-    for turn in request.turns:
+    for number, turn in enumerate(request.turns):
         if turn.role == "assistant":
             waits = {_caller(block.value) for block in turn.of("tool_use")}
+            waits |= _deferred(turn, request.turns[number + 1 : number + 3])
             last = turn is request.turns[-1] and turn.last == len(request.messages) - 1
             yield from _unanswered(turn, waits, last=last)
             yield from _unasked(turn, waiting)
@@ -26,8 +27,20 @@ def _server_pairs(request: Request) -> Broken:
             waiting = {id_ for id_ in asked | waiting if id_ not in given and id_ in waits}
 
 
+def _deferred(turn: Turn, behind: Sequence[Turn]) -> set[str]:
+    """Return the calls that the server answers only once it has the client's results: at the next answer's start."""
+    if not (behind and turn.of("tool_use") and len(behind[0].of("tool_result")) == len(behind[0].blocks)):
+        return set()
+    given = {(id_of(block), block.kind) for block in behind[1].blocks} if len(behind) > 1 else set()
+    told = {id_ for id_, kind in given if kind in SERVER_RESULTS}
+    calls = {id_of(block, "id"): _result_kind(block) for block in turn.of(*SERVER_USES)}
+    if len(behind) == 1:
+        return set(calls)
+    return {id_ for id_, kind in calls.items() if ((id_, kind) in given if kind else id_ in told)}
+
+
 def _unanswered(turn: Turn, waits: set[str], *, last: bool) -> Broken:
-    """Yield the calls without a result of their kind behind them; a call that waits for the client's goes without."""
+    """Yield the calls without a result of their kind behind them; a call that waits for the client goes without."""
     given: dict[str, set[str]] = {}
     for block in reversed(turn.blocks):
         if block.kind in SERVER_RESULTS:

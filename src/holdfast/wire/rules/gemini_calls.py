@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from holdfast.wire.rules.gemini_version import version
 from holdfast.wire.rules.gemini_view import Gemini, Piece, Turn
+from holdfast.wire.rules.options import is_gemini_name
 from holdfast.wire.rules.rule import GOOGLE, KNOWN, MET, Broken, Rule, type_name
 
-_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}\Z")
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]*|[A-Za-z0-9_-]*)={0,2}\Z")
 
 
@@ -39,9 +39,10 @@ def _call_place(request: Gemini) -> Broken:
 
 
 def _response_place(request: Gemini) -> Broken:
-    """A response comes right behind the content with its call."""
+    """A response comes right behind the content with its call, which may lie in the cache."""
+    cached = request.field("cachedContent")[1] is not None
     for before, turn, _ in _neighbours(request):
-        if turn.responses and (before is None or not before.calls):
+        if turn.responses and not (cached if before is None else before.calls):
             yield turn.responses[0].path, "the response does not follow a content with calls; drop or move it"
 
 
@@ -80,7 +81,7 @@ def _names(request: Gemini) -> Broken:
     """Names of calls and responses begin with a letter or _ and have up to 128 letters, digits and _.:-."""
     for piece in request.kinds("functionCall", "functionResponse"):
         name = piece.name()
-        if not isinstance(name, str) or not _NAME.match(name):
+        if not is_gemini_name(name):
             yield f"{piece.path}.name", f"name {name!r} is none a function may have; rename it"
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from holdfast.wire.rules.gemini_version import version
 from holdfast.wire.rules.gemini_view import Gemini, spelled
-from holdfast.wire.rules.numbers import is_count, is_number
+from holdfast.wire.rules.numbers import is_count
+from holdfast.wire.rules.options import foreign, is_gemini_name, outside
 from holdfast.wire.rules.rule import GOOGLE, KNOWN, MET, Broken, Rule, type_name
 
-_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}\Z")
 _FOREIGN = ("messages", "input", "system", "instructions", "max_tokens", "max_completion_tokens", "max_output_tokens",
             "temperature", "top_p", "top_k", "stream", "tool_choice", "stop", "stop_sequences", "thinking")  # fmt: skip
 """Top-level fields of other APIs, which a converter may have left behind."""
@@ -23,9 +22,7 @@ _MODES = (None, "MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED")
 
 def _foreign(request: Gemini) -> Broken:
     """The body has no fields of other APIs."""
-    for key in _FOREIGN:
-        if key in request.body:
-            yield f"$.{key}", f"field {key!r} is one of another API; take it out"
+    return foreign(request, _FOREIGN)
 
 
 def _system(request: Gemini) -> Broken:
@@ -61,7 +58,7 @@ def _tools(request: Gemini) -> Broken:
         yield "$.tools", f"tools is {type_name(value)}; send a list of objects"
     for path, declaration in _declared(request):
         name = declaration.get("name") if isinstance(declaration, dict) else None
-        if not isinstance(name, str) or not _NAME.match(name):
+        if not is_gemini_name(name):
             yield f"{path}.name", f"name {name!r} is none a function may have; rename it"
 
 
@@ -122,10 +119,9 @@ def _limit(request: Gemini) -> Broken:
 
 def _sampling(request: Gemini) -> Broken:
     """Temperature lies from 0 to 2, topP from 0 to 1, candidateCount from 1 to 8."""
-    for name, (least, most) in _RANGES.items():
+    for name, within in _RANGES.items():
         path, value = _option(request, name)
-        if value is not None and not (is_number(value) and least <= value <= most):
-            yield path, f"{name} is {value!r}; send a number from {least} to {most}"
+        yield from outside(path, name, value, within)
 
 
 def _stops(request: Gemini) -> Broken:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from holdfast.wire.rules.openai_chat_view import Chat, ids_of
+from holdfast.wire.rules.options import is_name
 from holdfast.wire.rules.rule import KNOWN, MET, OPENAI, Broken, Rule, type_name
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
+_NAME_MAX = 64
 _ID_MAX = 64
 """Characters of a call id (40 on older deployments)."""
 
@@ -99,7 +99,7 @@ def _call_name(request: Chat) -> Broken:
         kind = "custom" if call.get("type") == "custom" else "function"
         said = call.get(kind)
         name = said.get("name") if isinstance(said, dict) else None
-        if isinstance(said, dict) and not (isinstance(name, str) and _NAME.match(name)):
+        if isinstance(said, dict) and not is_name(name, _NAME_MAX):
             path = f"$.messages[{at}].tool_calls[{index}].{kind}.name"
             yield path, f"name {name!r} does not match ^[a-zA-Z0-9_-]{{1,64}}$; rename the tool"
 
@@ -127,7 +127,7 @@ def _legacy_call(request: Chat) -> Broken:
         path = f"$.messages[{at}].function_call"
         if call is not None and (not isinstance(call, dict) or not isinstance(call.get("arguments"), str)):
             yield f"{path}.arguments", "function_call without arguments as a string; send both"
-        elif call is not None and not (isinstance(call.get("name"), str) and _NAME.match(call["name"])):
+        elif call is not None and not is_name(call.get("name"), _NAME_MAX):
             yield f"{path}.name", f"name {call.get('name')!r} does not match; rename the function"
 
 

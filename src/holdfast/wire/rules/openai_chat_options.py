@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
-from holdfast.wire.rules.numbers import is_count, is_number
+from holdfast.wire.rules.numbers import is_count
 from holdfast.wire.rules.openai_chat_view import Chat
+from holdfast.wire.rules.options import foreign, is_name, out_of_range
 from holdfast.wire.rules.rule import KNOWN, OPENAI, Broken, Rule, type_name
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
+_NAME_MAX = 64
 _MAX_TOOLS = 128
 _FOREIGN = ("contents", "input", "instructions", "max_output_tokens", "stop_sequences", "system", "systemInstruction",
             "generationConfig", "anthropic_version")  # fmt: skip
@@ -19,9 +18,7 @@ _MAX_STOPS = 4
 
 def _foreign(request: Chat) -> Broken:
     """The body has no fields of other APIs."""
-    for key in _FOREIGN:
-        if key in request.body:
-            yield f"$.{key}", f"field {key!r} is one of another API; take it out"
+    return foreign(request, _FOREIGN)
 
 
 def _tools(request: Chat) -> Broken:
@@ -38,7 +35,7 @@ def _tool_names(request: Chat) -> Broken:
         kind = tool.get("type") if isinstance(tool, dict) else None
         said = tool.get(kind) if kind in ("function", "custom") else None
         name = said.get("name") if isinstance(said, dict) else None
-        if kind in ("function", "custom") and not (isinstance(name, str) and _NAME.match(name)):
+        if kind in ("function", "custom") and not is_name(name, _NAME_MAX):
             path = f"$.tools[{index}].{kind}.name"
             yield path, f"tool name {name!r} does not match ^[a-zA-Z0-9_-]{{1,64}}$; rename it"
 
@@ -67,10 +64,7 @@ def _one_limit(request: Chat) -> Broken:
 
 def _sampling(request: Chat) -> Broken:
     """Temperature lies from 0 to 2, top_p from 0 to 1, penalties from -2 to 2."""
-    for key, (least, most) in _RANGES.items():
-        value = request.body.get(key)
-        if value is not None and not (is_number(value) and least <= value <= most):
-            yield f"$.{key}", f"{key} is {value!r}; send a number from {least} to {most}"
+    return out_of_range(request, _RANGES)
 
 
 def _stop(request: Chat) -> Broken:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from holdfast.wire.rules.openai_responses_view import Item, Responses
+from holdfast.wire.rules.options import is_name
 from holdfast.wire.rules.rule import KNOWN, MET, OPENAI, Broken, Rule
 
 _ANSWERS = {
@@ -18,14 +18,19 @@ _ANSWERS = {
 }
 """Calls that the client answers, with the kind of the output."""
 _CALLS = {output: call for call, output in _ANSWERS.items()}
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 _MAX_CALL_ID = 64
 
 
 def _key(item: Item) -> str:
-    """Return what pairs a call with its output; older shell outputs have it in ``id``."""
+    """Return what pairs a call with its output; a local shell may have it in ``id``."""
     id_ = item.value.get("call_id")
-    return str(item.value.get("id") if id_ is None and item.kind == "local_shell_call_output" else id_)
+    return str(item.value.get("id") if id_ is None and item.kind.startswith("local_shell_call") else id_)
+
+
+def _other_keys(request: Responses) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return the keys of local shell calls by their ``id`` too: an output may name either."""
+    calls = request.kinds("local_shell_call")
+    return {(item.kind, str(item.value.get("id"))): (item.kind, _key(item)) for item in calls}
 
 
 def _elsewhere(request: Responses) -> bool:
@@ -37,6 +42,7 @@ def _pairs(request: Responses) -> Iterator[tuple[str, Item]]:
     """Yield ``open`` for a call without output, ``orphan`` for an output without call, ``again`` for a second one."""
     waiting: dict[tuple[str, str], Item] = {}
     called: set[tuple[str, str]] = set()
+    other = _other_keys(request)
     for item in request.items:
         if item.kind in _ANSWERS:
             key = (item.kind, _key(item))
@@ -46,6 +52,7 @@ def _pairs(request: Responses) -> Iterator[tuple[str, Item]]:
             called.add(key)
         elif item.kind in _CALLS:
             key = (_CALLS[item.kind], _key(item))
+            key = key if key in called else other.get(key, key)
             if waiting.pop(key, None) is None:
                 yield ("again" if key in called else "orphan"), item
     for item in waiting.values():
@@ -93,7 +100,7 @@ def _name(request: Responses) -> Broken:
     """The name of a called function matches ^[a-zA-Z0-9_-]{1,128}$."""
     for item in request.kinds("function_call", "custom_tool_call"):
         name = item.value.get("name")
-        if not isinstance(name, str) or not _NAME.match(name):
+        if not is_name(name):
             yield f"{item.path}.name", f"name {name!r} does not match ^[a-zA-Z0-9_-]{{1,128}}$; rename the tool"
 
 

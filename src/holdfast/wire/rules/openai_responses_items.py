@@ -150,9 +150,11 @@ def _id_prefix(request: Responses) -> Broken:
 
 
 def _unique_ids(request: Responses) -> Broken:
-    """Ids of items are unique."""
+    """Ids of items are unique; a local shell's output may have the id of its call."""
     seen: dict[str, Item] = {}
     for item, id_ in _ids(request):
+        if item.kind == "local_shell_call_output":
+            continue
         first = seen.setdefault(id_, item)
         if first is not item:
             yield f"{item.path}.id", f"id {id_} was used at {first.path} already; drop the second item or its id"

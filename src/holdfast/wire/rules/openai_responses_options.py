@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
-from holdfast.wire.rules.numbers import is_count, is_number
+from holdfast.wire.rules.numbers import is_count
 from holdfast.wire.rules.openai_responses_view import Responses
+from holdfast.wire.rules.options import foreign, is_name, out_of_range
 from holdfast.wire.rules.rule import KNOWN, OPENAI, Broken, Rule, type_name
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 _FOREIGN = ("messages", "contents", "max_tokens", "max_completion_tokens", "stop", "stop_sequences", "system",
             "systemInstruction", "generationConfig", "response_format", "reasoning_effort", "n")  # fmt: skip
 """Top-level fields of other APIs, which a converter may have left behind."""
@@ -26,9 +24,7 @@ _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
 
 def _foreign(request: Responses) -> Broken:
     """The body has no fields of other APIs."""
-    for key in _FOREIGN:
-        if key in request.body:
-            yield f"$.{key}", f"field {key!r} is one of another API; take it out"
+    return foreign(request, _FOREIGN)
 
 
 def _history(request: Responses) -> Broken:
@@ -64,7 +60,7 @@ def _tools(request: Responses) -> Broken:
             yield f"$.tools[{index}]", f"the tool is {type_name(tool)} without a type; name its type"
         elif tool["type"] in ("function", "custom"):
             name = tool.get("name")
-            if not isinstance(name, str) or not _NAME.match(name):
+            if not is_name(name):
                 said = f"tool name {name!r} does not match ^[a-zA-Z0-9_-]{{1,128}}$"
                 yield f"$.tools[{index}].name", f"{said}; rename it"
 
@@ -91,10 +87,7 @@ def _limit(request: Responses) -> Broken:
 
 def _sampling(request: Responses) -> Broken:
     """Temperature lies from 0 to 2, top_p from 0 to 1, top_logprobs from 0 to 20."""
-    for key, (least, most) in _RANGES.items():
-        value = request.body.get(key)
-        if value is not None and not (is_number(value) and least <= value <= most):
-            yield f"$.{key}", f"{key} is {value!r}; send a number from {least} to {most}"
+    return out_of_range(request, _RANGES)
 
 
 def _truncation(request: Responses) -> Broken:

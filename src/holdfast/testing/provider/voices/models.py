@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -55,7 +55,7 @@ def gemini(model: Model) -> dict[str, Any]:
 
 
 def anthropic_list(models: Sequence[Model]) -> dict[str, Any]:
-    """Return the first and only page of models."""
+    """Return one page of models."""
     ends = {"first_id": models[0].name, "last_id": models[-1].name} if models else {"first_id": None, "last_id": None}
     return {"data": [anthropic(model) for model in models], "has_more": False} | ends
 
@@ -68,6 +68,32 @@ def openai_list(models: Sequence[Model]) -> dict[str, Any]:
 def gemini_list(models: Sequence[Model]) -> dict[str, Any]:
     """Return all models."""
     return {"models": [gemini(model) for model in models]}
+
+
+class Page(Struct, frozen=True):
+    """Names that one request lists, and the fields that tell of the others."""
+
+    names: Sequence[str]
+    more: dict[str, Any] = {}
+
+
+def page(api: str, names: Sequence[str], query: Mapping[str, str]) -> Page:
+    """Return the page of ``names`` that ``query`` asks ``api`` for; OpenAI has no pages, and nonsense gets all."""
+    if api == "anthropic":
+        start = names.index(query["after_id"]) + 1 if query.get("after_id") in names else 0
+        end = start + _number(query.get("limit"), len(names))
+        return Page(names[start:end], {"has_more": end < len(names)})
+    if api == "gemini":
+        start = _number(query.get("pageToken"), 0)
+        end = start + _number(query.get("pageSize"), len(names))
+        return Page(names[start:end], {"nextPageToken": str(end)} if end < len(names) else {})
+    return Page(names)
+
+
+def _number(text: str | None, default: int) -> int:
+    """Return a whole number above 0 of at most four digits."""
+    right = text is not None and text.isascii() and text.isdecimal() and len(text) < 5
+    return (int(text or 0) if right else 0) or default
 
 
 ONE = {"anthropic": anthropic, "openai-chat": openai, "openai-responses": openai, "gemini": gemini}

@@ -1,0 +1,136 @@
+"""Results where nobody would look for them, and calls that nobody can answer in a client's place.
+
+A result in the answer that made its call stands behind that answer. One without an id answers the call that it stands
+behind, where there are as many of the one as of the other. A call that Holdfast does not read goes without its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from itertools import groupby
+
+from msgspec.structs import replace
+
+from holdfast.model.dialect import Dialect
+from holdfast.model.messages import Message
+from holdfast.model.parts import Opaque, Part, ToolCall, ToolResult
+from holdfast.policy.hygiene.ids import is_sent
+from holdfast.policy.hygiene.items import Item, inserted
+from holdfast.policy.hygiene.pairing import Answers, is_made_up, matched
+from holdfast.policy.hygiene.parts import without
+
+Spot = tuple[int, int]
+"""A result: the message that holds it, and the how-manieth of its results it is."""
+_SCREEN = "computer_call"
+"""A call whose output is no text: none can be made up."""
+
+
+# -- results in an answer ----------------------------------------------------------------------------------------------
+
+
+def set_free(items: list[Item], _dialect: Dialect) -> list[Item]:
+    """Return the items with results out of answers behind them, where their calls have no other."""
+    if not any(item.message.role == "assistant" and item.message.results for item in items):
+        return items
+    messages = [item.message for item in items]
+    found = matched(messages)
+    wanted = {
+        call.id
+        for index, answers in found.items()
+        for call, one in zip(messages[index].calls, answers, strict=True)
+        if one is None or is_made_up(one.result)
+    }
+    return [one for item in items for one in _apart(item, wanted)]
+
+
+def _apart(item: Item, wanted: Container[str]) -> Iterator[Item]:
+    """Yield an answer as answers with messages of those results between them that are ``wanted``."""
+    if item.message.role != "assistant" or all(result.call_id not in wanted for result in item.message.results):
+        yield item
+        return
+    why = "only the other side tells what a call gave back"
+    runs = groupby(item.message.parts, lambda part: isinstance(part, ToolResult) and part.call_id in wanted)
+    for number, (told, parts) in enumerate(runs):
+        message = Message("tool" if told else "assistant", tuple(parts))
+        if number:
+            yield inserted(item.stop, message, "result-place", why)
+        else:
+            yield item.changed(message, "result-place", why)
+
+
+# -- results without an id ---------------------------------------------------------------------------------------------
+
+
+def tie(items: list[Item], dialect: Dialect) -> list[Item]:
+    """Return the items with results that name no call under the id of the one they stand behind."""
+    messages = [item.message for item in items]
+    if not any(_is_nameless(result, dialect) for message in messages for result in message.results):
+        return items
+    found = matched(messages)
+    used = {(one.home, one.place) for answers in found.values() for one in answers if one is not None}
+    named = dict(pair for index in found for pair in _by_place(messages, found, index, used, dialect))
+    return [_tied(item, home, named, dialect) for home, item in enumerate(items)]
+
+
+def _is_nameless(result: ToolResult, dialect: Dialect) -> bool:
+    return not result.call_id or not is_sent(result.call_id, dialect)
+
+
+def _by_place(
+    messages: Sequence[Message], found: Answers, index: int, used: set[Spot], dialect: Dialect
+) -> Iterator[tuple[Spot, ToolCall]]:
+    """Yield the nameless results right behind an answer with its open calls, where they are as many."""
+    calls = [call for call, one in zip(messages[index].calls, found[index], strict=True) if one is None]
+    if not calls:
+        return
+    spots: list[Spot] = []
+    for home in range(index + 1, len(messages)):
+        if messages[home].role == "assistant":
+            break
+        told = enumerate(messages[home].results)
+        spots += [(home, place) for place, one in told if _is_nameless(one, dialect) and (home, place) not in used]
+    if len(spots) == len(calls):
+        yield from zip(spots, calls, strict=True)
+
+
+def _tied(item: Item, home: int, named: dict[Spot, ToolCall], dialect: Dialect) -> Item:
+    parts: list[Part] = []
+    place = 0
+    for part in item.message.parts:
+        call = named.get((home, place)) if isinstance(part, ToolResult) else None
+        if call is not None and isinstance(part, ToolResult):
+            name = call.name if dialect.named_results else part.name
+            parts.append(replace(part, call_id=call.id, name=name, raw=None))
+        else:
+            parts.append(part)
+        place += isinstance(part, ToolResult)
+    if all(new is old for new, old in zip(parts, item.message.parts, strict=True)):
+        return item
+    why = "a result that names no call answers the one it stands behind"
+    return item.changed(Message(item.message.role, tuple(parts)), "call-id", why)
+
+
+# -- calls that are not read -------------------------------------------------------------------------------------------
+
+
+def drop_unseen(items: list[Item], dialect: Dialect) -> list[Item]:
+    """Return the items without calls for a screenshot that none came of."""
+    out = list(items)
+    why = "no screenshot came of the call, and none can be made up"
+    for index, places in unseen([item.message for item in items]).items():
+        out[index] = items[index].changed(without(items[index].message, places, dialect), "pairing", why)
+    return [item for item in out if item.message.parts or "pairing" not in item.rules]
+
+
+def unseen(messages: Sequence[Message]) -> dict[int, set[int]]:
+    """Return the places of calls for a screenshot that none stands behind."""
+    told: set[str] = set()
+    out: dict[int, set[int]] = {}
+    for index in reversed(range(len(messages))):
+        for place, part in enumerate(messages[index].parts):
+            if isinstance(part, Opaque) and part.seal is not None:
+                if messages[index].role == "tool":
+                    told.add(part.seal.data)
+                elif part.kind == _SCREEN and part.seal.data not in told:
+                    out.setdefault(index, set()).add(place)
+    return out

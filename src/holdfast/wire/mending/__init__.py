@@ -1,0 +1,78 @@
+"""A request made one that its API takes: its form, its history by hygiene, what stands around it by the validator.
+
+A valid request keeps its very bytes. What is refused is mended in rounds of four steps: the list of messages and the
+system prompt get their form, then each message, then hygiene repairs the history, and of what is still refused only
+that is changed which has one right way to be mended. Two laws hold for every step: no word of a user or of a system
+prompt goes with it, and it stays only if in the end fewer rules are broken than before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from holdfast.model.dialect import Dialect
+from holdfast.wire.apis import form_of
+from holdfast.wire.mending.around import mended_around
+from holdfast.wire.mending.frame import framed
+from holdfast.wire.mending.history import repaired
+from holdfast.wire.mending.shapes import reshaped
+from holdfast.wire.mending.words import heard, lost
+from holdfast.wire.mending.work import Mend, Mended, Step, Work, refused
+from holdfast.wire.pieces import text_of
+from holdfast.wire.recognise import body_fields, recognise
+from holdfast.wire.rules import Finding
+
+__all__ = ["Mend", "Mended", "mend"]
+
+_STEPS: tuple[Step, ...] = (framed, reshaped, repaired, mended_around)
+_ROUNDS = 6
+"""Rounds before the rest stays as it is; one is enough unless mending one thing brings another to light."""
+
+
+def mend(
+    body: bytes,
+    api: str | None = None,
+    *,
+    model: str = "",
+    dialect: Callable[[str, str], Dialect] | None = None,
+    betas: Sequence[str] | None = None,
+) -> Mended:
+    """Return ``body`` made valid for its API; the very same object when it is valid already.
+
+    ``model`` is whose rules hold, also where the body names another one; ``dialect`` tells them from API and model;
+    ``betas`` are those of the request's headers. Raises ``FormatError`` for what is no JSON object, and
+    ``Unrecognised`` for one of no API.
+    """
+    found = body_fields(body)
+    api = api or recognise(found)
+    form, own = form_of(api), text_of(found.get("model"))
+    known = model or own
+    rules = dialect(api, known) if dialect is not None else form.dialect(known)
+    work = Work(form, known, tuple(betas) if betas is not None else None, rules, renamed=known != own)
+    edits: list[Mend] = []
+    findings = work.judge(body)
+    for _ in range(_ROUNDS):
+        errors = refused(findings)
+        made = _round(body, work, errors, _STEPS) or _round(body, work, errors, _STEPS[2:])
+        if made is None:
+            break
+        body, more = made
+        edits += more
+        findings = work.judge(body)
+    return Mended(api, body, tuple(edits), findings)
+
+
+def _round(body: bytes, work: Work, errors: list[Finding], steps: Sequence[Step]) -> tuple[bytes, list[Mend]] | None:
+    """Return the body after as many steps as leave the fewest rules broken; nothing unless those are fewer."""
+    best, least = None, len(errors)
+    told: list[Mend] = []
+    for step in steps if errors else ():
+        new, more = step(body, work, errors)
+        if new == body or lost(heard(body, work.form), heard(new, work.form), moved=True):
+            continue
+        body, told, errors = new, [*told, *more], work.errors(new)
+        if len(errors) < least:
+            best, least = (body, told), len(errors)
+        if not errors:
+            break
+    return best

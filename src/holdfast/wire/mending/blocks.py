@@ -1,0 +1,126 @@
+"""One block of a message, a bare text, or what a tool gave back, in the form that this API has for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Raw
+
+from holdfast.wire.apis import Form
+from holdfast.wire.mending.words import TEXTS
+from holdfast.wire.pieces import listed, opens, text_of
+from holdfast.wire.splice import fields, write
+
+_SHOWN = TEXTS | {"image", "document", "search_result", "image_url", "input_image", "input_file", "file"}
+"""Types of blocks that may stand in what a tool gave back."""
+_MEDIA = frozenset({"inlineData", "inline_data", "fileData", "file_data"})
+_FOREIGN = {
+    "anthropic": frozenset({"function_call", "function_call_output", "tool_call"}),
+    "openai-chat": frozenset({"tool_use", "tool_result", "function_call", "function_call_output"}),
+    "openai-responses": frozenset({"tool_use", "tool_result", "function_call", "function_call_output"}),
+    "gemini": frozenset({"tool_use", "tool_result"}),
+}
+"""Calls and results of other APIs, which a block of this one cannot be."""
+
+
+def as_list(raw: Raw) -> list[Raw]:
+    """Return the elements of a list, any other value as a list of it, and nothing for ``null``."""
+    if opens(raw) == "[":
+        return listed(raw)
+    return [] if opens(raw) == "n" else [raw]
+
+
+def block_of(raw: Raw, form: Form, role: str) -> Iterator[Raw]:
+    """Yield what stands in the place of a block: itself, the same words in this API's form, or blocks of a list."""
+    kind = opens(raw)
+    if kind == '"':
+        yield words(text_of(raw), form, role)
+    elif kind == "[":
+        for one in _leaves(raw):
+            yield from block_of(one, form, role)
+    elif kind == "{" and form.field == "contents" and (pair := _apart(fields(raw))):
+        yield from pair
+    elif kind == "{":
+        yield _object(raw, form, role)
+    elif kind != "n":
+        yield words(bytes(raw).decode(), form, role)
+
+
+def _leaves(raw: Raw) -> Iterator[Raw]:
+    waiting = [raw]
+    while waiting:
+        one = waiting.pop()
+        if opens(one) == "[":
+            waiting += reversed(listed(one))
+        else:
+            yield one
+
+
+def _apart(held: Mapping[str, Raw]) -> list[Raw]:
+    """Return a part of Gemini's that says words and shows media as two; nothing for any other."""
+    if not text_of(held.get("text")) or not any(key in _MEDIA for key in held):
+        return []
+    return [Raw(write({"text": held["text"]})), Raw(write({key: raw for key, raw in held.items() if key != "text"}))]
+
+
+def _object(raw: Raw, form: Form, role: str) -> Raw:
+    held = fields(raw)
+    kind = text_of(held.get("type"))
+    text = text_of(held.get("text"))
+    if kind in _FOREIGN[form.api]:
+        return words(_told(held), form, role)
+    if not text or (kind and kind not in TEXTS) or _is_own(kind, form, role):
+        return raw
+    kept = {"cache_control": held["cache_control"]} if form.markers and "cache_control" in held else {}
+    return Raw(write({**fields(words(text, form, role)), **kept}))
+
+
+def _is_own(kind: str, form: Form, role: str) -> bool:
+    return kind == ("" if form.field == "contents" else text_kind(form, role))
+
+
+def text_kind(form: Form, role: str) -> str:
+    """Return the type of a block of words by ``role``."""
+    if form.api != "openai-responses":
+        return "text"
+    return "output_text" if role == "assistant" else "input_text"
+
+
+def words(text: str, form: Form, role: str) -> Raw:
+    """Return a block of words."""
+    if form.field == "contents":
+        return Raw(write({"text": text}))
+    return Raw(write({"type": text_kind(form, role), "text": text}))
+
+
+def _told(held: Mapping[str, Raw]) -> str:
+    """Return in words what a call or a result of another API says."""
+    given = next((held[key] for key in ("content", "output") if key in held), None)
+    if given is not None:
+        parts = [fields(one) if opens(one) == "{" else {"text": one} for one in as_list(given)]
+        said = "\n".join(text for part in parts if (text := text_of(part.get("text"))))
+        return said or bytes(given).decode()
+    return write(
+        {key: raw for key, raw in held.items() if key not in ("type", "id", "call_id", "cache_control")}
+    ).decode()
+
+
+def given(raw: Raw, form: Form) -> Raw:
+    """Return what a tool gave back as text or blocks: any other value is told as JSON."""
+    kind = opens(raw)
+    if kind in ('"', "n", ""):
+        return raw
+    if kind == "{" and text_of(fields(raw).get("type")) not in _SHOWN:
+        return Raw(write(bytes(raw).decode()))
+    if kind in "{[":
+        return Raw(write([new for one in as_list(raw) for new in _inside(one, form)]))
+    return Raw(write(bytes(raw).decode()))
+
+
+def _inside(raw: Raw, form: Form) -> Iterator[Raw]:
+    """Yield what stands in the place of a block in a result; of a result inside it, the words."""
+    held = fields(raw) if opens(raw) == "{" else {}
+    if text_of(held.get("type")) in ("tool_result", "tool_use"):
+        yield words(_told(held), form, "tool")
+    else:
+        yield from block_of(raw, form, "tool")

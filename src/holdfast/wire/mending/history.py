@@ -1,0 +1,32 @@
+"""The history repaired by hygiene, as far as the body can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.errors import FormatError
+from holdfast.model.branch import patched
+from holdfast.policy.hygiene import repairs
+from holdfast.wire.lens import open_body, render
+from holdfast.wire.mending.work import Mend, Work
+from holdfast.wire.recognise import body_fields
+from holdfast.wire.rules import Finding
+
+_ELSEWHERE = ("previous_response_id", "conversation", "thread", "cachedContent", "cached_content")
+"""Fields that name a part of the history which lies with the server."""
+
+
+def repaired(body: bytes, work: Work, _errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
+    """Return the body with its history repaired; as it is when it cannot be read."""
+    found, dialect = body_fields(body), work.dialect
+    if any(bytes(found.get(key, b"null")) != b"null" for key in _ELSEWHERE):
+        dialect = replace(dialect, elsewhere=True)
+    try:
+        lens = open_body(body, work.form.api)
+        edits = repairs([slot.message for slot in lens.slots], dialect, lead=False)
+        new = render(lens, patched(list(lens.slots), edits)) if edits else body
+    except FormatError:
+        return body, []
+    return new, [Mend(edit.rule, edit.why, f"$.{work.form.field}[{edit.span.start}]") for edit in edits]

@@ -1,0 +1,179 @@
+"""Each message in the form of its API: of a known role, its words under their own key, its ids strings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.wire.apis import Form
+from holdfast.wire.mending.blocks import as_list, block_of, given, words
+from holdfast.wire.mending.words import HOLDERS, TEXTS, texts
+from holdfast.wire.mending.work import Mend, Work
+from holdfast.wire.pieces import Tree, listed, opens, text_of
+from holdfast.wire.recognise import body_fields
+from holdfast.wire.rules import Finding
+from holdfast.wire.splice import fields, spliced, write
+
+_ROLES = {
+    "anthropic": ("user", "assistant", "system"),
+    "openai-chat": ("user", "assistant", "system", "developer", "tool", "function"),
+    "openai-responses": ("user", "assistant", "system", "developer"),
+    "gemini": ("user", "model", ""),
+}
+_SPEAKERS = {"assistant": "assistant", "model": "assistant", "ai": "assistant", "bot": "assistant"}
+"""Roles that others use, and whose they are; all others are the user's."""
+_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+_IDS = ("id", "tool_use_id", "call_id", "tool_call_id")
+_NUMBERED = re.compile(rb'"(?:id|tool_use_id|call_id|tool_call_id)"\s*:\s*-?\d')
+
+
+def reshaped(body: bytes, work: Work, errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
+    """Return the body with each message that is refused in its API's form; the words in it stay."""
+    form, found = work.form, body_fields(body)
+    raws = listed(found.get(form.field, Raw(b"[]")))
+    blamed = _blamed(Tree(Raw(body)), form.field, errors)
+    new: list[Raw | None] = [*raws]
+    edits = []
+    for index, raw in enumerate(raws):
+        if index in blamed:
+            shaped = _kept_words(raw, _message(raw, form))
+            new[index] = None if shaped is None else _with_ids(shaped)
+        elif _NUMBERED.search(raw):
+            new[index] = _with_ids(raw)
+        if new[index] != raw:
+            told = blamed.get(index, [Finding("ids", "error", f"$.{form.field}[{index}]", "an id is a string")])
+            edits += [Mend(error.rule, error.message, error.path) for error in told[:1]]
+    if not edits:
+        return body, []
+    return spliced(body, found, {form.field: write([one for one in new if one is not None])}), edits
+
+
+def _blamed(tree: Tree, field: str, errors: Sequence[Finding]) -> dict[int, list[Finding]]:
+    """Return what is refused in each message."""
+    blamed: dict[int, list[Finding]] = {}
+    for error in errors:
+        steps = tree.steps(error.path) if error.path.startswith(f"$.{field}[") else ()
+        if len(steps) > 1 and isinstance(steps[1], int):
+            blamed.setdefault(steps[1], []).append(error)
+    return blamed
+
+
+def _kept_words(raw: Raw, new: Raw | None) -> Raw | None:
+    """Return ``new``, or the message as it stood if a word of it went; what a tool gave back is told elsewhere."""
+    if new is None or (opens(raw) == "{" and text_of(fields(raw).get("role")) in ("tool", "function")):
+        return new
+    before, after = (set(texts(msgspec.json.decode(one))) for one in (raw, new))
+    return raw if any(text.strip() for text in before - after) else new
+
+
+# -- one message -------------------------------------------------------------------------------------------------------
+
+
+def _message(raw: Raw, form: Form) -> Raw | None:
+    """Return a message in its API's form, nothing for what is none; the very same when nothing is to be done."""
+    kind = opens(raw)
+    if kind != "{":
+        text = text_of(raw) if kind == '"' else ""
+        return Raw(write(_said("user", words(text, form, "user"), form))) if text.strip() else None
+    held = fields(raw)
+    shape = _item if form.field == "input" else _spoken
+    new = _numbered(shape(held, form))
+    return raw if new == held else Raw(write(new))
+
+
+def _said(role: str, block: Raw, form: Form) -> dict[str, object]:
+    return {"role": role, _key(form): [block]}
+
+
+def _key(form: Form) -> str:
+    return "parts" if form.field == "contents" else "content"
+
+
+def _item(held: dict[str, Raw], form: Form) -> dict[str, Raw]:
+    """Return an item of Responses: a message by its role, words as a message, an output as text."""
+    kind = text_of(held.get("type"))
+    if kind in TEXTS and "text" in held:
+        role = "assistant" if kind == "output_text" else "user"
+        block = words(text_of(held["text"]), form, role)
+        return {"type": Raw(b'"message"'), "role": Raw(write(role)), "content": Raw(write([block]))}
+    if kind in _OUTPUTS and "output" in held:
+        return {**held, "output": given(held["output"], form)}
+    if kind in ("", "message") and (text_of(held.get("role")) == "tool" and "tool_call_id" in held):
+        output = given(held.get("content", Raw(b'""')), form)
+        return {"type": Raw(b'"function_call_output"'), "call_id": held["tool_call_id"], "output": output}
+    if kind in ("", "message") and ("role" in held or any(key in held for key in HOLDERS)):
+        return _spoken(held, form)
+    return held
+
+
+def _spoken(held: dict[str, Raw], form: Form) -> dict[str, Raw]:
+    """Return a message of a known role with its words under the key that is theirs."""
+    key, said = _key(form), text_of(held.get("role"))
+    new = dict(held)
+    if said not in _ROLES[form.api] or ("role" not in held and form.field != "contents"):
+        speaker = _SPEAKERS.get(said.lower(), "user")
+        new["role"] = Raw(write("model" if speaker == "assistant" and form.field == "contents" else speaker))
+    role = text_of(new.get("role")).replace("model", "assistant")
+    own = new.get(key)
+    others = [name for name in HOLDERS if name != key and name in new]
+    added = [new.pop(name) for name in others]
+    if own is not None and opens(own) not in ("n", ""):
+        known = set(texts(msgspec.json.decode(own)))
+        added = [raw for raw in added if not set(texts(msgspec.json.decode(raw))) <= known]
+        added = [own, *added]
+    if added:
+        new[key] = _content(added, form, role)
+    return new
+
+
+def _content(values: Sequence[Raw], form: Form, role: str) -> Raw:
+    """Return the content of a message: a text where that is all and may stand so, else blocks."""
+    if len(values) == 1 and opens(values[0]) == '"' and form.field != "contents":
+        return values[0]
+    if len(values) == 1 and role == "tool" and form.field == "messages":
+        return given(values[0], form)
+    old = [one for raw in values for one in as_list(raw)]
+    new = [block for one in old for block in block_of(one, form, role)]
+    if form.markers:
+        new = [_result(block, form) for block in new]
+    return values[0] if len(values) == 1 and opens(values[0]) == "[" and new == old else Raw(write(new))
+
+
+def _result(block: Raw, form: Form) -> Raw:
+    """Return a block with string ids, and what a tool gave back as text or blocks."""
+    held = fields(block)
+    new = _numbered(held) if "tool" in text_of(held.get("type")) else held
+    if text_of(held.get("type")) == "tool_result" and "content" in held:
+        inner = given(held["content"], form)
+        new = new if inner == held["content"] else {**new, "content": inner}
+    return block if new == held else Raw(write(new))
+
+
+# -- ids ---------------------------------------------------------------------------------------------------------------
+
+
+def _numbered(held: dict[str, Raw]) -> dict[str, Raw]:
+    """Return the fields of an object with ids that are numbers as strings."""
+    numbers = {key: held[key] for key in _IDS if key in held and opens(held[key]) in "-0123456789"}
+    return held | {key: Raw(write(bytes(raw).decode())) for key, raw in numbers.items()}
+
+
+def _with_ids(raw: Raw) -> Raw:
+    """Return a message with string ids: its own, those of its calls and its blocks."""
+    held = fields(raw) if opens(raw) == "{" else {}
+    new = _numbered(held)
+    for key in ("content", "tool_calls"):
+        if opens(held.get(key)) == "[":
+            old = listed(held[key])
+            inner = [_named(one) for one in old]
+            new = new if inner == old else {**new, key: Raw(write(inner))}
+    return raw if new == held else Raw(write(new))
+
+
+def _named(raw: Raw) -> Raw:
+    held = fields(raw) if opens(raw) == "{" else {}
+    new = _numbered(held) if "tool" in text_of(held.get("type")) or "function" in held else held
+    return raw if new == held else Raw(write(new))
