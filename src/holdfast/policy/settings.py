@@ -96,7 +96,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     # -- the summary ---------------------------------------------------------------------------------------------
     summary_tokens: Annotated[int, _origin("cap where a model writes it (measured: 1.0k to 4.2k); 0 = share")] = 0
     summary_share: Annotated[float, _origin("[H] summary, ledger and extract together, of M")] = 0.33
-    summary_small_room: Annotated[int, _origin("[H] rooms up to this give the larger share")] = 12_000
+    summary_small_room: Annotated[int, _origin("[H] rooms up to this give the larger share")] = 14_000
     summary_large_room: Annotated[int, _origin("[H] rooms from this on the smaller; between them it falls evenly")] = (
         23_000
     )
