@@ -21,6 +21,7 @@ from holdfast.formats.log import Call, Log, origin_of, slot_of
 from holdfast.model.entries import Compaction, Note, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.wire import anthropic
+from holdfast.wire.answers import usage
 
 FORMAT, API = "claude-code", "anthropic"
 LINES = "claude-code:compact_boundary"
@@ -66,13 +67,6 @@ class ApiMessage(Struct):
     usage: Raw = Raw()
 
 
-class _Tokens(Struct):
-    input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    output_tokens: int | None = None
-
-
 class _Segment(Struct, rename="camel"):
     head_uuid: str = ""
 
@@ -92,7 +86,6 @@ class _Metadata(Struct, rename="camel"):
 
 LINE = Shape(Line)
 _MESSAGE = Shape(ApiMessage)
-_TOKENS = Shape(_Tokens)
 _METADATA, _SEGMENT, _PRESERVED = Shape(_Metadata), Shape(_Segment), Shape(_Preserved)
 
 
@@ -264,17 +257,8 @@ def _call(members: list[Record[Line, ApiMessage]]) -> Call:
         stop = FAILED
     elif model == "<synthetic>":
         stop = SYNTHETIC
-    usage = next((usage for api in reversed(apis) if (usage := usage_of(api.usage)) is not None), None)
-    return Call("" if model == "<synthetic>" else model, usage or Usage(), stop, members[-1].number if usage else 0)
-
-
-def usage_of(raw: Raw) -> Usage | None:
-    """Return the usage an Anthropic answer reports, if it does; ``input`` is the whole prompt."""
-    tokens = _TOKENS.of(raw)
-    if tokens == _Tokens():
-        return None
-    written, read_ = tokens.cache_creation_input_tokens or 0, tokens.cache_read_input_tokens or 0
-    return Usage((tokens.input_tokens or 0) + written + read_, tokens.output_tokens or 0, read_, written)
+    told = next((found for api in reversed(apis) if (found := usage(API, api.usage)) is not None), None)
+    return Call("" if model == "<synthetic>" else model, told or Usage(), stop, members[-1].number if told else 0)
 
 
 def _model(records: list[Record[Line, ApiMessage]], node: Node) -> str:

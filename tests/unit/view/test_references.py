@@ -50,7 +50,7 @@ def test_url(text: str, found: set[str]) -> None:
         ("./a/../b/module", {"b/module"}),
         ("~/notes/today", {"notes/today"}),
         ("../up/there", {"up/there"}),
-        ("C:/work/file.txt", {"work/file.txt"}),
+        ("C:/code/file.txt", {"code/file.txt"}),
         ("lib/@types/node+x/a%20b", {"node+x/a%20b"}),
         ("/usr/bin", {"usr/bin"}),
         ("a/b", set()),

@@ -38,7 +38,14 @@ def _elsewhere(request: Responses) -> bool:
     return request.continued or "item_reference" in request.by_kind
 
 
-def _pairs(request: Responses) -> Iterator[tuple[str, Item]]:
+def _pairs(request: Responses) -> list[tuple[str, Item]]:
+    """Return what is odd about calls and outputs, found once for the three rules that ask."""
+    if request.odd is None:
+        request.odd = [*_odd(request)]
+    return request.odd
+
+
+def _odd(request: Responses) -> Iterator[tuple[str, Item]]:
     """Yield ``open`` for a call without output, ``orphan`` for an output without call, ``again`` for a second one."""
     waiting: dict[tuple[str, str], Item] = {}
     called: set[tuple[str, str]] = set()

@@ -51,6 +51,8 @@ class Responses(Envelope):
 
     parts: list[tuple[Item, int, Any]]
     """Parts of messages and of what function tools gave back: the item, the place in it, the part."""
+    odd: list[tuple[str, Item]] | None = None
+    """Calls and outputs that do not pair, and how; nothing before the first rule asks."""
 
     def kinds(self, *kinds: str) -> Iterator[Item]:
         """Yield the items of these kinds, kind after kind."""
