@@ -68,3 +68,5 @@ class World(Struct, frozen=True, omit_defaults=True):
     """Whether automatic compaction is allowed (the breaker is closed)."""
     force: bool = False
     """Compact now, whatever the trigger says (``/compact``, an overflow)."""
+    spill: bool = True
+    """Whether texts can be stored away; where they cannot, every result stays whole."""

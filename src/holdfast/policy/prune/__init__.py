@@ -1,0 +1,28 @@
+"""Prune: old tool results give way to a line. Each dialect says when, and which; a decision is made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.model.edits import Edit
+from holdfast.policy.draft import Draft
+from holdfast.policy.prune.epoch import epoch
+from holdfast.policy.prune.idle import idle
+from holdfast.policy.prune.opencode import opencode
+from holdfast.policy.prune.shown import CLEARED
+from holdfast.policy.prune.ttl import ttl
+
+__all__ = ["CLEARED", "prune"]
+
+_DIALECTS: dict[str, Callable[[Draft], list[Edit]]] = {
+    "epoch": epoch,
+    "opencode": opencode,
+    "idle": idle,
+    "ttl": ttl,
+}
+
+
+def prune(draft: Draft) -> Draft:
+    """Return the draft with old results cleared as the policy's dialect says."""
+    dialect = _DIALECTS.get(draft.settings.prune)
+    return draft if dialect is None else draft.decide(tuple(dialect(draft)))

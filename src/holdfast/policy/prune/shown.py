@@ -1,0 +1,69 @@
+"""What may be pruned: the results that are shown whole, and the edit that clears one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from holdfast.model.branch import Branch
+from holdfast.model.edits import Edit, Span
+from holdfast.model.messages import result_text
+from holdfast.model.parts import ToolResult
+from holdfast.policy.draft import Draft
+from holdfast.policy.results import tool_name
+from holdfast.policy.spill import edited_parts, replaced
+from holdfast.view.tokens import count
+
+CLEARED = "[Old tool result content cleared]"
+"""What opencode and Claude Code show in place of a cleared result."""
+
+
+class Result(Struct, frozen=True):
+    """A result that is shown now, with the size of its words in estimator tokens."""
+
+    slot: int
+    part: int
+    result: ToolResult
+    text: str
+    tokens: int
+
+
+def shown_results(branch: Branch) -> Iterator[Result]:
+    """Yield the results that the projection shows whole, newest first."""
+    for index in range(len(branch.slots) - 1, branch.keep - 1, -1):
+        edited = edited_parts(branch, index)
+        parts = branch.slots[index].message.parts if None not in edited else ()
+        for place in range(len(parts) - 1, -1, -1):
+            part = parts[place]
+            if isinstance(part, ToolResult) and place not in edited:
+                text = result_text(part)
+                yield Result(index, place, part, text, count(text))
+
+
+def cleared(one: Result, text: str = CLEARED, rule: str = "prune") -> Edit | None:
+    """Return the edit that puts ``text`` in place of a result, or nothing where that frees nothing."""
+    saves = one.tokens - count(text)
+    if saves <= 0 or len(text) >= len(one.text):
+        return None
+    why = f"an old result of {len(one.text):,} characters, {len(text):,} stay"
+    return Edit(Span(one.slot, one.slot + 1, one.part), (replaced(one.result, text),), rule, why, saves)
+
+
+def is_exempt(draft: Draft, one: Result) -> bool:
+    """Return whether the tool's results are never cleared."""
+    return tool_name(draft.branch, one.slot, one.result) in draft.settings.prune_exempt
+
+
+def behind(draft: Draft, results: Iterator[Result], keep: int, least: int) -> list[Edit]:
+    """Return the edits that clear what lies behind the newest ``keep`` tokens, if more than ``least`` go."""
+    edits: list[Edit] = []
+    held = 0
+    for one in results:
+        if is_exempt(draft, one):
+            continue
+        held += one.tokens
+        edit = cleared(one) if held > keep else None
+        if edit is not None:
+            edits.append(edit)
+    return edits if sum(edit.saves for edit in edits) > least else []

@@ -1,0 +1,1 @@
+"""The running side: a session that is stored, and the one place that sends."""
