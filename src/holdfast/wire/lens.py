@@ -157,10 +157,14 @@ def _stretches(data: bytes, raws: Sequence[Raw], groups: Sequence[Group]) -> Ite
     """Yield the bytes of each group of objects, with what stands between them."""
     position = 0
     for start, stop, _ in groups:
-        first = position = data.index(b"{", position)
-        for raw in raws[start:stop]:
+        first = data.index(b"{", position)
+        position = first + memoryview(raws[start]).nbytes
+        if stop == start + 1:
+            yield raws[start]
+            continue
+        for raw in raws[start + 1 : stop]:
             position = data.index(b"{", position) + memoryview(raw).nbytes
-        yield raws[start] if stop == start + 1 else Raw(data[first:position])
+        yield Raw(data[first:position])
 
 
 def _message(form: Form, raw: Raw, index: int) -> Message:

@@ -158,15 +158,19 @@ def speaker(item: Item) -> Role:
 
 def runs(items: Sequence[Item]) -> list[tuple[int, int]]:
     """Return where each message begins and ends in a list of items."""
+    return _runs([speaker(item) for item in items])
+
+
+def _runs(speakers: Sequence[Role]) -> list[tuple[int, int]]:
+    """Return where each message begins and ends in a list of items, told by who speaks."""
     out: list[tuple[int, int]] = []
-    answering = False
-    for index, item in enumerate(items):
-        answer = is_answer(item)
-        if answer and answering:
+    before = ""
+    for index, role in enumerate(speakers):
+        if role == before == "assistant":
             out[-1] = out[-1][0], index + 1
         else:
             out.append((index, index + 1))
-        answering = answer
+        before = role
     return out
 
 
@@ -177,7 +181,8 @@ def groups(raws: Sequence[Raw], model: str = "") -> list[tuple[int, int, Message
     except _BAD:
         items = [_numbered(raw, index) for index, raw in enumerate(raws)]
     pairs = list(zip(items, raws, strict=True))
-    found = [(start, stop, message_of(pairs[start:stop], model)) for start, stop in runs(items)]
+    speakers = [speaker(item) for item in items]
+    found = [(start, stop, _message(speakers[start], pairs[start:stop], model)) for start, stop in _runs(speakers)]
     shells = {item.id: item.call_id for item in items if item.type == "local_shell_call" and item.id and item.call_id}
     return [(start, stop, _of_shell(one, items[start], shells)) for start, stop, one in found] if shells else found
 
@@ -224,8 +229,11 @@ def message_of(items: Sequence[tuple[Item, Raw]], model: str = "") -> Message:
     """Return items that make one message: all that the model said in one answer, or one other item."""
     if not items:
         raise FormatError("the group has no item; give at least one")
+    return _message(speaker(items[0][0]), items, model)
+
+
+def _message(role: Role, items: Sequence[tuple[Item, Raw]], model: str) -> Message:
     item, raw = items[0]
-    role = speaker(item)
     if role == "assistant":
         return Message(role, tuple([part for item, raw in items for part in said(item, raw, model)]))
     if item.type in RESULTS and (found := _result(item, raw)) is not None:
@@ -279,14 +287,13 @@ def _words(item: Item) -> str:
 
 def _asked(raw: Raw, *, as_text: bool) -> str:
     """Return what a call asks for as JSON text: out of its string, or as it stands."""
-    data = bytes(raw)
-    return _STRING.decode(data) if as_text and data.startswith(b'"') else data.decode()
+    return _STRING.decode(raw) if as_text and memoryview(raw)[:1] == b'"' else bytes(raw).decode()
 
 
 def _result(item: Item, raw: Raw) -> ToolResult | None:
     """Return the output of a call; nothing when it cannot be read."""
     output, failed = item.output, False
-    if bytes(output).startswith(b"{"):
+    if memoryview(output)[:1] == b"{":
         try:
             wrapped = _WRAPPED.decode(output)
         except _BAD:
