@@ -287,13 +287,13 @@ def _words(item: Item) -> str:
 
 def _asked(raw: Raw, *, as_text: bool) -> str:
     """Return what a call asks for as JSON text: out of its string, or as it stands."""
-    return _STRING.decode(raw) if as_text and memoryview(raw)[:1] == b'"' else bytes(raw).decode()
+    return _STRING.decode(raw) if as_text and bytes(memoryview(raw)[:1]) == b'"' else bytes(raw).decode()
 
 
 def _result(item: Item, raw: Raw) -> ToolResult | None:
     """Return the output of a call; nothing when it cannot be read."""
     output, failed = item.output, False
-    if memoryview(output)[:1] == b"{":
+    if bytes(memoryview(output)[:1]) == b"{":
         try:
             wrapped = _WRAPPED.decode(output)
         except _BAD:
