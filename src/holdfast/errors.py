@@ -8,9 +8,11 @@
     ├── FormatError (ValueError)        a file or a body is not what it should be
     │   └── Unrecognised                no reader knows this content
     ├── ConfigError (ValueError)        a setting has a wrong name or value
+    ├── UpstreamError                   a provider refused a request, or did not answer
     └── StoreError (OSError)            the store cannot be read or written
         ├── StoreLocked                 somebody else is writing this session
         ├── StoreReadOnly               the disk refused a write; nothing more is written
+        ├── QuotaExceeded               the store, or a session of it, would grow over its limit; nothing was written
         ├── StoreCorrupt                the database is damaged or of a newer version
         ├── UnknownId (LookupError)     no session, entry or blob has this name, or several begin with it
         └── LogConflict (ValueError)    the entries would break the log; nothing was written
@@ -45,6 +47,16 @@ class ConfigError(HoldfastError, ValueError):
     """A setting has a wrong name or value."""
 
 
+class UpstreamError(HoldfastError):
+    """A provider refused a request, or did not answer. ``kind`` is a word of ``holdfast.wire.overflow.KINDS``."""
+
+    def __init__(self, text: str, kind: str = "unknown", retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.retry_after = retry_after
+        """Seconds after which the provider wants to be asked again, where it said so."""
+
+
 class StoreError(HoldfastError, OSError):
     """The store cannot be read or written."""
 
@@ -55,6 +67,10 @@ class StoreLocked(StoreError):
 
 class StoreReadOnly(StoreError):
     """The disk refused a write; this store takes no more."""
+
+
+class QuotaExceeded(StoreError):
+    """The write would take the session or the blobs over their limit; nothing was written."""
 
 
 class StoreCorrupt(StoreError):

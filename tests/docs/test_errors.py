@@ -7,12 +7,17 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import pytest
 
 from holdfast import Message, Policy, config, errors, open_store, plan
 from holdfast.formats import read
 from holdfast.model.entries import Entry, Note
+from holdfast.runtime.journal import Journal
+from holdfast.runtime.session import Session
+from holdfast.runtime.upstream import Reply
 from holdfast.store import base
+from holdfast.store.base import Quota
 from holdfast.wire import anthropic
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +43,20 @@ def store_of_one(path: str = "agent.db") -> None:
         store.create("one")
 
 
+def refused() -> None:
+    class Closed:
+        async def send(self, body: bytes, model: str) -> Reply:
+            del body, model
+            told = b'{"type":"error","error":{"type":"authentication_error","message":"invalid x-api-key"}}'
+            return Reply(401, {}, told)
+
+    session = Session(
+        Journal.open(open_store(":memory:"), "one"), Closed(), config.target("anthropic", "claude-opus-5")
+    )
+    anyio.run(session.append, Message.of("user", "hello"))
+    anyio.run(session.ask)
+
+
 def unknown_id() -> None:
     with open_store("agent.db") as store:
         store.session("two")
@@ -58,6 +77,12 @@ def locked() -> None:
 def read_only() -> None:
     with open_store("agent.db", readonly=True) as store:
         store.create("one")
+
+
+def over_quota() -> None:
+    store_of_one()
+    with open_store("agent.db", quota=Quota(session_bytes=10)) as store:
+        store.append("one", [Entry("b", None, Note("more than ten bytes"))])
 
 
 def newer() -> None:
@@ -89,10 +114,12 @@ CASES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("FormatError", lambda: anthropic.decode(b'{"role": "user", "content": 5}')),
     ("ConfigError", lambda: config.parse('[[model]]\nmatch = "qwen3*"\nwindows = 1\n', "holdfast.toml")),
     ("ConfigError", lambda: open_store("postgres://localhost/agents")),
+    ("UpstreamError", refused),
     ("UnknownId", unknown_id),
     ("LogConflict", conflict),
     ("StoreLocked", locked),
     ("StoreReadOnly", read_only),
+    ("QuotaExceeded", over_quota),
     ("StoreCorrupt", newer),
     ("StoreCorrupt", no_database),
     ("StoreError", closed),

@@ -17,8 +17,7 @@ from holdfast.model.entries import Frame
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.policy.guard import measure_room
-from holdfast.policy.prune import CLEARED
-from holdfast.policy.settings import Settings
+from holdfast.policy.settings import HANDLE, Settings
 from holdfast.testing.driving import drive
 from holdfast.testing.histories import words
 from holdfast.testing.strategies import broken_histories, conversations
@@ -293,7 +292,7 @@ def test_an_exempt_tool_is_never_spilled():
 
 
 def test_pruning_clears_once_and_only_when_cold():
-    """Ours clears old results at a cold cache only; what it cleared stays cleared and is not cleared again."""
+    """Ours clears old results at a cold cache only, with a handle to each; what it cleared stays so, and once."""
     policy = OURS.with_settings(prune_keep=500, prune_minimum=100, compact="off")
     said = []
     for number in range(6):
@@ -310,7 +309,10 @@ def test_pruning_clears_once_and_only_when_cold():
     cold = plan(said, where, policy, branch=warm.branch, world=World("cold"))
     assert cold.record
     assert {edit.rule for edit in cold.record} == {"prune"}
-    assert all(result_text(edit.put[0]) == CLEARED for edit in cold.record)
+    stored = {blob.hash: blob.text for blob in cold.blobs}
+    for edit in cold.record:
+        assert stored[edit.blob] == result_text(said[edit.span.start].parts[0])
+        assert f'recall(id="{edit.blob[:HANDLE]}")' in result_text(edit.put[0])
     assert cold.after < cold.before
     again = plan(said, where, policy, branch=cold.branch, world=World("cold"))
     assert again.record == ()

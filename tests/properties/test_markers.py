@@ -11,12 +11,18 @@ from msgspec.structs import replace
 
 from holdfast import Policy, World, plan
 from holdfast.config import target
+from holdfast.model.branch import Branch, project
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Decision, Entry, Request, Said
 from holdfast.model.messages import Message
-from holdfast.model.parts import Text
+from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.policy.hygiene import MISSING
+from holdfast.policy.markers import breakpoints
 from holdfast.policy.presets import PRESETS
+from holdfast.replay.cache import FRAME, Cache, blocks
 from holdfast.testing.driving import drive
 from holdfast.testing.strategies import broken_histories, conversations
+from holdfast.view.tokens import measure
 from holdfast.wire.lens import body
 
 MODELS = [("anthropic", "claude-sonnet-4-5"), ("anthropic", "claude-opus-5-5"), ("anthropic", "somebody-else")]
@@ -37,17 +43,17 @@ def made_up(message):
     st.integers(1, 4),
 )
 def test_markers_stand_on_messages_that_are_sent(messages, model, window, policy, most):
-    """There are no more than the API takes, in order, apart, on positions that exist, the tail's among them."""
+    """There are no more than the API takes, apart, on positions that exist, the tail's before all others."""
     window = max(window, 16_000) if policy.name == "openclaw" else window
     where = target(*model, window=window)
     where = replace(where, dialect=replace(where.dialect, markers=most))
     for step in drive(messages, where, policy):
         options, sent = step.plan.options, [slot.message for slot in step.slots]
         assert len(options.markers) + options.frame_marker <= most
-        assert list(options.markers) == sorted(set(options.markers))
+        assert len(set(options.markers)) == len(options.markers)
         if sent:
             assert all(0 <= place < len(sent) for place in options.markers)
-            assert all(made_up(one) for one in sent[max(options.markers) + 1 :])
+            assert all(made_up(one) for one in sent[options.markers[0] + 1 :])
 
 
 @given(conversations(), st.sampled_from([Policy(), Policy.preset("append-only")]))
@@ -66,7 +72,7 @@ def test_the_tail_of_the_request_before_is_marked(messages, model):
     for step in drive(said, target(*model, window=200_000)):
         if last is not None:
             assert last in step.plan.options.markers
-        last = max(step.plan.options.markers)
+        last = step.plan.options.markers[0]
 
 
 @given(conversations(longest=4_000), st.booleans())
@@ -81,7 +87,7 @@ def test_the_body_carries_the_markers(messages, forced):
         for place, one in enumerate(sent)
         if isinstance(one["content"], list) and "cache_control" in one["content"][-1]
     ]
-    assert marked == list(step.plan.options.markers)
+    assert marked == sorted(step.plan.options.markers)
 
 
 @pytest.mark.parametrize("said", [[], [Message("user")], [Message.of("user", " ")]])
@@ -89,3 +95,92 @@ def test_nothing_is_marked_where_nothing_is(said):
     """A request without messages has no marker on one."""
     options = plan(said, target("anthropic", "claude-sonnet-4-5", window=60_000)).options
     assert options.markers == ()
+
+
+def metered(step, where, cache):
+    """Return the hit of a step's request, and the blocks it sent."""
+    sent, ends = [], []
+    for slot in step.slots:
+        sent += blocks(slot.message, len)
+        ends.append(len(sent) - 1)
+    marks = [ends[place] for place in step.plan.options.markers]
+    return cache.send(sent, (b"frame", 5_000), [FRAME, *marks] if step.plan.options.frame_marker else marks, 0), sent
+
+
+def wide(calls, steps):
+    """Return a conversation in which each answer makes so many calls at once."""
+    said = [Message.of("user", "go " * 2_000)]
+    for number in range(steps):
+        ids = [f"c{number}x{call}" for call in range(calls)]
+        said.append(Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids)))
+        said.append(Message("tool", tuple(ToolResult(id_, "read", (Text(f"word {id_} " * 60),)) for id_ in ids)))
+    return said
+
+
+@pytest.mark.parametrize("calls", [1, 8, 11, 30, 200])
+def test_a_tail_that_grew_by_many_blocks_still_hits(calls):
+    """However many blocks were added, all that the request before had sent is read from the cache."""
+    where = target("anthropic", "claude-sonnet-4-5", window=1_000_000)
+    cache, before = Cache(where.cache), 0
+    for step in drive(wide(calls, 5), where):
+        hit, sent = metered(step, where, cache)
+        assert hit.read == before
+        before = 5_000 + sum(tokens for _, tokens in sent)
+
+
+def test_a_tail_marker_alone_misses():
+    """The same with a marker on the tail alone reads nothing but what little looks back: the test above can fail."""
+    where = target("anthropic", "claude-sonnet-4-5", window=1_000_000)
+    cache = Cache(where.cache)
+    steps = drive(wide(30, 3), where, Policy.preset("append-only"))
+    assert [metered(step, where, cache)[0].read for step in steps] == [0] * 4
+
+
+def test_what_is_new_is_marked_every_fifteen_blocks():
+    """In a long stretch that is new, places that are left are marked, so that a fork from there looks back to one."""
+    where = target("anthropic", "claude-sonnet-4-5", window=1_000_000)
+    said = wide(4, 20)  # 161 blocks in 41 messages
+    (step,) = drive(said, where, at=[len(said)])
+    assert step.plan.options.markers == (40, 36, 32)
+    assert step.plan.options.frame_marker
+    for every, markers in ((0, (40,)), (16, (40, 36, 32)), (17, (40, 35, 30))):
+        policy = Policy().with_settings(markers_every=every)
+        assert drive(said, where, policy, at=[len(said)])[0].plan.options.markers == markers
+    grown = [*said, *wide(4, 6)[1:]]
+    last = drive(grown, where, at=[len(said), len(grown)])[-1]
+    assert last.plan.options.markers == (52, 40, 48)
+
+
+@pytest.mark.parametrize("markers", ["frontier", "tail"])
+def test_the_next_prune_reads_up_to_the_frontier(markers):
+    """Behind the last old result that gave way a marker stands: when more go, what lies before them is read again."""
+    where = target("anthropic", "claude-sonnet-4-5", window=1_000_000)
+    policy = Policy().with_settings(prune_keep=3_000, prune_minimum=100, markers=markers)
+    worlds = [World()] * 5 + [World("cold")]
+    cache, steps = Cache(where.cache), drive(wide(8, 12), where, policy, at=range(3, 26, 2), worlds=worlds)
+    first, second = ({edit.span.start for edit in steps[place].plan.record} for place in (5, 11))
+    assert max(first) < min(second)
+    hit, sent = [metered(step, where, cache) for step in steps][-1]
+    stays = 5_000 + sum(tokens for _, tokens in sent[: 1 + (8 + 8) * max(first) // 2])
+    assert hit.read == (stays if markers == "frontier" else 0)
+
+
+def test_the_summary_is_marked():
+    """Behind a summary a marker stands, where nothing in the kept tail was replaced later."""
+    where = target("anthropic", "claude-sonnet-4-5", window=40_000)
+    said = [*wide(4, 12), Message.of("assistant", "so"), Message.of("user", "go on")]
+    step = drive(said, where, worlds=[World(force=True)])[-1]
+    assert step.plan.branch.compaction is not None
+    assert 0 in step.plan.options.markers
+
+
+def test_slots_that_are_gone_are_counted_out():
+    """Where a recorded edit took whole slots, markers stand on what is shown: the tail, and the tail before."""
+    said = [Message.of("user" if place % 2 == 0 else "assistant", f"word {place}") for place in range(9)]
+    entries = [Entry(str(place), None, Said(measure(one)), place) for place, one in enumerate(said)]
+    gone = Decision((Edit(Span(1, 3)), Edit(Span(5, 6), (Message.of("assistant", "x"), Message.of("user", "y")))))
+    branch = Branch.build([*entries, Entry("d", None, gone), Entry("r", None, Request("b", 7))])
+    where = target("anthropic", "claude-sonnet-4-5", window=100_000)
+    options = breakpoints(branch, (), where, Policy().settings, branch)
+    assert options.markers == (7, 5, 4)
+    assert [slot.message.text for slot in project(branch)][4:6] == ["y", "word 6"]

@@ -43,6 +43,7 @@ def test_mangled_histories_keep_every_law(api, model):
 
 BROKE = [
     (20_359_685, "openai-chat", "gpt-5"),
+    (20_548_490, "anthropic", "claude-opus-5-0"),
     (20_397_262, "gemini", "gemini-3.1-pro-preview"),
     (20_506_496, "openai-responses", "gpt-5.5"),
     (20_616_501, "gemini", "gemini-2.5-pro"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import tracemalloc
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from holdfast.errors import StoreCorrupt, UnknownId
-from holdfast.store.base import BlobStore
+from holdfast.errors import QuotaExceeded, StoreCorrupt, StoreError, UnknownId
+from holdfast.store.base import BlobStore, Quota
 from holdfast.store.blobs import FileBlobs
 from holdfast.testing.store import BlobStoreRules
 
@@ -44,6 +46,109 @@ def test_a_torn_file_is_replaced(tmp_path: Path) -> None:
     torn.write_text("whole")
     blobs = FileBlobs(tmp_path)
     assert blobs.get(blobs.put("whole text")) == b"whole text"
+
+
+def test_damage_is_mended_by_storing_again(tmp_path: Path) -> None:
+    """A file of the right length and the wrong content does not pass for the text either."""
+    blobs = FileBlobs(tmp_path)
+    hash_ = blobs.put("whole text")
+    place(tmp_path, "whole text").write_text("other text")
+    assert FileBlobs(tmp_path).put("whole text") == hash_
+    assert blobs.get(hash_) == b"whole text"
+
+
+def test_damage_is_loud_on_every_page(tmp_path: Path) -> None:
+    """A page of a blob that is not what its name says is an error, also once its first page was read."""
+    blobs = FileBlobs(tmp_path)
+    hash_ = blobs.put("whole text")
+    assert blobs.text(hash_, 0, 5) == "whole"
+    place(tmp_path, "whole text").write_text("whole lies")
+    for page in (lambda: blobs.text(hash_, 6, 10), lambda: blobs.get(hash_, 6, 10), lambda: blobs.characters(hash_)):
+        with pytest.raises(StoreCorrupt, match=hash_):
+            page()
+
+
+def test_what_is_planted_in_the_place_of_a_blob_gives_way(tmp_path: Path) -> None:
+    """X2: a FIFO is replaced and never waited for; a folder is a typed error, and no draft is left."""
+    for text, plant in (("pipe", os.mkfifo), ("folder", os.mkdir)):
+        path = place(tmp_path, text)
+        path.parent.mkdir(parents=True)
+        plant(path)
+        assert not FileBlobs(tmp_path).has(sha256(text.encode()).hexdigest())
+    blobs = FileBlobs(tmp_path)
+    assert blobs.get(blobs.put("pipe")) == b"pipe"
+    with pytest.raises(StoreError, match="was not stored"):
+        blobs.put("folder")
+    assert list(tmp_path.rglob("*.tmp")) == []
+    assert [held.size for held in blobs.held()] == [4]
+
+
+def test_a_planted_folder_elsewhere_is_not_used(tmp_path: Path) -> None:
+    """X2: where a link to another folder stands for a folder of blobs nothing is read, written or deleted in it."""
+    (tmp_path / "elsewhere").mkdir()
+    path = place(tmp_path / "blobs", "text")
+    (tmp_path / "elsewhere" / path.name).write_text("text")
+    (tmp_path / "blobs").mkdir()
+    path.parent.symlink_to(tmp_path / "elsewhere")
+    blobs = FileBlobs(tmp_path / "blobs")
+    hash_ = sha256(b"text").hexdigest()
+    with pytest.raises(StoreError):
+        blobs.put("text")
+    with pytest.raises(UnknownId):
+        blobs.text(hash_)
+    assert list(blobs.held()) == []
+    assert not blobs.discard(hash_, 1e12)
+    blobs.remove(hash_)
+    assert [one.name for one in (tmp_path / "elsewhere").iterdir()] == [path.name]
+
+
+def test_a_text_is_stored_and_paged_without_a_second_copy(tmp_path: Path) -> None:
+    """A text of 20 MB is stored, found stored and read in pages at a cost in memory of a few pieces."""
+    text = "line of some tool \u89e3 output\n" * 700_000
+    blobs = FileBlobs(tmp_path)
+    tracemalloc.start()
+    hash_ = blobs.put(text)
+    assert FileBlobs(tmp_path).put(text) == hash_
+    assert blobs.text(hash_, len(text) - 50_000) == text[-50_000:]
+    assert blobs.text(hash_, 9_000_000, 9_050_000) == text[9_000_000:9_050_000]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3_000_000
+
+
+def test_drafts_of_crashed_writers_are_told(tmp_path: Path) -> None:
+    """A draft is told as one and can be discarded by its name; nothing else in the folder can."""
+    blobs = FileBlobs(tmp_path)
+    blobs.put("text")
+    folder = place(tmp_path, "text").parent
+    (folder / ".0123456789abcdef.tmp").write_text("half")
+    (folder / "notes.txt").write_text("mine")
+    (draft,) = (held for held in blobs.held() if held.is_draft)
+    assert (draft.name, draft.size) == (f"{folder.name}/.0123456789abcdef.tmp", 4)
+    assert not blobs.discard(draft.name, draft.at)
+    assert blobs.discard(draft.name, draft.at + 1)
+    for name in (f"{folder.name}/notes.txt", f"{folder.name}/../x", "notes.txt"):
+        with pytest.raises(UnknownId):
+            blobs.discard(name, 1e12)
+    assert (folder / "notes.txt").exists()
+
+
+def test_a_quota_is_kept_by_all_together(tmp_path: Path) -> None:
+    """Two writers share one count; a writer without a quota makes it be counted anew, and a count cut off too."""
+    one, two = (FileBlobs(tmp_path, Quota(blob_bytes=100)) for _ in range(2))
+    one.put("x" * 60)
+    with pytest.raises(QuotaExceeded, match="100"):
+        two.put("y" * 60)
+    FileBlobs(tmp_path).put("z" * 30)
+    with pytest.raises(QuotaExceeded, match="101"):
+        one.put("w" * 11)
+    total = tmp_path / ".total"
+    assert int(total.read_text()) == 90
+    total.write_text("9")
+    with pytest.raises(QuotaExceeded, match="101"):
+        two.put("w" * 11)
+    assert two.put("w" * 10)
+    assert stat.S_IMODE(total.stat().st_mode) == 0o600
 
 
 def test_damage_is_loud(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from holdfast.errors import StoreError, StoreLocked, StoreReadOnly
 from holdfast.model.entries import Entry, Note
 from holdfast.store import open_store
+from holdfast.store.base import Quota
 from holdfast.store.blobs import FileBlobs
 from holdfast.testing.samples import KEY, chain, ids, unnumbered, words
 
@@ -146,6 +147,37 @@ def test_a_blob_that_does_not_fit_has_no_name(tmp_path: Path) -> None:
         blobs.put("y")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     assert FileBlobs(tmp_path).put("x" * 5_000)
+
+
+@pytest.mark.parametrize("quota", [Quota(), Quota(blob_bytes=10**9)])
+def test_a_disk_that_fills_up_in_the_middle_of_a_text(tmp_path: Path, quota: Quota) -> None:
+    """S16: of a text of many pieces that stops half-way nothing is left; with room again it is stored and read."""
+    text = "a line of a long result\n" * 40_000
+    with open_store(tmp_path / "agent.db", quota=quota) as store:
+        store.put(KEY, chain("ab"))
+        first = store.blobs.put("first")
+        with small_files(300_000), pytest.raises(StoreReadOnly, match=r"960,000 bytes.*free space"):
+            store.blobs.put(text)
+        assert [held.name for held in store.blobs.held()] == [first]
+        assert store.append(KEY, chain("c", "b")).moved
+    with open_store(tmp_path / "agent.db", quota=quota) as store:
+        assert store.blobs.text(store.blobs.put(text)) == text
+
+
+def test_searching_needs_no_room(tmp_path: Path) -> None:
+    """Where the index cannot be written the same is found, by looking at every entry."""
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, chain(f"e{n}" for n in range(400)))
+    size = (tmp_path / "agent.db").stat().st_size
+    with small_files(size + 10_000), open_store(tmp_path / "agent.db") as store:
+        assert [found.entry for found in store.search(KEY, "text of e399")] == ["e399"]
+        assert len(store.search(KEY, "text of", 1_000)) == 400
+
+
+def test_a_read_only_directory_is_searched(closed_directory: Path) -> None:
+    """Searching needs no write either."""
+    with open_store(closed_directory / "agent.db") as store:
+        assert [found.entry for found in store.search(KEY, "text of")] == ["b", "a"]
 
 
 def test_a_read_only_directory_is_readable(closed_directory: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.store.base import BlobStore, SessionStore
+from holdfast.store import open_store
+from holdfast.store.base import BlobStore, Quota, SessionStore
 from holdfast.store.blobs import MemoryBlobs
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.store import BlobStoreRules, SessionStoreRules
@@ -18,6 +19,10 @@ class TestMemoryStore(SessionStoreRules):
     def open(self, place: Path) -> SessionStore:
         """Return an empty store."""
         return MemoryStore()
+
+    def limited(self, place: Path, quota: Quota) -> SessionStore:
+        """Return an empty store with a quota."""
+        return open_store(":memory:", quota=quota)
 
 
 class TestMemoryBlobs(BlobStoreRules):

@@ -22,7 +22,7 @@ from holdfast.model.entries import BranchSummary, Compaction, Entry, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
 from holdfast.store import open_store
-from holdfast.store.base import SessionStore
+from holdfast.store.base import Quota, SessionStore
 from holdfast.store.database import Database
 from holdfast.store.migrations import MIGRATIONS
 from holdfast.store.sqlite import SqliteStore
@@ -37,6 +37,10 @@ class TestSqliteStore(SessionStoreRules):
     def open(self, place: Path) -> SessionStore:
         """Return the store in a file of ``place``."""
         return open_store(place / "agent.db")
+
+    def limited(self, place: Path, quota: Quota) -> SessionStore:
+        """Return the store with a quota."""
+        return open_store(place / "agent.db", quota=quota)
 
 
 @contextmanager
@@ -158,8 +162,8 @@ def test_schema_is_versioned(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
         strict = db.execute("SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND strict").fetchone()
-    assert [step.__name__ for step in MIGRATIONS][:1] == ["m001_sessions_entries_checkpoints"]
-    assert strict == (3,)
+    assert [step.__name__ for step in MIGRATIONS][:2] == ["m001_sessions_entries_checkpoints", "m002_search_and_quota"]
+    assert strict == (4,)
 
 
 def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
@@ -185,7 +189,7 @@ def test_an_older_schema_is_brought_up(tmp_path: Path, monkeypatch: pytest.Monke
 
     with open_store(tmp_path / "agent.db") as store:
         store.put(KEY, chain("ab"))
-    for last, version in ((fail, 1), (add, 2)):
+    for last, version in ((fail, len(MIGRATIONS)), (add, len(MIGRATIONS) + 1)):
         for module in ("migrations", "database"):
             monkeypatch.setattr(f"holdfast.store.{module}.MIGRATIONS", (*MIGRATIONS, last))
         with open_store(tmp_path / "agent.db") as store:
@@ -197,6 +201,47 @@ def test_an_older_schema_is_brought_up(tmp_path: Path, monkeypatch: pytest.Monke
         with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
             assert db.execute("PRAGMA user_version").fetchone() == (version,)
             assert db.execute("SELECT count(*) FROM checkpoints").fetchone() == (0,)
+
+
+def first_schema(path: Path) -> None:
+    """Make a store as the first released schema had it, with two messages."""
+    with open_store(path) as store:
+        store.put(KEY, chain("ab"))
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for statement in (
+            "DROP INDEX entries_kind",
+            "DROP TABLE searched",
+            "ALTER TABLE sessions DROP COLUMN bytes",
+            "PRAGMA user_version = 1",
+        ):
+            db.execute(statement)
+
+
+def test_the_first_schema_is_read_as_it_is(tmp_path: Path) -> None:
+    """Who opens an older store for reading reads it, searches it, and changes no byte of it."""
+    first_schema(tmp_path / "agent.db")
+    before = (tmp_path / "agent.db").read_bytes()
+    with open_store(tmp_path / "agent.db", readonly=True) as store:
+        assert ids(store.path(KEY)) == ["a", "b"]
+        assert ids(store.entries(KEY, "message")) == ["a", "b"]
+        assert [found.entry for found in store.search(KEY, "text of b")] == ["b"]
+    assert (tmp_path / "agent.db").read_bytes() == before
+
+
+def test_the_first_schema_is_weighed_and_searched(tmp_path: Path) -> None:
+    """The second step counts what is there as if it had been counted from the start, and makes it searchable."""
+    first_schema(tmp_path / "old.db")
+    with open_store(tmp_path / "new.db") as store:
+        store.put(KEY, chain("ab"))
+    for name in ("old.db", "new.db"):
+        with open_store(tmp_path / name) as store:
+            store.append(KEY, chain("c", "b"))
+            assert [found.entry for found in store.search(KEY, "text of")] == ["c", "b", "a"]
+    held = []
+    for name in ("old.db", "new.db"):
+        with closing(sqlite3.connect(tmp_path / name)) as db:
+            held.append(db.execute("SELECT bytes FROM sessions").fetchone()[0])
+    assert held[0] == held[1] > 0
 
 
 def test_another_program_is_left_alone(tmp_path: Path) -> None:

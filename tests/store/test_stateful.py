@@ -31,6 +31,7 @@ from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
 from holdfast.store.rows import identity
+from holdfast.store.searching import small, terms, words
 from holdfast.testing.samples import KEY, ids, same_request, unnumbered
 from holdfast.view.tokens import measure
 
@@ -43,7 +44,7 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Appends, forks, decides, compacts, revokes, labels, imports and reopens; the model is a dict of entries."""
+    """Appends, forks, decides, compacts, revokes, copies, searches, reopens; the model is a dict of entries."""
 
     where = ":memory:"
 
@@ -142,6 +143,41 @@ class StoreMachine(RuleBasedStateMachine):
         leaf = self.pick(where)
         if leaf is not None:
             self.leaf = self.store.set_leaf(KEY, leaf)
+
+    @rule(where=picks, at=picks, text=st.text(max_size=9))
+    def say_again(self, where: int, at: int, text: str) -> None:
+        """A branch is said again with another message in it: the old one stays, the new one is whole."""
+        leaf = self.pick(where)
+        said = [entry for entry in self.path(leaf) if isinstance(entry.body, Said)]
+        if not said:
+            return
+        old = said[at % len(said)]
+        before = Branch.build(self.path(leaf))
+        other = Message(old.body.slot.message.role, (Text(text),))  # type: ignore[union-attr]
+        new = self.store.branch_with(KEY, {old.id: other}, leaf)
+        for entry in unnumbered(self.store.entries(KEY)[len(self.model) :]):
+            self.model[entry.id] = entry
+            self.said[identity(entry)] += 1
+        self.leaf = new
+        after = Branch.build(self.path(new))
+        assert [m for m in after.messages if m != other] == [
+            m for n, m in enumerate(before.messages) if n != said.index(old) and m != other
+        ]
+        assert (after.seen, after.compaction is None, after.failures, after.compactions) == (
+            before.seen, before.compaction is None, before.failures, before.compactions
+        )  # fmt: skip
+        assert len(after.law) <= len(before.law)
+
+    @rule(where=picks, length=st.integers(1, 9))
+    def search(self, where: int, length: int) -> None:
+        """The beginning of what somebody said is found, wherever it was said and nowhere else."""
+        leaf = self.pick(where)
+        wanted = terms(words(self.model[leaf])[:length]) if leaf is not None else ()
+        texts = {id_: small(words(entry)) for id_, entry in self.model.items() if isinstance(entry.body, Said)}
+        held = {text for text in texts.values() if wanted and all(term in text for term in wanted)}
+        query = words(self.model[leaf])[:length] if leaf is not None else ""
+        found = self.store.search(KEY, query, 10**6)
+        assert {texts[one.entry] for one in found} == held
 
     @rule()
     def refuse(self) -> None:

@@ -85,7 +85,7 @@ def test_the_default_model() -> None:
 def test_unknown_model() -> None:
     """An unknown model gets a window of 200,000 that says it is a default, and Sonnet 4.5's input price."""
     known = target("openai-chat", "house-model")
-    assert known.limits == Limits(200_000, None, None, "default: the catalog has no window for house-model")
+    assert known.limits == Limits(200_000, None, None, origin="default: the catalog has no window for house-model")
     assert (known.prices.input, known.prices.output, known.prior) == (3.0, 15.0, 1.1)
     assert (known.prices.read, known.prices.write) == (pytest.approx(0.3), pytest.approx(3.0)), "no fee for writing"
 
@@ -94,7 +94,7 @@ def test_what_the_caller_says() -> None:
     """Window, frame and asked output of the caller are taken as they are."""
     frame = Frame("digest", 10_000)
     known = target("anthropic", DEFAULT_MODEL, window=64_000, frame=frame, asked_output=9)
-    assert known.limits == Limits(64_000, 64_000, 9, "asked for")
+    assert known.limits == Limits(64_000, 64_000, 9, origin="asked for")
     assert known.frame == frame
 
 
@@ -230,7 +230,7 @@ def test_the_project_comes_before_the_user(tmp_path: Path) -> None:
         "utf-8",
     )
     known = target("anthropic", DEFAULT_MODEL, catalog=load(project, user))
-    assert known.limits == Limits(50_000, 64_000, None, "catalog: claude-sonnet-4-5*")
+    assert known.limits == Limits(50_000, 64_000, None, origin="catalog: claude-sonnet-4-5*")
     assert (known.prior, known.cache.ttl, known.cache.lookback) == (2.0, 3_600, None)
     assert known.prices == Prices(input=10.0, output=20.0, read=1.0, write=10.0)
     assert target("anthropic", "claude-opus-4-6", catalog=load(project, user)).limits.window == 70_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
 
@@ -249,3 +250,20 @@ def test_another_model_or_frame_starts_anew() -> None:
     assert told(branch, Frame("other", 7)).anchor is None
     switched = told(branch, Request("c", len(branch.slots), "other"))
     assert (switched.anchor, ratio(switched, Target(prior=1.1))) == (None, 1.1)
+
+
+# -- texts too long to be held twice -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", ["a word in a line\n", "配置文件 ", "\ud83d\n", "x"])
+@pytest.mark.parametrize("before", ["", "short", "long"])
+def test_a_long_text_is_measured_in_pieces_as_if_at_once(unit, before):
+    """Size and digest of a message do not tell whether a text of it was looked at whole or piece by piece."""
+    long = (unit * 700_000)[:1_300_001]
+    texts = [text for text in ({"long": long[::-1]}.get(before, before), long, "end") if text]
+    slot = measure(Message("user", tuple(Text(text) for text in texts)))
+    data = [text.encode("utf-8", "surrogatepass") for text in texts]
+    marks = [mark for one in data for mark in (f"Text {len(one)} ".encode(), one)]
+    assert slot.size == tokens.MESSAGE_OVERHEAD + count_bytes(b"\n".join(data))
+    assert slot.digest == blake2b(b"\0".join([b"user", *marks]), digest_size=16).digest()
+    assert count(long) == count_bytes(long.encode("utf-8", "surrogatepass"))

@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.model.branch import edited
+from holdfast.model.edits import Edit, Span
+from holdfast.model.parts import Text, ToolResult
 from holdfast.model.plan import Options
 from holdfast.wire.breakpoints import in_message
-from holdfast.wire.lens import open_body, render
+from holdfast.wire.lens import measured, open_body, render
 from holdfast.wire.rules import validate
 
 FIVE = {"type": "ephemeral"}
@@ -72,9 +75,9 @@ def test_the_frame_gets_one():
 
 
 def test_never_more_than_four():
-    """Those that stand are counted; of ours the newest message goes first, then the frame, then older ones."""
+    """Those that stand are counted; of ours the first one goes first, then the frame, then the others in turn."""
     standing = [text("a", cache_control=FIVE), text("b", cache_control=FIVE)]
-    out = marked(request(standing, "b", "c", "d"), 1, 2, 3, frame=True)
+    out = marked(request(standing, "b", "c", "d"), 3, 1, 2, frame=True)
     assert lives(out) == [["5m", "5m"], [], [], ["5m"]]
     assert json.loads(out)["system"] == [text("s", cache_control=FIVE)]
 
@@ -83,7 +86,8 @@ def test_breakpoints_inside_results_and_automatic_ones_count():
     """A breakpoint inside a tool result and the automatic one take their places too."""
     inner = [text("x", cache_control=FIVE), text("y", cache_control=FIVE)]
     raw = request([{"type": "tool_result", "tool_use_id": "t", "content": inner}], "b", "c", cache_control=FIVE)
-    assert lives(marked(raw, 0, 1, 2)) == [["5m", "5m"], [], ["5m"]]
+    assert lives(marked(raw, 2, 1, 0)) == [["5m", "5m"], [], ["5m"]]
+    assert lives(marked(raw, 1, 2, 0)) == [["5m", "5m"], ["5m"], []]
 
 
 def test_no_shorter_one_before_an_hour():
@@ -99,6 +103,28 @@ def test_chat_has_none():
     """Chat caches by itself: options for breakpoints change nothing."""
     raw = b'{"messages":[{"role":"user","content":"a"}],"stop":"x"}'
     assert marked(raw, 0, frame=True) is raw
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("life", [FIVE, HOUR])
+def test_a_marker_moves_to_what_replaces_its_block(life, inside):
+    """A client's breakpoint on a result, or on words inside it, stands on what is shown in place of that result."""
+    outer, inner = ({}, {"cache_control": life}) if inside else ({"cache_control": life}, {})
+    block = {"type": "tool_result", "tool_use_id": "t", "content": [text("long", **inner)], **outer}
+    lens = measured(open_body(request("a", "b", [block, text("and", x=1)])))
+    put = ToolResult("t", "", (Text("short"),))
+    slots = [*lens.slots[:2], edited(lens.slots[2], [Edit(Span(2, 3, 0), (put,))])]
+    sent = json.loads(render(lens, slots))["messages"][2]["content"]
+    assert sent[0] == {"type": "tool_result", "tool_use_id": "t", "content": "short", "cache_control": life}
+    assert sent[1] == text("and", x=1)
+
+
+def test_a_marker_on_words_moves_with_them():
+    """The same for a user's words; what becomes empty carries none, since none may stand there."""
+    lens = measured(open_body(request([text("long words", cache_control=FIVE)])))
+    for words, stays in (("short", True), (" ", False)):
+        slots = [edited(lens.slots[0], [Edit(Span(0, 1, 0), (Text(words),))])]
+        assert lives(render(lens, slots)) == [["5m"] if stays else []]
 
 
 @pytest.mark.parametrize("position", [-1, 5])

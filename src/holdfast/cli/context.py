@@ -12,16 +12,21 @@ from msgspec import Struct
 
 from holdfast import config
 from holdfast.cli.describing import part_in_short, session_line
+from holdfast.cli.explaining import SHORT, Log, read_log
+from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
-from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
+from holdfast.cli.preparing import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
+from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
+from holdfast.config import Catalog
 from holdfast.model.branch import Branch, origins, project
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.policy.guard import measure_room
+from holdfast.policy.pipeline import Policy
 from holdfast.policy.settings import Settings
 from holdfast.replay.tokenizer import part_tokens
-from holdfast.store.base import SessionInfo
+from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.view.tokens import count, estimate, ratio
 from holdfast.wire.recognise import APIS
 
@@ -30,10 +35,13 @@ EXAMPLES = """\
 Examples:
   holdfast context 4d56
   holdfast context 4d56 --window 200000 --top 20
-  holdfast context 4d56 --json
+  holdfast context 4d56 --policy holdfast
+  holdfast context 4d56 --policy holdfast --window 96000 --record
 """
 REST = "rest"
 """What the provider reported beyond the messages: system prompt and tools, where the record has none."""
+_LISTED = 10
+"""How many of the newest entries in force are listed for a person."""
 _ORDER = ("frame", "system", "summary", "user", "assistant", "thinking", "calls", "results", "stubs", "media", "other")
 
 
@@ -59,6 +67,22 @@ class Context(Struct, frozen=True):
     messages: int
     kinds: dict[str, int]
     largest: tuple[Piece, ...]
+    in_force: tuple[InForce, ...] = ()
+    decided: Prospect | None = None
+    """What the policy asked about would decide, or did."""
+
+
+class Asked(Struct, frozen=True):
+    """The command line."""
+
+    session: str
+    model: str | None
+    window: int | None
+    top: int
+    policy: str | None
+    record: bool
+    store: str | None
+    as_json: bool
 
 
 @click.command("context", epilog=EXAMPLES)
@@ -66,33 +90,62 @@ class Context(Struct, frozen=True):
 @click.option("--model", help="The model it goes to. [default: the recorded one]")
 @click.option("--window", type=click.IntRange(1), help="Its window in tokens. [default: the model's]")
 @click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="How many large parts to list.")
+@click.option("--policy", metavar="NAME", help="Show what this policy would decide before the request.")
+@click.option("--record", is_flag=True, help="Decide it: spills, decisions and compaction go into the log.")
 @store_option
 @json_option("the figures")
-def command(session: str, model: str | None, window: int | None, top: int, store: str | None, *, as_json: bool) -> None:
+def command(**given: Any) -> None:
     """Show what the next request of a session would hold: tokens by kind, and the largest parts.
 
     SESSION is the beginning of an id. Recorded compactions and decisions are applied; tokens are our estimate,
-    calibrated by the usage of requests that Holdfast sent itself.
+    calibrated by the usage of requests that Holdfast sent itself. With --policy, what that policy would decide before
+    the request is listed, as if it were made now; with --record as well that is done, as a real request would do it,
+    so that holdfast export gives the reduced session. Nothing is sent, and holdfast undo takes it back.
     """
-    with opened(store, readonly=True) as there:
-        info = there.session(session)
-        branch = there.branch(info.key)
-    place = _target(info, branch, model, window)
-    found = context_of(info.key, branch, place, top)
-    if as_json:
+    asked = Asked(**given)
+    if asked.record and asked.policy is None:
+        raise Stopped("--record needs --policy NAME: whose decisions are to be recorded?")
+    found, info = _found(asked)
+    if asked.as_json:
         say_json(msgspec.to_builtins(found))
     else:
         _say(found, info)
 
 
-def _target(info: SessionInfo, branch: Branch, model: str | None, window: int | None) -> Target:
+def _found(asked: Asked) -> tuple[Context, SessionInfo]:
+    """Return what the request holds, after what was to be recorded was."""
+    known = config.configuration()
+    settings = known.policy(asked.policy or "holdfast").settings
+    with opened(asked.store, readonly=not asked.record) as there:
+        info = there.session(asked.session)
+        if asked.policy is None:
+            branch, told = there.branch(info.key), None
+            place = _target(info, branch, asked, known.catalog)
+        else:
+            log = read_log(there, info.key)
+            place = _target(info, log.branch, asked, known.catalog)
+            told, branch = _prospect(there, info.key, log, place, known.policy(asked.policy), record=asked.record)
+    return context_of(info.key, branch, place, asked.top, settings, told), info
+
+
+def _prospect(
+    store: SessionStore, key: str, log: Log, place: Target, policy: Policy, *, record: bool
+) -> tuple[Prospect, Branch]:
+    """Return what is decided and the branch as the log holds it; with nothing to decide nothing is recorded."""
+    world = world_of(log.entries, place)
+    told = prospect(log, place, policy, world)
+    return recorded(store, key, log, place, policy, world) if record and told.would else (told, log.branch)
+
+
+def _target(info: SessionInfo, branch: Branch, asked: Asked, catalog: Catalog) -> Target:
     apis = [slot.api for slot in project(branch) if slot.api in APIS]
     api = apis[0] if apis else APIS[0]
-    catalog = config.load()
-    return config.target(api, model or info.model, window=window, frame=branch.frame, catalog=catalog)
+    return config.target(api, asked.model or info.model, window=asked.window, frame=branch.frame, catalog=catalog)
 
 
-def context_of(session: str, branch: Branch, place: Target, top: int) -> Context:
+def context_of(
+    session: str, branch: Branch, place: Target, top: int, settings: Settings, decided: Prospect | None = None
+) -> Context:
     """Return what the request that ``branch`` makes to ``place`` holds."""
     whole = estimate(branch, place)
     frame = estimate(branch, place, 0)
@@ -103,7 +156,7 @@ def context_of(session: str, branch: Branch, place: Target, top: int) -> Context
     for piece in pieces:
         kinds[piece.kind] += piece.tokens
     kinds[REST] = max(0, whole - sum(kinds.values())) if told else 0
-    room = measure_room(place, Settings())
+    room = measure_room(place, settings)
     return Context(
         session=session,
         model=place.model,
@@ -114,6 +167,8 @@ def context_of(session: str, branch: Branch, place: Target, top: int) -> Context
         messages=len(project(branch)),
         kinds={kind: kinds[kind] for kind in (*_ORDER, REST) if kinds[kind]},
         largest=tuple(sorted(pieces, key=lambda piece: -piece.tokens)[:top]),
+        in_force=in_force(branch),
+        decided=decided,
     )
 
 
@@ -158,6 +213,23 @@ def _say(found: Context, info: SessionInfo) -> None:
     for piece in found.largest:
         number = "summary" if piece.slot < 0 else f"#{piece.slot}"
         say_line(out, Text(f"{piece.tokens:>9,}  {number:>7}  {piece.kind:9}  {clean(piece.text)}"))
+    _say_decided(out, found)
+
+
+def _say_decided(out: Any, found: Context) -> None:
+    """Print what is in force, and what is decided beside it."""
+    from rich.text import Text
+
+    if found.in_force:
+        out.print()
+        out.print(Text(f"in force: {many(len(found.in_force), 'entry').replace('entrys', 'entries')}", style="dim"))
+    for one in found.in_force[-_LISTED:]:
+        rules = ", ".join(f"{clean(rule)} {count:,}" for rule, count in one.rules.items())
+        say_line(out, Text(f"  {one.kind:10} {clean(one.id)[:SHORT]} {rules}"))
+    if found.decided is not None:
+        out.print()
+        for line in in_words(found.decided):
+            say_line(out, Text(clean(line) if not line.startswith(" ") else f"  {clean(line)}"))
 
 
 def _table(found: Context) -> Any:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
 from rich.text import Text
 
 from holdfast.cli.terminal import clean
 from holdfast.model import parts
 from holdfast.model.messages import Message, result_text
+from holdfast.model.slots import Slot
 from holdfast.store.base import SessionInfo
 
 LINE = 160
@@ -43,3 +47,29 @@ def _result(part: parts.ToolResult, name: str) -> str:
     failed = " failed" if part.is_error else ""
     others = "".join(f" [{clean(inner.kind, 40)}]" for inner in part.content if not isinstance(inner, parts.Text))
     return f"←{' ' if tool else ''}{tool}{failed} {len(text):,} chars{others}: {clean(text, LINE)}"
+
+
+def words(slots: Iterable[Slot]) -> list[str]:
+    """Return the lines of what stands in a request, part after part, as they are: clean them before printing."""
+    return [line for slot in slots for part in slot.message.parts for line in _lines(part)]
+
+
+def _lines(part: parts.Part) -> list[str]:
+    if isinstance(part, parts.Text):
+        return part.text.split("\n")
+    if isinstance(part, parts.ToolResult):
+        others = [f"[{inner.kind}]" for inner in part.content if not isinstance(inner, parts.Text)]
+        return [*result_text(part).split("\n"), *others]
+    if isinstance(part, parts.Thinking):
+        return f"(thinking) {part.text}".split("\n")
+    if isinstance(part, parts.ToolCall):
+        return f"→ {part.name} {part.arguments}".split("\n")
+    return [part_in_short(part)]
+
+
+def when(at: int | None) -> str:
+    """Return a time in UTC, or nothing where it is not known or beyond the calendar."""
+    try:
+        return "" if at is None else f"{datetime.fromtimestamp(at / 1_000, UTC):%y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):
+        return ""

@@ -7,6 +7,7 @@ import platform
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,7 @@ from holdfast.cli.faults import EXPECTED, reason
 from holdfast.cli.ls import ago
 from holdfast.cli.places import file_of, own_sessions, store_option, store_place, tools
 from holdfast.cli.terminal import clean, console, json_option, many, say_json
+from holdfast.policy.presets import PRESETS
 from holdfast.store import open_store
 
 EXAMPLES = """\
@@ -70,6 +72,7 @@ def _checks(store: str | None) -> Iterator[Check]:
     yield from _configuration()
     yield _extra("exact tokenizer", "bpe_openai", "replay counts with our estimate")
     yield _extra("zstd", "zstandard", "z_gain at cuts is left out")
+    yield _extra("mcp", "mcp", "holdfast mcp cannot serve", "mcp")
     yield from _tools()
 
 
@@ -131,6 +134,21 @@ def _configuration() -> Iterator[Check]:
         yield Check(f"configuration ({whose})", "ok", f"{path.absolute()}: {text}")
     if fault and not told:
         yield Check("configuration", "wrong", fault)
+    if not fault:
+        yield from _policies(config.configuration())
+
+
+def _policies(found: config.Configuration) -> Iterator[Check]:
+    """Yield which settings the files change, and whether the policies can be had like that."""
+    faults = [fault for name in PRESETS if (fault := _fault(partial(found.policy, name)))]
+    for fault in dict.fromkeys(faults):
+        yield Check("policies", "wrong", fault)
+    changed = dict.fromkeys(f"{one.table} {one.setting}" for one in found.overrides)
+    if changed and not faults:
+        yield Check("policies", "ok", f"{many(len(changed), 'setting')} changed: {', '.join(changed)}")
+    limits = [f"{name} {size:,}" for name, size in found.store.limits.items()]
+    if limits:
+        yield Check("store limits", "ok", ", ".join(limits))
 
 
 def _fault(step: Callable[[], object]) -> str:
@@ -142,10 +160,10 @@ def _fault(step: Callable[[], object]) -> str:
     return ""
 
 
-def _extra(what: str, module: str, without: str) -> Check:
+def _extra(what: str, module: str, without: str, extra: str = "exact") -> Check:
     if find_spec(module) is not None:
         return Check(what, "ok", f"{module} is installed")
-    return Check(what, "note", f"{module} is not installed: {without}; pip install 'holdfast[exact]' brings it")
+    return Check(what, "note", f"{module} is not installed: {without}; pip install 'holdfast[{extra}]' brings it")
 
 
 def _tools() -> Iterator[Check]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 from msgspec.structs import replace
 
-from holdfast.cli.faults import Stopped
-from holdfast.cli.files import private_file
+from holdfast.cli.files import new_file
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.terminal import clean, json_option, say_json
 from holdfast.formats import WRITERS, Recording, write
@@ -50,7 +47,8 @@ def command(
         data = write(recording_of_session(there, info), form)
     told = {"session": info.key, "format": form, "bytes": len(data)}
     if output is not None:
-        _save(Path(output), data, force=force)
+        with new_file(output, force=force) as file:
+            file.write(data)
         line = f"{clean(output)}: {len(data):,} bytes of {form}"
         say_json(told | {"file": output}) if as_json else click.echo(line, err=True)
     elif as_json:
@@ -72,12 +70,3 @@ def _recordings(store: SessionStore, infos: Sequence[SessionInfo]) -> tuple[Reco
 def _recording(store: SessionStore, info: SessionInfo) -> Recording:
     entries = tuple(store.entries(info.key))
     return Recording(info.format, info.key, info.cwd, info.title, info.model, "", entries, info.leaf)
-
-
-def _save(path: Path, data: bytes, *, force: bool) -> None:
-    if path.is_dir():
-        raise Stopped(f"{path} is a folder; give the name of a file in it")
-    if os.path.lexists(path) and not force:
-        raise Stopped(f"{path} is there already; give another name, or --force to replace it")
-    with private_file(path) as file:
-        file.write(data)

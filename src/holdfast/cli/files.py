@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from holdfast.cli.faults import Stopped
 from holdfast.errors import FormatError
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
@@ -35,6 +36,18 @@ def private_folder(path: Path) -> None:
     """Make ``path`` and the folders above it that are missing, for their owner only."""
     if not path.is_dir():
         path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+
+
+@contextmanager
+def new_file(name: str, *, force: bool) -> Iterator[BinaryIO]:
+    """Open the file ``name`` as ``private_file`` does; one that is there already gives way only to ``force``."""
+    path = Path(name)
+    if path.is_dir():
+        raise Stopped(f"{path} is a folder; give the name of a file in it")
+    if os.path.lexists(path) and not force:
+        raise Stopped(f"{path} is there already; give another name, or --force to replace it")
+    with private_file(path) as file:
+        yield file
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import click
 
 from holdfast.store import open_store
-from holdfast.store.base import SessionStore
+from holdfast.store.base import Quota, SessionStore
 
 STORE_VARIABLE = "HOLDFAST_STORE"
 FILE = "holdfast.db"
@@ -55,9 +55,16 @@ def is_missing(where: str) -> bool:
 
 @contextmanager
 def opened(given: str | None, *, readonly: bool = False) -> Iterator[SessionStore]:
-    """Open the store that ``given`` names; it is closed at the end."""
-    with open_store(store_place(given).where, readonly=readonly) as store:
+    """Open the store that ``given`` names, its writes limited as ``holdfast.toml`` says; it is closed at the end."""
+    with open_store(store_place(given).where, readonly=readonly, quota=None if readonly else _quota()) as store:
         yield store
+
+
+def _quota() -> Quota:
+    """Return how large a store may grow."""
+    from holdfast.config import configuration
+
+    return Quota(**configuration().store.limits)
 
 
 class Tool(NamedTuple):

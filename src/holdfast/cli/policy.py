@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import click
 import msgspec
+from msgspec.structs import asdict
 
-from holdfast.cli.terminal import console, json_option, say_json
+from holdfast.cli.numbers import constants, groups
+from holdfast.cli.terminal import clean, console, json_option, say_json
+from holdfast.config import Configuration, configuration
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.presets import PRESETS
 from holdfast.policy.settings import Settings, origin
@@ -28,6 +33,8 @@ Examples:
   holdfast policy show holdfast
   holdfast policy show pi --json
 """
+_WIDEST = 30
+"""Columns of a value."""
 LIST_EXAMPLES = """\
 \b
 Examples:
@@ -57,53 +64,88 @@ def list_(*, as_json: bool) -> None:
 
 @command.command("show", epilog=SHOW_EXAMPLES)
 @click.argument("name")
-@json_option("every setting with its value and origin")
+@json_option("every setting and constant with its value and origin")
 def show(name: str, *, as_json: bool) -> None:
-    """Show every setting of a policy: its value, whether it differs from ours, and where the number came from.
+    """Show every setting of a policy and every constant: its value, ours where that differs, where it came from.
 
-    Origins: [O] OpenClaw, [P] pi, [C] opencode, [K] Claude Code, [A] the auto-compaction pattern, [H] ours.
+    Origins: [O] OpenClaw, [P] pi, [C] opencode, [K] Claude Code, [A] the auto-compaction pattern, [H] ours. A setting
+    that holdfast.toml changes is shown as it is in force, with the file that says so.
     """
-    rows = settings_of(name)
+    found = configuration()
+    rows = settings_of(name, found)
     if as_json:
-        say_json({"policy": name, "about": ABOUT.get(name, ""), "settings": rows})
+        told = [msgspec.to_builtins(one) for one in constants()]
+        say_json({"policy": name, "about": ABOUT.get(name, ""), "settings": rows, "constants": told})
     else:
         _say(name, rows)
 
 
-def settings_of(name: str) -> list[dict[str, Any]]:
-    """Return every setting of policy ``name`` with its value, ours, and the origin of the number."""
-    own = msgspec.structs.asdict(Policy.preset(name).settings)
-    ours = msgspec.structs.asdict(Settings())
+def settings_of(name: str, found: Configuration) -> list[dict[str, Any]]:
+    """Return every setting of policy ``name``: the value in force, the preset's, ours, its origin, who changed it."""
+    own, preset = (asdict(policy.settings) for policy in (found.policy(name), Policy.preset(name)))
+    ours, changes = asdict(Settings()), found.changes(name)
     return [
-        {"setting": key, "value": value, "holdfast": ours[key], "origin": origin(key)} for key, value in own.items()
+        {
+            "setting": key,
+            "group": group,
+            "value": msgspec.to_builtins(own[key]),
+            "preset": msgspec.to_builtins(preset[key]),
+            "holdfast": msgspec.to_builtins(ours[key]),
+            "origin": origin(key),
+            "changed_by": f"{changes[key].file} {changes[key].table}" if key in changes else "",
+        }
+        for group, keys in groups().items()
+        for key in keys
     ]
 
 
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+
 def _say(name: str, rows: list[dict[str, Any]]) -> None:
+    from rich.text import Text
+
+    out = console()
+    out.print(Text.assemble((name, "bold"), f"  {ABOUT.get(name, '')}"))
+    for group, own in groupby(rows, key=lambda row: row["group"]):
+        out.print(Text(f"\n{group}", style="bold"))
+        out.print(_table(("setting", "value", "ours", "origin"), [_row(row) for row in own]))
+    held = {row["setting"]: row["value"] for row in rows}
+    if (limit := held["history_turns"]) and held["history_hysteresis"]:
+        out.print(Text(f"\nbetween {max(1, limit // 2)} and {limit} user turns are shown (history_hysteresis)"))
+    out.print(Text("\nConstants, the same for every policy", style="bold"))
+    told = [(one.name, _written(one.value), one.module, one.about) for one in constants()]
+    out.print(_table(("name", "value", "in", "what it is"), told))
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    other = row["value"] != row["holdfast"]
+    about = row["origin"]
+    if row["changed_by"]:
+        about = f"changed from {_written(row['preset'])} by {clean(row['changed_by'])}; {about}"
+    return row["setting"], _written(row["value"]), _written(row["holdfast"]) if other else "", about
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("setting", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("ours", justify="right", no_wrap=True, style="dim")
-    table.add_column("origin", style="dim")
-    for row in rows:
-        other = row["value"] != row["holdfast"]
-        value = Text(_written(row["value"]), style="bold" if other else "")
-        ours = Text(_written(row["holdfast"]) if other else "")
-        table.add_row(Text(row["setting"]), value, ours, Text(row["origin"]))
-    out = console()
-    out.print(Text.assemble((name, "bold"), f"  {ABOUT.get(name, '')}\n"))
-    out.print(table)
-    limit = next(row["value"] for row in rows if row["setting"] == "history_turns")
-    if limit:
-        out.print(Text(f"\nbetween {max(1, limit // 2)} and {limit} user turns are shown (history_hysteresis)"))
+    table.add_column(head[0], no_wrap=True)
+    table.add_column(head[1], justify="right", overflow="fold", max_width=_WIDEST)
+    table.add_column(head[2], justify="right", style="dim", overflow="fold", max_width=_WIDEST)
+    table.add_column(head[3], style="dim")
+    for first, value, third, about in rows:
+        differs = "bold" if third and head[2] == "ours" else ""
+        table.add_row(Text(first), Text(value, style=differs), Text(third), Text(about))
+    return table
 
 
 def _written(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "-"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_written, value)) or "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_written(one)}" for key, one in value.items()) or "-"
+    return f"{value:,}" if isinstance(value, int) else clean(str(value)) or "-"

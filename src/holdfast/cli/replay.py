@@ -16,7 +16,6 @@ from holdfast.cli.places import own_sessions, tools
 from holdfast.cli.running import DEFAULT_FRAME, Order, Report, check, replayed
 from holdfast.cli.terminal import Waiting, clean, console, has_colours, json_option, say_json
 from holdfast.errors import UnknownPolicy
-from holdfast.policy.pipeline import Policy
 from holdfast.policy.presets import PRESETS
 from holdfast.wire.recognise import APIS
 
@@ -115,10 +114,11 @@ def _order(asked: Asked) -> Order:
     if not names:
         raise UnknownPolicy(f"--policy {asked.policy!r} names none; there are all, {', '.join(PRESETS)}")
     names = list(PRESETS) if names == ["all"] else names
+    known = config.configuration()
     return Order(
-        policies=tuple(Policy.preset(name) for name in names),
+        policies=tuple(known.policy(name) for name in names),
         window=asked.window,
-        catalog=config.load(),
+        catalog=known.catalog,
         model=asked.model,
         frame=asked.frame,
         api=asked.api,

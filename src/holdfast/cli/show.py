@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 
 import click
 import msgspec
 from msgspec import Struct
 
-from holdfast.cli.describing import LINE, in_short, session_line
+from holdfast.cli.describing import LINE, in_short, session_line, when
+from holdfast.cli.explaining import SHORT, as_shown, log_of, states, tokens_of
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
 from holdfast.model.entries import (
@@ -40,8 +40,6 @@ _STYLES = {
     "user": "bright_green", "assistant": "blue", "tool": "yellow", "system": "bright_black",
     "compaction": "magenta", "decision": "yellow", "note": "dim", "failure": "red",
 }  # fmt: skip
-ID = 8
-"""Characters of an entry's id in a line."""
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
@@ -55,6 +53,8 @@ class Line(Struct, frozen=True, omit_defaults=True):
     role: str = ""
     tokens: int | None = None
     at: int | None = None
+    shown: int | None = None
+    """Tokens that a request holds for a message that was reduced; 0 for one that is hidden."""
 
 
 @click.command("show", epilog=EXAMPLES)
@@ -67,7 +67,9 @@ def command(session: str, last: int | None, store: str | None, *, everything: bo
     """Show a session, a message a line, with what was decided about it.
 
     SESSION is the beginning of an id. Lines are the branch from its root to where it goes on: messages with their
-    number and size in tokens, compactions (⟱) and other decisions (✂) where they were made.
+    number and size in tokens, compactions (⟱) and other decisions (✂) where they were made. A message that requests
+    show reduced begins with ✂ and the tokens that are left of it, one that they do not show with ⟱; holdfast why
+    tells more.
     """
     with opened(store, readonly=True) as there:
         info = there.session(session)
@@ -82,14 +84,17 @@ def command(session: str, last: int | None, store: str | None, *, everything: bo
 
 def lines_of(entries: Iterable[Entry]) -> Iterator[Line]:
     """Yield a line for each entry; messages are numbered."""
-    slot = 0
-    for entry in entries:
+    log = log_of(entries)
+    how, slot = states(log.branch), 0
+    for entry in log.entries:
         body = entry.body
         kind = body.__struct_config__.tag
         assert isinstance(kind, str)
         if isinstance(body, Said | BranchSummary):
-            message = body.slot.message
-            yield Line(entry.id, kind, in_short(message), slot, message.role, body.slot.size, entry.at)
+            message, left = body.slot.message, None
+            if how[slot] != "whole":
+                left = 0 if how[slot] == "hidden" else tokens_of(as_shown(log.branch, slot))
+            yield Line(entry.id, kind, in_short(message), slot, message.role, body.slot.size, entry.at, left)
             slot += 1
         else:
             tokens = body.usage.input if isinstance(body, Answer) else None
@@ -122,7 +127,8 @@ def _told(
         case Failure():
             return f"{clean(body.kind, 40)}: {clean(body.reason, LINE)}"
         case Note():
-            return f"{clean(body.reason, LINE)} ({len(body.raw):,} bytes)"
+            told = ", ".join(f"{clean(name, 40)} {clean(str(value), 80)}" for name, value in body.data.items())
+            return f"{clean(body.reason, LINE)} ({told or f'{len(body.raw):,} bytes'})"
 
 
 def _say(info: SessionInfo, lines: list[Line]) -> None:
@@ -136,14 +142,13 @@ def _say(info: SessionInfo, lines: list[Line]) -> None:
         style = _STYLES.get(line.role or line.kind, "")
         number = f"#{line.slot}" if line.slot is not None else _MARKS.get(line.kind, "·")
         tokens = f"{line.tokens:,}" if line.tokens is not None else ""
-        head = f"{number:>6} {clean(line.id)[:ID]:{ID}} {_time(line.at):14} "
+        head = f"{number:>6} {clean(line.id)[:SHORT]:{SHORT}} {when(line.at):14} "
         who = (f"{line.role or line.kind:10}", style)
-        say_line(out, Text.assemble((head, "dim"), who, f" {tokens:>8}  ", clean(line.text)))
+        say_line(out, Text.assemble((head, "dim"), who, f" {tokens:>8}  ", (_left(line), "yellow"), clean(line.text)))
 
 
-def _time(at: int | None) -> str:
-    """Return a time in UTC, or nothing where it is not known or beyond the calendar."""
-    try:
-        return "" if at is None else f"{datetime.fromtimestamp(at / 1_000, UTC):%y-%m-%d %H:%M}"
-    except (ValueError, OverflowError, OSError):
+def _left(line: Line) -> str:
+    """Return the mark of a message that requests show otherwise than it was said."""
+    if line.shown is None:
         return ""
+    return f"✂ {line.shown:,} left: " if line.shown else "⟱ "

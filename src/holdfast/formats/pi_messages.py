@@ -84,6 +84,7 @@ class _Tokens(Struct, rename="camel"):
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
+    total_tokens: int = 0
 
 
 MESSAGE = Shape(PiMessage)
@@ -171,7 +172,8 @@ def usage_of(found: PiMessage) -> Usage | None:
     if tokens == _Tokens():
         return None
     read, written = tokens.cache_read, tokens.cache_write
-    return Usage(tokens.input + read + written, tokens.output, read, written)
+    prompt, total = tokens.input + read + written, tokens.total_tokens
+    return Usage(prompt, tokens.output, read, written, told=0 if total == prompt + tokens.output else total)
 
 
 # -- to pi -------------------------------------------------------------------------------------------------------------

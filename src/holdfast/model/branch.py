@@ -7,6 +7,7 @@ what is new.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit
 from holdfast.model.entries import (
+    UNANSWERED,
     Answer,
     BranchSummary,
     Compaction,
@@ -31,10 +33,13 @@ from holdfast.model.entries import (
 )
 from holdfast.model.messages import Message, media_of
 from holdfast.model.packing import pack, unpack
+from holdfast.model.parts import Part
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 
 ROOT = b"holdfast"
+TRUNCATE = "truncate"
+"""Rule of the edits that cut results under pressure, which happens once between two answers."""
 
 
 class Anchor(Struct, frozen=True):
@@ -42,6 +47,13 @@ class Anchor(Struct, frozen=True):
 
     slots: int
     held: int
+    tokens: int
+
+
+class Used(Struct, frozen=True):
+    """The newest answer that ended well: ``tokens`` of the window were in use then, with the first ``slots`` slots."""
+
+    slots: int
     tokens: int
 
 
@@ -108,13 +120,17 @@ class Branch(Struct, frozen=True):
     basis: str = ""
     model: str = ""
     anchor: Anchor | None = None
+    used: Used | None = None
+    """Nothing where a compaction came later."""
     gauge: Gauge = Gauge()
     quiet: int = 0
-    """Requests since the prefix last broke."""
+    """Requests since the prefix last broke; a retry is the same request."""
     compactions: int = 0
     """Compactions since the last answer."""
     failures: int = 0
     """Failed or useless compactions since the last good one."""
+    truncations: int = 0
+    """Decisions to cut results under pressure since the last answer."""
     law: tuple[tuple[str, Decision | Compaction], ...] = ()
     """Decisions and compactions in force with the ids of their entries, oldest first."""
     settled: Settled | None = None
@@ -182,6 +198,8 @@ class _Dump(Struct, frozen=True):
     failures: int
     law: tuple[tuple[str, Decision | Compaction], ...]
     settled: Settled | None
+    truncations: int = 0
+    used: Used | None = None
 
 
 _SEQUENCES = ("slots", "sums", "marks", "born")
@@ -207,14 +225,19 @@ def shown(branch: Branch, index: int) -> tuple[Slot, ...]:
 
 def edited(slot: Slot, edits: Iterable[Edit]) -> Slot:
     """Return ``slot`` with parts replaced; its other parts keep their own bytes."""
-    parts = list(slot.message.parts)
-    saves = 0
+    every = list(edits)
+    message = Message(slot.message.role, replaced_parts(slot.message, every))
+    saves = sum(edit.saves for edit in every if edit.span.part is not None)
+    return Slot(message, slot.size - saves, _digest(message), slot.api, None, slot.raw or slot.base)
+
+
+def replaced_parts(message: Message, edits: Iterable[Edit]) -> tuple[Part, ...]:
+    """Return the parts of ``message`` with those replaced that an edit stands for; of two for one part, the later."""
+    parts = list(message.parts)
     for edit in sorted(edits, key=lambda edit: edit.span.part or 0, reverse=True):  # from the back: places hold
         if edit.span.part is not None:
             parts[edit.span.part : edit.span.part + 1] = edit.put  # type: ignore[assignment]
-            saves += edit.saves
-    message = Message(slot.message.role, tuple(parts))
-    return Slot(message, slot.size - saves, _digest(message), slot.api, None, slot.raw or slot.base)
+    return tuple(parts)
 
 
 def project(branch: Branch) -> list[Slot]:
@@ -316,7 +339,7 @@ def truncate(branch: Branch, count: int) -> Branch:
         kept = replace(what, edits=tuple(edit for edit in what.edits if edit.span.stop <= count))
         if (kept.keep <= count) if isinstance(kept, Compaction) else kept.edits:
             shorter = extend(shorter, Entry(id_, None, kept))
-    return replace(shorter, compactions=0, failures=branch.failures)
+    return replace(shorter, compactions=0, truncations=0, failures=branch.failures)
 
 
 # -- the steps of the fold ---------------------------------------------------------------------------------------------
@@ -349,6 +372,7 @@ def _said(branch: Branch, _id: str, body: Said | BranchSummary) -> Branch:
         held=branch.held + slot.size,
         open=_still_open(branch.open, slot.message),
         compactions=0 if role == "assistant" else branch.compactions,
+        truncations=0 if role == "assistant" else branch.truncations,
     )
 
 
@@ -369,11 +393,24 @@ def _still_open(waiting: tuple[str, ...], message: Message) -> tuple[str, ...]:
         return tuple([call.id for call in message.calls])
     if not waiting:
         return waiting
-    left = list(waiting)
-    for result in message.results:
-        if result.call_id in left:
-            left.remove(result.call_id)
+    given = Counter(result.call_id for result in message.results)
+    left: list[str] = []
+    for place, id_ in enumerate(waiting):
+        if not given:
+            return (*left, *waiting[place:])
+        if not _taken(given, id_):
+            left.append(id_)
     return tuple(left)
+
+
+def _taken(given: Counter[str], id_: str) -> bool:
+    """Take one ``id_`` out of what is given; return whether there was one."""
+    if id_ not in given:
+        return False
+    given[id_] -= 1
+    if not given[id_]:
+        del given[id_]
+    return True
 
 
 def _frame(branch: Branch, _id: str, body: Frame) -> Branch:
@@ -383,16 +420,21 @@ def _frame(branch: Branch, _id: str, body: Frame) -> Branch:
 
 
 def _decision(branch: Branch, id_: str, body: Decision) -> Branch:
-    return replace(_decided(branch, body.edits), law=(*branch.law, (id_, body)))
+    return replace(
+        _decided(branch, body.edits),
+        law=(*branch.law, (id_, body)),
+        truncations=branch.truncations + any(edit.rule == TRUNCATE for edit in body.edits),
+    )
 
 
 def _decided(branch: Branch, new: tuple[Edit, ...]) -> Branch:
     """Put ``new`` edits in force."""
     if not new:
         return branch
-    edits = dict(branch.edits)
+    added: dict[int, list[Edit]] = {}
     for edit in new:
-        edits[edit.span.start] = (*edits.get(edit.span.start, ()), edit)
+        added.setdefault(edit.span.start, []).append(edit)
+    edits = branch.edits | {start: (*branch.edits.get(start, ()), *more) for start, more in added.items()}
     first = min(edit.span.start for edit in new)
     saved = sum(edit.saves for edit in new if edit.span.start >= branch.keep)
     kept = branch.anchor is not None and first >= branch.anchor.slots
@@ -418,7 +460,7 @@ def _compaction(branch: Branch, id_: str, body: Compaction) -> Branch:
 
 
 def _compacted(branch: Branch, body: Compaction) -> Branch:
-    branch = replace(branch, keep=body.keep, compaction=body, anchor=None, settled=None)
+    branch = replace(branch, keep=body.keep, compaction=body, anchor=None, used=None, settled=None)
     head = sum(slot.size for slot in branch.slots.slice(0, branch.pinned))
     tail = branch.slots.slice(body.keep)
     saved = sum(edit.saves for start, edits in branch.edits.items() if start >= body.keep for edit in edits)
@@ -432,23 +474,28 @@ def _revoke(branch: Branch, _id: str, body: Revoke) -> Branch:
         return branch
     held = branch.sums[-1] if len(branch.slots) else 0
     branch = replace(
-        branch, keep=branch.pinned, compaction=None, edits={}, held=held, anchor=None, quiet=0, settled=None
+        branch, keep=branch.pinned, compaction=None, edits={}, held=held, anchor=None, used=None, quiet=0, settled=None
     )
     branch = _remark(branch, branch.pinned)
+    waiting: list[Edit] = []
     for _, what in law:
-        branch = _decided(branch, what.edits) if isinstance(what, Decision) else _compacted(branch, what)
-    return replace(branch, law=law)
+        if isinstance(what, Decision):
+            waiting += what.edits
+        else:
+            branch, waiting = _compacted(_decided(branch, tuple(waiting)), what), []
+    return replace(_decided(branch, tuple(waiting)), law=law)
 
 
 def _request(branch: Branch, _id: str, body: Request) -> Branch:
     other = body.model != branch.model
+    retried = body.basis == branch.basis and body.slots == branch.seen
     return replace(
         branch,
         seen=body.slots,
         asked=branch.held,
         basis=body.basis,
         model=body.model,
-        quiet=branch.quiet + 1,
+        quiet=branch.quiet + (not retried),
         gauge=Gauge() if other else branch.gauge,
         anchor=None if other else branch.anchor,
     )
@@ -465,13 +512,15 @@ BROKEN = frozenset({"error", "aborted"})
 
 
 def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
-    branch = replace(branch, compactions=0)
+    branch = replace(branch, compactions=0, truncations=0)
     last = len(branch.slots) - 1
     if body.stop in BROKEN and last >= 0 and branch.slots[last].message.role == "assistant":
-        branch = replace(branch, broken=(*branch.broken, last), settled=None)
+        branch = replace(branch, broken=(*branch.broken, last), open=(), settled=None)  # its calls never ran
     tokens = body.usage.input
     if not branch.seen or body.basis != branch.basis or tokens <= 0:
         return branch
+    if body.stop not in BROKEN:  # the answer may be said before this entry or after it
+        branch = replace(branch, used=Used(max(branch.seen + 1, len(branch.slots)), body.usage.total))
     gauge, anchor = branch.gauge, branch.anchor
     true = tokens - (anchor.tokens if anchor else branch.frame.tokens)
     estimated = branch.asked - (anchor.held if anchor else 0)
@@ -482,8 +531,8 @@ def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
     return replace(branch, gauge=gauge, anchor=Anchor(branch.seen, branch.asked, tokens) if stands else None)
 
 
-def _failure(branch: Branch, _id: str, _body: Failure) -> Branch:
-    return replace(branch, failures=branch.failures + 1)
+def _failure(branch: Branch, _id: str, body: Failure) -> Branch:
+    return branch if body.kind == UNANSWERED else replace(branch, failures=branch.failures + 1)
 
 
 _STEPS: dict[type, Callable[[Branch, str, Any], Branch]] = {

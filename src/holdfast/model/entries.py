@@ -73,11 +73,13 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     """Tokens of ``input`` that were written into it."""
     reasoning: int = 0
     """Tokens of ``output`` that were reasoning."""
+    told: int = 0
+    """Tokens of both together as a recording says, where that is not their sum."""
 
     @property
     def total(self) -> int:
         """Tokens of the window that were in use when the answer ended."""
-        return self.input + self.output
+        return self.told or self.input + self.output
 
 
 class Answer(Struct, frozen=True, omit_defaults=True, tag="answer"):
@@ -99,6 +101,10 @@ class Label(Struct, frozen=True, omit_defaults=True, tag="label"):
 
     target: str
     name: str = ""
+
+
+UNANSWERED = "unanswered"
+"""Kind of a failure of a request, which says nothing of the compaction before it."""
 
 
 class Failure(Struct, frozen=True, omit_defaults=True, tag="failure"):

@@ -22,7 +22,8 @@ class Options(Struct, frozen=True, omit_defaults=True):
 
     max_tokens: int | None = None
     markers: tuple[int, ...] = ()
-    """Positions in the projected message list that carry a cache breakpoint, behind their last part."""
+    """Positions in the projected message list that carry a cache breakpoint, behind their last part; where there is
+    no room for all, the first ones go first."""
     frame_marker: bool = False
     """Whether the end of the frame (tools and system) carries a breakpoint too."""
 

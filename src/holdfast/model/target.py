@@ -15,6 +15,8 @@ class Limits(Struct, frozen=True, omit_defaults=True):
     max_output: int | None = None
     asked_output: int | None = None
     """``max_tokens`` as the caller asked for it."""
+    max_input: int | None = None
+    """Tokens a prompt may have, where the provider says that apart from the window."""
     origin: str = "default"
 
 

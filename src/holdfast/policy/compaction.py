@@ -6,16 +6,19 @@ from msgspec.structs import replace
 
 from holdfast.model.branch import edited
 from holdfast.model.entries import Compaction
-from holdfast.model.messages import Message, result_text
+from holdfast.model.messages import Message
 from holdfast.model.parts import Text
 from holdfast.model.slots import Slot
 from holdfast.policy.draft import Draft
 from holdfast.policy.extract import Shares, extract
 from holdfast.policy.guard import Room
-from holdfast.policy.ledger import deeds
-from holdfast.policy.select import chars_over_4, shown_messages, tail_size, tails
+from holdfast.policy.measures import request_size
+from holdfast.policy.neutralise import harmless_summary
+from holdfast.policy.restored import restored
+from holdfast.policy.select import tail_size, tails
 from holdfast.policy.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
-from holdfast.view.tokens import count, measure
+from holdfast.policy.triggers import is_over, line, passes
+from holdfast.view.tokens import measure
 
 
 def compact(draft: Draft) -> Draft:
@@ -49,49 +52,19 @@ def _stopped(draft: Draft) -> str:
 
 def over_trigger(draft: Draft) -> bool:
     """Return whether the request as planned is over the size at which this policy compacts."""
-    settings = draft.settings
-    limit, size = trigger(draft), _MEASURES[settings.measure](draft)
-    return size >= limit if settings.trigger_inclusive else size > limit
+    settings, size = draft.settings, request_size(draft)
+    if settings.trigger_share:
+        return passes(size, trigger(draft), settings)
+    return is_over(size, draft.target.limits, settings)
 
 
 def trigger(draft: Draft) -> int:
     """Return the size in tokens at which this policy compacts; under the frame it can never be met."""
     settings, room = draft.settings, draft.room
-    if settings.trigger_share:
-        cold = draft.world.cache == "cold"
-        return room.frame + room.share(settings.trigger_cold_share if cold else settings.trigger_share)
-    reserve = settings.trigger_reserve
-    if settings.trigger_reserve_share:
-        reserve = min(reserve, int(room.window * settings.trigger_reserve_share))
-    output = min(settings.trigger_output, draft.target.limits.max_output or settings.trigger_output)
-    return room.window - reserve - output
-
-
-def _by_request(draft: Draft) -> int:
-    """The exact request to be sent."""
-    return draft.at_most
-
-
-def _by_usage(draft: Draft) -> int:
-    """The last answer's usage, its output included; nothing before there is one."""
-    anchor, branch = draft.branch.anchor, draft.branch
-    if anchor is None or anchor.slots >= len(branch.slots):
-        return -1
-    return anchor.tokens + int(draft.scale * branch.slots[anchor.slots].size)
-
-
-def _by_usage_and_chars(draft: Draft) -> int:
-    """The last answer's usage and characters over four for what came later; all by characters without usage."""
-    anchor, branch = draft.branch.anchor, draft.branch
-    start = branch.keep if anchor is None else anchor.slots
-    later = sum(chars_over_4(message) for message in shown_messages(branch, start))
-    if anchor is not None:
-        return anchor.tokens + later
-    held = branch.compaction.size if branch.compaction else 0
-    return held + later
-
-
-_MEASURES = {"request": _by_request, "usage": _by_usage, "usage+chars": _by_usage_and_chars}
+    if not settings.trigger_share:
+        return line(draft.target.limits, settings)
+    cold = draft.world.cache == "cold"
+    return room.frame + room.share(settings.trigger_cold_share if cold else settings.trigger_share)
 
 
 def _compacted(draft: Draft, keep: int) -> Draft | None:
@@ -112,9 +85,9 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
         settings.summary_decision_share,
         settings.summary_index_share,
     )
-    summary = Message(
-        "user", (Text(extract(head, branch.slots.slice(keep), draft.own(cap), shares)), *_files(draft, head))
-    )
+    files = restored([slot.message for slot in head], settings.restore_files, settings.restore_tokens, draft.scale)
+    said = (Text(extract(head, branch.slots.slice(keep), draft.own(cap), shares)), *files)
+    summary = Message("user", tuple(Text(harmless_summary(part.text, branch)) for part in said))
     made = Compaction(keep, summary, measure(summary).size, before=draft.estimate)
     return draft.compact(replace(made, after=draft.compact(made).estimate))
 
@@ -139,27 +112,6 @@ def _told(draft: Draft, keep: int) -> list[Slot]:
         if branch.pinned <= index < keep and branch.messages[index].starts_turn:
             head[index - branch.pinned] = edited(branch.slots[index], edits)
     return head
-
-
-def _files(draft: Draft, head: list[Slot]) -> tuple[Text, ...]:
-    """Return the files the agent read last, as they were read; one over the limit is only named."""
-    wanted, most = draft.settings.restore_files, draft.settings.restore_tokens
-    if not wanted:
-        return ()
-    messages = [slot.message for slot in head]
-    results = {result.call_id: result_text(result) for message in messages for result in message.results}
-    newest: dict[str, str] = {}
-    for one in deeds(messages):
-        if one.verb == "read":
-            newest.pop(one.what, None)
-            newest[one.what] = results.get(one.call_id, "")
-    parts = []
-    for path, text in list(reversed(newest.items()))[:wanted]:
-        whole = draft.scale * count(text) <= most
-        parts.append(
-            Text(f"{path} as it was last read:\n{text}" if whole else f"{path} was read; it is too long to show")
-        )
-    return tuple(parts)
 
 
 def _refusal(before: Draft, after: Draft) -> str:

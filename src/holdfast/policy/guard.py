@@ -2,13 +2,69 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import WindowTooSmall
 from holdfast.model.plan import Notice
 from holdfast.model.target import Target
 from holdfast.policy.settings import Settings
 from holdfast.view.tokens import frame_tokens
+
+DEFAULT_WINDOW = 200_000
+"""[O] Tokens assumed of a window that nobody knows: the guard is never off."""
+
+
+class Window(Struct, frozen=True):
+    """A window in tokens, and what the guard makes of it."""
+
+    tokens: int
+    origin: str
+    """Where ``tokens`` came from."""
+    refuse_below: int = 0
+    warn_below: int = 0
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nothing is sent to it."""
+        return self.tokens < self.refuse_below and self.refuse_below > 0
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the caller is warned of it."""
+        return self.tokens < self.warn_below
+
+
+def resolve_window(
+    settings: Settings,
+    configured: float | None = None,
+    known: float | None = None,
+    default: float = DEFAULT_WINDOW,
+    cap: float | None = None,
+    origin: str = "model",
+) -> Window:
+    """Return the window in force: as configured for the model, else as known of it, else the default; then the cap.
+
+    The cap counts only where it is lower. What is no number, not finite or under 1 is not there. ``origin`` says
+    who knows ``known``. Shares of the floors are of the window before the cap.
+    """
+    told = (("config", configured), (origin, known), ("default", default))
+    found = next(((name, size) for name, number in told if (size := _tokens(number))), ("default", DEFAULT_WINDOW))
+    return _capped(settings, *found, settings.window_cap if cap is None else cap)
+
+
+def _capped(settings: Settings, origin: str, tokens: int, cap: float) -> Window:
+    refuse = max(settings.window_min, int(tokens * settings.window_min_share))
+    warn = max(settings.window_warn, int(tokens * settings.window_warn_share))
+    most = _tokens(cap)
+    return Window(most, "cap", refuse, warn) if 0 < most < tokens else Window(tokens, origin, refuse, warn)
+
+
+def _tokens(number: float | None) -> int:
+    """Return a told number as whole tokens; 0 where it is none."""
+    return int(number) if number is not None and math.isfinite(number) and number >= 1 else 0
 
 
 class Room(Struct, frozen=True):
@@ -39,15 +95,29 @@ def measure_room(target: Target, settings: Settings) -> Room:
     return Room(window, reserve, usable, frame, usable - frame)
 
 
+def window_of(target: Target, settings: Settings) -> Window:
+    """Return the window of requests to ``target``: as its limits tell it, also where that is none, and capped."""
+    return _capped(settings, target.limits.origin, target.limits.window, settings.window_cap)
+
+
+def in_window(target: Target, settings: Settings) -> Target:
+    """Return ``target`` with the window in force as its own, for all that is measured by it."""
+    found = window_of(target, settings)
+    if found.tokens == target.limits.window:
+        return target
+    return replace(target, limits=replace(target.limits, window=found.tokens, origin=found.origin))
+
+
 def guard(target: Target, settings: Settings) -> tuple[Room, tuple[Notice, ...]]:
     """Return the room, with a warning if it is small.
 
     Raises ``WindowTooSmall`` before any call where the window, or the room in it, is under the minimum.
     """
-    room = measure_room(target, settings)
-    window, origin = room.window, target.limits.origin
-    if 0 < window < settings.window_min:
-        msg = f"Model context window too small ({window} tokens). Minimum is {settings.window_min}."
+    found = window_of(target, settings)
+    room = measure_room(in_window(target, settings), settings)
+    window, origin = found.tokens, found.origin
+    if found.is_refused:
+        msg = f"Model context window too small ({window} tokens). Minimum is {found.refuse_below}."
         raise WindowTooSmall(f"{msg} The window came from: {origin}. Set a larger one, or use a larger model.")
     if room.size < settings.room_min:
         msg = (
@@ -55,7 +125,7 @@ def guard(target: Target, settings: Settings) -> tuple[Room, tuple[Notice, ...]]
             f"{room.frame} for system and tools leaves {room.size} tokens; {settings.room_min} are needed."
         )
         raise WindowTooSmall(f"{msg} Use a larger window, or send fewer tools.")
-    if 0 < window < settings.window_warn:
-        why = f"window of {window} tokens ({origin}) is under {settings.window_warn}"
+    if found.is_small:
+        why = f"window of {window} tokens ({origin}) is under {found.warn_below}"
         return room, (Notice("small-window", why),)
     return room, ()

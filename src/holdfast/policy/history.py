@@ -1,14 +1,38 @@
-"""History limit: only the last user turns are shown."""
+"""History limit: only the last user turns are shown, so many as the session's key says."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
 from holdfast.policy.draft import Draft
+from holdfast.policy.settings import Channel
 from holdfast.view.boundaries import legal_cuts
 from holdfast.view.turns import turn_starts
+
+_THREAD = re.compile(r":(?:thread|topic):[0-9]+$", re.IGNORECASE)
+"""What the key of a thread adds to that of the conversation it hangs on."""
+
+
+def history_limit(key: str, channels: Mapping[str, Channel]) -> int | None:
+    """Return how many user turns the session called ``key`` shows; 0 is all of them, nothing is no limit.
+
+    A key is ``[agent:<id>:]<channel>:<kind>:<user>[:thread|topic:<n>]``. A user's own limit, 0 too, comes before the
+    channel's for direct messages; channels and groups have one; other kinds and unknown channels have none.
+    """
+    parts = [part for part in key.split(":") if part]
+    if len(parts) > 2 and parts[0] == "agent":
+        parts = parts[2:]
+    channel = channels.get(parts[0].lower()) if parts else None
+    if channel is None or len(parts) < 2:
+        return None
+    kind = parts[1].lower()
+    if kind in {"dm", "direct"}:
+        own = channel.dms.get(_THREAD.sub("", ":".join(parts[2:])))
+        return channel.dm_history_limit if own is None or own.history_limit is None else own.history_limit
+    return channel.history_limit if kind in {"channel", "group"} else None
 
 
 def limit_history(draft: Draft) -> Draft:

@@ -2,41 +2,73 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+
 from holdfast.model.branch import Branch, origins, patched_position
 from holdfast.model.edits import Edit
 from holdfast.model.plan import Options
 from holdfast.model.target import Target
 from holdfast.policy.settings import Settings
 
+AT_CREATION = frozenset({"spill", "tags"})
+"""Rules of edits on what no request had shown: what stands before them was never read otherwise."""
 
-def breakpoints(branch: Branch, repair: tuple[Edit, ...], target: Target, settings: Settings, seen: int) -> Options:
-    """Return the options with markers on the tail, on the tail of the request before, and behind the summary.
 
-    The one on the old tail hits the cache however many blocks were added since; the one at the end of the frame and
-    the one behind the summary survive the next compaction. None where the API has no explicit markers.
+def breakpoints(
+    branch: Branch, repair: tuple[Edit, ...], target: Target, settings: Settings, before: Branch
+) -> Options:
+    """Return the options with markers on the tail, on what still stands of ``before``, the frontier, and between.
+
+    ``before`` is the branch as the last request left it. The marker where that request still stands (its tail, as a
+    rule) hits the cache however many blocks were added since; the ones at the end of the frame and at the frontier
+    survive the next change behind them. Most important first; none where the API has no explicit ones.
     """
     most = target.dialect.markers
-    if most == 0:
-        return Options()
-    lead = branch.pinned + (branch.compaction is not None and branch.compaction.summary is not None)
-    shift = lead - branch.keep
-    if any(edit.span.part is None for edits in branch.edits.values() for edit in edits):
-        return _by_origin(branch, repair, most)
-    last = shift + len(branch.slots) - 1
-    if last + 1 + sum(len(edit.put) - (edit.span.stop - edit.span.start) for edit in repair) <= 0:
+    place = _placing(branch)
+    tail = place(len(branch.slots) - 1)
+    if most == 0 or tail + 1 + sum(len(edit.put) - (edit.span.stop - edit.span.start) for edit in repair) <= 0:
         return Options()
     if settings.markers == "tail":
-        return Options(markers=(patched_position(last, repair),))
-    places = {last}
-    if seen > branch.keep:
-        places.add(shift + seen - 1)
-    if lead > branch.pinned:
-        places.add(lead - 1)
-    chosen = sorted({patched_position(place, repair) for place in places})[-max(1, most - 1) :]
-    return Options(markers=tuple(chosen), frame_marker=most > 1)
+        return Options(markers=(patched_position(tail, repair),))
+    others = [_standing(branch, before) - 1, _frontier(branch)]
+    if target.cache.lookback is not None and settings.markers_every:
+        others += _between(branch, before.seen, settings.markers_every)
+    wanted = (tail, *(place(index) for index in others))
+    chosen = dict.fromkeys(patched_position(one, repair) for one in wanted if one >= branch.pinned or one == tail)
+    return Options(markers=tuple(chosen)[: max(1, most - 1)], frame_marker=most > 1)
 
 
-def _by_origin(branch: Branch, repair: tuple[Edit, ...], most: int) -> Options:
-    """Return a marker on the tail, where recorded edits took whole slots and counting does not tell where it stands."""
-    last = len(origins(branch)) - 1
-    return Options(markers=(patched_position(last, repair),) if last >= 0 else (), frame_marker=most > 1)
+def _standing(branch: Branch, before: Branch) -> int:
+    """Return the first slot of what ``before`` had sent that is shown otherwise now, or the first one it had not."""
+    sent = range(branch.keep, max(before.seen, branch.keep))
+    return branch.keep + bisect_left(sent, 1, key=lambda index: int(before.marks[index] != branch.marks[index]))
+
+
+def _placing(branch: Branch) -> Callable[[int], int]:
+    """Return what tells where in the projection the last of what stands for a slot, or before it, is."""
+    lead = branch.pinned + (branch.compaction is not None and branch.compaction.summary is not None)
+    if not any(edit.span.part is None for edits in branch.edits.values() for edit in edits):
+        return lambda index: lead + max(index, branch.keep - 1) - branch.keep
+    homes = origins(branch)[lead:]
+    return lambda index: lead + bisect_right(homes, index) - 1
+
+
+def _frontier(branch: Branch) -> int:
+    """Return the last slot in which something that had been shown was replaced, or the one before the kept ones."""
+    changed = (
+        index
+        for index, edits in branch.edits.items()
+        if index >= branch.keep and any(edit.rule not in AT_CREATION for edit in edits)
+    )
+    return max(changed, default=branch.keep - 1)
+
+
+def _between(branch: Branch, seen: int, every: int) -> Iterator[int]:
+    """Yield slots from the newest back to what was seen, with at least so many blocks behind each."""
+    blocks = 0
+    for index in range(len(branch.slots) - 1, max(seen, branch.keep) - 1, -1):
+        if blocks >= every:
+            blocks = 0
+            yield index
+        blocks += len(branch.messages[index].parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, shown
@@ -14,42 +15,91 @@ from holdfast.policy.draft import Draft
 from holdfast.view.tokens import DOCUMENT_TOKENS, IMAGE_TOKENS, count
 
 
+class Load(Struct, frozen=True):
+    """Media of a request, or the most it may hold: how many, and their bytes."""
+
+    number: int
+    bytes: int
+
+    def fits(self, most: Load) -> bool:
+        """Return whether this is within ``most``."""
+        return self.number <= most.number and self.bytes <= most.bytes
+
+    def without(self, other: Load) -> Load:
+        """Return what is left when ``other`` goes."""
+        return Load(self.number - other.number, self.bytes - other.bytes)
+
+    @property
+    def half(self) -> Load:
+        """Half of it, rounded down."""
+        return Load(self.number // 2, self.bytes // 2)
+
+
+class Holder(Struct, frozen=True):
+    """A part that shows media, with its place."""
+
+    slot: int
+    place: int
+    part: Part
+    load: Load
+
+
 def limit_media(draft: Draft) -> Draft:
     """Return the draft with its oldest media replaced, if there are too many or they are too big.
 
-    When over, half of the budget is made free in one step, so that the prefix does not break at each new image.
+    When over, half of the budget is made free in one step by media that were seen, so that the prefix does not break
+    at each new image. What no request has shown goes only as far as it must, what the user said last after all else.
     """
-    settings, dialect = draft.settings, draft.target.dialect
-    most = min(settings.media_most or dialect.max_images, dialect.max_images)
-    bytes_ = settings.media_bytes or dialect.max_bytes
-    if draft.branch.media <= most and draft.branch.media_bytes <= bytes_:
+    branch, most = draft.branch, budget(draft)
+    if Load(branch.media, branch.media_bytes).fits(most):
         return draft
-    found = list(_media(draft.branch))
-    number = sum(held for _, _, _, held, _ in found)
-    size = sum(bytes_held for _, _, _, _, bytes_held in found)
-    if number <= most and size <= bytes_:
+    found = list(_media(branch))
+    held = Load(sum(one.load.number for one in found), sum(one.load.bytes for one in found))
+    if held.fits(most):
         return draft
+    why = f"{held.number} media of {held.bytes:,} bytes; at most {most.number} of {most.bytes:,} are sent"
+    newest = _newest_words(branch)
     edits: list[Edit] = []
-    for slot, place, part, held, bytes_held in found:
-        if number <= most // 2 and size <= bytes_ // 2:
-            break
-        put, saves = _replaced(part)
-        why = f"{number} media of {size:,} bytes; at most {most} of {bytes_:,} are sent"
-        edits.append(Edit(Span(slot, slot + 1, place), (put,), "media", why, saves))
-        number -= held
-        size -= bytes_held
+    for one in sorted(found, key=lambda one: (one.slot == newest, one.slot >= branch.seen)):
+        seen = one.slot < branch.seen and one.slot != newest
+        if held.fits(most.half if seen else most):
+            continue
+        edits.append(_edit(one, why))
+        held = held.without(one.load)
     return draft.decide(tuple(edits))
 
 
-def _media(branch: Branch) -> Iterator[tuple[int, int, Part, int, int]]:
-    """Yield what holds media, oldest first: slot, part, the part as shown, how many, how many bytes."""
+def budget(draft: Draft) -> Load:
+    """Return the most media that a request may hold: the policy's numbers, or the API's where they are lower.
+
+    Base64 makes four bytes of three and a body holds more than media: half of its bytes are for them.
+    """
+    settings, dialect = draft.settings, draft.target.dialect
+    number = min(settings.media_most or dialect.max_images, dialect.max_images)
+    size = dialect.max_bytes // 2
+    return Load(number, min(settings.media_bytes or size, size))
+
+
+def _newest_words(branch: Branch) -> int:
+    """Return the slot of the user's newest message, or -1."""
+    slots = range(len(branch.slots) - 1, branch.keep - 1, -1)
+    return next((index for index in slots if branch.messages[index].starts_turn), -1)
+
+
+def _media(branch: Branch) -> Iterator[Holder]:
+    """Yield what shows media, oldest first, as it is shown now."""
     for index in range(branch.keep, len(branch.slots)):
         for slot in shown(branch, index)[:1]:
             for place, part in enumerate(slot.message.parts):
                 inner = part.content if isinstance(part, ToolResult) else (part,)
                 held = [one for one in inner if isinstance(one, Media)]
                 if held:
-                    yield index, place, part, len(held), sum(one.size for one in held)
+                    yield Holder(index, place, part, Load(len(held), sum(one.size for one in held)))
+
+
+def _edit(one: Holder, why: str) -> Edit:
+    put, saves = _replaced(one.part)
+    return Edit(Span(one.slot, one.slot + 1, one.place), (put,), "media", why, saves)
 
 
 def _replaced(part: Part) -> tuple[Part, int]:

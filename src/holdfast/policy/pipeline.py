@@ -16,16 +16,20 @@ from holdfast.model.plan import Plan
 from holdfast.model.target import Target, World
 from holdfast.policy.compaction import compact
 from holdfast.policy.draft import Draft
-from holdfast.policy.guard import guard
-from holdfast.policy.history import limit_history, slide
+from holdfast.policy.guard import guard, in_window
+from holdfast.policy.history import history_limit, limit_history, slide
 from holdfast.policy.markers import breakpoints
 from holdfast.policy.media import limit_media
+from holdfast.policy.neutralise import neutralise
+from holdfast.policy.precheck import precheck
 from holdfast.policy.presets import PRESETS
 from holdfast.policy.projection import repair_projection
 from holdfast.policy.prune import prune
 from holdfast.policy.relief import relieve
 from holdfast.policy.results import limit_results
 from holdfast.policy.settings import Settings
+from holdfast.policy.truncate import truncate
+from holdfast.policy.truncate_lines import limit_lines
 
 Stage: TypeAlias = Callable[[Draft], Draft]
 """A pure step of planning: takes a draft and returns it with decisions added (``draft.decide``, ``draft.compact``)."""
@@ -39,10 +43,14 @@ class Policy(Struct, frozen=True):
     stages: tuple[tuple[str, Stage], ...] = (
         ("history", limit_history),
         ("results", limit_results),
+        ("lines", limit_lines),
+        ("tags", neutralise),
         ("media", limit_media),
         ("prune", prune),
         ("slide", slide),
+        ("precheck", precheck),
         ("compaction", compact),
+        ("truncate", truncate),
         ("relief", relieve),
     )
 
@@ -71,6 +79,11 @@ class Policy(Struct, frozen=True):
             raise ConfigError(f"there is no setting {name!r}; did you mean one of: {known}")
         return replace(self, settings=replace(self.settings, **changes))
 
+    def for_session(self, key: str) -> Policy:
+        """Return the policy for the session called ``key``: it shows the user turns that its channel's limit says."""
+        limit = history_limit(key, self.settings.channels)
+        return self if limit is None else self.with_settings(history_turns=limit)
+
     def _place(self, name: str) -> int:
         names = [known for known, _ in self.stages]
         if name not in names:
@@ -82,6 +95,7 @@ def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: Wo
     """Return the plan of the next request of ``branch``. Costs what is new since the last one."""
     settings = policy.settings
     room, notices = guard(target, settings)
+    target = in_window(target, settings)
     branch = extend(branch, Entry("frame", None, target.frame))
     draft = Draft(branch, target, settings, world, room, notices=notices)
     before = draft.estimate
@@ -95,9 +109,7 @@ def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: Wo
         record=draft.record,
         compaction=draft.compaction,
         repair=repair,
-        options=replace(
-            breakpoints(draft.branch, repair, target, settings, branch.seen), max_tokens=output_limit(draft)
-        ),
+        options=replace(breakpoints(draft.branch, repair, target, settings, branch), max_tokens=output_limit(draft)),
         blobs=draft.blobs,
         before=before,
         after=draft.estimate,

@@ -10,8 +10,11 @@ from holdfast.policy.spill import spilled, wholes
 
 
 def relieve(draft: Draft) -> Draft:
-    """Return the draft with the largest texts spilled until the request is usable, or nothing is left to spill."""
-    if not draft.settings.goal_share or draft.at_most <= draft.room.usable:
+    """Return the draft with the largest texts spilled until the request is usable, or nothing is left to spill.
+
+    Where texts cannot be stored away every text stays whole.
+    """
+    if not (draft.settings.goal_share and draft.world.spill) or draft.at_most <= draft.room.usable:
         return draft
     excess = draft.own(draft.at_most - draft.room.usable) + 1
     edits, blobs = [], []

@@ -6,33 +6,60 @@ replaced keeps its replacement byte for byte, because the decision is in the log
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
-from holdfast.model.branch import Branch
+from holdfast.model.branch import Branch, replaced_parts
+from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolResult
 from holdfast.policy.draft import Draft
+from holdfast.policy.settings import Settings
 from holdfast.policy.spill import Whole, spill, wholes
+
+OWN = "holdfast"
+"""Name of our MCP server; clients put it, with underscores, before the names of its tools."""
 
 
 def limit_results(draft: Draft) -> Draft:
-    """Return the draft with every fresh result, and all that came between two answers, within their limits."""
+    """Return the draft with every fresh result, and all that came between two answers, within their limits.
+
+    Where texts cannot be stored away every result stays whole.
+    """
     settings, room = draft.settings, draft.room
-    if not settings.spill_chars:
+    if not (settings.spill_chars or settings.spill_tools) or not draft.world.spill:
         return draft
     most = draft.own(room.share(settings.spill_share)) if settings.spill_share else 0
-    budget = draft.own(room.share(settings.message_share)) if settings.message_share else 0
+    budget = draft.own(room.share(settings.message_share)) if settings.message_share and settings.spill_chars else 0
+    limit = _limits(draft.branch, settings)
     for group in _groups(draft.branch):
-        fresh = [one for one in wholes(draft.branch, group) if budget or one.is_result]
-        allowed = [one for one in fresh if not _is_exempt(draft, one)]
-        big = [one for one in allowed if one.is_result and _is_big(one, settings.spill_chars, most)]
-        rest = [one for one in allowed if one not in big]
-        draft = spill(draft, [*big, *_over_budget(draft, big, rest, settings.message_chars, budget)], "spill")
+        big: list[Whole] = []
+        rest: list[Whole] = []
+        for one in wholes(draft.branch, group):
+            chars = limit(one)
+            if one.is_result and chars:
+                (big if _is_big(one, chars, most) else rest).append(one)
+            elif budget and not one.is_result:
+                rest.append(one)
+        draft = spill(draft, [*big, *_over_budget(draft, group, big, rest, budget)], "spill")
     return draft
 
 
-def _is_exempt(draft: Draft, one: Whole) -> bool:
-    part = one.part
-    return isinstance(part, ToolResult) and tool_name(draft.branch, one.slot, part) in draft.settings.spill_exempt
+def _limits(branch: Branch, settings: Settings) -> Callable[[Whole], int]:
+    """Return the question how many characters a result may have; 0 where it is never spilled."""
+    names = tool_names(branch)
+
+    def limit(one: Whole) -> int:
+        name = names(one.slot, one.part) if isinstance(one.part, ToolResult) else ""
+        if own_name(name) in settings.spill_exempt or name in settings.spill_exempt:
+            return 0
+        return settings.spill_tools.get(name, settings.spill_chars)
+
+    return limit
+
+
+def own_name(name: str) -> str:
+    """Return the name of a tool without that of our server, which MCP clients put before it."""
+    return name.rpartition(f"{OWN}_")[2].lstrip("_")
 
 
 def _is_big(one: Whole, chars: int, tokens: int) -> bool:
@@ -51,27 +78,41 @@ def _groups(branch: Branch) -> Iterator[range]:
 
 def tool_name(branch: Branch, index: int, result: ToolResult) -> str:
     """Return the name of the tool that gave ``result``, looked up at its call where the result does not say."""
-    if result.name:
-        return result.name
-    home = branch.callers.get(result.call_id, index)
-    if home < index:
-        for call in branch.slots[home].message.calls:
-            if call.id == result.call_id:
-                return call.name
-    return ""
+    return tool_names(branch)(index, result)
 
 
-def _over_budget(draft: Draft, gone: list[Whole], rest: list[Whole], chars: int, tokens: int) -> list[Whole]:
+def tool_names(branch: Branch) -> Callable[[int, ToolResult], str]:
+    """Return ``tool_name`` for many results of ``branch``: each message of calls is looked through once."""
+
+    @cache
+    def called(home: int) -> dict[str, str]:
+        return {call.id: call.name for call in reversed(branch.slots[home].message.calls)}
+
+    def name(index: int, result: ToolResult) -> str:
+        home = index if result.name else branch.callers.get(result.call_id, index)
+        return called(home).get(result.call_id, "") if home < index else result.name
+
+    return name
+
+
+def _over_budget(draft: Draft, group: range, gone: Sequence[Whole], rest: Sequence[Whole], tokens: int) -> list[Whole]:
     """Return the largest of ``rest`` that must go too so that the message is within its budget.
 
-    Characters are of results alone, tokens of everything; the newest words of the user go last.
+    Characters are of results alone, tokens of everything; the newest words of the user go last. The largest are those
+    of most tokens, or of most characters where only these have a budget.
     """
+
+    def size(one: Whole) -> int:
+        return one.tokens if tokens else len(one.text)
+
     small = draft.settings.preview_chars
+    chars = draft.settings.message_chars if draft.settings.spill_chars else 0
     held_chars = sum(len(one.text) for one in rest if one.is_result) + small * len(gone)
+    held_chars += _others(draft.branch, group, {(one.slot, one.place) for one in (*gone, *rest)}) if chars else 0
     held_tokens = sum(one.tokens for one in rest) + small // 4 * len(gone)
     newest = max((one.slot for one in rest if not one.is_result), default=-1)
     more: list[Whole] = []
-    for one in sorted(rest, key=lambda one: (one.slot == newest, -one.tokens, one.slot, one.place)):
+    for one in sorted(rest, key=lambda one: (one.slot == newest, -size(one), one.slot, one.place)):
         if (not chars or held_chars <= chars) and (not tokens or held_tokens <= tokens):
             break
         stays = small if len(one.text) > 2 * small else 0
@@ -79,3 +120,16 @@ def _over_budget(draft: Draft, gone: list[Whole], rest: list[Whole], chars: int,
         held_chars -= len(one.text) - stays if one.is_result else 0
         held_tokens -= one.tokens - stays // 4
     return more
+
+
+def _others(branch: Branch, group: range, judged: set[tuple[int, int]]) -> int:
+    """Return the characters of the results that count and cannot go: seen before, exempt, or too short to give way."""
+    start = group.start
+    while start > branch.keep and branch.messages[start - 1].role != "assistant":
+        start -= 1
+    return sum(
+        len(result_text(part))
+        for index in range(start, group.stop)
+        for place, part in enumerate(replaced_parts(branch.messages[index], branch.edits.get(index, ())))
+        if isinstance(part, ToolResult) and (index, place) not in judged
+    )

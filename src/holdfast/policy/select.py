@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
-import msgspec
+from msgspec import Struct
 
 from holdfast.model.branch import Branch, shown
 from holdfast.model.messages import Message
-from holdfast.model.parts import Media, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.target import Limits
 from holdfast.policy.draft import Draft
+from holdfast.policy.measures import estimate_tokens, json_tokens, shown_messages
+from holdfast.policy.settings import Settings
+from holdfast.policy.triggers import usable
 from holdfast.view.boundaries import legal_cuts
 from holdfast.view.turns import turn_starts
 
@@ -43,37 +45,81 @@ def _first_unseen(draft: Draft, messages: list[Message]) -> int:
 
 
 def _tokens(draft: Draft, messages: list[Message], legal: list[int]) -> list[int]:
-    """pi: walk back until enough is kept; the first legal place from there on, or else the last one."""
-    held = 0
-    for index in range(len(messages) - 1, -1, -1):
-        held += chars_over_4(messages[index])
-        if held >= draft.settings.tail_tokens:
-            later = [cut for cut in legal if index <= cut < len(messages)]
-            return later[:1] or [cut for cut in legal if cut < len(messages)][-1:]
-    return legal[:1]
+    """pi: enough of the newest, from the first legal place on."""
+    settings = draft.settings
+    found = cut_point(messages, settings.tail_tokens, legal, settings.chars_per_token)
+    return [] if found is None else [found.start]
+
+
+class Cut(Struct, frozen=True):
+    """Where a kept tail begins; ``turn`` is where the turn begins that it splits, if it splits one."""
+
+    start: int
+    turn: int | None = None
+
+
+def cut_point(
+    entries: Sequence[Message | None], keep: int, legal: Container[int] | None = None, chars_per_token: int = 4
+) -> Cut | None:
+    """Return where pi's kept tail begins: the first place at or behind which ``keep`` tokens stand, at no result.
+
+    Where no place is left behind that one, it is the last place of all; where ``keep`` is never reached, the first.
+    Entries that say nothing (``None``) right before it come along. ``legal`` narrows the places; nothing if none is.
+    """
+    places = [at for at, entry in enumerate(entries) if entry is not None and entry.role != "tool"]
+    places = [at for at in places if legal is None or at in legal]
+    if not places:
+        return None
+    held, edge = 0, 0
+    for edge in range(len(entries) - 1, -1, -1):
+        entry = entries[edge]
+        held += 0 if entry is None else estimate_tokens(entry, chars_per_token)
+        if held >= keep:
+            break
+    else:
+        edge = 0
+    cut = next((at for at in places if at >= edge), places[-1])
+    turns = [at for at, entry in enumerate(entries[: cut + 1]) if entry is not None and entry.starts_turn]
+    start = cut
+    while start and entries[start - 1] is None:
+        start -= 1
+    return Cut(start, turns[-1] if turns and turns[-1] != cut else None)
 
 
 def _turns(draft: Draft, messages: list[Message], legal: list[int]) -> list[int]:
     """opencode: the last turns that fit together; the first that does not is split where its rest fits."""
-    settings, room = draft.settings, draft.room
-    budget = int(room.usable * settings.tail_usable_share)
-    budget = min(settings.tail_tokens, max(settings.tail_tokens_min, budget))
-    starts = turn_starts(messages)[-settings.tail_turns :]
-    start, stop = len(messages), len(messages)
-    for turn in reversed(starts):
-        size = sum(chars_over_4(message) for message in messages[turn:stop])
-        if size > budget:
-            return [_split(messages, legal, turn, stop, budget, start)]
-        budget -= size
+    settings = draft.settings
+    first = min(turn_starts(messages)[-settings.tail_turns :], default=0) if settings.tail_turns else len(messages)
+    sizes = [0] * first + [json_tokens(message) for message in messages[first:]]
+    start = select(messages, sizes, preserve_recent_budget(draft.target.limits, settings), settings.tail_turns, legal)
+    return [cut for cut in legal if cut >= start][:1]
+
+
+def preserve_recent_budget(limits: Limits, settings: Settings) -> int:
+    """Return the tokens opencode's kept tail may have: a share of what is usable, clamped, or exactly what is said."""
+    if not settings.tail_usable_share:
+        return settings.tail_tokens
+    wanted = int(usable(limits, settings) * settings.tail_usable_share)
+    return min(settings.tail_tokens, max(settings.tail_tokens_min, wanted))
+
+
+def select(
+    messages: Sequence[Message], sizes: Sequence[int], budget: int, turns: int, legal: Container[int] | None = None
+) -> int:
+    """Return where opencode's kept tail begins: the last ``turns`` turns that fit ``budget``; the end for no tail.
+
+    The newest that does not fit is split at the earliest message whose rest fits, and ends the search. A tail that
+    would hold everything is none: nothing would be left to summarise.
+    """
+    start = stop = len(messages)
+    for turn in reversed(turn_starts(messages)[-turns:] if turns > 0 else []):
+        if sum(sizes[turn:stop]) > budget:
+            inside = [cut for cut in range(turn + 1, stop) if legal is None or cut in legal]
+            start = next((cut for cut in inside if sum(sizes[cut:stop]) <= budget), start)
+            break
+        budget -= sum(sizes[turn:stop])
         start = stop = turn
-    return [start if start > 0 else len(messages)]
-
-
-def _split(messages: list[Message], legal: list[int], turn: int, stop: int, budget: int, start: int) -> int:
-    for cut in legal:
-        if turn < cut < stop and sum(chars_over_4(message) for message in messages[cut:stop]) <= budget:
-            return cut
-    return start
+    return start or len(messages)
 
 
 def _none(_draft: Draft, messages: list[Message], legal: list[int]) -> list[int]:
@@ -89,14 +135,6 @@ _RULES: dict[str, Callable[[Draft, list[Message], list[int]], list[int]]] = {
     "turns": _turns,
     "none": _none,
 }
-
-
-def shown_messages(branch: Branch, start: int) -> list[Message]:
-    """Return the messages from slot ``start`` on as the projection shows them, one for each slot."""
-    if not branch.edits:
-        return branch.messages.slice(start)
-    slots = [(index, shown(branch, index)) for index in range(start, len(branch.slots))]
-    return [found[0].message if len(found) == 1 else branch.messages[index] for index, found in slots]
 
 
 def tail_size(branch: Branch, keep: int) -> int:
@@ -116,18 +154,3 @@ def _largest_within(branch: Branch, legal: Sequence[int], budget: int) -> int:
         if place in places:
             best = place
     return best
-
-
-def chars_over_4(message: Message) -> int:
-    """Return the tokens of ``message`` as pi and opencode estimate them: characters over four, rounded up."""
-    return math.ceil(sum(_chars(part) for part in message.parts) / 4)
-
-
-def _chars(part: object) -> int:
-    if isinstance(part, Text | Thinking):
-        return len(part.text)
-    if isinstance(part, ToolCall):
-        return len(part.name) + len(part.arguments)
-    if isinstance(part, ToolResult):
-        return sum(_chars(inner) for inner in part.content)
-    return 4_800 if isinstance(part, Media) else len(msgspec.json.encode(part))

@@ -15,12 +15,32 @@ def _origin(text: str) -> Meta:
     return Meta(description=text)
 
 
+class Person(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What one user of a channel gets in direct messages; nothing said is the channel's own limit."""
+
+    history_limit: int | None = None
+
+
+class Channel(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """User turns that sessions of one channel show, by kind; 0 is all of them, nothing said is no limit."""
+
+    history_limit: int | None = None
+    """In channels and groups."""
+    dm_history_limit: int | None = None
+    """In direct messages."""
+    dms: dict[str, Person] = {}
+    """Users with a limit of their own."""
+
+
 class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The numbers of one policy. Sizes are tokens unless the name says ``chars``."""
 
     # -- the window ----------------------------------------------------------------------------------------------
     window_min: Annotated[int, _origin("[O] refuse smaller windows; 0 = only the floor is checked")] = 0
     window_warn: Annotated[int, _origin("[O] warn below this window")] = 0
+    window_min_share: Annotated[float, _origin("[O] 2026.9: or under this share of the window before the cap")] = 0.0
+    window_warn_share: Annotated[float, _origin("[O] 2026.9: the same for the warning")] = 0.0
+    window_cap: Annotated[int, _origin("[O] use no more of a window than this; 0 = all of it")] = 0
     reserve_max: Annotated[int, _origin("[A] reserve floor 20,000; [H] never above it")] = 20_000
     reserve_share: Annotated[float, _origin("[H] the reserve is at most a quarter of the window")] = 0.25
     reserve_min: Annotated[int, _origin("[H] an answer needs at least this much")] = 1_024
@@ -29,6 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     # -- history limit -------------------------------------------------------------------------------------------
     history_turns: Annotated[int, _origin("[O] user turns shown; 0 = all")] = 0
     history_hysteresis: Annotated[bool, _origin("[H] when over, cut to half in one step")] = True
+    channels: Annotated[dict[str, Channel], _origin("[O] user turns shown by channel, for sessions with its key")] = {}
 
     # -- tool results at creation --------------------------------------------------------------------------------
     spill_chars: Annotated[int, _origin("[K] results over 50,000 characters are spilled; 0 = never")] = 50_000
@@ -39,9 +60,18 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         2_500
     )
     preview_outline_share: Annotated[float, _origin("[H] or characters for each token of M, if that is less")] = 0.08
+    spill_tools: Annotated[
+        dict[str, Annotated[int, Meta(ge=0)]], _origin("[K] tools with a limit of their own; 0 = never spilled")
+    ] = {}
     spill_exempt: Annotated[tuple[str, ...], _origin("[K] tools that page themselves")] = ("recall", "fetch_result")
+    append_chars: Annotated[int, _origin("[O] characters a text keeps when it is appended; 0 = all")] = 8_000_000
     message_chars: Annotated[int, _origin("[K] results of one message together; 0 = unlimited")] = 200_000
     message_share: Annotated[float, _origin("[H] or this share of M in tokens; 0 = not looked at")] = 0.50
+
+    # -- tool results cut where they arrive ----------------------------------------------------------------------
+    output_lines: Annotated[int, _origin("[C][P] a result shows 2,000 whole lines; 0 = all")] = 0
+    output_bytes: Annotated[int, _origin("[C][P] and 51,200 bytes; 0 = all")] = 0
+    output_tail: Annotated[tuple[str, ...], _origin("[P] tools whose output shows its end: bash")] = ()
 
     # -- media ---------------------------------------------------------------------------------------------------
     media_most: Annotated[int, _origin("[H] images and documents a request; 0 = what the API takes")] = 20
@@ -51,6 +81,11 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     prune: Annotated[Literal["off", "epoch", "opencode", "idle", "ttl"], _origin("whose rule clears old results")] = (
         "epoch"
     )
+    prune_when: Annotated[
+        tuple[Literal["cold", "broken", "space", "price"], ...],
+        _origin("[H] ours only: the cache is cold, the prefix breaks anyway, before compacting, or where it pays"),
+    ] = ("cold", "broken")
+    prune_requests: Annotated[int, _origin("[H] requests to come that a price is reckoned for, at least")] = 10
     prune_keep: Annotated[int, _origin("[C] newest 40,000 tokens of results are safe; 0 = use the share")] = 0
     prune_keep_share: Annotated[float, _origin("[H] newest share of M in results that is safe")] = 0.30
     prune_minimum: Annotated[int, _origin("[C] clear only if more than 20,000 go")] = 20_000
@@ -64,16 +99,39 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     prune_hard_chars: Annotated[int, _origin("[O] clear only where at least this many characters may go")] = 50_000
     prune_keep_answers: Annotated[int, _origin("[O] nothing behind the third answer from the end is touched")] = 3
     prune_exempt: Annotated[tuple[str, ...], _origin("[C] tools whose results are never cleared")] = ("skill",)
+    prune_ttl: Annotated[int, _origin("[O] seconds after which the cache counts as cold")] = 300
+    prune_tools: Annotated[tuple[str, ...], _origin("[O][K] prune results of these tools only; none = of all")] = ()
+    prune_spared: Annotated[tuple[str, ...], _origin("[O] and of these never")] = ()
+    image_turns: Annotated[
+        int, _origin("[O] answered turns whose images stay: 0 in 2026.3, 3 in 2026.9; -1 = images never go by age")
+    ] = -1
+
+    # -- results under pressure ----------------------------------------------------------------------------------
+    truncate_share: Annotated[float, _origin("[O] cut results over this share of the window; 0 = never")] = 0.0
+    truncate_most: Annotated[int, _origin("[O] or over this many weighted characters")] = 400_000
+    truncate_steps: Annotated[
+        tuple[tuple[int, int], ...], _origin("[O] 2026.9: or over so many from windows of this size on")
+    ] = ()
+    truncate_together: Annotated[int, _origin("[O] all results: this many times the limit of one; 2026.9: 4")] = 1
+    truncate_together_share: Annotated[float, _origin("[O] 2026.9: or this share of the window")] = 0.0
+    loop_share: Annotated[float, _origin("[O] 2026.3: clear results over this share of the window; 0 = not")] = 0.0
+    loop_one_share: Annotated[float, _origin("[O] 2026.3: and cut a result over this share of the window")] = 0.5
+    precheck: Annotated[bool, _origin("[O] 2026.9: cut results instead of compacting where that is enough")] = False
 
     # -- when to compact -----------------------------------------------------------------------------------------
     compact: Annotated[Literal["off", "slide", "summary"], _origin("what happens when a request is too big")] = (
         "summary"
     )
     measure: Annotated[Literal["request", "usage+chars", "usage"], _origin("what the trigger looks at")] = "request"
+    chars_per_token: Annotated[int, _origin("[P] where characters are counted, 4 for a token; [K] 3")] = 4
     trigger_share: Annotated[float, _origin("[H] compact over F + this share of M; 0 = use trigger_reserve")] = 0.95
     trigger_cold_share: Annotated[
         float, _origin("[H] the same where the cache is cold: the prefix is written anyway")
     ] = 0.70
+    trigger_rule: Annotated[
+        Literal["reserve", "usable", "smaller"],
+        _origin("how the next three count: [P][O][K] both go from the window; [C] the larger, or of an input limit"),
+    ] = "reserve"
     trigger_reserve: Annotated[int, _origin("[P] or over window − this; see trigger_output")] = 0
     trigger_reserve_share: Annotated[float, _origin("[O] but at most this share of the window; 0 = no cap")] = 0.0
     trigger_output: Annotated[int, _origin("[C][K] and less the model's output, at most this; 0 = not")] = 0
@@ -91,7 +149,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     tail_tokens: Annotated[int, _origin("[P] 20,000; [C] at most 8,000")] = 20_000
     tail_tokens_min: Annotated[int, _origin("[C] at least 2,000")] = 2_000
     tail_turns: Annotated[int, _origin("[C] last two turns")] = 2
-    tail_usable_share: Annotated[float, _origin("[C] a quarter of usable, clamped")] = 0.25
+    tail_usable_share: Annotated[float, _origin("[C] a quarter of usable, clamped; 0 = tail_tokens as it is")] = 0.25
 
     # -- the summary ---------------------------------------------------------------------------------------------
     summary_tokens: Annotated[int, _origin("cap where a model writes it (measured: 1.0k to 4.2k); 0 = share")] = 0
@@ -115,6 +173,9 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     markers: Annotated[Literal["tail", "frontier"], _origin("[H] tail alone, or the mutation frontier too")] = (
         "frontier"
     )
+    markers_every: Annotated[
+        int, _origin("[H] blocks between two in what is new, where the provider looks back over 20; 0 = not")
+    ] = 15
 
 
 def origin(name: str) -> str:
@@ -138,6 +199,11 @@ LONGEST_LINE = 130
 """Characters of a quoted line; a longer one is cut into pieces. Evidence needs some four words around a name."""
 LONGEST_OUTLINE_LINE = 110
 """Characters of a line in the outline of a preview; the rest can be read back."""
+OUTLINE_SCAN, OUTLINE_PLACES = 1_000_000, 16
+"""Characters of a text that an outline looks at, and at how many places where the text is longer. [H] A million cost
+some 0.2 s and 30 MB."""
+JSON_CHARS = 8_000_000
+"""Characters up to which a text beyond ASCII, which must be encoded for it, is tried as JSON. [H]"""
 REACH = 50_000
 """Characters of a result that one pointer stands for: what a single recall shows at most."""
 HANDLE = 12

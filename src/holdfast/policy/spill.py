@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
-from hashlib import sha256
 
-from msgspec import Struct
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder
 
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import Media, Opaque, Part, Text, ToolResult
 from holdfast.policy.draft import Draft
+from holdfast.policy.neutralise import NEUTRALISE, TAG, harmless
 from holdfast.policy.outline import outline
-from holdfast.policy.settings import HANDLE, SMALL_TEXT, STUB_CHARS
-from holdfast.view.text import head_and_tail
+from holdfast.policy.settings import HANDLE, JSON_CHARS, SMALL_TEXT, STUB_CHARS
+from holdfast.view.text import fingerprint, head_and_tail
 from holdfast.view.tokens import count
 
 
 class Whole(Struct, frozen=True):
-    """A text that the projection shows whole: words of the user, or a result. ``tokens`` are the estimator's."""
+    """A text that the projection shows whole: words of the user, or a result."""
 
     slot: int
     place: int
     part: Part
     text: str
+    """As it was said; it is shown with look-alikes of our tags escaped."""
     tokens: int
+    """Estimator tokens, as it is shown."""
+    saved: int = 0
+    """What escaping saved: 0, or less where it added some."""
 
     @property
     def is_result(self) -> bool:
@@ -40,15 +46,17 @@ def wholes(branch: Branch, slots: Iterable[int]) -> Iterator[Whole]:
         if message.role not in {"user", "tool"} or None in edited:
             continue
         alone = len(message.parts) == 1
+        escaped = {edit.span.part: edit.saves for edit in branch.edits.get(index, ()) if edit.rule == NEUTRALISE}
         for place, part in enumerate(message.parts):
             text = part.text if isinstance(part, Text) else result_text(part) if isinstance(part, ToolResult) else ""
             if place not in edited and len(text) > STUB_CHARS:
-                yield Whole(index, place, part, text, branch.slots[index].size if alone else count(text))
+                size, saved = branch.slots[index].size if alone else count(text), escaped.get(place, 0)
+                yield Whole(index, place, part, text, size - saved, saved)
 
 
 def edited_parts(branch: Branch, index: int) -> set[int | None]:
-    """Return the parts of a slot that a recorded edit stands for; nothing among them is the whole slot."""
-    return {edit.span.part for edit in branch.edits.get(index, ())}
+    """Return the parts of a slot that gave way to a recorded edit; nothing among them is the whole slot."""
+    return {edit.span.part for edit in branch.edits.get(index, ()) if edit.rule != NEUTRALISE}
 
 
 def spill(draft: Draft, texts: Iterable[Whole], rule: str) -> Draft:
@@ -64,15 +72,29 @@ def spill(draft: Draft, texts: Iterable[Whole], rule: str) -> Draft:
 
 
 def spilled(draft: Draft, one: Whole, rule: str) -> tuple[Edit, Blob]:
-    """Return the edit that puts a preview in place of a text, or a line where a preview would be hardly shorter."""
-    blob = Blob(sha256(one.text.encode("utf-8", "surrogatepass")).hexdigest(), one.text)
-    short = preview(one.text, blob.hash, draft)
-    if len(short) > 0.9 * len(one.text) or len(one.text) <= SMALL_TEXT:
-        short = f'[{len(one.text):,} characters left out here; recall(id="{blob.hash[:HANDLE]}") returns them]'
+    """Return the edit that puts a preview in place of a text, or a line where a preview would be hardly shorter.
+
+    It saves nothing where even the line is no shorter in tokens: then the text had better stay.
+    """
+    blob = Blob(fingerprint(one.text), one.text)
+    size = count(one.text) - one.saved
+    short, saves = "", 0
+    for short in _stand_ins(blob, draft):
+        saves = size - count(short)
+        if saves > 0:
+            break
     put = replaced(one.part, short) if isinstance(one.part, ToolResult) else Text(short)
-    saves = count(one.text) - count(short)
     why = f"{len(one.text):,} characters spilled, {len(short):,} stay"
     return Edit(Span(one.slot, one.slot + 1, one.place), (put,), rule, why, saves, blob.hash), blob
+
+
+def _stand_ins(blob: Blob, draft: Draft) -> Iterator[str]:
+    """Yield what may stand for a text, the best first: a preview if that is shorter by a tenth, then a line."""
+    if len(blob.text) > SMALL_TEXT:
+        block = preview(blob.text, blob.hash, draft)
+        if len(block) <= 0.9 * len(blob.text):
+            yield block
+    yield f'[{len(blob.text):,} characters left out here; recall(id="{blob.hash[:HANDLE]}") returns them]'
 
 
 def replaced(result: ToolResult, text: str) -> ToolResult:
@@ -82,24 +104,39 @@ def replaced(result: ToolResult, text: str) -> ToolResult:
 
 
 def preview(text: str, hash_: str, draft: Draft) -> str:
-    """Return the block that stands for a spilled text: totals, the handle, its ends, and an outline of the rest."""
-    settings = draft.settings
+    """Return the block that stands for a spilled text: totals, the handle, its ends, and an outline of the rest.
+
+    Lines end with a newline and nothing else; a line that is cut counts as shown and as left out. Of what it quotes,
+    look-alikes of its own tag are escaped.
+    """
+    settings, handle = draft.settings, hash_[:HANDLE]
     head, tail = head_and_tail(text, settings.preview_chars, settings.preview_tail)
+    start, stop = len(head), len(text) - len(tail)
     lines = text.count("\n") + 1
-    first = head.count("\n") + 1
-    last = lines - tail.count("\n") if tail else lines + 1
-    middle = text[len(head) : len(text) - len(tail)]
-    handle = hash_[:HANDLE]
-    parts = [
-        f'<persisted_tool_result id="{handle}" chars="{len(text)}" lines="{lines}">',
-        f"Lines 1-{first}:",
-        head,
-        f'[{len(middle):,} characters left out here; recall(id="{handle}", lines="{first}-{last}") returns them]',
-    ]
+    first, last = head.count("\n") + 1, lines - tail.count("\n")
     most = min(settings.preview_outline, draft.room.share(settings.preview_outline_share))
-    listed = outline(middle, most, first)
-    if listed:
-        parts += ["Lines among them, by number:", *listed]
-    if tail:
-        parts += [f"Lines {last}-{lines}:", tail]
-    return "\n".join([*parts, "</persisted_tool_result>"])
+    listed = outline(text, most, first, start, stop)
+    quoted = [
+        *([f"Lines 1-{first}:", head] if head else []),
+        f'[{stop - start:,} characters left out here; recall(id="{handle}", lines="{first}-{last}") returns them]',
+        *(["Lines among them, by number:", *listed] if listed else []),
+        *([f"Lines {last}-{lines}:", tail] if tail else []),
+    ]
+    kind = ' type="json"' if is_json(text) else ""
+    opening = f'<{TAG} id="{handle}" chars="{len(text)}" lines="{lines}"{kind}>'
+    return "\n".join([opening, *map(harmless, quoted), f"</{TAG}>"])
+
+
+_JSON = re.compile(r"[ \t\r\n]*[\[{]")
+_raw = Decoder(Raw)
+
+
+def is_json(text: str) -> bool:
+    """Return whether ``text`` is a JSON object or array; nothing is made of it."""
+    if not _JSON.match(text) or not (text.isascii() or len(text) <= JSON_CHARS):
+        return False
+    try:
+        _raw.decode(text if text.isascii() else text.encode())
+    except (DecodeError, RecursionError, UnicodeEncodeError):
+        return False
+    return True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.store.base import SessionStore
+    from holdfast.store.base import Quota, SessionStore
     from holdfast.store.database import Durability
 
 __all__ = ["open_store"]
@@ -19,13 +19,21 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def open_store(
-    where: str | os.PathLike[str], *, durability: Durability = "process", readonly: bool = False
+    where: str | os.PathLike[str],
+    *,
+    durability: Durability = "process",
+    readonly: bool = False,
+    quota: Quota | None = None,
 ) -> SessionStore:
     """Return the store at ``where``: a path, ``sqlite:///path`` (four slashes = absolute) or ``:memory:``.
 
     Nothing is created before the first write. ``durability="power"`` flushes the disk at each commit; ``readonly``
-    refuses every write. Another scheme is a ``ConfigError``.
+    refuses every write; a write over the ``quota`` is refused with ``QuotaExceeded``. Another scheme is a
+    ``ConfigError``.
     """
+    from holdfast.store.base import Quota
+
+    limits = quota or Quota()
     place = os.fspath(where)
     scheme = _SCHEME.match(place)
     if scheme is not None:
@@ -33,13 +41,13 @@ def open_store(
     if place == ":memory:":
         from holdfast.store.memory import MemoryStore
 
-        return MemoryStore()
+        return MemoryStore(quota=limits)
     if not place:
         msg = "the store's path is empty; give a file's path, sqlite:///path or :memory:"
         raise ConfigError(msg)
     from holdfast.store.sqlite import SqliteStore
 
-    return SqliteStore(Path(place).expanduser(), durability=durability, readonly=readonly)
+    return SqliteStore(Path(place).expanduser(), durability=durability, readonly=readonly, quota=limits)
 
 
 def _after(scheme: re.Match[str], place: str) -> str:

@@ -25,7 +25,7 @@ from holdfast.store.base import Active
 
 T = TypeVar("T")
 
-FOLD = 1
+FOLD = 3
 """Version of the fold. A checkpoint of another version is not used; raise it when ``model/branch.py`` counts anew."""
 
 _ELSEWHERE = {"keep", "compaction", "edits", "law", "callers", "settled"}
@@ -49,6 +49,8 @@ class Checkpoint(Struct, frozen=True):
     head: tuple[str, ...]
     marks: tuple[bytes, ...]
     total: int
+    born: tuple[bytes, ...]
+    """What stood before each kept slot when it was said: thinking is bound to it."""
     law: tuple[tuple[str, tuple[Edit, ...]], ...]
     """Edits in force on the kept slots, by the entry that decided them."""
     state: bytes
@@ -128,7 +130,8 @@ def checkpoint(branch: Branch, head: Iterable[str], compaction: Compaction) -> b
     state = pack(_State(*(getattr(branch, name) for name in _CARRIED)))
     total = branch.sums[keep - 1] if keep else 0
     marks = tuple(branch.marks.slice(0, branch.pinned))
-    return pack(Checkpoint(FOLD, keep, tuple(head), marks, total, tuple(one for one in law if one[1]), state))
+    born = tuple(branch.born.slice(keep))
+    return pack(Checkpoint(FOLD, keep, tuple(head), marks, total, born, tuple(one for one in law if one[1]), state))
 
 
 def restored(saved: bytes | None) -> Checkpoint | None:
@@ -174,7 +177,7 @@ def _gapped(branch: Branch, point: Checkpoint, tail: Sequence[Slot]) -> Branch:
         messages=Gapped(branch.messages.slice(), gone, messages),
         sums=Seq([*branch.sums.slice(), *[point.total] * gone, *sums[1:]]),
         marks=Seq([*point.marks, *blank]),
-        born=Seq([*branch.born.slice(), *blank]),
+        born=Seq([*branch.born.slice(), *blank[:gone], *point.born]),
         callers=callers,
     )
 

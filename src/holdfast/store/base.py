@@ -6,7 +6,7 @@ and nothing changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol, Self
 
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction, Entry
+from holdfast.model.messages import Message
 
 LEASE_WAIT = 2.0
 """Seconds that ``writing`` waits for another writer of the session (invariant S10)."""
@@ -83,17 +84,64 @@ class Active(Struct, frozen=True):
         return body.keep if isinstance(body, Compaction) else 0
 
 
+class Found(Struct, frozen=True):
+    """A place in a session where words were found."""
+
+    entry: str
+    """Id of the entry that says them, or names the blob that does."""
+    seq: int
+    role: str
+    """Who said it; empty for a blob."""
+    at: int | None
+    snippet: str
+    """The text around the first match on one line, the match between « and »."""
+    blob: str = ""
+    """The blob that holds the text, where it is not in the entry itself."""
+
+
+class Quota(Struct, frozen=True, forbid_unknown_fields=True):
+    """How much a store takes; 0 is no limit. A write over it is refused with ``QuotaExceeded`` before it begins."""
+
+    session_bytes: int = 0
+    """Bytes of one session's entries (messages as they came, decisions, notes), over all its branches."""
+    blob_bytes: int = 0
+    """Bytes of all blobs together, those that nothing names any more too."""
+
+
+class Held(Struct, frozen=True):
+    """Something in a blob store: a blob, or the draft of one that its writer has not ended."""
+
+    name: str
+    """The blob's hash, or the draft's name, which is no hash."""
+    size: int
+    at: float
+    """When it was last stored, in seconds since 1970."""
+    is_draft: bool = False
+
+
 class BlobStore(Protocol):
-    """Texts by the SHA-256 of their UTF-8 bytes (lone surrogates as three bytes each)."""
+    """Texts by the SHA-256 of their UTF-8 bytes (lone surrogates as three bytes each).
+
+    What is read was verified against its hash once by this process; damage is ``StoreCorrupt``.
+    """
 
     def put(self, content: str | bytes) -> str:
-        """Store ``content`` durably and return its hash; storing it again changes nothing."""
+        """Store ``content`` durably and return its hash; storing it again only tells that it is in use (``Held.at``).
+
+        No second copy of the whole is made. ``QuotaExceeded`` where it would not fit under the store's quota.
+        """
 
     def get(self, hash_: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Return bytes ``start`` to ``stop``; a whole read is verified against the hash (``StoreCorrupt``)."""
+        """Return bytes ``start`` to ``stop``."""
 
     def text(self, hash_: str, start: int = 0, stop: int | None = None) -> str:
-        """Return characters ``start`` to ``stop`` without holding more than those in memory."""
+        """Return characters ``start`` to ``stop`` without holding more; bytes that are no UTF-8 are U+FFFD.
+
+        The first page of a blob costs one pass over it, the later ones what they hold.
+        """
+
+    def characters(self, hash_: str) -> int:
+        """Return how many characters ``text`` has."""
 
     def has(self, hash_: str) -> bool:
         """Return whether the blob is there."""
@@ -106,6 +154,12 @@ class BlobStore(Protocol):
 
     def remove(self, hash_: str) -> None:
         """Delete the blob; the caller knows that no entry names it."""
+
+    def held(self) -> Iterator[Held]:
+        """Yield every blob and draft there is, in no order."""
+
+    def discard(self, name: str, before: float) -> bool:
+        """Delete that blob or draft unless it was stored at ``before`` (seconds since 1970) or later."""
 
 
 class SessionStore(Protocol):
@@ -156,8 +210,11 @@ class SessionStore(Protocol):
         build the branch from ``path`` for that, and after appending a ``revoke``.
         """
 
-    def entries(self, key: str) -> list[Entry]:
-        """Return the whole tree in order of ``seq``."""
+    def entries(self, key: str, kind: str | None = None) -> list[Entry]:
+        """Return the whole tree in order of ``seq``, or of it only the entries of ``kind`` (``"decision"``…).
+
+        Kinds are the tags of ``model.entries``; entries of other kinds are not read.
+        """
 
     def leaves(self, key: str) -> list[Entry]:
         """Return the tips of the tree, oldest first; labels hang beside the tree and are no tips."""
@@ -173,6 +230,21 @@ class SessionStore(Protocol):
 
     def labels(self, key: str) -> dict[str, str]:
         """Return the names in force by the id of the entry they name."""
+
+    def branch_with(self, key: str, replacements: Mapping[str, Message], leaf: str | None = None) -> str | None:
+        """Say the branch at ``leaf`` again with other messages for some entries; return the new leaf.
+
+        The new branch begins at the parent of the first of them and has new ids, which its compactions, labels, notes
+        and revocations name; edits on a replaced message are left out. The old branch stays. The session goes on at
+        the new leaf. Nothing happens and nothing is returned if no message on the branch has one of the ids.
+        """
+
+    def search(self, key: str, query: str, limit: int = 20) -> list[Found]:
+        """Return where the session says ``query``, on any branch, the newest first, also behind what was capped.
+
+        A query is words that must all be there, upper and lower case alike, as words or within them; ``"a b"`` in
+        double quotes is one. Nothing in it is an error.
+        """
 
     def remove(self, key: str) -> None:
         """Delete the session and its log, explicitly and for good; blobs stay until they are collected."""

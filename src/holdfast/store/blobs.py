@@ -1,27 +1,32 @@
 """Texts under the SHA-256 of their bytes: as files, or in memory.
 
-A file is whole before it has its name (written beside, flushed, then linked), so a name that is there stands for a
-durable text. Names are hashes and nothing else: no outside string becomes a path.
+A file is whole before it has its name (written beside, flushed, then renamed), so a name that is there stands for a
+durable text; what stood there torn, damaged or planted gives way. Names are hashes and nothing else: no outside
+string becomes a path, and no link is followed.
 """
 
 from __future__ import annotations
 
-import codecs
 import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from holdfast.errors import StoreCorrupt, StoreReadOnly, UnknownId
-from holdfast.store.files import create, make_directory, refusal, sync_directory, write_all
+from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, UnknownId
+from holdfast.store.base import Held, Quota
+from holdfast.store.files import create, locked, make_directory, refusal, sync_directory, write_all
+from holdfast.store.pages import PIECE, Index, encoded, index, page
+from holdfast.store.tally import BLOBS, Tally, check_room
 
-PIECE = 1 << 16
-"""Bytes read at once when a text is paged by characters."""
+INDEXES = 64
+"""How many blobs' indexes are kept: one for each 100 MB text takes 50 kB."""
 _HASH = re.compile(r"[0-9a-f]{64}\Z")
+_DRAFT = re.compile(r"[0-9a-f]{2}/\.[0-9a-f]{16}\.tmp\Z")
 
 
 def as_bytes(content: str | bytes) -> bytes:
@@ -40,43 +45,62 @@ def checked(hash_: str) -> str:
 class FileBlobs:
     """Blobs as files ``ab/cdef…`` under ``root``, which is made at the first ``put``."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], quota: Quota = Quota()) -> None:
         self.root = Path(root)
         self._refused = ""
+        self._tally = Tally(self.root, lambda: sum(one.size for one in self.held()), quota.blob_bytes)
+        self._indexes: dict[tuple[str, int, int], Index] = {}
 
     def put(self, content: str | bytes) -> str:
-        """Store ``content`` durably and return its hash; storing it again changes nothing."""
-        held = as_bytes(content)
-        hash_ = sha256(held).hexdigest()
+        """Store ``content`` durably and return its hash; storing it again only makes it young."""
+        hash_, length = _measured(content)
         if self._refused:
             raise StoreReadOnly(self._refused)
         path = self._path(hash_)
-        if _length(path) == len(held):
-            return hash_
         try:
             make_directory(path.parent)
-            self._write(path, held)
+            with locked(path.parent) as shard:
+                if self._is_whole(hash_, length):
+                    _touch(path)
+                    os.fsync(shard)
+                else:
+                    self._write(path, content, length)
+        except StoreError:
+            raise
         except OSError as error:
-            named = refusal(error, f"blob {hash_[:12]} ({len(held):,} bytes) was not stored")
+            named = refusal(error, f"blob {hash_[:12]} ({length:,} bytes) was not stored")
             if isinstance(named, StoreReadOnly):
                 self._refused = str(named)
             raise named from error
         return hash_
 
     def get(self, hash_: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Return bytes ``start`` to ``stop``; a whole read is verified against the hash."""
+        """Return bytes ``start`` to ``stop``."""
         start = max(0, start)
-        with os.fdopen(self._open(hash_), "rb") as file:
+        with os.fdopen(self._open(hash_), "rb", 0) as file:
+            if start or stop is not None:
+                self._index(hash_, file.fileno())
             file.seek(start)
-            held = file.read() if stop is None else file.read(max(0, stop - start))
+            held = file.readall() if stop is None else _read(file.fileno(), max(0, stop - start))
         if start == 0 and stop is None and sha256(held).hexdigest() != hash_:
             raise _damaged(hash_)
         return held
 
     def text(self, hash_: str, start: int = 0, stop: int | None = None) -> str:
         """Return characters ``start`` to ``stop``, read piece by piece."""
-        with os.fdopen(self._open(hash_), "rb") as file:
-            return _page(iter(lambda: file.read(PIECE), b""), start, stop)
+        descriptor = self._open(hash_)
+        try:
+            return page(lambda at: _pieces(descriptor, at), self._index(hash_, descriptor), start, stop)
+        finally:
+            os.close(descriptor)
+
+    def characters(self, hash_: str) -> int:
+        """Return how many characters ``text`` has."""
+        descriptor = self._open(hash_)
+        try:
+            return self._index(hash_, descriptor).characters
+        finally:
+            os.close(descriptor)
 
     def has(self, hash_: str) -> bool:
         """Return whether the blob is there."""
@@ -97,11 +121,37 @@ class FileBlobs:
 
     def remove(self, hash_: str) -> None:
         """Delete the blob; the caller knows that no entry names it."""
-        path = self._path(checked(hash_))
+        self._delete(self._path(checked(hash_)), None)
+
+    def held(self) -> Iterator[Held]:
+        """Yield every blob and draft there is, in no order; what is no plain file is none."""
+        for path in self.root.glob("??/*"):
+            name, draft = path.parent.name + path.name, f"{path.parent.name}/{path.name}"
+            found = _found(path)
+            if found is not None and _HASH.match(name):
+                yield Held(name, found.st_size, found.st_mtime)
+            elif found is not None and _DRAFT.match(draft):
+                yield Held(draft, found.st_size, found.st_mtime, is_draft=True)
+
+    def discard(self, name: str, before: float) -> bool:
+        """Delete that blob or draft unless it was stored at ``before`` or later."""
+        return self._delete(self.root / name if _DRAFT.match(name) else self._path(checked(name)), before)
+
+    def _delete(self, path: Path, before: float | None) -> bool:
+        """Delete the file at ``path``, while nobody can find it there and rely on it."""
         try:
-            path.unlink(missing_ok=True)
+            if _found(path) is None and not path.is_symlink():
+                return False
+            with locked(path.parent, alone=True):
+                if before is not None and path.lstat().st_mtime >= before:
+                    return False
+                path.unlink()
+            self._tally.forget()
+        except FileNotFoundError:
+            return False
         except OSError as error:
-            raise refusal(error, f"blob {hash_[:12]} was not removed") from error
+            raise refusal(error, f"blob {path.parent.name}{path.name[:10]} was not removed") from error
+        return True
 
     def _path(self, hash_: str) -> Path:
         return self.root / hash_[:2] / hash_[2:]
@@ -111,38 +161,70 @@ class FileBlobs:
         if _length(path) is None:
             raise _missing(hash_)
         try:
-            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise refusal(error, f"blob {hash_[:12]} cannot be read") from error
 
-    def _write(self, path: Path, held: bytes) -> None:
-        """Write ``held`` beside ``path`` and give it the name; what stands there torn is replaced."""
-        draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
-        descriptor = create(draft)
+    def _is_whole(self, hash_: str, length: int) -> bool:
+        """Return whether the blob is there with the content it is named by."""
+        if _length(self._path(hash_)) != length:
+            return False
         try:
+            self.characters(hash_)
+        except StoreCorrupt:
+            return False
+        return True
+
+    def _index(self, hash_: str, descriptor: int) -> Index:
+        """Return the index of an open blob, made once for each file; ``StoreCorrupt`` if it is not what it is named."""
+        found = os.fstat(descriptor)
+        file = (hash_, found.st_size, found.st_mtime_ns)
+        known = self._indexes.pop(file, None) or index(lambda at: _pieces(descriptor, at))
+        if known.hash != hash_:
+            raise _damaged(hash_)
+        self._indexes[file] = known
+        if len(self._indexes) > INDEXES:
+            del self._indexes[next(iter(self._indexes))]
+        return known
+
+    def _write(self, path: Path, content: str | bytes, length: int) -> None:
+        """Write ``content`` beside ``path`` and give it the name; what stands there is replaced."""
+        draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
+        with self._tally.adding(length):
+            descriptor = create(draft)
             try:
-                write_all(descriptor, held)
+                try:
+                    written = write_all(descriptor, encoded(content))
+                finally:
+                    os.close(descriptor)
+                if written != length:
+                    raise OSError(f"{written:,} bytes of it were written")
+                draft.replace(path)
             finally:
-                os.close(descriptor)
-            _name(draft, path, len(held))
-        finally:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
-        sync_directory(path.parent)
-        sync_directory(path.parent.parent)
+                with suppress(OSError):
+                    draft.unlink(missing_ok=True)
+            sync_directory(path.parent)
+            sync_directory(path.parent.parent)
 
 
 class MemoryBlobs:
     """Blobs in memory, for tests and for sessions nobody keeps."""
 
-    def __init__(self) -> None:
+    def __init__(self, quota: Quota = Quota()) -> None:
         self._held: dict[str, bytes] = {}
+        self._at: dict[str, float] = {}
+        self._indexes: dict[str, Index] = {}
+        self._total = 0
+        self._quota = quota.blob_bytes
 
     def put(self, content: str | bytes) -> str:
         """Store ``content`` and return its hash."""
-        held = as_bytes(content)
-        hash_ = sha256(held).hexdigest()
-        self._held.setdefault(hash_, held)
+        hash_, length = _measured(content)
+        if hash_ not in self._held:
+            check_room(self._total, length, self._quota, "the blobs", BLOBS)
+            self._held[hash_] = as_bytes(content)
+            self._total += length
+        self._at[hash_] = time.time()
         return hash_
 
     def get(self, hash_: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -154,7 +236,16 @@ class MemoryBlobs:
 
     def text(self, hash_: str, start: int = 0, stop: int | None = None) -> str:
         """Return characters ``start`` to ``stop``."""
-        return _page(iter([self.get(hash_)]), start, stop)
+        self.characters(hash_)
+        held = self._held[hash_]
+        return page(lambda at: _cut(held, at), self._indexes[hash_], start, stop)
+
+    def characters(self, hash_: str) -> int:
+        """Return how many characters ``text`` has."""
+        held = self.get(hash_)
+        if hash_ not in self._indexes:
+            self._indexes[hash_] = index(lambda at: _cut(held, at))
+        return self._indexes[hash_].characters
 
     def has(self, hash_: str) -> bool:
         """Return whether the blob is there."""
@@ -170,40 +261,73 @@ class MemoryBlobs:
 
     def remove(self, hash_: str) -> None:
         """Delete the blob."""
-        self._held.pop(checked(hash_), None)
+        held = self._held.pop(checked(hash_), None)
+        if held is not None:
+            self._total -= len(held)
+            del self._at[hash_]
+
+    def held(self) -> Iterator[Held]:
+        """Yield every blob there is; there are no drafts."""
+        for hash_, text in list(self._held.items()):
+            yield Held(hash_, len(text), self._at[hash_])
+
+    def discard(self, name: str, before: float) -> bool:
+        """Delete that blob unless it was stored at ``before`` or later."""
+        if not self.has(name) or self._at[name] >= before:
+            return False
+        self.remove(name)
+        return True
 
 
-def _page(pieces: Iterator[bytes], start: int, stop: int | None) -> str:
-    """Return characters ``start`` to ``stop`` of the text in ``pieces``; bytes that are no UTF-8 become U+FFFD."""
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogatepass")
-    page, at, start = [], 0, max(0, start)
-    for piece in pieces:
-        text = decoder.decode(piece)
-        page.append(text[max(0, start - at) : None if stop is None else max(0, stop - at)])
-        at += len(text)
-        if stop is not None and at >= stop:
-            break
-    return "".join(page)
+def _measured(content: str | bytes) -> tuple[str, int]:
+    """Return the hash and the length in bytes of ``content``."""
+    digest, length = sha256(), 0
+    for piece in encoded(content):
+        digest.update(piece)
+        length += len(piece)
+    return digest.hexdigest(), length
 
 
-def _name(draft: Path, path: Path, length: int) -> None:
-    """Give ``draft`` the name ``path``, exclusively; only a torn file or something that is no file gives way."""
+def _pieces(descriptor: int, start: int) -> Iterator[bytes]:
+    """Yield an open file from byte ``start`` on."""
+    os.lseek(descriptor, start, os.SEEK_SET)
+    while piece := os.read(descriptor, PIECE):
+        yield piece
+
+
+def _read(descriptor: int, count: int) -> bytes:
+    """Return the next ``count`` bytes of an open file, or what there is."""
+    out = bytearray()
+    while len(out) < count and (piece := os.read(descriptor, min(count - len(out), 1 << 24))):
+        out += piece
+    return bytes(out)
+
+
+def _cut(held: bytes, start: int) -> Iterator[bytes]:
+    for at in range(start, len(held), PIECE):
+        yield held[at : at + PIECE]
+
+
+def _touch(path: Path) -> None:
+    """Let the file be as young as one that was just written; where nothing may be written nothing may be deleted."""
+    with suppress(OSError):
+        os.utime(path, follow_symlinks=False)
+
+
+def _found(path: Path) -> os.stat_result | None:
+    """Return what is known of the plain file at ``path``, or nothing if none is there."""
     try:
-        os.link(draft, path, follow_symlinks=False)
-    except FileExistsError:
-        if _length(path) != length:
-            draft.replace(path)
-    except OSError:  # a file system without links
-        draft.replace(path)
+        held = path.lstat()
+        inside = stat.S_ISDIR(path.parent.lstat().st_mode)
+    except OSError:
+        return None
+    return held if inside and stat.S_ISREG(held.st_mode) else None
 
 
 def _length(path: Path) -> int | None:
-    """Return the size of the file at ``path``, or nothing if no plain file is there."""
-    try:
-        held = path.lstat()
-    except OSError:
-        return None
-    return held.st_size if stat.S_ISREG(held.st_mode) else None
+    """Return the size of the plain file at ``path``, or nothing if none is there."""
+    found = _found(path)
+    return None if found is None else found.st_size
 
 
 def _missing(hash_: str) -> UnknownId:

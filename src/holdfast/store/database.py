@@ -20,7 +20,7 @@ from urllib.parse import quote
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked, StoreReadOnly
 from holdfast.store.base import BUSY_WAIT
 from holdfast.store.files import create, make_directory, refusal, sync_directory
-from holdfast.store.migrations import MIGRATIONS, migrate, version
+from holdfast.store.migrations import MIGRATIONS, READABLE, migrate, version
 
 T = TypeVar("T")
 
@@ -166,7 +166,7 @@ class Database:
         if found:
             db = self._connect_readonly()
             held = _closing_on_error(db, lambda: version(db, str(self.file)))
-            if held == len(MIGRATIONS):
+            if held == len(MIGRATIONS) or (self._readonly and held >= READABLE):
                 self._blank = False
                 return db
             db.close()

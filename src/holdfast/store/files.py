@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.errors import StoreError, StoreReadOnly
@@ -36,12 +38,29 @@ def create(path: Path) -> int:
     return descriptor
 
 
-def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of ``content`` and wait until the disk has it."""
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
+def write_all(descriptor: int, pieces: Iterable[bytes]) -> int:
+    """Write all of ``pieces``, wait until the disk has them, and return the length of the file."""
+    for piece in pieces:
+        view = memoryview(piece)
+        while view:
+            view = view[os.write(descriptor, view) :]
     os.fsync(descriptor)
+    return os.fstat(descriptor).st_size
+
+
+@contextmanager
+def locked(path: Path, *, alone: bool = False, linked: bool = False) -> Iterator[int]:
+    """Hold the directory at ``path``, together with others or ``alone``; yield its descriptor.
+
+    Where the file system has no locks it is held without. A link in its place is an ``OSError`` unless ``linked``.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if linked else os.O_NOFOLLOW))
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def sync_directory(path: Path) -> None:

@@ -41,7 +41,7 @@ def lease(directory: Path, key: str, wait: float = LEASE_WAIT) -> Iterator[None]
     The lock file in ``directory`` is named by the key's hash and stays there. A second lease of the same session in
     one process waits like anybody's.
     """
-    descriptor = _open(directory, sha256(key.encode()).hexdigest()[:32] + ".lock")
+    descriptor = _open(directory, sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32] + ".lock")
     with _guard:
         _held.add(descriptor)
     try:

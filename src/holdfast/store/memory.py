@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 
 from holdfast.errors import StoreError, StoreLocked
 from holdfast.model.entries import Entry
-from holdfast.store.base import LEASE_WAIT, SessionInfo
+from holdfast.store.base import LEASE_WAIT, Quota, SessionInfo
 from holdfast.store.blobs import MemoryBlobs
 from holdfast.store.placing import Node, Placed
-from holdfast.store.rows import identity
+from holdfast.store.rows import decoders, identity, to_row
+from holdfast.store.searching import is_searched
+from holdfast.store.tally import Scale
 from holdfast.store.tree import SHOWN, TreeStore, now_ms
 
 
@@ -24,13 +26,15 @@ class _Session:
     rows: dict[int, Placed] = field(default_factory=dict)
     ids: dict[str, int] = field(default_factory=dict)
     points: dict[int, bytes] = field(default_factory=dict)
+    bytes: int = 0
 
 
 class MemoryStore(TreeStore):
     """A store that nobody keeps."""
 
-    def __init__(self, clock: Callable[[], int] = now_ms) -> None:
-        super().__init__(MemoryBlobs(), clock)
+    def __init__(self, clock: Callable[[], int] = now_ms, quota: Quota = Quota()) -> None:
+        super().__init__(MemoryBlobs(quota), clock)
+        self._quota = quota.session_bytes
         self._held: dict[str, _Session] = {}
         self._seq = 0
         self._undo: list[Callable[[], object]] = []
@@ -116,10 +120,20 @@ class MemoryStore(TreeStore):
 
     def _insert(self, key: str, placed: Sequence[Placed]) -> None:
         held = self._held[key]
+        self._weigh(held, placed)
         for one in placed:
             held.rows[one.node.seq] = one
             held.ids[one.entry.id] = self._seq = one.node.seq
         self._undo.append(lambda: self._withdraw(held, placed))
+
+    def _weigh(self, held: _Session, placed: Sequence[Placed]) -> None:
+        """Count what is about to be inserted; ``QuotaExceeded`` if it is too much."""
+        if self._quota:
+            before, scale, known = held.bytes, Scale(held.info.key, held.bytes, self._quota), decoders()
+            for one in placed:
+                scale.passed(to_row(one.entry, known))
+            held.bytes = scale.held
+            self._undo.append(lambda: setattr(held, "bytes", before))
 
     def _withdraw(self, held: _Session, placed: Sequence[Placed]) -> None:
         for one in placed:
@@ -148,6 +162,12 @@ class MemoryStore(TreeStore):
         labels = {seq for seq, one in rows.items() if one.entry.body.__struct_config__.tag == "label"}
         held = {one.parent for seq, one in rows.items() if seq not in labels or seq in parents}
         return [one.entry.id for seq, one in rows.items() if seq not in held and seq not in labels]
+
+    def _ready(self, key: str, wanted: Sequence[str]) -> None:
+        """Nothing is to be made ready: every entry is looked at."""
+
+    def _matching(self, key: str, wanted: Sequence[str]) -> Iterator[Entry]:  # noqa: ARG002
+        return filter(is_searched, reversed(self._every(key)))
 
     def _checkpoint(self, key: str, seq: int) -> bytes | None:
         return self._held[key].points.get(seq)

@@ -55,7 +55,31 @@ def m001_sessions_entries_checkpoints(db: sqlite3.Connection) -> None:
         ) STRICT""")
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (m001_sessions_entries_checkpoints,)
+def m002_search_and_quota(db: sqlite3.Connection) -> None:
+    """Entries by kind, how far a session is in the index of words, and how many bytes it holds."""
+    db.execute("CREATE INDEX entries_kind ON entries (session, kind)")
+    # The index itself is made at the first search: a store without one opens where SQLite has no FTS5.
+    db.execute("""
+        CREATE TABLE searched (
+            session INTEGER PRIMARY KEY REFERENCES sessions ON DELETE CASCADE,
+            upto INTEGER NOT NULL
+        ) STRICT""")
+    db.execute("ALTER TABLE sessions ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0")
+    db.execute("""
+        UPDATE sessions SET bytes = (
+            SELECT coalesce(sum(coalesce(length(body), 0) + coalesce(length(raws), 0)
+            + coalesce(length(origin), 0) + coalesce(length(raw), 0)), 0)
+            FROM entries WHERE entries.session = sessions.session
+        )""")
+
+
+READABLE = 1
+"""The oldest schema that is read as it is by who may not write."""
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    m001_sessions_entries_checkpoints,
+    m002_search_and_quota,
+)
 """Step n brings ``PRAGMA user_version`` from n - 1 to n."""
 
 

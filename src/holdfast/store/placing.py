@@ -6,6 +6,7 @@ compaction on its path, or 0). Both follow from the parent's, so placing an entr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -13,6 +14,13 @@ from msgspec.structs import replace
 
 from holdfast.errors import LogConflict
 from holdfast.model.entries import BranchSummary, Compaction, Entry, Revoke, Said
+
+LONGEST_NAME = 1_000
+"""[H] Characters of an id or a session key; tools make far shorter ones."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_STEP = re.compile(r"(?:^|[/\\])\.\.?(?:[/\\]|$)")
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
+"""Names that are devices on Windows, with any ending."""
 
 
 class Node(NamedTuple):
@@ -66,6 +74,19 @@ def check_name(name: str, what: str) -> None:
         name.encode()
     except UnicodeEncodeError:
         name = ""
-    if not name:
-        msg = f"{what} must be text of at least one character, without lone surrogates; nothing was written"
+    if not 0 < len(name) <= LONGEST_NAME:
+        msg = (
+            f"{what} must be text of 1 to {LONGEST_NAME:,} characters, without lone surrogates; this one has "
+            f"{len(name):,}; nothing was written: give another"
+        )
         raise LogConflict(msg)
+
+
+def check_key(key: str) -> None:
+    """Raise ``LogConflict`` unless ``key`` can name a session, here and where somebody names a file after it."""
+    check_name(key, "a session key")
+    if _CONTROL.search(key) or _STEP.search(key) or _DEVICE.fullmatch(key):
+        msg = (
+            f"{key[:80]!r} can be no session key: no control characters, no '..' as a step of a path, no device's name"
+        )
+        raise LogConflict(f"{msg}; nothing was written: give another")

@@ -52,6 +52,11 @@ class Row(NamedTuple):
     raw: bytes | None
 
 
+def weight(row: Row) -> int:
+    """Return how many bytes of content ``row`` stores, as a quota counts them."""
+    return sum(len(part) for part in (row.body, row.raws, row.origin, row.raw) if part is not None)
+
+
 @cache
 def decoders() -> Decoders:
     """Return the decoders of every wire form this version reads."""

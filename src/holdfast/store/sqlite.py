@@ -6,17 +6,22 @@ The file, its ``.blobs`` and its ``.locks`` belong together.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from itertools import chain
 from typing import Any
 
+from holdfast.errors import StoreError
 from holdfast.model.entries import Entry
-from holdfast.store.base import SessionInfo
+from holdfast.store import indexing
+from holdfast.store.base import Quota, SessionInfo
 from holdfast.store.blobs import FileBlobs
 from holdfast.store.database import Database, Durability
 from holdfast.store.locks import lease
 from holdfast.store.placing import Node, Placed
 from holdfast.store.rows import Decoders, Row, decoders, from_row, to_row
+from holdfast.store.searching import is_searched, words
+from holdfast.store.tally import Scale
 from holdfast.store.tree import SHOWN, TreeStore, now_ms
 
 _COLUMNS = ", ".join(f"e.{name}" for name in Row._fields)
@@ -24,7 +29,13 @@ _MINE = "(SELECT session FROM sessions WHERE key = ?)"
 _ENTRY = f"SELECT e.id, p.id, e.seq, {_COLUMNS} FROM entries e LEFT JOIN entries p ON p.seq = e.parent"  # noqa: S608 -- only constants are put into SQL
 _INFO = "SELECT key, title, format, cwd, model, created, updated, entries, leaf FROM sessions"
 _ONE = f"{_ENTRY} WHERE e.session = {_MINE} AND e.id = ?"
-_EVERY = f"{_ENTRY} WHERE e.session = {_MINE} AND (? IS NULL OR e.kind = ?) ORDER BY e.seq"
+_EVERY = f"{_ENTRY} WHERE e.session = {_MINE} ORDER BY e.seq"
+_KIND = f"{_ENTRY} WHERE e.session = {_MINE} AND e.kind = ? ORDER BY e.seq"
+_NUMBER = "SELECT session FROM sessions WHERE key = ?"
+_SAYS = "e.kind IN ('message', 'branch_summary', 'note')"
+_NEW = f"{_ENTRY} WHERE e.session = ? AND {_SAYS} AND e.seq > ? ORDER BY e.seq"
+_LATE = f"{_ENTRY} WHERE e.session = ? AND {_SAYS} AND e.seq > ? ORDER BY e.seq DESC"
+_AT = f"{_ENTRY} WHERE e.session = ? AND e.seq = ?"
 _NODE = f"SELECT seq, depth, base FROM entries WHERE session = {_MINE} AND id = ?"  # noqa: S608
 _IDENTITY = f"SELECT identity FROM entries WHERE session = {_MINE} AND id = ?"  # noqa: S608
 _IDS = f"SELECT id FROM entries WHERE session = {_MINE} AND id >= ? AND id < ? ORDER BY id LIMIT ?"  # noqa: S608
@@ -66,12 +77,15 @@ class SqliteStore(TreeStore):
         *,
         durability: Durability = "process",
         readonly: bool = False,
+        quota: Quota = Quota(),
         known: Decoders | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self._file = Database(path, durability, readonly=readonly)
-        super().__init__(FileBlobs(self._file.beside(".blobs")), clock)
+        super().__init__(FileBlobs(self._file.beside(".blobs"), quota), clock)
         self._decoders = known
+        self._quota = quota.session_bytes
+        self._readonly = readonly
 
     def writing(self, key: str) -> AbstractContextManager[None]:
         """Hold the session's lease, a lock on a file in ``.locks`` beside the database."""
@@ -111,6 +125,7 @@ class SqliteStore(TreeStore):
         self._file.db.execute(_SAVE, (info.key, *texts, info.created, info.updated, info.entries, info.leaf))
 
     def _forget(self, key: str) -> None:
+        indexing.forget(self._file.db, self._number(key))
         self._file.db.execute("PRAGMA defer_foreign_keys = ON")
         self._file.db.execute("DELETE FROM sessions WHERE key = ?", (key,))
 
@@ -129,12 +144,14 @@ class SqliteStore(TreeStore):
         return None if row is None else bytes(row[0])
 
     def _insert(self, key: str, placed: Sequence[Placed]) -> None:
-        known = self._forms
+        known, db = self._forms, self._file.db
+        scale = Scale(key, db.execute("SELECT bytes FROM sessions WHERE key = ?", (key,)).fetchone()[0], self._quota)
         rows = (
-            (key, entry.id, node.seq, parent, node.depth, node.base, *to_row(entry, known))
+            (key, entry.id, node.seq, parent, node.depth, node.base, *scale.passed(to_row(entry, known)))
             for entry, parent, node in placed
         )
-        self._file.db.executemany(_INSERT, rows)
+        db.executemany(_INSERT, rows)
+        db.execute("UPDATE sessions SET bytes = ? WHERE key = ?", (scale.held, key))
 
     def _get(self, key: str, ids: Sequence[str]) -> list[Entry]:
         return [entry for id_ in ids for entry in self._entries(self._file.db.execute(_ONE, (key, id_)))]
@@ -143,10 +160,55 @@ class SqliteStore(TreeStore):
         return self._entries(self._file.db.execute(_UP, (seq, keep, base)))
 
     def _every(self, key: str, kind: str | None = None) -> list[Entry]:
-        return self._entries(self._file.db.execute(_EVERY, (key, kind, kind)))
+        rows = self._file.db.execute(*((_EVERY, (key,)) if kind is None else (_KIND, (key, kind))))
+        return self._entries(rows)
 
     def _tips(self, key: str) -> list[str]:
         return [id_ for (id_,) in self._file.db.execute(_TIPS, (key,))]
+
+    def _ready(self, key: str, wanted: Sequence[str]) -> None:
+        """Bring the index of words up to date; a search does without where nothing can be written."""
+        if not self._readonly and indexing.pattern(wanted):
+            with suppress(StoreError):
+                while self._index(key):
+                    pass
+
+    def _index(self, key: str) -> bool:
+        """Put the next entries of a session into the index; return whether there were any."""
+        with self._reading():
+            if next(self._unindexed(key), None) is None:
+                return False
+        with self._writing():
+            session, texts, held = self._number(key), [], 0
+            for entry in self._unindexed(key):
+                texts.append((entry.seq, words(entry) if is_searched(entry) else None))
+                held += len(texts[-1][1] or "")
+                if held > indexing.BATCH:
+                    break
+            if texts:
+                indexing.add(self._file.db, session, texts)
+        return bool(texts)
+
+    def _unindexed(self, key: str) -> Iterator[Entry]:
+        """Yield the entries of a session that the index has not seen."""
+        session = self._number(key)
+        rows = self._file.db.execute(_NEW, (session, indexing.indexed(self._file.db, session)))
+        return (entry for row in rows for entry in self._entries([row]))
+
+    def _number(self, key: str) -> int:
+        """Return the number of a session that is there."""
+        return int(self._file.db.execute(_NUMBER, (key,)).fetchone()[0])
+
+    def _matching(self, key: str, wanted: Sequence[str]) -> Iterator[Entry]:
+        db, session = self._file.db, self._number(key)
+        asked = indexing.pattern(wanted)
+        found = indexing.candidates(db, asked) if asked else None
+        upto = indexing.indexed(db, session) if found is not None else 0
+        rows = chain(
+            db.execute(_LATE, (session, upto)),
+            (row for seq in found or () if seq <= upto for row in db.execute(_AT, (session, seq))),
+        )
+        return (entry for row in rows for entry in self._entries([row]) if is_searched(entry))
 
     def _checkpoint(self, key: str, seq: int) -> bytes | None:  # noqa: ARG002
         row = self._file.db.execute("SELECT state FROM checkpoints WHERE seq = ?", (seq,)).fetchone()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Self
 
@@ -18,10 +18,13 @@ from msgspec.structs import replace
 from holdfast.errors import LogConflict, UnknownId
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction, Entry, Label
+from holdfast.model.messages import Message
 from holdfast.store.active import checkpoint, restored, resume, slotted
-from holdfast.store.base import Active, Appended, BlobStore, Imported, SessionInfo
-from holdfast.store.placing import Node, Placed, check_name, place
+from holdfast.store.base import Active, Appended, BlobStore, Found, Imported, SessionInfo
+from holdfast.store.copying import copied
+from holdfast.store.placing import Node, Placed, check_key, place
 from holdfast.store.rows import identity
+from holdfast.store.searching import search, terms
 
 SHOWN = 5
 """How many candidates an ambiguous prefix lists."""
@@ -103,6 +106,14 @@ class TreeStore(ABC):
     def _save_checkpoint(self, key: str, seq: int, state: bytes) -> None: ...
 
     @abstractmethod
+    def _ready(self, key: str, wanted: Sequence[str]) -> None:
+        """Make ready what ``_matching`` needs; it may do without."""
+
+    @abstractmethod
+    def _matching(self, key: str, wanted: Sequence[str]) -> Iterator[Entry]:
+        """Yield the entries that may hold all of ``wanted``, the newest first."""
+
+    @abstractmethod
     def writing(self, key: str) -> AbstractContextManager[None]:
         """Hold the session's lease."""
 
@@ -139,7 +150,7 @@ class TreeStore(ABC):
 
     def create(self, key: str, info: SessionInfo | None = None) -> SessionInfo:
         """Create an empty session and return it."""
-        check_name(key, "a session key")
+        check_key(key)
         with self._writing():
             if self._info(key) is not None:
                 msg = f"session {key!r} exists already; append to it, or choose another key"
@@ -177,7 +188,7 @@ class TreeStore(ABC):
         self, key: str, entries: Iterable[Entry], *, leaf: str | None = None, info: SessionInfo | None = None
     ) -> Imported:
         """Import a recording in one transaction; entries that are there already are skipped."""
-        check_name(key, "a session key")
+        check_key(key)
         given = list(entries)
         with self._writing():
             known = self._info(key) or self._begin(key, info, given)
@@ -208,6 +219,19 @@ class TreeStore(ABC):
             self._save(replace(info, entries=info.entries + 1))
             return replace(entry, seq=seq)
 
+    def branch_with(self, key: str, replacements: Mapping[str, Message], leaf: str | None = None) -> str | None:
+        """Say the branch at ``leaf`` again with other messages for some entries; return the new leaf."""
+        with self._writing():
+            info, node = self._known(key), self._leaf(key, leaf)
+            path = [] if node is None else self._up(key, node.seq, 0, 0)
+            new = copied(path, replacements, self._names(key), lambda: uuid.uuid4().hex)
+            if not new:
+                return None
+            self._add(info, new)
+            last = next(entry.id for entry in reversed(new) if not isinstance(entry.body, Label))
+            self._save(replace(info, entries=info.entries + len(new), leaf=last, updated=self._clock()))
+            return last
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def path(self, key: str, leaf: str | None = None) -> list[Entry]:
@@ -226,10 +250,10 @@ class TreeStore(ABC):
         """Return the branch at ``leaf``, opened from its active part."""
         return resume(self.active(key, leaf))
 
-    def entries(self, key: str) -> list[Entry]:
-        """Return the whole tree in order of ``seq``."""
+    def entries(self, key: str, kind: str | None = None) -> list[Entry]:
+        """Return the whole tree in order of ``seq``, or the entries of ``kind``."""
         with self._reading():
-            return self._every(self._known(key).key)
+            return self._every(self._known(key).key, kind)
 
     def leaves(self, key: str) -> list[Entry]:
         """Return the tips of the tree, oldest first."""
@@ -244,9 +268,16 @@ class TreeStore(ABC):
     def labels(self, key: str) -> dict[str, str]:
         """Return the names in force by the id of the entry they name."""
         with self._reading():
-            bodies = [entry.body for entry in self._every(self._known(key).key, "label")]
-        named = {body.target: body.name for body in bodies if isinstance(body, Label)}
-        return {target: name for target, name in named.items() if name}
+            return self._names(self._known(key).key)
+
+    def search(self, key: str, query: str, limit: int = 20) -> list[Found]:
+        """Return where the session says ``query``, the newest first."""
+        wanted = terms(query)
+        with self._reading():
+            self._known(key)
+        self._ready(key, wanted)
+        with self._reading():
+            return search(self._matching(self._known(key).key, wanted), self._blobs, wanted, limit)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -255,6 +286,12 @@ class TreeStore(ABC):
         if info is None:
             raise _unknown("session", key)
         return info
+
+    def _names(self, key: str) -> dict[str, str]:
+        """Return the labels in force by what they name."""
+        bodies = [entry.body for entry in self._every(key, "label")]
+        named = {body.target: body.name for body in bodies if isinstance(body, Label)}
+        return {target: name for target, name in named.items() if name}
 
     def _found(self, key: str, prefix: str) -> str:
         self._known(key)
@@ -367,16 +404,17 @@ def _latest(info: SessionInfo | None, entries: Iterable[Entry]) -> int | None:
 
 
 def _only(found: Sequence[str], prefix: str, what: str) -> str:
-    """Return the only one ``found``, or raise with the candidates."""
-    if len(found) == 1:
-        return found[0]
+    """Return the only one ``found``, or the one whose name the others go on from with a ``+``; else raise with them."""
+    shortest = min(found, key=len, default="")
+    if found and all(one == shortest or one.startswith(f"{shortest}+") for one in found):
+        return shortest
     if not found:
         raise _unknown(what, prefix)
     more = ", and more" if len(found) > SHOWN else ""
-    msg = f"{prefix!r} could be any of these: {', '.join(found[:SHOWN])}{more}; give more of the {what}'s id"
+    msg = f"{prefix[:80]!r} could be any of these: {', '.join(found[:SHOWN])}{more}; give more of the {what}'s id"
     raise UnknownId(msg)
 
 
 def _unknown(what: str, name: str) -> UnknownId:
     where = "`holdfast ls` lists the sessions" if what == "session" else "`holdfast show` lists the entries"
-    return UnknownId(f"no {what} is {name!r} or begins with it; {where}")
+    return UnknownId(f"no {what} is {name[:80]!r} or begins with it; {where}")

@@ -19,28 +19,15 @@ from msgspec.structs import replace
 
 from holdfast.errors import LogConflict, StoreError, StoreLocked, UnknownId
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Compaction, Entry, Note, Revoke
+from holdfast.model.entries import Compaction, Entry, Note, Revoke, Said
 from holdfast.model.messages import Message
-from holdfast.store.base import BlobStore, SessionInfo, SessionStore
+from holdfast.store.base import BlobStore, SessionInfo
 from holdfast.testing.samples import KEY, ODD, chain, every_kind, ids, long_session, same_request, unnumbered, words
+from holdfast.testing.store_rules import CopyRules, QuotaRules, SearchRules
 
 
-class SessionStoreRules:
+class SessionStoreRules(CopyRules, SearchRules, QuotaRules):
     """What every session store does."""
-
-    durable = True
-    """Whether opening the same place again finds what was stored."""
-
-    def open(self, place: Path) -> SessionStore:
-        """Return the store at ``place``."""
-        raise NotImplementedError
-
-    def again(self, store: SessionStore, place: Path) -> SessionStore:
-        """Return the store as a new process would find it."""
-        if not self.durable:
-            return store
-        store.close()
-        return self.open(place)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
@@ -105,14 +92,22 @@ class SessionStoreRules:
             assert store.put("session-2", chain("ab")).added == 2
 
     def test_names_that_no_index_holds_are_refused(self, tmp_path: Path) -> None:
-        """An empty id, or one with half a character in it, is a clear error and not a traceback."""
+        """X2: an id that is empty, endless, half a character, or a way to somewhere else is refused everywhere."""
         with self.open(tmp_path) as store:
             store.create(KEY)
-            for bad in ("", "\ud83d"):
+            for bad in ("", "\ud83d", "x" * 10_000):
                 with pytest.raises(LogConflict):
                     store.append(KEY, [Entry(bad, None, words("x"))])
                 with pytest.raises(LogConflict):
                     store.create(bad)
+            for bad in ("../../x", "a/..", "..", "CON", "nul.txt", "a\nb", "\x00"):
+                for make in (store.create, lambda key: store.put(key, chain("a"))):
+                    with pytest.raises(LogConflict, match="no session key"):
+                        make(bad)
+                for find in (store.session, store.path, store.remove, lambda id_: store.entry(KEY, id_)):
+                    with pytest.raises(UnknownId):
+                        find(bad)
+            assert [info.key for info in store.sessions()] == [KEY]
             assert store.entries(KEY) == []
 
     # -- leaves and forks ----------------------------------------------------------------------------------------------
@@ -256,6 +251,15 @@ class SessionStoreRules:
 
     # -- finding -------------------------------------------------------------------------------------------------------
 
+    def test_entries_of_one_kind(self, tmp_path: Path) -> None:
+        """Asked for a kind, the tree's entries of that kind come in order; a kind that is not there has none."""
+        with self.open(tmp_path) as store:
+            store.put(KEY, long_session())
+            assert ids(store.entries(KEY, "compaction")) == ["c1", "c2"]
+            assert ids(store.entries(KEY, "decision")) == ["d"]
+            assert store.entries(KEY, "message") == [one for one in store.entries(KEY) if isinstance(one.body, Said)]
+            assert store.entries(KEY, "label") == store.entries(KEY, "' OR 1") == []
+
     def test_sessions_and_entries_by_prefix(self, tmp_path: Path) -> None:
         """Any unique prefix finds; an exact id wins over longer ones; else the candidates are listed."""
         with self.open(tmp_path) as store:
@@ -375,6 +379,40 @@ class BlobStoreRules:
         with pytest.raises(UnknownId, match="b" * 64):
             blobs.get("b" * 64)
         assert not blobs.has("b" * 64)
+
+    def test_whatever_bytes_there_are_can_be_read(self, tmp_path: Path) -> None:
+        """Bytes that are no UTF-8 come back as they are, as a text with U+FFFD, and in pages of that text."""
+        blobs = self.open(tmp_path)
+        for held in (b"\xff\xfe\x00ok", b"\xed\xa0", b"\xe6\xbc" * 40_000, bytes(range(256)) * 600):
+            hash_ = blobs.put(held)
+            assert blobs.get(hash_) == held
+            text = blobs.text(hash_)
+            assert blobs.characters(hash_) == len(text)
+            assert "".join(blobs.text(hash_, at, at + 7_001) for at in range(0, len(text), 7_001)) == text
+
+    def test_every_page_is_reached(self, tmp_path: Path) -> None:
+        """A text of n characters is read in n / page calls, and the pages are the text."""
+        blobs = self.open(tmp_path)
+        for text in ("line of words\n" * 20_000, "\u89e3\ud83d\U0001f980 x" * 50_000, ""):
+            hash_ = blobs.put(text)
+            assert blobs.characters(hash_) == len(text)
+            pages = [blobs.text(hash_, at, at + 50_000) for at in range(0, len(text), 50_000)]
+            assert "".join(pages) == text
+            assert len(pages) == -(-len(text) // 50_000)
+
+    def test_only_what_is_old_is_discarded(self, tmp_path: Path) -> None:
+        """A blob that was stored since, also again, stays: it may be about to be named."""
+        blobs = self.open(tmp_path)
+        hash_ = blobs.put("text")
+        (held,) = blobs.held()
+        assert (held.name, held.size, held.is_draft) == (hash_, 4, False)
+        assert not blobs.discard(hash_, held.at)
+        assert not blobs.discard("b" * 64, held.at + 10)
+        with pytest.raises(UnknownId):
+            blobs.discard("../../x", held.at + 10)
+        blobs.put("text")
+        assert blobs.discard(hash_, next(iter(blobs.held())).at + 1)
+        assert not blobs.has(hash_)
 
     def test_removed_blobs_are_gone(self, tmp_path: Path) -> None:
         """Removing takes one blob, and it can be stored again."""

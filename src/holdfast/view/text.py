@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from hashlib import sha256
+
+PIECE = 1 << 16
+"""Characters that are encoded at a time where a text may be too long to be held twice."""
+
+
+def encoded(text: str) -> Iterator[bytes]:
+    """Yield the bytes of ``text`` in pieces; a lone surrogate is three bytes, as it would be if it were a character."""
+    for start in range(0, len(text), PIECE):
+        yield text[start : start + PIECE].encode("utf-8", "surrogatepass")
+
+
+def fingerprint(text: str) -> str:
+    """Return the SHA-256 of the bytes of ``text``, which names its blob, in hexadecimal digits."""
+    made = sha256()
+    for piece in encoded(text):
+        made.update(piece)
+    return made.hexdigest()
+
 
 def clip(text: str, limit: int) -> str:
     """Return ``text`` in at most ``limit`` characters, cut at a newline if one lies in the last fifth."""
@@ -23,11 +43,18 @@ def clip_start(text: str, limit: int) -> str:
 def head_and_tail(text: str, limit: int, tail_share: float) -> tuple[str, str]:
     """Return a head and a tail of ``text``, together at most ``limit`` characters and never overlapping."""
     tail = clip_start(text, int(limit * tail_share)) if tail_share > 0 else ""
-    head = clip(text[: len(text) - len(tail)], limit - len(tail))
+    left = limit - len(tail)
+    head = clip(text[: min(len(text) - len(tail), left + 1)], left)  # one more tells that it must be cut
     return head, tail
+
+
+_REACH = 8
+"""How much further than its limit ``one_line`` looks, in steps: what lies behind cannot show."""
 
 
 def one_line(text: str, limit: int) -> str:
     """Return ``text`` on one line of at most ``limit`` characters, with an ellipsis where it was cut."""
-    flat = " ".join(text.split())
+    reach = _REACH * (limit + 1)
+    while len(flat := " ".join(text[:reach].split())) <= limit and reach < len(text):
+        reach *= _REACH
     return flat if len(flat) <= limit else flat[: max(0, limit - 1)] + "…"

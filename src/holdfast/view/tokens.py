@@ -6,8 +6,10 @@ weights are a least-squares fit against o200k over fifteen classes of content (`
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import pairwise
+from typing import cast
 from zlib import adler32
 
 from holdfast.model.branch import Branch, Gauge
@@ -15,6 +17,7 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
+from holdfast.view.text import encoded
 
 MESSAGE_OVERHEAD = 8
 """Tokens around a message: role and delimiters (measured on recorded sessions, see docs/estimator.md)."""
@@ -146,6 +149,23 @@ def count_bytes(data: bytes) -> int:
     return max(1, round(weight / UNIT)) if data else 0
 
 
+def _count_pieces(pieces: Iterable[bytes]) -> int:
+    """Return what ``count_bytes`` says of ``pieces`` joined, without joining them: the same blocks are weighed."""
+    weight = sum(_weight(block) for block in _blocks(pieces))
+    return max(1, round(weight / UNIT))
+
+
+def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the bytes of ``pieces`` in blocks."""
+    held = b""
+    for piece in pieces:
+        held += piece
+        whole = len(held) - len(held) % _BLOCK
+        yield from (held[at : at + _BLOCK] for at in range(0, whole, _BLOCK))
+        held = held[whole:]
+    yield held
+
+
 def _weight(block: bytes) -> int:
     """Return the units that ``block`` weighs when a line end stands before it."""
     weights = memoryview(pairs(block).translate(WEIGHTS))
@@ -155,32 +175,71 @@ def _weight(block: bytes) -> int:
 
 def count(text: str) -> int:
     """Return the estimated o200k tokens of ``text``; monotone enough to add up, never 0 for words."""
-    return count_bytes(text.encode("utf-8", "surrogatepass"))
+    held = _held(text)
+    return count_bytes(held) if isinstance(held, bytes) else _count_pieces(encoded(held))
+
+
+_LONG = 1 << 20
+"""Characters above which a text is encoded piece by piece, wherever it is looked at, and never held twice."""
+
+
+def _held(text: str) -> bytes | str:
+    """Return the bytes of ``text``; a long text itself."""
+    return text if len(text) > _LONG else text.encode("utf-8", "surrogatepass")
+
+
+def _length(held: bytes | str) -> int:
+    """Return how many bytes there are."""
+    return len(held) if isinstance(held, bytes) or held.isascii() else sum(map(len, encoded(held)))
+
+
+def _joined(every: Sequence[bytes | str], between: bytes) -> Iterator[bytes]:
+    """Yield the bytes of ``between.join(every)``, in pieces."""
+    for number, held in enumerate(every):
+        if number:
+            yield between
+        yield from (held,) if isinstance(held, bytes) else encoded(held)
 
 
 def measure(message: Message) -> Slot:
     """Return ``message`` as a slot with its size and its digest; each byte is looked at once by either."""
-    words: list[bytes] = []
-    marks: list[bytes] = [message.role.encode()]
+    words: list[bytes | str] = []
+    marks: list[bytes | str] = [message.role.encode()]
     silent = 0
     for part in message.parts:
         silent += _take(part, words, marks)
-    size = MESSAGE_OVERHEAD + silent + count_bytes(b"\n".join(words))
-    return Slot(message, size, blake2b(b"\x00".join(marks), digest_size=16).digest())
+    return Slot(message, MESSAGE_OVERHEAD + silent + _tokens(words), _digest(marks))
 
 
-def _take(part: Part, words: list[bytes], marks: list[bytes]) -> int:
+def _tokens(words: Sequence[bytes | str]) -> int:
+    """Return the tokens of ``words``, each on lines of its own."""
+    if str in map(type, words):
+        return _count_pieces(_joined(words, b"\n"))
+    return count_bytes(b"\n".join(cast("Sequence[bytes]", words)))
+
+
+def _digest(marks: Sequence[bytes | str]) -> bytes:
+    """Return the digest of ``marks``."""
+    if str not in map(type, marks):
+        return blake2b(b"\x00".join(cast("Sequence[bytes]", marks)), digest_size=16).digest()
+    made = blake2b(digest_size=16)
+    for piece in _joined(marks, b"\x00"):
+        made.update(piece)
+    return made.digest()
+
+
+def _take(part: Part, words: list[bytes | str], marks: list[bytes | str]) -> int:
     """Add what ``part`` says to ``words``, what tells it apart to ``marks``; return the tokens that no text shows."""
     if isinstance(part, Text | Thinking):
-        data = part.text.encode("utf-8", "surrogatepass")
+        data = _held(part.text)
         words.append(data)
         seal = part.seal.data if part.seal is not None else ""
-        marks += (f"{type(part).__name__} {len(data)} {seal}".encode("utf-8", "surrogatepass"), data)
+        marks += (f"{type(part).__name__} {_length(data)} {seal}".encode("utf-8", "surrogatepass"), data)
         return 0
     if isinstance(part, ToolCall):
-        data = f"{part.name} {part.arguments}".encode("utf-8", "surrogatepass")
+        data = _held(f"{part.name} {part.arguments}")
         words.append(data)
-        marks += (f"call {len(data)} {part.id}".encode("utf-8", "surrogatepass"), data)
+        marks += (f"call {_length(data)} {part.id}".encode("utf-8", "surrogatepass"), data)
         return 0
     if isinstance(part, ToolResult):
         head = f"result {len(part.content)} {part.is_error} {part.call_id}"
@@ -189,7 +248,7 @@ def _take(part: Part, words: list[bytes], marks: list[bytes]) -> int:
     return _take_silent(part, words, marks)
 
 
-def _take_silent(part: Media | Opaque, words: list[bytes], marks: list[bytes]) -> int:
+def _take_silent(part: Media | Opaque, words: list[bytes | str], marks: list[bytes | str]) -> int:
     """Media are sized by a rule, opaque parts by their bytes."""
     if isinstance(part, Media):
         source = blake2b(part.source.encode("utf-8", "surrogatepass"), digest_size=16).digest()

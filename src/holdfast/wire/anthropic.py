@@ -17,6 +17,7 @@ from msgspec.json import Decoder
 
 from holdfast.model.messages import Message, placeholder
 from holdfast.model.parts import Media, MediaForm, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.wire.breakpoints import carried
 from holdfast.wire.media import is_web, words_of
 from holdfast.wire.models import anthropic_dialect as dialect
 from holdfast.wire.splice import Bytes, as_object, decoded_size, fields, overlay, read, write
@@ -259,7 +260,7 @@ def _block(part: Part, place: Raw | None = None) -> Raw | None:
     stood = _part(place)
     if type(stood) is type(part) and _id(stood) == _id(part):
         gone = _OWN | {"caller"} if type(part) is ToolCall and part.seal is None else _OWN
-        return Raw(write(_unmarked(overlay(place, new, gone))))
+        return Raw(write(_unmarked(carried(overlay(place, new, gone), place))))
     marked = {key: value for key, value in fields(place).items() if key == "cache_control"}
     return Raw(write(_unmarked(new | marked)))
 

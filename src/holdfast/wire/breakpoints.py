@@ -7,6 +7,7 @@ never follows a five-minute one. Those a body brings along stay where they are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -91,6 +92,19 @@ def marked_blocks(blocks: Sequence[Raw], lifetime: str = "5m") -> list[Raw] | No
     return None
 
 
+def carried(block: dict[str, Any], stood: Raw) -> dict[str, Any]:
+    """Return ``block`` with the breakpoint that stood inside ``stood``, which it replaces; as it is if none went."""
+    if b'"cache_control"' not in bytes(stood) or "cache_control" in block:
+        return block
+    inside = standing(fields(stood).get("content"))
+    if not inside or standing(write(block.get("content"))):
+        return block
+    return block | {"cache_control": _marker(inside[-1])}
+
+
 def _with(block: dict[str, Raw] | dict[str, str], lifetime: str) -> bytes:
-    marker = {"type": "ephemeral"} | ({"ttl": lifetime} if lifetime != "5m" else {})
-    return write({**block, "cache_control": marker})
+    return write({**block, "cache_control": _marker(lifetime)})
+
+
+def _marker(lifetime: str) -> dict[str, str]:
+    return {"type": "ephemeral"} | ({"ttl": lifetime} if lifetime != "5m" else {})

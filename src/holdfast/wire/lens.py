@@ -77,7 +77,7 @@ def render(lens: Lens, slots: Sequence[Slot], options: Options = Options()) -> b
     """Return the request body that shows ``slots`` in place of the lens's own.
 
     The same body object comes back when they are its own and ``options`` change nothing. ``options.markers`` are
-    positions in ``slots``; where four breakpoints stand already, the newest positions go first.
+    positions in ``slots``; where there is no room for all beside those that stand, the first ones go first.
     """
     own = _same(slots, lens.slots)
     if own and options == Options():
@@ -275,14 +275,14 @@ def _limited(lens: Lens, options: Options) -> dict[str, bytes]:
 def _mark(lens: Lens, shown: list[list[Bytes]], options: Options) -> dict[str, bytes]:
     """Set breakpoints in ``shown``; return the fields of the frame that got one.
 
-    The newest message goes first, then the frame, then older messages, as long as fewer than four stand.
+    The first position goes first, then the frame, then the others in turn, as long as fewer than four stand.
     """
     wires = [[bytes(wire) for wire in group] for group in shown]
     standing = [breakpoints.in_message(wire) for group in wires for wire in group]
     before = [life for key in ("tools", "system") for life in breakpoints.standing(lens.fields.get(key))]
     automatic = lens.fields.get("cache_control")
     used = len(before) + sum(map(len, standing)) + (automatic is not None and bytes(automatic) != b"null")
-    positions = sorted({p for p in options.markers if 0 <= p < len(wires) and wires[p]}, reverse=True)
+    positions = [place for place in options.markers if 0 <= place < len(wires) and wires[place]]
     queue: list[int] = [*positions[:1], *([-1] if options.frame_marker else []), *positions[1:]]
     changed: dict[str, bytes] = {}
     hour = len(wires) if automatic is not None and b'"1h"' in bytes(automatic) else _last_hour(wires)

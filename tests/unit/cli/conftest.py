@@ -11,6 +11,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import command
+from holdfast.model.branch import Branch
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Compaction, Decision, Entry
+from holdfast.model.messages import Message, result_text
+from holdfast.model.parts import Text, ToolResult
+from holdfast.store import open_store
+from holdfast.view.tokens import measure
 
 Run = Callable[..., Result]
 
@@ -110,3 +117,21 @@ def line() -> Callable[..., str]:
 def write() -> Callable[[Path, list[str]], Path]:
     """Return the function that writes lines to a file."""
     return _write
+
+
+@pytest.fixture
+def decided(run: Run, session: Path, home: Path) -> str:
+    """Return the id of a session of 12 messages: d1 spilled #6, then c1 put a summary in place of #0 to #3."""
+    assert run("import", session).exit_code == 0
+    key = "5e551011-aaaa"
+    with open_store(home / "store" / "holdfast.db") as store:
+        slot = Branch.build(store.path(key)).slots[6]
+        result = slot.message.results[0]
+        blob = store.blobs.put(result_text(result))
+        short = ToolResult(result.call_id, result.name, (Text("[short]"),))
+        saves = slot.size - measure(Message("tool", (short,))).size
+        edit = Edit(Span(6, 7, 0), (short,), "spill", "a result was too long", saves, blob)
+        summary = Message.of("user", "what happened before")
+        made = Compaction(4, summary, measure(summary).size, before=900, after=500)
+        store.append(key, [Entry("d1", store.session(key).leaf, Decision((edit,)), at=0), Entry("c1", "d1", made)])
+    return key

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.view.text import clip, clip_start, head_and_tail, one_line
+from holdfast.view.text import PIECE, clip, clip_start, encoded, head_and_tail, one_line
 
 texts = st.text(st.sampled_from("ab \n\r\u2028\U0001f980\u0301配"), max_size=60)
 
@@ -70,3 +70,11 @@ def test_clip_start_begins_at_a_line():
     """A line that begins in the first fifth is where the end begins."""
     assert clip_start("first line\nsecond line\nthird", 18) == "second line\nthird"
     assert clip_start("x" * 30, 7) == "x" * 7
+
+
+@given(texts, st.sampled_from([1, 7, 3_000]))
+def test_encoded_pieces_are_the_whole(text, times):
+    """The pieces of a text are its bytes, each of a bounded number of characters."""
+    pieces = list(encoded(text * times))
+    assert b"".join(pieces) == (text * times).encode("utf-8", "surrogatepass")
+    assert all(len(piece) <= 4 * PIECE for piece in pieces)

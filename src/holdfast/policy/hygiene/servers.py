@@ -116,12 +116,19 @@ def _id(part: object) -> str:
 
 
 def _answers(messages: Sequence[Message], dialect: Dialect) -> Iterator[tuple[int, int]]:
-    """Yield where each answer of the model begins and ends."""
+    """Yield where each answer of the model begins and ends; a system message inside one that paused does not end it."""
     start = 0
     while start < len(messages):
         stop = start + 1
         if messages[start].role == "assistant":
-            while dialect.joined and stop < len(messages) and messages[stop].role == "assistant":
-                stop += 1
+            while dialect.joined and (more := _more(messages, stop, dialect)):
+                stop += more
             yield start, stop
         start = stop
+
+
+def _more(messages: Sequence[Message], at: int, dialect: Dialect) -> int:
+    """Return how many messages from ``at`` on belong to the answer before it, up to its next piece."""
+    between = dialect.system_place == "turn" and at + 1 < len(messages) and messages[at].role == "system"
+    at_next = at + (between and is_paused(messages[at - 1]))
+    return at_next + 1 - at if at_next < len(messages) and messages[at_next].role == "assistant" else 0

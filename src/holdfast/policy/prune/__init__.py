@@ -14,8 +14,7 @@ from holdfast.policy.prune.ttl import ttl
 
 __all__ = ["CLEARED", "prune"]
 
-_DIALECTS: dict[str, Callable[[Draft], list[Edit]]] = {
-    "epoch": epoch,
+_DIALECTS: dict[str, Callable[[Draft], list[Edit]]] = {  # those of others keep no text to read back
     "opencode": opencode,
     "idle": idle,
     "ttl": ttl,
@@ -24,5 +23,7 @@ _DIALECTS: dict[str, Callable[[Draft], list[Edit]]] = {
 
 def prune(draft: Draft) -> Draft:
     """Return the draft with old results cleared as the policy's dialect says."""
+    if draft.settings.prune == "epoch":
+        return epoch(draft)
     dialect = _DIALECTS.get(draft.settings.prune)
     return draft if dialect is None else draft.decide(tuple(dialect(draft)))

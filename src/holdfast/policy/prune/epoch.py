@@ -1,17 +1,124 @@
-"""Ours: old results go when the prefix breaks anyway."""
+"""Ours: old results go where the prefix breaks anyway, where space is needed, or where it pays.
+
+What goes leaves a line with a handle, through which it is read back; where texts cannot be stored away nothing goes.
+"""
 
 from __future__ import annotations
 
-from holdfast.model.edits import Edit
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from itertools import accumulate
+
+from holdfast.model.branch import Branch
+from holdfast.model.edits import Blob, Edit, Span
+from holdfast.model.parts import ToolResult
+from holdfast.policy.compaction import over_trigger
 from holdfast.policy.draft import Draft
-from holdfast.policy.prune.shown import behind, shown_results
+from holdfast.policy.results import tool_name
+from holdfast.policy.settings import HANDLE
+from holdfast.policy.spill import Whole, replaced, wholes
+from holdfast.view.tokens import count
 
 
-def epoch(draft: Draft) -> list[Edit]:
-    """Ours: at a cold cache only, behind the newest share of results, and only if it frees enough."""
-    if draft.world.cache != "cold":
-        return []
+def epoch(draft: Draft) -> Draft:
+    """Return the draft with its old results given way to a line each, if ``prune_when`` names a reason that holds.
+
+    Old are those behind the newest share of results; they go together, if that frees enough. Where the price is the
+    only reason, those stay that have too much behind them.
+    """
     settings, room = draft.settings, draft.room
+    reasons = set(settings.prune_when) & {"price", *_reasons(draft)}
+    if not reasons or not draft.world.spill:
+        return draft
     keep = draft.own(settings.prune_keep or room.share(settings.prune_keep_share))
     least = draft.own(min(settings.prune_minimum, room.share(settings.prune_minimum_share)))
-    return behind(draft, shown_results(draft.branch), keep, least)
+    old = list(_old(draft, keep))
+    if sum(one.tokens for one in old) <= least:
+        return draft
+    pairs = [pair for one in old if (pair := _cleared(one)) is not None]
+    if reasons == {"price"}:
+        pairs = pairs[: _worth(draft, [edit for edit, _ in pairs])]
+    if sum(edit.saves for edit, _ in pairs) <= least:
+        return draft
+    return draft.decide(tuple(edit for edit, _ in pairs), tuple(blob for _, blob in pairs))
+
+
+def _reasons(draft: Draft) -> Iterator[str]:
+    """Yield why this is a moment at which old results may go, whatever that does to the cached prefix."""
+    branch, target = draft.branch, draft.target
+    if draft.world.cache == "cold":
+        yield "cold"
+    if branch.seen and (_is_broken(draft) or branch.model != target.model):
+        yield "broken"
+    if over_trigger(draft):
+        yield "space"
+
+
+def _is_broken(draft: Draft) -> bool:
+    """Return whether the prefix breaks by a decision of this draft or by another frame.
+
+    That an undo breaks it too is no reason: what the user just brought back is not taken away again at once.
+    """
+    branch = draft.branch
+    decided = draft.compaction is not None or any(edit.span.start < branch.seen for edit in draft.record)
+    return decided or (branch.quiet == 0 and branch.framed == len(branch.slots))
+
+
+def _old(draft: Draft, keep: int) -> Iterator[Whole]:
+    """Yield the answered results behind the newest ``keep`` tokens of results, newest first; no message is split.
+
+    So a breakpoint behind the last message of which results went stands on what no later prune changes.
+    """
+    branch, held, edge = draft.branch, 0, len(draft.branch.slots)
+    for one in reversed(list(wholes(branch, range(branch.keep, _answered(branch))))):
+        part = one.part
+        if isinstance(part, ToolResult) and tool_name(branch, one.slot, part) not in draft.settings.prune_exempt:
+            held += one.tokens
+            if held <= keep:
+                edge = one.slot
+            elif one.slot < edge:
+                yield one
+
+
+def _answered(branch: Branch) -> int:
+    """Return the slot of the newest answer: what lies before it was seen by a model."""
+    slots = range(len(branch.slots) - 1, branch.keep - 1, -1)
+    return next((index for index in slots if branch.messages[index].role == "assistant"), branch.keep)
+
+
+def _cleared(one: Whole) -> tuple[Edit, Blob] | None:
+    """Return the edit that leaves a line of a result, and its text to be stored; nothing where that frees nothing."""
+    blob = Blob(sha256(one.text.encode("utf-8", "surrogatepass")).hexdigest(), one.text)
+    line = f'[Old result of {len(one.text):,} characters cleared; recall(id="{blob.hash[:HANDLE]}") returns it]'
+    saves = count(one.text) - count(line)
+    if saves <= 0 or not isinstance(one.part, ToolResult):
+        return None
+    why = f"an old result of {len(one.text):,} characters, {len(line):,} stay"
+    put = replaced(one.part, line)
+    return Edit(Span(one.slot, one.slot + 1, one.place), (put,), "prune", why, saves, blob.hash), blob
+
+
+def _worth(draft: Draft, edits: Sequence[Edit]) -> int:
+    """Return how many of ``edits``, newest first, pay most; 0 is none.
+
+    They pay where ``saved x requests to come x read > suffix x (write - read)``, by the prices of the target.
+    """
+    prices, behind = draft.target.prices, _behind(draft.branch)
+    requests = max(draft.settings.prune_requests, draft.branch.quiet)
+    most, best, saved = 0.0, 0, 0
+    for number, edit in enumerate(edits, 1):
+        saved += edit.saves
+        suffix = behind[edit.span.start - draft.branch.keep] - saved
+        gain = saved * requests * prices.read - suffix * (prices.write - prices.read)
+        if gain > most:
+            most, best = gain, number
+    return best
+
+
+def _behind(branch: Branch) -> list[int]:
+    """Return, for each slot from the first kept one on, the tokens of it and of what is shown behind it."""
+    sizes = [
+        slot.size - sum(edit.saves for edit in branch.edits.get(index, ()))
+        for index, slot in enumerate(branch.slots.slice(branch.keep), branch.keep)
+    ]
+    return list(accumulate(reversed(sizes)))[::-1]

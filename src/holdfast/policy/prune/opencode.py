@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from holdfast.model.edits import Edit
 from holdfast.policy.draft import Draft
-from holdfast.policy.prune.shown import behind, shown_results
+from holdfast.policy.measures import text_tokens
+from holdfast.policy.prune.shown import CLEARED, Result, cleared, is_exempt, results_as_shown
 
 
 def opencode(draft: Draft) -> list[Edit]:
-    """opencode: skip until the second user message from the end, keep the newest tokens, free enough or nothing."""
-    users, start = 0, 0
-    for index in range(len(draft.branch.slots) - 1, draft.branch.keep - 1, -1):
-        users += draft.branch.slots[index].message.starts_turn
+    """opencode: skip until the second user message from the end, keep the newest tokens, free enough or nothing.
+
+    Results of failed calls stay and do not count, nor do those of exempt tools; the first one that was cleared before
+    ends the search. Tokens are characters over four.
+    """
+    settings = draft.settings
+    held = freed = 0
+    edits: list[Edit] = []
+    for one in _finished(draft):
+        size = text_tokens(one.text)
+        held += size
+        if held > settings.prune_keep and (edit := cleared(one)) is not None:
+            freed += size
+            edits.append(edit)
+    return edits if freed > settings.prune_minimum else []
+
+
+def _finished(draft: Draft) -> Iterator[Result]:
+    """Yield the results that may be counted, newest first, back to one that was cleared."""
+    start = _second_user(draft)
+    for one in results_as_shown(draft.branch):
+        if one.text == CLEARED:
+            return
+        if one.slot < start and not one.result.is_error and not is_exempt(draft, one):
+            yield one
+
+
+def _second_user(draft: Draft) -> int:
+    """Return the slot of the second user message from the end; 0 where there is none."""
+    branch, users = draft.branch, 0
+    for index in range(len(branch.slots) - 1, branch.keep - 1, -1):
+        users += branch.messages[index].starts_turn
         if users == 2:
-            start = index
-            break
-    results = (one for one in shown_results(draft.branch) if one.slot < start)
-    return behind(draft, results, draft.settings.prune_keep, draft.settings.prune_minimum)
+            return index
+    return 0

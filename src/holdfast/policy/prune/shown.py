@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from holdfast.model.branch import Branch
+from holdfast.model.branch import Branch, replaced_parts
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolResult
@@ -33,10 +33,24 @@ def shown_results(branch: Branch) -> Iterator[Result]:
     """Yield the results that the projection shows whole, newest first."""
     for index in range(len(branch.slots) - 1, branch.keep - 1, -1):
         edited = edited_parts(branch, index)
-        parts = branch.slots[index].message.parts if None not in edited else ()
+        parts = replaced_parts(branch.messages[index], branch.edits.get(index, ())) if None not in edited else ()
         for place in range(len(parts) - 1, -1, -1):
             part = parts[place]
             if isinstance(part, ToolResult) and place not in edited:
+                text = result_text(part)
+                yield Result(index, place, part, text, count(text))
+
+
+def results_as_shown(branch: Branch) -> Iterator[Result]:
+    """Yield the results as the projection shows them, shortened ones too, newest first."""
+    for index in range(len(branch.slots) - 1, branch.keep - 1, -1):
+        message = branch.messages[index]
+        if not message.results or None in edited_parts(branch, index):
+            continue
+        parts = replaced_parts(message, branch.edits.get(index, ()))
+        for place in range(len(parts) - 1, -1, -1):
+            part = parts[place]
+            if isinstance(part, ToolResult):
                 text = result_text(part)
                 yield Result(index, place, part, text, count(text))
 

@@ -1,65 +1,133 @@
-"""As OpenClaw prunes: by the lifetime of the cache, long results first trimmed, then cleared."""
+"""As OpenClaw prunes: once the cache has outlived its time, long results are trimmed, then old ones cleared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
-from holdfast.model.branch import Branch
-from holdfast.model.edits import Edit
+from msgspec import Struct
+
+from holdfast.model.branch import Branch, project
+from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import result_text
+from holdfast.model.parts import Media, Opaque, Text, ToolResult
 from holdfast.policy.draft import Draft
-from holdfast.policy.prune.shown import Result, cleared, shown_results
+from holdfast.policy.prune.images import seen_images
+from holdfast.policy.prune.shown import CLEARED
+from holdfast.policy.results import tool_name
+from holdfast.policy.settings import Settings
+from holdfast.policy.truncate import Held, held_results
+from holdfast.policy.weighing import CHARS_A_TOKEN, weigh, weigh_part
+from holdfast.view.tokens import IMAGE_TOKENS, count
+
+NO_IMAGE = "[Image removed with the middle of this result]"
+"""What stands in a trimmed result for an image."""
+
+
+class _Old(Struct, frozen=True):
+    """A result that may be pruned: as it is shown, as it would be shown, and under which rule."""
+
+    held: Held
+    now: ToolResult
+    rule: str = ""
 
 
 def ttl(draft: Draft) -> list[Edit]:
-    """OpenClaw: when the cache has gone cold, trim long results; over half the window, clear the oldest."""
-    settings, branch = draft.settings, draft.branch
-    if draft.world.cache != "cold":
-        return []
-    chars = draft.room.window * 4
-    total = sum(len(part_text) for part_text in _all_texts(branch))
+    """OpenClaw: leave out answered images; when the cache is cold, trim long results and clear old ones."""
+    images = seen_images(draft)
+    draft = draft.decide(tuple(images))
+    return [*images, *_pruned(draft)] if _is_cold(draft) else images
+
+
+def _is_cold(draft: Draft) -> bool:
+    return draft.world.cache == "cold" or draft.world.idle >= draft.settings.prune_ttl
+
+
+def _pruned(draft: Draft) -> Iterator[Edit]:
+    """Yield the edits of the results behind the newest answers, by how much of the window all characters take."""
+    settings, chars = draft.settings, draft.room.window * CHARS_A_TOKEN
+    total = weigh([slot.message for slot in project(draft.branch)])
     if total < settings.prune_soft_share * chars:
-        return []
-    answers = [i for i in range(branch.keep, len(branch.slots)) if branch.slots[i].message.role == "assistant"]
-    if len(answers) < settings.prune_keep_answers:
-        return []
-    edge = answers[-settings.prune_keep_answers]
-    old = [one for one in shown_results(branch) if one.slot < edge][::-1]
-    edits: list[Edit] = []
+        return
+    old = [_trimmed(one, settings) for one in _prunable(draft)]
+    total -= sum(_size(one.held.result) - _size(one.now) for one in old)
+    over = total - settings.prune_hard_share * chars
+    if over >= 0 and sum(_size(one.now) for one in old) >= settings.prune_hard_chars:
+        old = list(_cleared(old, over))
     for one in old:
-        total -= _trim(settings.prune_trim_over, settings.prune_trim_chars, one, edits)
-    left = sum(len(one.text) for one in old)
-    if total >= settings.prune_hard_share * chars and left >= settings.prune_hard_chars:
-        edits = _hard(old, total, settings.prune_hard_share * chars)
-    return edits
+        if one.rule:
+            yield _edit(one)
 
 
-def _trim(over: int, ends: int, one: Result, edits: list[Edit]) -> int:
-    """Add the edit that trims ``one``; return the characters it frees."""
-    if len(one.text) <= over:
-        return 0
-    notice = f"[Tool result trimmed: kept first {ends} chars and last {ends} chars of {len(one.text)} chars.]"
-    edit = cleared(one, f"{one.text[:ends]}\n...\n{one.text[-ends:]}\n{notice}", "trim")
-    if edit is None:
-        return 0
-    edits.append(edit)
-    return len(one.text) - 2 * ends
+def _prunable(draft: Draft) -> Iterator[Held]:
+    """Yield the results that may go: behind the first words of a user and before the newest answers, oldest first."""
+    branch, kept = draft.branch, draft.settings.prune_keep_answers
+    answers = [at for at in range(branch.keep, len(branch.slots)) if branch.messages[at].role == "assistant"]
+    if len(answers) < kept:
+        return
+    first = _first_words(branch)
+    last = answers[-kept] if kept else len(branch.slots)
+    for one in held_results(branch):
+        if first < one.slot < last and _may_go(tool_name(branch, one.slot, one.result), draft.settings):
+            yield one
 
 
-def _hard(old: list[Result], total: int, goal: float) -> list[Edit]:
-    edits: list[Edit] = []
+def _first_words(branch: Branch) -> int:
+    """Return where a user first speaks in what is shown; a summary is a user's words too."""
+    if branch.compaction is not None and branch.compaction.summary is not None:
+        return branch.keep - 1
+    slots = range(branch.keep, len(branch.slots))
+    return next((index for index in slots if branch.messages[index].starts_turn), len(branch.slots))
+
+
+def _may_go(tool: str, settings: Settings) -> bool:
+    """Return whether results of ``tool`` are pruned: patterns, upper and lower case alike."""
+
+    def named(patterns: tuple[str, ...]) -> bool:
+        return any(fnmatchcase(tool.lower(), pattern.lower()) for pattern in patterns)
+
+    return not named(settings.prune_spared) and (not settings.prune_tools or named(settings.prune_tools))
+
+
+def _trimmed(one: Held, settings: Settings) -> _Old:
+    """Return a result with its middle trimmed, where it is long enough."""
+    ends = settings.prune_trim_chars
+    text = "\n".join(map(_words, one.result.content))
+    if len(text) <= max(settings.prune_trim_over, 2 * ends):
+        return _Old(one, one.result)
+    note = f"[Tool result trimmed: kept first {ends} chars and last {ends} chars of {len(text)} chars.]"
+    head, tail = text[:ends], text[len(text) - ends :]
+    return _Old(one, _saying(one.result, f"{head}\n...\n{tail}\n\n{note}"), "trim")
+
+
+def _words(part: Text | Media | Opaque) -> str:
+    return part.text if isinstance(part, Text) else NO_IMAGE if isinstance(part, Media) else ""
+
+
+def _cleared(old: list[_Old], over: float) -> Iterator[_Old]:
+    """Yield ``old``, the oldest cleared until less than the share of the window is taken."""
     for one in old:
-        if total < goal:
-            break
-        edit = cleared(one)
-        if edit is not None:
-            edits.append(edit)
-            total -= len(one.text)
-    return edits
+        frees = _size(one.now) - len(CLEARED)
+        if over >= 0 and frees > 0:
+            over -= frees
+            yield _Old(one.held, _saying(one.held.result, CLEARED), "prune")
+        else:
+            yield one
 
 
-def _all_texts(branch: Branch) -> Iterator[str]:
-    for index in range(branch.keep, len(branch.slots)):
-        message = branch.slots[index].message
-        yield message.text
-        yield from (result_text(result) for result in message.results)
+def _saying(result: ToolResult, text: str) -> ToolResult:
+    """Return ``result`` with ``text`` for all its words and images."""
+    rest = tuple(part for part in result.content if isinstance(part, Opaque))
+    return ToolResult(result.call_id, result.name, (Text(text), *rest), result.is_error)
+
+
+def _size(result: ToolResult) -> int:
+    return weigh_part(result)
+
+
+def _edit(one: _Old) -> Edit:
+    text, short = result_text(one.held.result), result_text(one.now)
+    images = sum(isinstance(part, Media) for part in one.held.result.content)
+    saves = count(text) - count(short) + images * IMAGE_TOKENS
+    why = f"an old result of {len(text):,} characters, {len(short):,} stay"
+    return Edit(Span(one.held.slot, one.held.slot + 1, one.held.place), (one.now,), one.rule, why, saves)

@@ -1,7 +1,7 @@
 """The catalogue: what is known of models, caches and prices, from our tables and from ``holdfast.toml``.
 
-``holdfast.toml`` in the project comes before the user's, which comes before the tables that are shipped. What is
-known of a model is looked up value by value, so a line may say one thing only; of prices the first line counts::
+What is known of a model is looked up value by value, so a line may say one thing only; of prices the first line
+counts::
 
     [[model]]
     match = "qwen3-coder*"
@@ -19,24 +19,15 @@ known of a model is looked up value by value, so a line may say one thing only; 
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
-from functools import cache
-from importlib.resources import files
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
-from platformdirs import user_config_path
 
-from holdfast.errors import ConfigError
 from holdfast.model.dialect import Dialect
-from holdfast.model.entries import Frame
-from holdfast.model.target import CacheRules, Limits, Prices, Target
+from holdfast.model.target import CacheRules, Limits, Prices
 from holdfast.wire.models import anthropic_dialect, chat_dialect, gemini_dialect, responses_dialect
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
@@ -45,7 +36,6 @@ UNKNOWN_WINDOW = 200_000
 """Tokens assumed of a model that no line matches: the window of most current models, or less."""
 UNKNOWN_PRIOR = 1.1
 """Tokens for one estimated token of a model that no line matches (the reference's prior for all others)."""
-FILE = "holdfast.toml"
 
 _DIALECTS: dict[str, Callable[[str], Dialect]] = {
     "anthropic": anthropic_dialect,
@@ -176,11 +166,11 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         capped = _first(self.model, model, "max_output")
         output = capped.max_output if capped else None
         if window is not None:
-            return Limits(window, output, asked_output, "asked for")
+            return Limits(window, output, asked_output, origin="asked for")
         if known is None:
             origin = f"default: the catalog has no window for {model or 'an unnamed model'}"
-            return Limits(UNKNOWN_WINDOW, output, asked_output, origin)
-        return Limits(known.window or UNKNOWN_WINDOW, output, asked_output, f"catalog: {_pattern(known)}")
+            return Limits(UNKNOWN_WINDOW, output, asked_output, origin=origin)
+        return Limits(known.window or UNKNOWN_WINDOW, output, asked_output, origin=f"catalog: {_pattern(known)}")
 
     def rules(self, api: str, model: str) -> CacheRules:
         """Return how the cache of ``model`` works; on an API of another provider, what is usual there."""
@@ -252,33 +242,6 @@ def _pattern(line: Model) -> str:
     return line.match if isinstance(line.match, str) else line.match[0]
 
 
-def target(
-    api: str,
-    model: str,
-    *,
-    window: int | None = None,
-    frame: Frame = Frame(),
-    asked_output: int | None = None,
-    catalog: Catalog | None = None,
-) -> Target:
-    """Return all that is known of requests to ``model`` by ``api``.
-
-    ``window`` in tokens overrides the catalogue; an unknown model gets 200,000 and an origin that says so, an unknown
-    API the strictest dialect. Without ``catalog`` the shipped one is asked.
-    """
-    known = catalog or shipped()
-    return Target(
-        api=api,
-        model=model,
-        dialect=known.dialect(api, model),
-        limits=known.limits(model, window, asked_output),
-        frame=frame,
-        cache=known.rules(api, model),
-        prices=known.prices(api, model),
-        prior=known.prior(model),
-    )
-
-
 def dialect(api: str, model: str, provider: str = "") -> Dialect:
     """Return the rules of ``api`` for ``model``, catalogue aside; the strictest ones for an API that nobody speaks.
 
@@ -287,81 +250,3 @@ def dialect(api: str, model: str, provider: str = "") -> Dialect:
     if api == "openai-chat":
         return chat_dialect(model, provider)
     return _DIALECTS[api](model) if api in _DIALECTS else Dialect(api)
-
-
-@cache
-def shipped() -> Catalog:
-    """Return the tables that come with the package."""
-    data = files("holdfast.data")
-    models, prices = (parse(data.joinpath(name).read_text("utf-8"), name) for name in ("catalog.toml", "prices.toml"))
-    return _checked(models.before(prices), "catalog.toml")
-
-
-def load(project: Path | None = None, user: Path | None = None) -> Catalog:
-    """Return the catalogue in force: the project's ``holdfast.toml``, the user's, and the shipped tables.
-
-    ``project`` and ``user`` are folders (the working folder and the platform's configuration folder by default); a
-    file that is not there says nothing. Raises ``ConfigError`` for one that cannot be read or says something unknown.
-    """
-    folders = (project or Path(), user or user_config_path("holdfast", appauthor=False))
-    found = shipped()
-    for folder in reversed(folders):
-        path = folder / FILE
-        if path.is_file():
-            found = _checked(parse(_read(path), str(path)).before(found), str(path))
-    return found
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        msg = f"{path}: cannot be read as UTF-8 text ({error}); repair or remove it"
-        raise ConfigError(msg) from error
-
-
-def parse(text: str, name: str) -> Catalog:
-    """Return the catalogue that TOML ``text`` says; ``name`` is the file, for errors.
-
-    Raises ``ConfigError`` that names the key and what is allowed there.
-    """
-    try:
-        return msgspec.convert(tomllib.loads(text), Catalog)
-    except tomllib.TOMLDecodeError as error:
-        msg = f"{name}: not TOML: {error}; correct the line"
-        raise ConfigError(msg) from error
-    except msgspec.ValidationError as error:
-        msg = f"{name}: {error}; allowed there: {', '.join(_allowed(str(error)))}"
-        raise ConfigError(msg) from error
-
-
-_PLACES: dict[str, type[Struct]] = {"$.model": Model, "$.price": Price, "$.cache": CacheLine}
-
-
-def _allowed(error: str) -> tuple[str, ...]:
-    """Return the keys that may stand where ``error`` points."""
-    place = re.search(r"`(\$\.\w+)\[", error)
-    kind = _PLACES.get(place.group(1), Catalog) if place else Catalog
-    return kind.__struct_fields__
-
-
-def _checked(catalog: Catalog, name: str) -> Catalog:
-    """Return ``catalog``; ``ConfigError`` names the line in which a name or a pattern leads nowhere."""
-    for index, line in enumerate(catalog.model):
-        if line.cache is not None and line.cache not in catalog.cache:
-            known = ", ".join(sorted(catalog.cache))
-            msg = f"{name}: model {line.match!r} names cache {line.cache!r}, which no [cache.…] table defines: {known}"
-            raise ConfigError(msg)
-        if line.id_pattern is not None and (wrong := _wrong_pattern(line.id_pattern)):
-            msg = f"{name}: {line.id_pattern!r} {wrong} - at `$.model[{index}].id_pattern`; say, for one, [a-z0-9]"
-            raise ConfigError(msg)
-    return catalog
-
-
-def _wrong_pattern(pattern: str) -> str:
-    """Return what is wrong with the pattern of a call id's characters, or nothing."""
-    try:
-        refused = [char for char in "0123456789abcdef" if not re.fullmatch(pattern, char)]
-    except re.error as error:
-        return f"is no pattern ({error})"
-    return f"does not take {', '.join(refused)}, of which new ids are made" if refused else ""

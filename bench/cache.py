@@ -1,0 +1,175 @@
+"""What each policy costs over a day of 300 steps, by the strict provider's own cache, and whether it keeps its prefix.
+
+Usage: python bench/cache.py [POLICY…] [--steps N] [--window N] [--model NAME…] [--json] [--check]
+
+The day (``holdfast.testing.workday``) has forty oversized results, six messages whose results are too long together,
+and two pauses after which every cache is cold. Each policy spends it with each model:
+
+- ``claude-sonnet-5``: explicit cache, thinking that may stand anywhere;
+- ``claude-opus-5-5``: explicit cache, thinking bound to everything before it;
+- ``gpt-5.5``: a cache by itself, over the Responses API.
+
+*Refused* requests are tried once more with compaction forced, as an overflow asks for; refused again, the day ends
+there. *Breaks* are requests that do not go on byte for byte where the one before ended; *unsaid* are those among them
+without a decision about what was seen (K1). Dollars are the catalogue's prices on what the provider counted; a policy
+that has a model summarise pays for those calls. ``--check`` exits 1 where policy ``holdfast`` is refused, breaks
+without a decision, or does not spill all that is too long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct, to_builtins
+
+from holdfast.config import target
+from holdfast.model.target import Prices
+from holdfast.policy.pipeline import Policy
+from holdfast.policy.presets import PRESETS
+from holdfast.runtime.journal import Journal
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider import Provider, Settings
+from holdfast.testing.sending import Turn, breaks, direct, drive
+from holdfast.testing.workday import BUDGETS, OVERSIZED, STEPS, Step, workday
+
+MODELS = {"claude-sonnet-5": "anthropic", "claude-opus-5-5": "anthropic", "gpt-5.5": "openai-responses"}
+WINDOW = 200_000
+
+
+class Row(Struct, frozen=True):
+    """One day of one policy with one model."""
+
+    model: str
+    policy: str
+    steps: int
+    """Steps that were spent before the day ended."""
+    refused: int
+    hit: float
+    """Share of the input tokens that came from the cache."""
+    usd: float
+    tokens: int
+    """Input tokens of all requests."""
+    peak: int
+    breaks: int
+    unsaid: int
+    """Breaks without a decision about what was seen."""
+    compactions: int
+    replaced: int
+    """Messages in which results were replaced before they were seen."""
+    dropped: int
+    """Blocks of thinking that the provider left out because they belong to another history."""
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def wait(self, seconds: int) -> None:
+        """Let some pass."""
+        self.now += seconds
+
+
+def spend(model: str, name: str, day: Sequence[Step], window: int) -> Row:
+    """Return what policy ``name`` makes of ``day`` with ``model``."""
+    api, policy = MODELS[model], Policy.preset(name)
+    clock, goal = Clock(), target(MODELS[model], model, window=window)
+    provider = Provider(Settings(window=window), [step.said for step in day], clock=lambda: clock.now)
+    journal = Journal.open(MemoryStore(), "day", policy)
+    turns = list(drive(journal, goal, day, direct(provider, api), wait=clock.wait))
+    found = breaks(turns)
+    total = sum(turn.usage.input for turn in turns)
+    return Row(
+        model,
+        name,
+        len({turn.step for turn in turns if turn.answer.error is None}),
+        sum(turn.answer.error is not None for turn in turns),
+        sum(turn.usage.cache_read for turn in turns) / total if total else 0.0,
+        sum(dollars(turn, goal.prices, summarised=policy.settings.summary_model) for turn in turns),
+        total,
+        max((turn.usage.input for turn in turns), default=0),
+        len(found),
+        sum(not one.why for one in found),
+        sum(turn.prepared.plan.compaction is not None for turn in turns),
+        len(fresh(turns)),
+        max((len(getattr(one.reply, "dropped", ())) for one in provider.requests), default=0),
+    )
+
+
+def dollars(turn: Turn, prices: Prices, *, summarised: bool) -> float:
+    """Return what a request cost, with the call that made its summary where a model does."""
+    used, made = turn.usage, turn.prepared.plan.compaction
+    plain = used.input - used.cache_read - used.cache_write
+    cost = plain * prices.input + used.cache_read * prices.read + used.cache_write * prices.write
+    cost += used.output * prices.output
+    if summarised and made is not None and made.summary is not None:
+        cold = turn.world.cache == "cold"
+        cost += made.before * (prices.input if cold else prices.read) + made.size * prices.output
+    return cost / 1_000_000
+
+
+def fresh(turns: Sequence[Turn]) -> set[int]:
+    """Return the messages of which something was replaced in the first request that covers them."""
+    found: set[int] = set()
+    seen = 0
+    for turn in turns:
+        found |= {edit.span.start for edit in turn.prepared.plan.record if edit.span.start >= seen}
+        seen = len(turn.prepared.plan.branch.slots)
+    return found
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the lines of the table."""
+    yield (
+        f"{'policy':<12} {'steps':>5} {'refused':>7} {'hit':>6} {'dollars':>8} {'tokens':>11} {'peak':>8} "
+        f"{'breaks':>6} {'unsaid':>6} {'compactions':>11} {'replaced':>8} {'dropped':>7}"
+    )
+    for row in rows:
+        yield (
+            f"{row.policy:<12} {row.steps:>5} {row.refused:>7} {row.hit:>6.1%} {row.usd:>8.2f} {row.tokens:>11,} "
+            f"{row.peak:>8,} {row.breaks:>6} {row.unsaid:>6} {row.compactions:>11} {row.replaced:>8} {row.dropped:>7}"
+        )
+
+
+def wrong(row: Row, steps: int) -> list[str]:
+    """Return what is promised of our own policy and not so."""
+    told = [f"{row.refused} requests refused"] if row.refused else []
+    told += [f"{row.unsaid} breaks without a decision"] if row.unsaid else []
+    told += ["bound thinking was dropped"] if row.dropped and MODELS[row.model] == "anthropic" else []
+    if steps == STEPS and row.replaced < OVERSIZED + BUDGETS:
+        told.append(f"{row.replaced} messages replaced of {OVERSIZED + BUDGETS}")
+    return [f"{row.policy} with {row.model}: {one}" for one in told]
+
+
+def main() -> int:
+    """Print the tables; return 1 where a promise is broken and ``--check`` was given."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("policies", nargs="*", metavar="POLICY", help=f"of {', '.join(PRESETS)}; default: all")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--window", type=int, default=WINDOW)
+    parser.add_argument("--model", action="append", choices=MODELS)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    given = parser.parse_args()
+    rows: list[Row] = []
+    for model in given.model or MODELS:
+        mine = [spend(model, name, workday(given.steps), given.window) for name in given.policies or PRESETS]
+        rows += mine
+        if not given.json:
+            print(f"\n{model}, {given.steps} steps, window {given.window:,}", *table(mine), sep="\n", flush=True)
+    if given.json:
+        told: list[Any] = [to_builtins(row) for row in rows]
+        print(json.dumps(told, indent=2))
+    broken = [one for row in rows if row.policy == "holdfast" for one in wrong(row, given.steps)]
+    for one in broken:
+        print(f"broken: {one}", file=sys.stderr)
+    return 1 if broken and given.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""What budgets of tool results cost: time for each of many parallel results, and memory for a huge one.
+
+Usage: python bench/results.py [--json] [--check]
+
+*Time*: ``plan`` over 50, 500 and 5,000 results of 6,000 characters that answer one message of calls, where about half
+of them must give way, in one message (as Anthropic has them) and in a message each (as Chat has them): milliseconds for
+each result, the best of several runs. Linear means that the last is hardly more than the first.
+
+*Memory*: a child process plans over one result of 100 MB, stores the blob as a file and reads its end back; its largest
+resident size, the text itself and the interpreter included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from holdfast import Message, Plan, Policy, plan
+from holdfast.config import target
+from holdfast.model.entries import Frame
+from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.store.blobs import FileBlobs
+from holdfast.testing.histories import words
+
+SIZES = (50, 500, 5_000)
+CHARS = 6_000
+KEPT = 3_000
+"""Characters that stay for each result on average: about half of them must give way."""
+HUGE = 100_000_000
+"""A window in tokens that never fills."""
+MOST_RATIO = 3.0
+"""A result among 5,000 may cost this many times what one among 50 costs: a quadratic step would make it a hundred."""
+TEXT = 100_000_000
+"""Characters of the result whose memory is measured."""
+MOST_MB = 250.0
+
+
+def parallel(number: int, apart: bool) -> list[Message]:
+    """Return a conversation in which ``number`` calls of one message are answered, in one message or in one each."""
+    ids = [f"call_{index}" for index in range(number)]
+    results = [ToolResult(id_, "", (Text(words(index, CHARS + index % 7)),)) for index, id_ in enumerate(ids)]
+    answers = [Message("tool", (one,)) for one in results] if apart else [Message("tool", tuple(results))]
+    return [Message.of("user", "go"), Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids)), *answers]
+
+
+def planned(said: list[Message], number: int) -> Plan:
+    """Return the plan under our own policy, with a budget in which about half of the results have room."""
+    policy = Policy().with_settings(message_chars=number * KEPT, message_share=0.0)
+    return plan(said, target("anthropic", "claude-sonnet-4-5", window=HUGE, frame=Frame("bench", 5_000)), policy)
+
+
+def milliseconds(number: int, apart: bool) -> float:
+    """Return the time of planning for each of ``number`` results, the best of some runs."""
+    said = parallel(number, apart)
+    times = []
+    for _ in range(max(2, 500 // number)):
+        gc.collect()
+        began = time.perf_counter()
+        made = planned(said, number)
+        times.append(time.perf_counter() - began)
+        assert number // 3 < len(made.record) < number, f"{len(made.record)} of {number} gave way"
+    return min(times) * 1e3 / number
+
+
+def huge_result() -> dict[str, float]:
+    """Plan over one huge result and store it; return the largest resident sizes on the way, in MB."""
+    sizes = {"start": resident()}
+    text = (words(1, 999_999) + "\n") * (TEXT // 1_000_000)
+    sizes["text"] = resident()
+    result = ToolResult("call_0", "read", (Text(text),))
+    said = [Message.of("user", "go"), Message("assistant", (ToolCall("call_0", "read"),)), Message("tool", (result,))]
+    made = plan(said, target("anthropic", "claude-sonnet-4-5", window=200_000))
+    sizes["plan"] = resident()
+    blob = made.blobs[0]
+    with TemporaryDirectory() as folder:
+        blobs = FileBlobs(Path(folder))
+        assert blobs.put(blob.text) == blob.hash
+        sizes["stored"] = resident()
+        size = blobs.size(blob.hash)
+        assert blobs.get(blob.hash, size - 100, size) == text[-100:].encode()
+    sizes["all"] = resident()
+    return sizes
+
+
+def resident() -> float:
+    """Return the largest resident size of this process so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+def main() -> int:
+    """Print both parts; with ``--check``, exit 1 where a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(huge_result()))
+        return 0
+    # The child comes first: its largest size begins with that of the process it was forked from.
+    child = subprocess.run([sys.executable, __file__, "--child"], capture_output=True, text=True, check=True)
+    memory = json.loads(child.stdout)
+    shapes = {"in one message": False, "a message each": True}
+    table = {name: {size: milliseconds(size, apart) for size in SIZES} for name, apart in shapes.items()}
+    ratios = {name: row[SIZES[-1]] / row[SIZES[0]] for name, row in table.items()}
+    if args.json:
+        print(json.dumps({"ms": table, "ratios": ratios, "most_ratio": MOST_RATIO, "mb": memory, "most_mb": MOST_MB}))
+    else:
+        for name, row in table.items():
+            cells = "  ".join(f"{size:,}: {row[size]:.3f} ms" for size in SIZES)
+            print(f"{name:<16}{cells}   ratio {ratios[name]:.2f}, goal {MOST_RATIO:.1f}")
+        steps = "  ".join(f"{name} {size:.0f}" for name, size in memory.items())
+        print(f"{TEXT / 1e6:.0f} MB result: largest resident MB after {steps}   goal {MOST_MB:.0f}")
+    return int(args.check and (max(ratios.values()) > MOST_RATIO or memory["all"] > MOST_MB))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

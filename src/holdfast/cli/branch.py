@@ -1,0 +1,143 @@
+"""``holdfast branch``: the branches of a session, and where it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import msgspec
+from msgspec import Struct
+
+from holdfast.cli.describing import in_short, session_line, when
+from holdfast.cli.explaining import SHORT, Log, entry_named, log_of, read_log
+from holdfast.cli.faults import Stopped
+from holdfast.cli.places import opened, store_option
+from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
+from holdfast.model.entries import Said
+from holdfast.store.base import SessionInfo, SessionStore
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast branch 4d56
+  holdfast branch 4d56 120 --name "before the refactoring"
+  holdfast branch 4d56 "before the refactoring"
+"""
+
+
+class Twig(Struct, frozen=True):
+    """One branch of a session, told by its last entry."""
+
+    leaf: str
+    active: bool
+    """Whether the session goes on here."""
+    messages: int
+    apart: int
+    """How many of its messages lie on no branch listed before it."""
+    tokens: int
+    """What the messages of a request would take there, in the estimator's tokens."""
+    at: int | None
+    text: str
+    """Its last message, in short."""
+
+
+class Named(Struct, frozen=True):
+    """An entry that has a name, and the message it is or comes after, on whichever branch that lies."""
+
+    entry: str
+    name: str
+    message: int
+
+
+class Branches(Struct, frozen=True):
+    """The branches of a session, and its named entries."""
+
+    session: str
+    branches: tuple[Twig, ...]
+    named: tuple[Named, ...]
+
+
+@click.command("branch", epilog=EXAMPLES)
+@click.argument("session")
+@click.argument("entry", required=False)
+@click.option("--name", metavar="LABEL", help="Name the place; any command takes the name. '' takes a name away.")
+@store_option
+@json_option("the branches")
+def command(session: str, entry: str | None, name: str | None, store: str | None, *, as_json: bool) -> None:
+    """List the branches of a session, or go on from another entry.
+
+    SESSION is the beginning of an id; ENTRY is a message's number as holdfast show prints it, a label, or the
+    beginning of an entry's id. The session goes on behind that entry: what came after it stays in the log, on a branch
+    of its own, and its decisions do not count here.
+    """
+    if entry is None and name is not None:
+        raise Stopped("--name needs an ENTRY to name; holdfast show lists them")
+    with opened(store, readonly=entry is None) as there:
+        info = there.session(session)
+        if entry is not None:
+            info = _move(there, info, entry, name)
+        found = Branches(info.key, tuple(twigs(there, info)), tuple(places(there, info)))
+    if as_json:
+        say_json(msgspec.to_builtins(found))
+    else:
+        _say(info, found)
+
+
+def _move(store: SessionStore, info: SessionInfo, entry: str, name: str | None) -> SessionInfo:
+    """Make the session go on behind ``entry``, which is then called ``name``."""
+    with store.writing(info.key):
+        place = entry_named(store, info.key, read_log(store, info.key), entry)
+        store.set_leaf(info.key, place.id)
+        if name is not None:
+            store.label(info.key, place.id, name)
+    return store.session(info.key)
+
+
+def twigs(store: SessionStore, info: SessionInfo) -> list[Twig]:
+    """Return the branches of a session, oldest first, and the place where it goes on if that is inside of one."""
+    leaves = [entry.id for entry in store.leaves(info.key)]
+    if info.leaf is not None and info.leaf not in leaves:
+        leaves.append(info.leaf)
+    seen, found = set[str](), []
+    for leaf in leaves:
+        log = log_of(store.path(info.key, leaf))
+        found.append(_twig(log, info.leaf, seen))
+        seen |= {entry.id for entry in log.said}
+    return found
+
+
+def places(store: SessionStore, info: SessionInfo) -> Iterator[Named]:
+    """Yield the named entries of a session."""
+    for entry, name in store.labels(info.key).items():
+        yield Named(entry, name, len(log_of(store.path(info.key, entry)).said) - 1)
+
+
+def _twig(log: Log, leaf: str | None, seen: set[str]) -> Twig:
+    last = log.entries[-1]
+    said = next((entry for entry in reversed(log.entries) if isinstance(entry.body, Said)), None)
+    return Twig(
+        leaf=last.id,
+        active=last.id == leaf,
+        messages=len(log.said),
+        apart=sum(entry.id not in seen for entry in log.said),
+        tokens=log.branch.held,
+        at=last.at,
+        text=in_short(said.body.slot.message) if said and isinstance(said.body, Said) else "",
+    )
+
+
+def _say(info: SessionInfo, found: Branches) -> None:
+    from rich.text import Text
+
+    out = console()
+    say_line(out, session_line(info))
+    if not found.branches:
+        out.print("nothing was said in it yet")
+    for one in found.branches:
+        mark = ("* ", "green") if one.active else ("  ", "")
+        told = f"{many(one.messages, 'message')}, {one.apart:,} of its own, {one.tokens:,} tokens"
+        head = (f"{clean(one.leaf)[:SHORT]} {when(one.at):14} ", "dim")
+        say_line(out, Text.assemble(mark, head, f"{told}: ", clean(one.text)))
+    for named in found.named:
+        where = f"#{named.message}" if named.message >= 0 else "the beginning"
+        say_line(out, Text.assemble((f"  {clean(named.entry)[:SHORT]} ", "dim"), f"{clean(named.name)}: {where}"))

@@ -1,0 +1,153 @@
+"""Two requests of one session compared, message by message: what is the same, changed, hidden, new or back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from holdfast.cli.describing import words
+from holdfast.cli.explaining import Log
+from holdfast.model.branch import origins, project
+from holdfast.model.entries import Compaction, Decision
+from holdfast.model.slots import Slot
+from holdfast.view.tokens import measure
+
+Kind: TypeAlias = Literal["same", "changed", "hidden", "new", "back"]
+"""What became of a message; *hidden* is no longer shown, *back* was not shown and is again."""
+Key: TypeAlias = tuple[str, int]
+"""The entry that a shown message came from, and which of those it is that stand for it."""
+
+
+class Held(Struct, frozen=True):
+    """A message as one of the two requests holds it. ``number`` is -1 for a summary."""
+
+    number: int
+    entry: str
+    place: float
+    """Where it stands among the messages of the log."""
+    slot: Slot
+
+    @property
+    def tokens(self) -> int:
+        """Its size in the estimator's tokens."""
+        return self.slot.size or measure(self.slot.message).size
+
+
+class Change(Struct, frozen=True, omit_defaults=True):
+    """What became of one message between the two requests."""
+
+    kind: Kind
+    number: int
+    entry: str
+    role: str
+    before: int = 0
+    after: int = 0
+    """Tokens that it took before and after."""
+    rule: str = ""
+    why: str = ""
+    by: str = ""
+    """The decision or compaction that did it, or is gone."""
+    gone: tuple[str, ...] = ()
+    """Lines that only the first request holds."""
+    come: tuple[str, ...] = ()
+    """Lines that only the second holds."""
+
+
+class Comparison(Struct, frozen=True):
+    """What the model saw in the first request and in the second."""
+
+    before: int
+    after: int
+    """Tokens of the messages of either; system prompt and tools aside."""
+    before_messages: int
+    after_messages: int
+    changes: tuple[Change, ...]
+
+
+def compare(first: Log, second: Log) -> Comparison:
+    """Return what became of each message from the request that ``first`` makes to that of ``second``."""
+    old, new = held(first), held(second)
+    known = {one.id for one in first.said}
+    places = sorted({**old, **new}.items(), key=lambda one: (one[1].place, one[0] in new, one[0][1]))
+    changes = tuple(_change(old.get(key), new.get(key), first, second, known) for key, _ in places)
+    return Comparison(
+        sum(one.tokens for one in old.values()), sum(one.tokens for one in new.values()), len(old), len(new), changes
+    )
+
+
+def held(log: Log) -> dict[Key, Held]:
+    """Return what the request of ``log`` holds, in its order."""
+    out: dict[Key, Held] = {}
+    for slot, number in zip(project(log.branch), origins(log.branch), strict=True):
+        entry = log.said[number].id if number >= 0 else _summary(log)
+        place = number if number >= 0 else log.branch.keep - 0.5
+        repeated = sum((entry, at) in out for at in range(len(out))) if (entry, 0) in out else 0
+        out[entry, repeated] = Held(number, entry, place, slot)
+    return out
+
+
+def _summary(log: Log) -> str:
+    """Return the compaction whose summary stands in the request."""
+    return next((id_ for id_, body in reversed(log.branch.law) if isinstance(body, Compaction)), "")
+
+
+def _change(old: Held | None, new: Held | None, first: Log, second: Log, known: set[str]) -> Change:
+    """Return what became of a message that one of the two requests holds at least."""
+    one = new or old
+    assert one is not None
+    role = one.slot.message.role
+    before, after = old.tokens if old else 0, new.tokens if new else 0
+    if old is not None and new is not None and old.slot.digest == new.slot.digest:
+        return Change("same", one.number, one.entry, role, before, after)
+    kind: Kind = "changed" if old and new else "hidden" if old else "back" if one.entry in known else "new"
+    rule, why, by = _cause(one.number, first, second) if kind != "new" else ("", "", "")
+    gone, come = _apart(words([old.slot]) if old else [], words([new.slot]) if new else [])
+    return Change(kind, one.number, one.entry, role, before, after, rule, why, by, gone, come)
+
+
+def _cause(number: int, first: Log, second: Log) -> tuple[str, str, str]:
+    """Return rule, reason and entry of what is in force on one side only and concerns a message."""
+    here, there = dict(first.branch.law), dict(second.branch.law)
+    for log, other in ((second, here), (first, there)):
+        for id_, body in reversed(log.branch.law):
+            if id_ not in other and (told := _concerns(body, number)):
+                return (*told, id_)
+    return "", "", ""
+
+
+def _concerns(body: Decision | Compaction, number: int) -> tuple[str, str] | None:
+    """Return rule and reason of an entry that concerns message ``number``; a summary is -1."""
+    for edit in body.edits:
+        if edit.span.start <= number < max(edit.span.stop, edit.span.start + 1):
+            return edit.rule, edit.why
+    if isinstance(body, Compaction) and number < body.keep:
+        return "compaction", "a summary stands for it" if body.summary else "nothing stands for it"
+    return None
+
+
+def _apart(old: list[str], new: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the lines of each side without those that both begin and end with."""
+    most = min(len(old), len(new))
+    start = next((at for at in range(most) if old[at] != new[at]), most)
+    end = next((at for at in range(most - start) if old[-1 - at] != new[-1 - at]), most - start)
+    return tuple(old[start : len(old) - end]), tuple(new[start : len(new) - end])
+
+
+def runs(changes: tuple[Change, ...]) -> Iterator[list[Change]]:
+    """Yield the changes one by one, but neighbours that stayed, went, came or came back together as one."""
+    run: list[Change] = []
+    for one in changes:
+        together = (
+            run
+            and run[-1].kind == one.kind != "changed"
+            and run[-1].by == one.by
+            and min(run[-1].number, one.number) >= 0
+        )
+        if run and not together:
+            yield run
+            run = []
+        run.append(one)
+    if run:
+        yield run

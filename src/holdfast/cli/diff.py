@@ -1,0 +1,149 @@
+"""``holdfast diff``: what the model saw before and after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+from msgspec import Struct
+
+from holdfast.cli.comparing import Change, Comparison, compare, runs
+from holdfast.cli.describing import session_line
+from holdfast.cli.explaining import SHORT, Log, entry_named, log_of, read_log
+from holdfast.cli.faults import Stopped
+from holdfast.cli.places import opened, store_option
+from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
+from holdfast.model.entries import Entry
+from holdfast.store.base import SessionInfo, SessionStore
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast diff 4d56 ..e77b         # what decision e77b changed
+  holdfast diff 4d56 120..          # the moment after message 120, and now
+  holdfast diff 4d56 120..e77b --lines 20
+"""
+_SIGNS = {"same": " ", "changed": "~", "hidden": "-", "new": "+", "back": "+"}
+_STYLES = {"same": "dim", "changed": "yellow", "hidden": "red", "new": "green", "back": "green"}
+
+
+class Side(Struct, frozen=True):
+    """One of the two moments: its name, and the log up to there."""
+
+    name: str
+    log: Log
+
+
+@click.command("diff", epilog=EXAMPLES)
+@click.argument("session")
+@click.argument("moments", metavar="A..B")
+@click.option("--lines", type=click.IntRange(0), default=4, show_default=True, help="How many lines of each change.")
+@store_option
+@json_option("both requests, message by message,")
+def command(session: str, moments: str, lines: int, store: str | None, *, as_json: bool) -> None:
+    """Show what the model saw before and after: replaced, hidden, said, back.
+
+    SESSION is the beginning of an id. A and B are moments: just after the entry that a message's number, a label, or
+    the beginning of an id names. ..B compares the moment before B with the one after it, A.. compares A with now.
+    Tokens are the estimator's, of the messages alone.
+    """
+    first, second = _asked(moments)
+    with opened(store, readonly=True) as there:
+        info = there.session(session)
+        log = read_log(there, info.key)
+        before, after = _sides(there, info.key, log, first, second)
+    found = compare(before.log, after.log)
+    if as_json:
+        told = {"session": info.key, "from": before.name, "to": after.name}
+        say_json(told | msgspec.to_builtins(found))
+    else:
+        _say(found, info, (before.name, after.name), lines)
+
+
+def _asked(moments: str) -> tuple[str, str]:
+    """Return both sides of ``A..B``; ``Stopped`` where that is not what was written."""
+    first, dots, second = moments.partition("..")
+    if not dots or ".." in second or not (first or second):
+        msg = f"{clean(moments, 60)!r} is not A..B: give two moments, or one as ..B (what B changed) or A.. (until now)"
+        raise Stopped(msg)
+    return first.strip(), second.strip()
+
+
+def _sides(store: SessionStore, key: str, log: Log, first: str, second: str) -> tuple[Side, Side]:
+    last = entry_named(store, key, log, second) if second else None
+    after = _until(store, key, log, last) if last else log
+    if not first:
+        return Side(f"before {second}", log_of(after.entries[:-1])), Side(f"after {second}", after)
+    before = _until(store, key, log, entry_named(store, key, log, first))
+    return Side(f"after {first}", before), Side(f"after {second}" if second else "now", after)
+
+
+def _until(store: SessionStore, key: str, log: Log, entry: Entry) -> Log:
+    """Return the log up to ``entry``, on whichever branch it lies."""
+    at = next((number for number, one in enumerate(log.entries) if one.id == entry.id), None)
+    return read_log(store, key, entry.id) if at is None else log_of(log.entries[: at + 1])
+
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+
+def _say(found: Comparison, info: SessionInfo, names: tuple[str, str], lines: int) -> None:
+    from rich.text import Text
+
+    out = console()
+    say_line(out, session_line(info))
+    more = found.after - found.before
+    say_line(out, Text(f"--- {clean(names[0])}: {_sizes(found.before_messages, found.before)}", "red"))
+    say_line(out, Text(f"+++ {clean(names[1])}: {_sizes(found.after_messages, found.after)} ({more:+,})", "green"))
+    for run in runs(found.changes):
+        _say_run(out, run, lines)
+    if all(one.kind == "same" for one in found.changes):
+        out.print("nothing changed in between")
+
+
+def _sizes(messages: int, tokens: int) -> str:
+    return f"{many(messages, 'message')}, {tokens:,} tokens"
+
+
+def _say_run(out: Any, run: list[Change], lines: int) -> None:
+    from rich.text import Text
+
+    one = run[0]
+    sign, style = _SIGNS[one.kind], _STYLES[one.kind]
+    if len(run) == 1 and one.kind != "same":
+        say_line(out, Text(f"{sign} {_name(one)} {_change(one)}{_because(one)}", style))
+        _say_lines(out, "-", one.gone, lines)
+        _say_lines(out, "+", one.come, lines)
+        return
+    told = {"same": "as before", "hidden": "no longer shown", "new": "said", "back": "shown again"}[one.kind]
+    span = f"#{one.number} to #{run[-1].number}" if len(run) > 1 else _name(one)
+    tokens = sum(change.before or change.after for change in run)
+    say_line(out, Text(f"{sign} {span}: {many(len(run), 'message')}, {tokens:,} tokens, {told}{_because(one)}", style))
+
+
+def _name(one: Change) -> str:
+    return f"#{one.number} {clean(one.entry)[:SHORT]} {one.role}" if one.number >= 0 else "summary"
+
+
+def _change(one: Change) -> str:
+    if one.kind == "changed":
+        return f"{one.before:,} → {one.after:,} tokens"
+    if one.number < 0:
+        told = "gone" if one.kind == "hidden" else "in place of what is hidden"
+    else:
+        told = {"hidden": "no longer shown", "new": "said", "back": "shown again"}[one.kind]
+    return f"{one.before or one.after:,} tokens, {told}"
+
+
+def _because(one: Change) -> str:
+    return f"  {clean(one.rule)} ({clean(one.by)[:SHORT]}): {clean(one.why)}" if one.by else ""
+
+
+def _say_lines(out: Any, sign: str, text: tuple[str, ...], most: int) -> None:
+    from rich.text import Text
+
+    for line in text[:most]:
+        say_line(out, Text(f"    {sign} {clean(line)}", style="dim"))
+    if len(text) > most > 0:
+        out.print(Text(f"    {sign} … {many(len(text) - most, 'more line')}", style="dim"))

@@ -1,0 +1,193 @@
+"""What happened to the messages of a session, told from its log alone: what ``why``, ``diff`` and ``show`` agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from holdfast.errors import UnknownId
+from holdfast.model.branch import Branch, extend, origins, shown
+from holdfast.model.edits import Edit
+from holdfast.model.entries import BranchSummary, Compaction, Decision, Entry, Note, Revoke, Said
+from holdfast.model.slots import Slot
+from holdfast.policy.settings import HANDLE
+from holdfast.runtime.journal import POLICY
+from holdfast.store.base import SessionStore
+from holdfast.store.naming import CAPPED, blobs_of
+from holdfast.view.tokens import measure
+
+State: TypeAlias = Literal["whole", "reduced", "hidden"]
+"""How a request shows a message: as it was said, with something in place of parts of it, or not at all."""
+SHORT = 8
+"""Characters of an entry's id that are shown; any command takes them."""
+LONGEST_NUMBER = 7
+"""Digits of a message's number; longer ones are the beginning of an id."""
+
+
+class Log(Struct, frozen=True):
+    """One branch of a session: its entries from the root, what they fold to, and those that say something."""
+
+    entries: tuple[Entry, ...]
+    branch: Branch
+    said: tuple[Entry, ...]
+    """The entries of the messages, by their number."""
+
+
+class Act(Struct, frozen=True, omit_defaults=True):
+    """Something that was done about a message: ``entry`` recorded it."""
+
+    entry: str
+    kind: Literal["decision", "compaction", "capped"]
+    rule: str
+    why: str
+    saves: int = 0
+    """Estimator tokens that it frees while it is in force."""
+    by: str = ""
+    """The policy that decided, or the tool that recorded it."""
+    at: int | None = None
+    recall: tuple[str, ...] = ()
+    """Handles of the texts behind it."""
+    revoked: str = ""
+    """The entry that took it back."""
+
+
+def log_of(entries: Iterable[Entry]) -> Log:
+    """Return the log of a branch, its entries given from the root on."""
+    path = tuple(entries)
+    return Log(path, Branch.build(path), tuple(one for one in path if isinstance(one.body, Said | BranchSummary)))
+
+
+def read_log(store: SessionStore, key: str, leaf: str | None = None) -> Log:
+    """Return the log up to ``leaf``, or to where the session goes on."""
+    return log_of(store.path(key, leaf))
+
+
+# -- what a request shows ----------------------------------------------------------------------------------------------
+
+
+def states(branch: Branch) -> list[State]:
+    """Return how the next request shows each message."""
+    there = set(origins(branch))
+    return [
+        "hidden" if index not in there else "reduced" if branch.edits.get(index) else "whole"
+        for index in range(len(branch.slots))
+    ]
+
+
+def as_shown(branch: Branch, index: int) -> tuple[Slot, ...]:
+    """Return what stands for a message that is not hidden, with the size of each."""
+    return tuple(slot if slot.size else measure(slot.message) for slot in shown(branch, index))
+
+
+def tokens_of(slots: Iterable[Slot]) -> int:
+    """Return the estimator's tokens of ``slots``."""
+    return sum(slot.size for slot in slots)
+
+
+# -- what was done -----------------------------------------------------------------------------------------------------
+
+
+def acts(log: Log, index: int, recorded_by: str = "") -> Iterator[Act]:
+    """Yield what was done about message ``index``, oldest first, taken back or not.
+
+    ``recorded_by`` is the tool that the session came from: what it brought along was decided there.
+    """
+    revoked = {one.body.id: one.id for one in log.entries if isinstance(one.body, Revoke)}
+    by, before = recorded_by, Branch()
+    for entry in log.entries:
+        body = entry.body
+        if isinstance(body, Note):
+            by = _policy(body) or by
+        if isinstance(body, Note) and body.reason == CAPPED and _next_said(log, entry.id) == log.said[index].id:
+            handles = tuple(hash_[:HANDLE] for hash_ in blobs_of(body))
+            yield Act(entry.id, "capped", CAPPED, "it was longer than an entry may hold", 0, by, entry.at, handles)
+        if isinstance(body, Decision | Compaction):
+            for edit in _about(body.edits, index):
+                yield _of_edit(entry, edit, by, revoked.get(entry.id, ""))
+        if isinstance(body, Compaction) and before.pinned <= index < body.keep:
+            yield _of_compaction(entry, body, _held(before, index), by, revoked.get(entry.id, ""))
+        before = extend(before, entry)
+
+
+def _policy(note: Note) -> str:
+    name = note.data.get("name") if note.reason == POLICY else None
+    return name if isinstance(name, str) else ""
+
+
+def policy_named(entries: Iterable[Entry]) -> str:
+    """Return the policy that decides at the end of a branch, as far as a note names it."""
+    names = [name for one in entries if isinstance(one.body, Note) and (name := _policy(one.body))]
+    return names[-1] if names else ""
+
+
+def _about(edits: Iterable[Edit], index: int) -> Iterator[Edit]:
+    return (edit for edit in edits if edit.span.start <= index < max(edit.span.stop, edit.span.start + 1))
+
+
+def _next_said(log: Log, note: str) -> str:
+    """Return the id of the message that comes next after entry ``note``."""
+    found = False
+    for entry in log.entries:
+        found = found or entry.id == note
+        if found and isinstance(entry.body, Said):
+            return entry.id
+    return ""
+
+
+def _of_edit(entry: Entry, edit: Edit, by: str, revoked: str) -> Act:
+    recall = (edit.blob[:HANDLE],) if edit.blob else ()
+    return Act(entry.id, "decision", edit.rule, edit.why, edit.saves, by, entry.at, recall, revoked)
+
+
+def _of_compaction(entry: Entry, body: Compaction, saves: int, by: str, revoked: str) -> Act:
+    if body.summary is None:
+        why = f"nothing stands for messages before #{body.keep}"
+    else:
+        why = f"a summary of {body.size:,} tokens stands for messages before #{body.keep}"
+    trigger = "compaction" if body.trigger in {"", "auto"} else f"compaction ({body.trigger})"
+    return Act(entry.id, "compaction", trigger, why, saves, by, entry.at, (), revoked)
+
+
+def _held(branch: Branch, index: int) -> int:
+    """Return the tokens that a request held for a message, if it held any."""
+    is_there = index < len(branch.slots) and (index < branch.pinned or index >= branch.keep)
+    return tokens_of(as_shown(branch, index)) if is_there else 0
+
+
+# -- places in a log ---------------------------------------------------------------------------------------------------
+
+
+def entry_named(store: SessionStore, key: str, log: Log, name: str) -> Entry:
+    """Return the entry that ``name`` means: a message's number (``12`` or ``#12``), a label, or an id's beginning.
+
+    Raises ``UnknownId`` that says what there is.
+    """
+    number = name.removeprefix("#")
+    if number.isdecimal() and len(number) <= LONGEST_NUMBER and int(number) < len(log.said):
+        return log.said[int(number)]
+    labels = {label: id_ for id_, label in store.labels(key).items()}
+    if name in labels:
+        return store.entry(key, labels[name])
+    try:
+        return store.entry(key, name)
+    except UnknownId as error:
+        if not number.isdecimal():
+            raise
+        last = f"its last one is #{len(log.said) - 1}" if log.said else "it has none"
+        msg = (
+            f"the session has no message #{number[:20]} ({last}), and no entry's id begins so; holdfast show lists them"
+        )
+        raise UnknownId(msg) from error
+
+
+def through(store: SessionStore, key: str, log: Log, entry: Entry) -> Log:
+    """Return ``log`` if ``entry`` lies on it, else the log of the newest branch that goes through it."""
+    if any(one.id == entry.id for one in log.entries):
+        return log
+    for tip in reversed(store.leaves(key)):
+        path = store.path(key, tip.id)
+        if any(one.id == entry.id for one in path):
+            return log_of(path)
+    return read_log(store, key, entry.id)

@@ -1,0 +1,139 @@
+"""What a policy would decide before the next request of a session, and the recording of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from holdfast.cli.explaining import SHORT, Log, policy_named, read_log
+from holdfast.cli.terminal import many
+from holdfast.model.branch import Branch
+from holdfast.model.entries import Compaction, Decision, Entry, Note
+from holdfast.model.plan import Plan
+from holdfast.model.target import Target, World
+from holdfast.policy.pipeline import Policy, advance
+from holdfast.runtime.journal import POLICY, Journal
+from holdfast.store.base import SessionStore
+from holdfast.store.tree import now_ms
+
+_LARGEST = 4
+"""How many texts of a rule are told to a person."""
+
+
+class Would(Struct, frozen=True, omit_defaults=True):
+    """One thing that is decided. Tokens are the estimator's."""
+
+    kind: str
+    message: int
+    """The message it is about; of a compaction the first that stays."""
+    rule: str
+    why: str
+    saves: int = 0
+
+
+class Prospect(Struct, frozen=True, omit_defaults=True):
+    """What a policy decides before the next request, and whether that is in the log now."""
+
+    policy: str
+    cache: str
+    idle: int
+    """Seconds since the newest entry."""
+    before: int
+    after: int
+    """Estimated tokens of the request without and with what is decided."""
+    would: tuple[Would, ...]
+    notices: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
+    """The entries that record it."""
+
+
+class InForce(Struct, frozen=True, omit_defaults=True):
+    """A decision or compaction that the next request repeats."""
+
+    id: str
+    kind: str
+    rules: dict[str, int]
+    """How many edits of each rule."""
+
+
+def in_force(branch: Branch) -> tuple[InForce, ...]:
+    """Return what the next request repeats, oldest first."""
+    return tuple(_standing(id_, body) for id_, body in branch.law)
+
+
+def _standing(id_: str, body: Decision | Compaction) -> InForce:
+    rules: dict[str, int] = {}
+    for edit in body.edits:
+        rules[edit.rule] = rules.get(edit.rule, 0) + 1
+    return InForce(id_, "compaction" if isinstance(body, Compaction) else "decision", rules)
+
+
+def world_of(entries: Iterable[Entry], place: Target) -> World:
+    """Return how the world is for a session: its cache is cold when the newest entry is older than it lives."""
+    newest = max((entry.at for entry in entries if entry.at is not None), default=None)
+    idle = 0 if newest is None else max(0, now_ms() - newest) // 1_000
+    return World(cache="cold" if idle > place.cache.ttl else "warm", idle=idle)
+
+
+def prospect(log: Log, place: Target, policy: Policy, world: World) -> Prospect:
+    """Return what ``policy`` would decide; nothing is recorded."""
+    return _prospect(advance(log.branch, place, policy, world), policy, world)
+
+
+def recorded(
+    store: SessionStore, key: str, log: Log, place: Target, policy: Policy, world: World
+) -> tuple[Prospect, Branch]:
+    """Return what ``policy`` decided behind ``log``, which is in the store now, and the branch with it."""
+    _name_policy(store, key, log, policy)
+    plan = Journal.open(store, key, policy).prepare(place, world).plan
+    branch, known = read_log(store, key).branch, {id_ for id_, _ in log.branch.law}
+    ids = tuple(id_ for id_, _ in branch.law if id_ not in known)
+    return _prospect(plan, policy, world, ids), branch
+
+
+def _name_policy(store: SessionStore, key: str, log: Log, policy: Policy) -> None:
+    """Leave a note of the policy that decides from here on, unless the newest one says so already."""
+    if log.entries and policy_named(log.entries) != policy.name:
+        note = Note(POLICY, data={"name": policy.name})
+        store.append(key, [Entry(uuid.uuid4().hex, log.entries[-1].id, note, at=now_ms())])
+
+
+def _prospect(plan: Plan, policy: Policy, world: World, ids: tuple[str, ...] = ()) -> Prospect:
+    made = plan.compaction
+    would = [Would("decision", edit.span.start, edit.rule, edit.why, edit.saves) for edit in plan.record]
+    if made is not None:
+        told = f"a summary of {made.size:,} tokens stands" if made.summary else "nothing stands"
+        sizes = f"{made.before:,} → {made.after:,} tokens: " if made.after else ""
+        why = f"{sizes}{told} for what came before"
+        would.append(Would("compaction", made.keep, made.trigger, why, max(0, made.before - made.after)))
+    notices = tuple(f"{one.rule}: {one.why}" for one in plan.notices)
+    return Prospect(policy.name, world.cache, world.idle, plan.before, plan.after, tuple(would), notices, ids)
+
+
+def in_words(found: Prospect) -> list[str]:
+    """Return the lines that tell a person what is decided."""
+    cache = "cold" if found.cache == "cold" else "warm"
+    what = "decided and recorded" if found.recorded else "would decide"
+    ids = f" ({', '.join(one[:SHORT] for one in found.recorded)})" if found.recorded else ""
+    if not found.would:
+        lines = [f"{found.policy} (cache {cache}): nothing is to be decided; {found.before:,} tokens"]
+    else:
+        lines = [f"{found.policy} (cache {cache}) {what}{ids}: {found.before:,} → {found.after:,} tokens"]
+    return [*lines, *_by_rule(found.would), *(f"  note: {one}" for one in found.notices)]
+
+
+def _by_rule(would: Iterable[Would]) -> Iterator[str]:
+    """Yield a line for each rule: how much it takes, and the largest of that."""
+    groups: dict[tuple[str, str], list[Would]] = {}
+    for one in would:
+        groups.setdefault((one.kind, one.rule), []).append(one)
+    for (kind, rule), every in groups.items():
+        if kind == "compaction":
+            yield from (f"  compaction ({one.rule}) before #{one.message}: {one.why}" for one in every)
+            continue
+        largest = sorted(every, key=lambda one: -one.saves)[:_LARGEST]
+        told = ", ".join(f"#{one.message} ({one.saves:,})" for one in largest)
+        more = ", …" if len(every) > _LARGEST else ""
+        yield f"  {rule}: {many(len(every), 'text')}, {sum(one.saves for one in every):,} tokens less: {told}{more}"

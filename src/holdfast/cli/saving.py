@@ -1,0 +1,249 @@
+"""The account of a session: tokens saved by rule, what answers cost, and what was written anew into the cache."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.config import Catalog
+from holdfast.model.branch import Branch, basis_at, extend, shown
+from holdfast.model.entries import Answer, Compaction, Decision, Entry, Frame, Request, Revoke, Usage
+from holdfast.model.target import Prices
+from holdfast.view.tokens import measure
+from holdfast.wire.recognise import APIS
+
+MILLION = 1_000_000
+
+
+class Rule(Struct, frozen=True):
+    """What one rule did: how many of its edits are in force or were taken back, and the tokens it saved."""
+
+    rule: str
+    in_force: int = 0
+    revoked: int = 0
+    saved: int = 0
+    """In the next request."""
+    saved_since: int = 0
+    """Over all requests so far."""
+
+
+class Account(Struct, frozen=True):
+    """What was saved in a session and what it cost. Tokens saved are the estimator's, the others as reported."""
+
+    session: str
+    requests: int = 0
+    answers: int = 0
+    """Those whose usage is known."""
+    said: int = 0
+    saved: int = 0
+    saved_since: int = 0
+    saved_dollars: float = 0.0
+    rules: tuple[Rule, ...] = ()
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    dollars: float = 0.0
+    breaks: dict[str, int] = {}
+    """Requests that did not begin as the one before, by what was done in between."""
+    rewritten: int = 0
+    """Tokens that they had to write into the cache again."""
+    rewritten_dollars: float = 0.0
+    """What that cost more than reading them."""
+    spills: int = 0
+    spill_bytes: int = 0
+
+    @property
+    def cache_hit(self) -> float:
+        """The share of the input that came out of the cache."""
+        return self.cache_read / self.input if self.input else 0.0
+
+
+def account(session: str, entries: Iterable[Entry], catalog: Catalog, model: str = "") -> Account:
+    """Return the account of a branch, its entries given from the root on; ``model`` counts where none is named."""
+    told = _Telling(session, catalog, model)
+    for entry in entries:
+        told.take(entry)
+    return told.account()
+
+
+def together(accounts: Iterable[Account]) -> Account:
+    """Return the account of all sessions as one."""
+    total = Account("")
+    for one in accounts:
+        sums = {name: getattr(total, name) + getattr(one, name) for name in _SUMMED}
+        total = replace(total, **sums, rules=_added(total.rules, one.rules), breaks=_merged(total.breaks, one.breaks))
+    return total
+
+
+_SUMMED = tuple(name for name in Account.__struct_fields__ if isinstance(getattr(Account(""), name), int | float))
+
+
+def _added(some: Iterable[Rule], more: Iterable[Rule]) -> tuple[Rule, ...]:
+    found = {one.rule: one for one in some}
+    for one in more:
+        old = found.get(one.rule, Rule(one.rule))
+        counts = {name: getattr(old, name) + getattr(one, name) for name in Rule.__struct_fields__[1:]}
+        found[one.rule] = Rule(one.rule, **counts)
+    return tuple(found.values())
+
+
+def _merged(some: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+    return dict(Counter(some) + Counter(more))
+
+
+class _Telling:
+    """The fold behind ``account``."""
+
+    def __init__(self, session: str, catalog: Catalog, model: str) -> None:
+        self._branch, self._found = Branch(), Account(session)
+        self._catalog, self._model = catalog, model
+        self._last: tuple[Branch, int, str] | None = None
+        """The branch at the last request, how many slots that covered, and the digest of those."""
+        self._done: list[str] = []
+        """What was done since the last request."""
+        self._now: Counter[str] = Counter()
+        self._since: Counter[str] = Counter()
+        self._revoked: Counter[str] = Counter()
+
+    def take(self, entry: Entry) -> None:
+        """Take one more entry into account."""
+        before, body = self._branch, entry.body
+        self._branch = extend(before, entry)
+        if isinstance(body, Decision | Compaction | Revoke | Frame) and self._branch is not before:
+            self._done += _names(body)
+            self._now = _saved(self._branch)
+            if isinstance(body, Revoke):
+                self._revoked.update(_count(body_ for id_, body_ in before.law if id_ == body.id))
+        if isinstance(body, Request):
+            self._request(body)
+        elif isinstance(body, Answer) and body.usage.input:
+            self._answer(body.usage)
+
+    def account(self) -> Account:
+        """Return the account of all that was taken."""
+        branch, in_force = self._branch, _count(body for _, body in self._branch.law)
+        names = dict.fromkeys((*in_force, *self._revoked, *self._since))
+        rules = tuple(
+            Rule(name, in_force[name], self._revoked[name], self._now[name], self._since[name]) for name in names
+        )
+        said = branch.sums[-1] if len(branch.slots) else 0
+        saved, since = sum(self._now.values()), sum(self._since.values())
+        return replace(self._found, said=said, saved=saved, saved_since=since, rules=rules)
+
+    def _prices(self) -> Prices:
+        model = self._branch.model or self._model
+        apis = [slot.api for slot in self._branch.slots.slice(0, 1) if slot.api in APIS]
+        return self._catalog.prices((apis or [self._catalog.api(model) or APIS[0]])[0], model)
+
+    def _request(self, body: Request) -> None:
+        found, prices = self._found, self._prices()
+        self._since.update(self._now)
+        money = sum(self._now.values()) * prices.read / MILLION
+        found = replace(found, requests=found.requests + 1, saved_dollars=found.saved_dollars + money)
+        if self._last is not None and (again := _written_anew(self._last, self._branch)):
+            why = " + ".join(dict.fromkeys(self._done)) or "else"
+            found = replace(
+                found,
+                breaks=found.breaks | {why: found.breaks.get(why, 0) + 1},
+                rewritten=found.rewritten + again,
+                rewritten_dollars=found.rewritten_dollars + again * (prices.write - prices.read) / MILLION,
+            )
+        self._found, self._done = found, []
+        self._last = self._branch, body.slots, basis_at(self._branch, min(body.slots, len(self._branch.slots)))
+
+    def _answer(self, usage: Usage) -> None:
+        found, prices = self._found, self._prices()
+        plain = max(0, usage.input - usage.cache_read - usage.cache_write)
+        money = (
+            plain * prices.input
+            + usage.cache_read * prices.read
+            + usage.cache_write * prices.write
+            + usage.output * prices.output
+        )
+        self._found = replace(
+            found,
+            answers=found.answers + 1,
+            input=found.input + usage.input,
+            output=found.output + usage.output,
+            cache_read=found.cache_read + usage.cache_read,
+            cache_write=found.cache_write + usage.cache_write,
+            dollars=found.dollars + money / MILLION,
+        )
+
+
+def _names(body: Decision | Compaction | Revoke | Frame) -> list[str]:
+    """Return the words for what an entry did to the prefix."""
+    if isinstance(body, Decision):
+        return [edit.rule for edit in body.edits]
+    if isinstance(body, Compaction):
+        return [_name(body)]
+    return ["undo" if isinstance(body, Revoke) else "system prompt or tools"]
+
+
+def _name(body: Compaction) -> str:
+    return "compaction" if body.trigger in {"", "auto"} else body.trigger
+
+
+def _count(bodies: Iterable[Decision | Compaction]) -> Counter[str]:
+    """Return how many edits of each rule stand in ``bodies``; a compaction counts as one more."""
+    found: Counter[str] = Counter()
+    for body in bodies:
+        found.update([_name(body)] if isinstance(body, Compaction) else [])
+        found.update(edit.rule for edit in body.edits)
+    return found
+
+
+def _saved(branch: Branch) -> Counter[str]:
+    """Return the tokens that a request lacks beside what was said, by rule; they add up to just that."""
+    found: Counter[str] = Counter()
+    for start, edits in branch.edits.items():
+        if start >= branch.keep:
+            found.update({edit.rule: 0 for edit in edits})
+            for edit in edits:
+                found[edit.rule] += edit.saves
+    if branch.compaction is not None:
+        hidden = _before(branch, branch.keep) - _before(branch, branch.pinned)
+        found[_name(branch.compaction)] += hidden - branch.compaction.size
+    return found
+
+
+def _before(branch: Branch, slot: int) -> int:
+    """Return the tokens that were said before ``slot``."""
+    return branch.sums[slot - 1] if slot else 0
+
+
+def _written_anew(last: tuple[Branch, int, str], branch: Branch) -> int:
+    """Return the tokens of what a request had shown already and the next one shows behind a break; 0 without one."""
+    before, count, basis = last
+    if basis_at(branch, min(count, len(branch.slots))) == basis:
+        return 0
+    same = _common(before, branch, count) if branch.compaction == before.compaction else branch.keep
+    anew = sum(_sizes(branch, same, count))
+    reframed = branch.frame != before.frame
+    if branch.compaction is not None and (reframed or branch.compaction != before.compaction):
+        anew += branch.compaction.size
+    if reframed:
+        anew += branch.frame.tokens + sum(slot.size for slot in branch.slots.slice(0, branch.pinned))
+    return max(1, anew)
+
+
+def _common(before: Branch, branch: Branch, count: int) -> int:
+    """Return the first slot that two branches show otherwise: their digests are chained, so all behind it differ."""
+    if before.frame != branch.frame:
+        return branch.keep
+    every = range(branch.keep, min(count, len(branch.slots)))
+    return branch.keep + bisect_left(every, 1, key=lambda at: before.marks[at] != branch.marks[at])
+
+
+def _sizes(branch: Branch, start: int, stop: int) -> Iterator[int]:
+    """Yield the sizes of what is shown of slots ``start`` to ``stop``."""
+    index = start
+    while index < stop:
+        edits = [edit for edit in branch.edits.get(index, ()) if edit.span.part is None]
+        yield from (slot.size or measure(slot.message).size for slot in shown(branch, index))
+        index = max([edit.span.stop for edit in edits], default=index + 1)

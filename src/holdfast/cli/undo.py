@@ -1,0 +1,152 @@
+"""``holdfast undo``: a decision no longer counts; what it had replaced is shown again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+import msgspec
+from msgspec import Struct
+
+from holdfast.cli.describing import session_line, when
+from holdfast.cli.explaining import SHORT, Log, State, read_log, states
+from holdfast.cli.faults import Stopped
+from holdfast.cli.places import opened, store_option
+from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
+from holdfast.model.branch import Branch, extend
+from holdfast.model.edits import Edit
+from holdfast.model.entries import Compaction, Decision, Entry, Revoke
+from holdfast.runtime.journal import Journal
+from holdfast.store.base import SessionInfo, SessionStore
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast undo 4d56 --list
+  holdfast undo 4d56
+  holdfast undo 4d56 e77b
+"""
+
+
+class Standing(Struct, frozen=True):
+    """A decision or compaction in force, and what would be if it were not. Tokens are the estimator's."""
+
+    id: str
+    kind: str
+    rules: tuple[str, ...]
+    at: int | None
+    messages: int
+    """Messages that would be shown again as they were said, or less reduced."""
+    tokens: int
+    """What the next request would grow by."""
+
+
+class Undone(Struct, frozen=True):
+    """What was revoked, and what that changed."""
+
+    session: str
+    revoked: Standing
+    before: int
+    after: int
+    """Tokens of the messages of the next request."""
+
+
+@click.command("undo", epilog=EXAMPLES)
+@click.argument("session")
+@click.argument("decision", required=False)
+@click.option("--list", "listed", is_flag=True, help="Only list what is in force, the newest first.")
+@store_option
+@json_option("what was revoked, or is in force,")
+def command(session: str, decision: str | None, store: str | None, *, listed: bool, as_json: bool) -> None:
+    """Take back a decision: what it had reduced is shown again.
+
+    SESSION and DECISION are the beginnings of ids; without DECISION it is the newest decision or compaction in force.
+    An entry is appended that revokes it: what was said since stays where it is, and the messages it had reduced or
+    hidden are shown again. Undoing once more takes back the one before.
+    """
+    if listed and decision is not None:
+        raise Stopped("--list lists everything in force; leave the decision out")
+    with opened(store, readonly=listed) as there:
+        info = there.session(session)
+        if listed:
+            _say_list(info, standing(read_log(there, info.key)), as_json=as_json)
+            return
+        found = undo(there, info.key, decision)
+    if as_json:
+        say_json(msgspec.to_builtins(found))
+    else:
+        _say(info, found)
+
+
+def standing(log: Log) -> list[Standing]:
+    """Return what is in force, the newest first, each as if it alone were taken back."""
+    times = {entry.id: entry.at for entry in log.entries}
+    return [_standing(log, id_, body, times.get(id_)) for id_, body in reversed(log.branch.law)]
+
+
+def _standing(log: Log, id_: str, body: Decision | Compaction, at: int | None) -> Standing:
+    if isinstance(body, Decision):
+        rules = tuple(dict.fromkeys(edit.rule for edit in body.edits))
+        return Standing(id_, "decision", rules, at, *_of_edits(body.edits, log.branch.keep))
+    without = extend(log.branch, Entry("", None, Revoke(id_)))
+    changed = sum(old != new for old, new in zip(_fates(log.branch), _fates(without), strict=True))
+    return Standing(id_, "compaction", ("compaction",), at, changed, without.held - log.branch.held)
+
+
+def _of_edits(edits: Iterable[Edit], keep: int) -> tuple[int, int]:
+    """Return how many shown messages ``edits`` are about, and the tokens that they free."""
+    there = [edit for edit in edits if edit.span.start >= keep]
+    return len({at for edit in there for at in range(edit.span.start, edit.span.stop)}), sum(e.saves for e in there)
+
+
+def _fates(branch: Branch) -> list[tuple[State, tuple[Edit, ...]]]:
+    """Return how each message is shown, and by which edits."""
+    return [
+        (state, () if state == "hidden" else branch.edits.get(index, ())) for index, state in enumerate(states(branch))
+    ]
+
+
+def undo(store: SessionStore, key: str, decision: str | None) -> Undone:
+    """Revoke a decision of session ``key`` and return what that changed."""
+    log = read_log(store, key)
+    journal = Journal.open(store, key)
+    revoked = journal.undo(decision)
+    body = dict(log.branch.law)[revoked]
+    at = next(entry.at for entry in log.entries if entry.id == revoked)
+    return Undone(key, _standing(log, revoked, body, at), log.branch.held, journal.branch.held)
+
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+
+def _say(info: SessionInfo, found: Undone) -> None:
+    from rich.text import Text
+
+    out, one = console(), found.revoked
+    say_line(out, session_line(info))
+    out.print(Text(f"{_name(one)} no longer counts: {_back(one)}", "green"))
+    out.print(Text(f"the next request holds {found.after:,} tokens of messages; it was {found.before:,}"))
+
+
+def _name(one: Standing) -> str:
+    rules = "" if one.rules == (one.kind,) else f" ({', '.join(map(clean, one.rules))})"
+    return f"{one.kind} {clean(one.id)[:SHORT]}{rules}"
+
+
+def _back(one: Standing) -> str:
+    shown = "message is" if one.messages == 1 else "messages are"
+    return f"{one.messages:,} {shown} shown otherwise, {one.tokens:+,} tokens"
+
+
+def _say_list(info: SessionInfo, found: list[Standing], *, as_json: bool) -> None:
+    from rich.text import Text
+
+    if as_json:
+        say_json(msgspec.to_builtins(found))
+        return
+    out = console()
+    say_line(out, session_line(info))
+    if not found:
+        out.print("nothing is in force that could be undone")
+    for one in found:
+        say_line(out, Text.assemble((f"{when(one.at):14} ", "dim"), f"{_name(one)}; without it {_back(one)}"))

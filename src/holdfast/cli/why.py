@@ -1,0 +1,189 @@
+"""``holdfast why``: what happened to a message, who decided it, and how to get it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+from msgspec import Struct
+
+from holdfast.cli.describing import session_line, when, words
+from holdfast.cli.explaining import SHORT, Act, Log, State, acts, as_shown, entry_named, read_log, states, through
+from holdfast.cli.explaining import tokens_of as size_of
+from holdfast.cli.faults import Stopped
+from holdfast.cli.places import opened, store_option
+from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
+from holdfast.model.branch import Branch
+from holdfast.model.entries import BranchSummary, Compaction, Entry, Said
+from holdfast.model.slots import Slot
+from holdfast.store.base import SessionInfo
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast why 4d56 128
+  holdfast why 4d56 8ab9d04e --lines 20
+  holdfast why 4d56 128 --said > result.txt
+"""
+_TOLD = {
+    "whole": "it is sent as it was said",
+    "reduced": "something shorter stands in its place",
+    "hidden": "no request shows it any more",
+}
+
+
+class Stands(Struct, frozen=True, omit_defaults=True):
+    """What a request holds in place of a message: itself, changed, or the summary of the compaction ``entry``."""
+
+    tokens: int
+    text: str
+    entry: str = ""
+
+
+class Why(Struct, frozen=True):
+    """What happened to a message. Tokens are the estimator's."""
+
+    session: str
+    message: int
+    entry: str
+    role: str
+    at: int | None
+    tokens: int
+    """As it was said."""
+    text: str
+    state: State
+    stands: Stands | None
+    """What a request shows for it; nothing where nothing stands for it."""
+    acts: tuple[Act, ...]
+
+
+@click.command("why", epilog=EXAMPLES)
+@click.argument("session")
+@click.argument("message")
+@click.option("--lines", type=click.IntRange(0), default=5, show_default=True, help="How many lines of each text.")
+@click.option("--said", is_flag=True, help="Print the message as it was said, whole, and nothing else.")
+@store_option
+@json_option("what happened")
+def command(session: str, message: str, lines: int, store: str | None, *, said: bool, as_json: bool) -> None:
+    """Tell what happened to a message: as it was said, as requests show it now, and each decision about it.
+
+    SESSION is the beginning of an id; MESSAGE is a number as holdfast show prints it, a label, or the beginning of an
+    entry's id. Each decision comes with its rule, its reason, what it saves, how to read the text back, and how to
+    undo it. Repairs that only make a request valid are made anew each time and are not listed.
+    """
+    with opened(store, readonly=True) as there:
+        info = there.session(session)
+        log = read_log(there, info.key)
+        entry = entry_named(there, info.key, log, message)
+        log = through(there, info.key, log, entry)
+    number = _number(log, entry)
+    if said:
+        click.echo("\n".join(words([log.branch.slots[number]])).encode("utf-8", "replace"))
+        return
+    found = why(info, log, number)
+    if as_json:
+        say_json(msgspec.to_builtins(found))
+    else:
+        _say(found, info, lines)
+
+
+def _number(log: Log, entry: Entry) -> int:
+    """Return which message ``entry`` is; ``Stopped`` where it is none."""
+    if not isinstance(entry.body, Said | BranchSummary):
+        kind, short = entry.body.__struct_config__.tag, clean(entry.id[:SHORT])
+        more = f"; holdfast diff SESSION {short} shows what it changed" if kind in {"decision", "compaction"} else ""
+        raise Stopped(f"entry {short} is a {kind} and no message: give a number as holdfast show prints it{more}")
+    return next(number for number, one in enumerate(log.said) if one.id == entry.id)
+
+
+def why(info: SessionInfo, log: Log, number: int) -> Why:
+    """Return what happened to message ``number``."""
+    entry, slot = log.said[number], log.branch.slots[number]
+    state = states(log.branch)[number]
+    return Why(
+        session=info.key,
+        message=number,
+        entry=entry.id,
+        role=slot.message.role,
+        at=entry.at,
+        tokens=slot.size,
+        text=_text([slot]),
+        state=state,
+        stands=_stands(log, number, state),
+        acts=tuple(acts(log, number, info.format)),
+    )
+
+
+def _stands(log: Log, number: int, state: State) -> Stands | None:
+    if state != "hidden":
+        slots = as_shown(log.branch, number)
+        return Stands(size_of(slots), _text(slots))
+    covered = _covering(log.branch, number)
+    if covered is not None:
+        slots = as_shown(log.branch, covered)
+        return Stands(size_of(slots), _text(slots)) if slots else None
+    summaries = [(id_, body) for id_, body in log.branch.law if isinstance(body, Compaction)]
+    if not summaries or summaries[-1][1].summary is None:
+        return None
+    id_, body = summaries[-1]
+    return Stands(body.size, _text([Slot(body.summary)]) if body.summary else "", id_)
+
+
+def _covering(branch: Branch, number: int) -> int | None:
+    """Return the kept message whose edit stands for ``number`` too, if one does."""
+    edits = (edit for edits in branch.edits.values() for edit in edits if edit.span.part is None)
+    return next((e.span.start for e in edits if branch.keep <= e.span.start <= number < max(e.span.stop, 1)), None)
+
+
+def _text(slots: list[Slot] | tuple[Slot, ...]) -> str:
+    return "\n".join(words(slots))
+
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+
+def _say(found: Why, info: SessionInfo, lines: int) -> None:
+    from rich.text import Text
+
+    out = console()
+    say_line(out, session_line(info))
+    head = f"#{found.message} {clean(found.entry)[:SHORT]} {when(found.at)} {found.role}"
+    out.print(Text.assemble((" ".join(head.split()), "bold"), f": {_TOLD[found.state]}"))
+    _say_text(out, f"as it was said: {found.tokens:,} tokens, {len(found.text):,} characters", found.text, lines)
+    if found.stands is not None and found.state != "whole":
+        what = "in its place" if found.state == "reduced" else "what stands for it"
+        if found.stands.entry:
+            what = f"the summary that stands for it (compaction {clean(found.stands.entry)[:SHORT]})"
+        _say_text(out, f"{what}: {found.stands.tokens:,} tokens", found.stands.text, lines)
+    if not found.acts:
+        out.print("nothing was decided about it")
+    for act in found.acts:
+        out.print()
+        _say_act(out, found.session, act)
+
+
+def _say_text(out: Any, head: str, text: str, lines: int) -> None:
+    from rich.text import Text
+
+    out.print(Text(head))
+    every = text.split("\n")
+    for line in every[:lines]:
+        say_line(out, Text(f"  | {clean(line)}", style="dim"))
+    if len(every) > lines > 0:
+        out.print(Text(f"  | … {many(len(every) - lines, 'more line')}", style="dim"))
+
+
+def _say_act(out: Any, session: str, act: Act) -> None:
+    from rich.text import Text
+
+    short, key = clean(act.entry)[:SHORT], clean(session)
+    state = f"taken back by {clean(act.revoked)[:SHORT]}" if act.revoked else "in force"
+    by = f", by {clean(act.by)}" if act.by else ""
+    style = "dim" if act.revoked else "yellow"
+    out.print(Text.assemble((clean(act.rule), style), f"  {act.kind} {short} {when(act.at)}{by}: {state}"))
+    out.print(Text(f"  {clean(act.why)}{f'; it frees {act.saves:,} tokens' if act.saves else ''}"))
+    for handle in act.recall:
+        out.print(Text(f"  read it back: holdfast recall {key} {handle}", style="dim"))
+    if not act.revoked and act.kind != "capped":
+        out.print(Text(f"  undo it: holdfast undo {key} {short}", style="dim"))

@@ -1,0 +1,88 @@
+"""The text of one ``holdfast.toml`` becomes values, or an error that names the key and what is allowed there."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.config.catalog import CacheLine, Catalog, Model, Price
+from holdfast.config.tables import Override, StoreLimits, overrides, store_limits
+from holdfast.errors import ConfigError
+
+_OURS = ("policy", "store")
+"""Tables of the file that are no part of the catalogue."""
+_PLACES: dict[str, type[Struct]] = {"$.model": Model, "$.price": Price, "$.cache": CacheLine}
+
+
+class Told(Struct, frozen=True):
+    """What one file says."""
+
+    catalog: Catalog = Catalog()
+    overrides: tuple[Override, ...] = ()
+    store: StoreLimits = StoreLimits()
+
+
+def parse(text: str, name: str) -> Catalog:
+    """Return the catalogue that TOML ``text`` says; ``name`` is the file, for errors.
+
+    Raises ``ConfigError`` that names the key and what is allowed there, in its other tables too.
+    """
+    return told(text, name).catalog
+
+
+def told(text: str, name: str) -> Told:
+    """Return all that TOML ``text`` says; ``ConfigError`` names the file, the key and what is allowed there."""
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        msg = f"{name}: not TOML: {error}; correct the line"
+        raise ConfigError(msg) from error
+    catalog = _catalog({key: table for key, table in tables.items() if key not in _OURS}, name)
+    return Told(catalog, overrides(tables.get("policy", {}), name), store_limits(tables.get("store", {}), name))
+
+
+def _catalog(tables: dict[str, Any], name: str) -> Catalog:
+    try:
+        return msgspec.convert(tables, Catalog)
+    except msgspec.ValidationError as error:
+        allowed = _allowed(str(error))
+        field = re.search(r"unknown field `(.*?)`", str(error))
+        near = get_close_matches(field[1], allowed) if field else []
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        msg = f"{name}: {error}; allowed there: {', '.join(allowed)}{meant}"
+        raise ConfigError(msg) from error
+
+
+def _allowed(error: str) -> tuple[str, ...]:
+    """Return the keys that may stand where ``error`` points."""
+    place = re.search(r"`(\$\.\w+)\[", error)
+    if place:
+        return _PLACES.get(place.group(1), Catalog).__struct_fields__
+    return (*Catalog.__struct_fields__, *_OURS)
+
+
+def checked(catalog: Catalog, name: str) -> Catalog:
+    """Return ``catalog``; ``ConfigError`` names the line in which a name or a pattern leads nowhere."""
+    for index, line in enumerate(catalog.model):
+        if line.cache is not None and line.cache not in catalog.cache:
+            known = ", ".join(sorted(catalog.cache))
+            msg = f"{name}: model {line.match!r} names cache {line.cache!r}, which no [cache.…] table defines: {known}"
+            raise ConfigError(msg)
+        if line.id_pattern is not None and (wrong := _wrong_pattern(line.id_pattern)):
+            msg = f"{name}: {line.id_pattern!r} {wrong} - at `$.model[{index}].id_pattern`; say, for one, [a-z0-9]"
+            raise ConfigError(msg)
+    return catalog
+
+
+def _wrong_pattern(pattern: str) -> str:
+    """Return what is wrong with the pattern of a call id's characters, or nothing."""
+    try:
+        refused = [char for char in "0123456789abcdef" if not re.fullmatch(pattern, char)]
+    except re.error as error:
+        return f"is no pattern ({error})"
+    return f"does not take {', '.join(refused)}, of which new ids are made" if refused else ""

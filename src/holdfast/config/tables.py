@@ -1,0 +1,127 @@
+"""The tables ``[policy]`` and ``[store]`` of a ``holdfast.toml``.
+
+``[policy]`` changes settings of every policy, ``[policy.NAME]`` those of one, and is stronger::
+
+    [policy]
+    spill_chars = 30_000
+
+    [policy.pi]
+    tail_tokens = 12_000
+
+    [store]
+    session_bytes = 500_000_000
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
+
+from holdfast.errors import ConfigError
+from holdfast.policy.check import allowed, converted
+from holdfast.policy.presets import PRESETS
+from holdfast.policy.settings import Settings
+
+Bytes = Annotated[int, Meta(ge=0)]
+
+
+class Override(Struct, frozen=True):
+    """A setting that a file changes: of one policy, or of every policy where ``policy`` is empty."""
+
+    setting: str
+    value: Any
+    policy: str
+    file: str
+
+    @property
+    def table(self) -> str:
+        """The table of the file that it stands in."""
+        return _table(self.policy)
+
+
+class StoreLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How large a store may grow, in bytes; 0 is no limit, and nothing is what the weaker file says."""
+
+    session_bytes: Bytes | None = None
+    """Bytes of one session's entries."""
+    blob_bytes: Bytes | None = None
+    """Bytes of all blobs together."""
+
+    def above(self, other: StoreLimits) -> StoreLimits:
+        """Return what holds when these limits are stronger than ``other``."""
+        mine, theirs = asdict(self), asdict(other)
+        return StoreLimits(**{name: theirs[name] if size is None else size for name, size in mine.items()})
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits that there are, by name."""
+        return {name: size for name, size in asdict(self).items() if size}
+
+
+def overrides(table: object, file: str) -> tuple[Override, ...]:
+    """Return what table ``[policy]`` changes, the weaker before the stronger; ``ConfigError`` names a wrong key."""
+    whole = _as_table(table, "[policy]", file)
+    inner = {key: value for key, value in whole.items() if key not in Settings.__struct_fields__}
+    found = [*_changes({key: value for key, value in whole.items() if key not in inner}, "", file)]
+    for name, one in inner.items():
+        if not isinstance(one, dict):
+            raise ConfigError(_unknown("setting", name, Settings.__struct_fields__, f"{file}: [policy]"))
+        if name not in PRESETS:
+            raise ConfigError(_unknown("policy", name, PRESETS, f"{file}: [policy.{name}]"))
+        found += _changes(one, name, file)
+    return tuple(found)
+
+
+def _changes(table: dict[str, Any], policy: str, file: str) -> Iterator[Override]:
+    for key, value in table.items():
+        place = f"{file}: {_table(policy)}"
+        if key not in Settings.__struct_fields__:
+            raise ConfigError(_unknown("setting", key, Settings.__struct_fields__, place))
+        try:
+            yield Override(key, converted(key, value), policy, file)
+        except ValueError as error:
+            msg = f"{place} {key} = {_shown(value)}: {error}; allowed is {allowed(key)}"
+            raise ConfigError(msg) from error
+
+
+def store_limits(table: object, file: str) -> StoreLimits:
+    """Return what table ``[store]`` says; ``ConfigError`` names a wrong key."""
+    given, known = _as_table(table, "[store]", file), StoreLimits.__struct_fields__
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(_unknown("limit", key, known, f"{file}: [store]"))
+        try:
+            msgspec.convert({key: value}, StoreLimits)
+        except msgspec.ValidationError as error:
+            msg = f"{file}: [store] {key} = {_shown(value)}: {error}; allowed is a whole number of bytes, 0 = no limit"
+            raise ConfigError(msg) from error
+    return msgspec.convert(given, StoreLimits)
+
+
+def _as_table(table: object, name: str, file: str) -> dict[str, Any]:
+    if isinstance(table, dict):
+        return table
+    msg = f"{file}: {name[1:-1]} = {_shown(table)} is no table; write {name} on a line, and its keys below"
+    raise ConfigError(msg)
+
+
+def _unknown(what: str, name: str, known: Iterable[str], place: str) -> str:
+    """Return the words for a name that is not known, with the nearest ones, or with all."""
+    names = list(known)
+    near = get_close_matches(name, names, cutoff=0.5)
+    told = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names)}"
+    return f"{place}: no {what} is called {name!r}; {told}"
+
+
+def _table(policy: str) -> str:
+    return f"[policy.{policy}]" if policy else "[policy]"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"

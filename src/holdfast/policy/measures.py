@@ -1,0 +1,166 @@
+"""Measures: how large a policy takes a message, and a request, to be; each tool counts in its own way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.model.branch import Branch, shown
+from holdfast.model.messages import Message
+from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.policy.draft import Draft
+
+IMAGE_CHARS = 4_800
+"""Characters that pi counts for a picture, which makes 1,200 tokens of it. [P]"""
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def estimate_tokens(message: Message, chars_per_token: int = 4) -> int:
+    """Return the tokens of ``message`` as pi estimates them: characters over four, rounded up."""
+    return math.ceil(sum(map(_chars, message.parts)) / max(1, chars_per_token))
+
+
+def json_tokens(message: Message) -> int:
+    """Return the tokens of ``message`` as opencode estimates them: characters of its JSON over four, rounded."""
+    body = {"role": message.role, "content": [_block(part) for part in message.parts]}
+    return math.floor(utf16(msgspec.json.encode(body).decode(errors="replace")) / 4 + 0.5)
+
+
+def text_tokens(text: str) -> int:
+    """Return the tokens of ``text`` as opencode estimates them: characters over four, rounded."""
+    return math.floor(utf16(text) / 4 + 0.5)
+
+
+def utf16(text: str) -> int:
+    """Return the length of ``text`` as JavaScript tells it: what lies beyond the first plane counts twice."""
+    return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)
+
+
+def _chars(part: Part) -> int:
+    if isinstance(part, Text | Thinking):
+        return utf16(part.text)
+    if isinstance(part, ToolCall):
+        return utf16(part.name) + utf16(_compact(part.arguments))
+    if isinstance(part, ToolResult):
+        return sum(map(_chars, part.content))
+    return IMAGE_CHARS if isinstance(part, Media) else len(part.raw or b"")
+
+
+def _compact(arguments: str) -> str:
+    """Return JSON as JavaScript writes it, without blanks between; what is no JSON stays."""
+    value = _value(arguments)
+    return arguments if value is arguments else msgspec.json.encode(value).decode()
+
+
+def _value(arguments: str) -> object:
+    """Return what JSON says; what is no JSON as it is."""
+    try:
+        return msgspec.json.decode(arguments)
+    except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
+        return arguments
+
+
+def _block(part: Part) -> dict[str, object]:
+    """Return a part in the form in which opencode hands it to a model's library."""
+    if isinstance(part, Text | Thinking):
+        return {"type": "text" if isinstance(part, Text) else "reasoning", "text": _sound(part.text)}
+    if isinstance(part, ToolCall):
+        given = _value(part.arguments)
+        return _of_tool("tool-call", part.id, part.name) | {
+            "input": _sound(part.arguments) if given is part.arguments else given
+        }
+    if isinstance(part, ToolResult):
+        said = {"type": "content", "value": [_block(inner) for inner in part.content]}
+        return _of_tool("tool-result", part.call_id, part.name) | {"output": said}
+    if isinstance(part, Media):
+        return {"type": "file", "mediaType": part.mime, "data": _sound(part.source)}
+    return {"type": part.kind, "raw": part.raw}
+
+
+def _of_tool(kind: str, id_: str, name: str) -> dict[str, object]:
+    return {"type": kind, "toolCallId": _sound(id_), "toolName": _sound(name)}
+
+
+def _sound(text: str) -> str:
+    """Return ``text`` without lone surrogates, which JSON cannot hold."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+class Estimate(Struct, frozen=True):
+    """A request by usage and characters: what the last answer told, and what came behind it."""
+
+    usage: int
+    trailing: int
+    answer: int = -1
+    """Slot of the answer that told it; -1 where none counts."""
+
+    @property
+    def tokens(self) -> int:
+        """Both together."""
+        return self.usage + self.trailing
+
+
+def usage_estimate(branch: Branch, chars_per_token: int = 4) -> Estimate:
+    """Return the size of what ``branch`` shows as pi estimates it: the usage of the last good answer, and characters.
+
+    Usage from before the last compaction, of another model or of another beginning counts for nothing; then
+    everything that is shown is estimated.
+    """
+    used = branch.used if branch.anchor is not None else None
+    if used is not None:
+        return Estimate(used.tokens, _estimated(shown_messages(branch, used.slots), chars_per_token), used.slots - 1)
+    summary = branch.compaction.summary if branch.compaction is not None else None
+    first = [*branch.messages.slice(0, branch.pinned), *([] if summary is None else [summary])]
+    return Estimate(0, _estimated([*first, *shown_messages(branch, branch.keep)], chars_per_token))
+
+
+def _estimated(messages: Sequence[Message], chars_per_token: int) -> int:
+    return sum(estimate_tokens(message, chars_per_token) for message in messages)
+
+
+def request_size(draft: Draft) -> int:
+    """Return the size of the request as planned, as this policy measures it; -1 where nothing tells it."""
+    return _MEASURES[draft.settings.measure](draft)
+
+
+def _by_request(draft: Draft) -> int:
+    """The exact request to be sent."""
+    return draft.at_most
+
+
+def _by_usage(draft: Draft) -> int:
+    """The last good answer's usage, its output included; nothing before there is one."""
+    used = draft.branch.used
+    return -1 if used is None else used.tokens
+
+
+def _by_usage_and_chars(draft: Draft) -> int:
+    """The last good answer's usage and characters for what came later; without usage the frame and characters."""
+    found = usage_estimate(draft.branch, draft.settings.chars_per_token)
+    return found.tokens + (draft.room.frame if found.answer < 0 else 0)
+
+
+_MEASURES: dict[str, Callable[[Draft], int]] = {
+    "request": _by_request,
+    "usage": _by_usage,
+    "usage+chars": _by_usage_and_chars,
+}
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+def shown_messages(branch: Branch, start: int) -> list[Message]:
+    """Return the messages from slot ``start`` on as the projection shows them, one for each slot."""
+    if not branch.edits:
+        return branch.messages.slice(start)
+    slots = [(index, shown(branch, index)) for index in range(start, len(branch.slots))]
+    return [found[0].message if len(found) == 1 else branch.messages[index] for index, found in slots]

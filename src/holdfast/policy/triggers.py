@@ -1,0 +1,73 @@
+"""Triggers: the size at which the tools compact, each by its own arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.model.target import Limits
+from holdfast.policy.settings import Settings
+
+BUFFER = 20_000
+"""Tokens that opencode holds back of an input limit where nothing is set, or the output if that is less. [C]"""
+
+
+def is_over(size: int, limits: Limits, settings: Settings) -> bool:
+    """Return whether a request of ``size`` tokens compacts by itself, where the trigger is no share of the room."""
+    if settings.compact != "summary" or not limits.window:
+        return False
+    return passes(size, line(limits, settings), settings)
+
+
+def passes(size: int, limit: int, settings: Settings) -> bool:
+    """Return whether ``size`` is over ``limit`` as this policy means it: opencode compacts at it, the others above."""
+    return size >= limit if settings.trigger_inclusive else size > limit
+
+
+def line(limits: Limits, settings: Settings) -> int:
+    """Return the size in tokens at which a policy compacts whose trigger is no share of the room."""
+    return _RULES[settings.trigger_rule](limits, settings)
+
+
+def effective_window(limits: Limits, most: int) -> int:
+    """Return the window less the model's output, of which no more than ``most`` is reserved."""
+    return limits.window - reserved_output(limits, most)
+
+
+def reserved_output(limits: Limits, most: int) -> int:
+    """Return the tokens kept free for an answer: what the model can say, at most ``most``."""
+    return min(most, limits.max_output or most)
+
+
+def usable(limits: Limits, settings: Settings) -> int:
+    """Return what opencode lets a request hold: the input limit less a buffer, or the window less the output.
+
+    A reserve in the settings counts in both cases; where nothing is left, or no window is known, it is 0.
+    """
+    if not limits.window:
+        return 0
+    output = reserved_output(limits, settings.trigger_output)
+    if limits.max_input:
+        return max(0, limits.max_input - (settings.trigger_reserve or min(BUFFER, output)))
+    return max(0, limits.window - max(output, settings.trigger_reserve))
+
+
+def smaller(limits: Limits, settings: Settings) -> int:
+    """Return opencode 2's line: the smaller of input limit and window, each less a buffer or the output."""
+    buffer = settings.trigger_reserve or BUFFER
+    most = limits.window - max(reserved_output(limits, settings.trigger_output), buffer)
+    return max(0, min(limits.max_input - buffer, most) if limits.max_input else most)
+
+
+def _less_reserve(limits: Limits, settings: Settings) -> int:
+    """The window less a reserve and, where that is wanted, less the output: pi, OpenClaw and Claude Code."""
+    reserve = settings.trigger_reserve
+    if settings.trigger_reserve_share:
+        reserve = min(reserve, int(limits.window * settings.trigger_reserve_share))
+    return effective_window(limits, settings.trigger_output) - reserve
+
+
+_RULES: dict[str, Callable[[Limits, Settings], int]] = {
+    "reserve": _less_reserve,
+    "usable": usable,
+    "smaller": smaller,
+}

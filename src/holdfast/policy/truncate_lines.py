@@ -1,0 +1,125 @@
+"""Truncation where a tool's output arrives: so many lines and bytes of one end stay, whole lines only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from msgspec import Struct
+
+from holdfast.model.edits import Blob, Edit, Span
+from holdfast.model.parts import ToolResult
+from holdfast.policy.draft import Draft
+from holdfast.policy.neutralise import harmless
+from holdfast.policy.results import own_name, tool_names
+from holdfast.policy.settings import HANDLE, Settings
+from holdfast.policy.spill import Whole, replaced, wholes
+from holdfast.view.text import fingerprint
+from holdfast.view.tokens import count
+
+_CHUNK = 1 << 16
+
+
+class Shortened(Struct, frozen=True):
+    """One end of a text: ``lines`` whole lines of it, and how much is missing of what ran out."""
+
+    text: str
+    lines: int
+    removed: int
+    unit: Literal["lines", "bytes"]
+
+
+def truncate(text: str, lines: int, size: int, end: Literal["head", "tail"] = "head") -> Shortened | None:
+    """Return the most whole lines of one end within ``lines`` lines and ``size`` bytes; nothing where all of it is.
+
+    A limit of 0 is none. Where the first line alone is too long nothing of the text stays.
+    """
+    edge = 0 if end == "head" else len(text)
+    taken = held = 0
+    for start, stop in _lines(text, end):
+        if lines and taken == lines:
+            return Shortened(_end(text, edge, end), taken, text.count("\n") + 1 - taken, "lines")
+        more = _size(text, start, stop, size) + (taken > 0)
+        if size and held + more > size:
+            return Shortened(_end(text, edge, end), taken, _size(text, 0, len(text)) - held, "bytes")
+        taken, held = taken + 1, held + more
+        edge = stop if end == "head" else start
+    return None
+
+
+def limit_lines(draft: Draft) -> Draft:
+    """Return the draft with every fresh result within the lines and bytes of the policy, the whole text kept away.
+
+    Where texts cannot be stored away every result stays whole; so does one that would not get shorter.
+    """
+    settings, branch = draft.settings, draft.branch
+    if not (settings.output_lines or settings.output_bytes) or not draft.world.spill:
+        return draft
+    names = tool_names(branch)
+    edits: list[Edit] = []
+    blobs: list[Blob] = []
+    for one in wholes(branch, range(max(branch.seen, branch.keep), len(branch.slots))):
+        tool = names(one.slot, one.part) if isinstance(one.part, ToolResult) else ""
+        made = _limited(settings, one, tool)
+        if made is not None:
+            edits.append(made[0])
+            blobs.append(made[1])
+    return draft.decide(tuple(edits), tuple(blobs))
+
+
+def _limited(settings: Settings, one: Whole, tool: str) -> tuple[Edit, Blob] | None:
+    """Return the edit that leaves one end of a result, and its text to be stored; nothing where it is short."""
+    if not isinstance(one.part, ToolResult) or {tool, own_name(tool)} & set(settings.spill_exempt):
+        return None
+    end: Literal["head", "tail"] = "tail" if tool in settings.output_tail else "head"
+    found = truncate(one.text, settings.output_lines, settings.output_bytes, end)
+    if found is None:
+        return None
+    blob = Blob(fingerprint(one.text), one.text)
+    short = noticed(found, blob.hash, end)
+    saves = count(one.text) - one.saved - count(short)
+    if saves <= 0 or len(short) >= len(one.text):
+        return None
+    why = f"{found.removed:,} {found.unit} left out, {found.lines:,} lines of the {end} stay"
+    put = replaced(one.part, short)
+    return Edit(Span(one.slot, one.slot + 1, one.place), (put,), "lines", why, saves, blob.hash), blob
+
+
+def noticed(found: Shortened, hash_: str, end: Literal["head", "tail"]) -> str:
+    """Return what stays of a text with the line that says what went; in front of a tail, behind a head.
+
+    Look-alikes of our tag in it are escaped.
+    """
+    notice = f'...{found.removed} {found.unit} truncated...\n\n[recall(id="{hash_[:HANDLE]}") returns the whole text]'
+    said = harmless(found.text)
+    parts = [said, notice] if end == "head" else [notice, said]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _lines(text: str, end: Literal["head", "tail"]) -> Iterator[tuple[int, int]]:
+    """Yield where each line starts and stops, from the wanted end on; nothing is copied."""
+    start, stop = 0, len(text)
+    while end == "head":
+        edge = text.find("\n", start)
+        yield start, edge if edge >= 0 else len(text)
+        if edge < 0:
+            return
+        start = edge + 1
+    while end == "tail":
+        start = text.rfind("\n", 0, stop) + 1
+        yield start, stop
+        if start == 0:
+            return
+        stop = start - 1
+
+
+def _end(text: str, edge: int, end: Literal["head", "tail"]) -> str:
+    return text[:edge] if end == "head" else text[edge:]
+
+
+def _size(text: str, start: int, stop: int, most: int = 0) -> int:
+    """Return the bytes of a part of ``text`` in UTF-8; its characters where these are over ``most`` already."""
+    if 0 < most < stop - start:
+        return stop - start
+    pieces = (text[at : min(stop, at + _CHUNK)] for at in range(start, stop, _CHUNK))
+    return sum(len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass")) for piece in pieces)

@@ -1,0 +1,266 @@
+"""The journal: one branch of one stored session, from what is said to what is sent.
+
+Synchronous. What a verb returns for is in the log; where it raises, log and branch are as they were. Each verb costs
+what is new: the branch is folded on, not read again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.errors import StoreError, UnknownId
+from holdfast.model.branch import Branch, extend, prefix_basis
+from holdfast.model.edits import Blob
+from holdfast.model.entries import (
+    UNANSWERED,
+    Answer,
+    Body,
+    Decision,
+    Entry,
+    Failure,
+    Note,
+    Request,
+    Revoke,
+    Said,
+    Usage,
+)
+from holdfast.model.messages import Message
+from holdfast.model.plan import Notice, Plan
+from holdfast.model.slots import Slot
+from holdfast.model.target import Target, World
+from holdfast.policy.capping import cap
+from holdfast.policy.pipeline import Policy, advance
+from holdfast.policy.projection import send_slots
+from holdfast.store.active import Gapped
+from holdfast.store.base import SessionInfo, SessionStore
+from holdfast.store.tree import now_ms
+from holdfast.view.tokens import measure
+
+POLICY = "policy"
+"""Reason of the note at a session's root that names the policy it began with."""
+CAPPED = "capped"
+"""Reason of the note before a message that was cut when it was appended; it names the blobs of the whole texts."""
+
+
+class Prepared(Struct, frozen=True):
+    """A request that may be sent now: what it shows and why, and the id of its entry in the log."""
+
+    plan: Plan
+    slots: tuple[Slot, ...]
+    request: str
+    target: Target
+
+
+class Journal:
+    """One branch of one stored session, used by one thread at a time.
+
+    Where somebody else went on behind the same entry, what is appended here is a branch beside theirs.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        key: str,
+        policy: Policy,
+        branch: Branch,
+        leaf: str | None,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self.store = store
+        self.key = key
+        self.policy = policy
+        self.branch = branch
+        self.leaf = leaf
+        self._clock = clock
+        self._ready: Prepared | None = None
+
+    @classmethod
+    def open(
+        cls,
+        store: SessionStore,
+        key: str,
+        policy: Policy = Policy(),
+        *,
+        leaf: str | None = None,
+        clock: Callable[[], int] = now_ms,
+    ) -> Journal:
+        """Return the journal at ``leaf`` of session ``key``; without one, at the session's leaf, created if need be."""
+        if leaf is not None:
+            place: str | None = store.entry(key, leaf).id
+        else:
+            with store.writing(key):
+                place = _begun(store, key, policy, clock)
+        return cls(store, key, policy, Branch() if place is None else store.branch(key, place), place, clock)
+
+    # -- what is said --------------------------------------------------------------------------------------------------
+
+    def append(self, *said: Message | Slot) -> list[str]:
+        """Append messages in one transaction and return the ids of their entries.
+
+        A text that is longer than an entry may hold is stored apart; where that fails, the message stays whole.
+        """
+        with self.store.writing(self.key):
+            bodies = [body for one in said for body in self._said(one)]
+            return [entry.id for entry in self._write(bodies) if isinstance(entry.body, Said)]
+
+    def record(self, answer: Message | Slot, usage: Usage = Usage(), stop: str = "") -> str:
+        """Append the answer to the last prepared request, with what it cost; return the id of the message."""
+        with self.store.writing(self.key):
+            entries = self._write([*self._said(answer), Answer(self.branch.basis, usage, stop)])
+        return entries[-2].id
+
+    def fail(self, reason: str) -> str:
+        """Append that the last prepared request failed, which changes no later one; return the entry's id."""
+        ready = self._ready
+        with self.store.writing(self.key):
+            entries = self._write([Failure(UNANSWERED, reason)])
+        self._ready = ready
+        return entries[0].id
+
+    # -- what is sent --------------------------------------------------------------------------------------------------
+
+    def prepare(self, target: Target, world: World = World()) -> Prepared:
+        """Return the next request; what was decided for it is in the log, and so is that it is about to be sent.
+
+        A retry, with nothing said since, shows the same, also after a restart: only ``world.force`` and a target that
+        it does not fit decide anew. Where a text cannot be stored away every text stays whole, and a notice says so.
+        Raises ``WindowTooSmall`` before anything is written.
+        """
+        if self._ready is not None and self._ready.target == target and not world.force:
+            return self._ready
+        plan = self._retried(target, world) or self._plan(target, world)
+        with self.store.writing(self.key):
+            refused = self._stored(plan.blobs)
+            if refused is not None:
+                plan = _told(self._plan(target, replace(world, spill=False)), refused)
+            entries = self._write(_decided(self.branch, plan, target))
+        self.branch = replace(self.branch, settled=plan.branch.settled)
+        plan = replace(plan, branch=self.branch)
+        prepared = Prepared(plan, tuple(send_slots(plan)), entries[-1].id, target)
+        self._ready = prepared
+        return prepared
+
+    # -- other branches ------------------------------------------------------------------------------------------------
+
+    def undo(self, id: str | None = None) -> str:  # noqa: A002 -- what it is called everywhere
+        """Revoke the newest decision or compaction in force, or the one whose id begins with ``id``; return its id."""
+        with self.store.writing(self.key):
+            revoked = self._in_force(id)
+            self._write([Revoke(revoked)])
+        return revoked
+
+    def fork(self, entry: str) -> Journal:
+        """Return a journal that goes on behind ``entry``; this one, and the session's leaf, stay where they are."""
+        return Journal.open(self.store, self.key, self.policy, leaf=entry, clock=self._clock)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _said(self, said: Message | Slot) -> list[Body]:
+        """Return the entries of one message: capped, with a note that names the blobs behind it, or as it is."""
+        slot = _measured(said)
+        short, blobs = cap(slot.message, self.policy.settings)
+        if not blobs or self._stored(blobs) is not None:
+            return [Said(slot)]
+        named = Note(CAPPED, data={"blobs": [blob.hash for blob in blobs]})
+        return [named, Said(replace(measure(short), api=slot.api))]
+
+    def _stored(self, blobs: Iterable[Blob]) -> StoreError | None:
+        """Store ``blobs``; return why one could not be, if so."""
+        try:
+            for blob in blobs:
+                self.store.blobs.put(blob.text)
+        except StoreError as error:
+            return error
+        return None
+
+    def _retried(self, target: Target, world: World) -> Plan | None:
+        """Return the plan of the newest request again, where nothing was said or revoked since and it still fits."""
+        branch = self.branch
+        if world.force or (branch.seen, branch.model, branch.frame) != (len(branch.slots), target.model, target.frame):
+            return None
+        if not branch.seen or branch.basis != prefix_basis(branch):
+            return None
+        plan = advance(branch, target, replace(self.policy, stages=()), world)
+        return plan if plan.after <= target.limits.window else None
+
+    def _plan(self, target: Target, world: World) -> Plan:
+        """Return the plan of the next request; turns that gave way are read again only where it needs them."""
+        try:
+            return advance(self.branch, target, self.policy, world)
+        except LookupError:
+            if not isinstance(self.branch.slots, Gapped):
+                raise
+        self._reread()
+        return advance(self.branch, target, self.policy, world)
+
+    def _write(self, bodies: Sequence[Body]) -> list[Entry]:
+        """Append an entry for each body behind the leaf, in one transaction, and fold them in."""
+        entries: list[Entry] = []
+        for body in bodies:
+            parent = entries[-1].id if entries else self.leaf
+            entries.append(Entry(uuid.uuid4().hex, parent, body, at=self._clock()))
+        if entries:
+            self.store.append(self.key, entries)
+            self._ready = None
+            self.leaf = entries[-1].id
+            for entry in entries:
+                self.branch = extend(self.branch, entry)
+        return entries
+
+    def _reread(self) -> None:
+        self.branch = Branch.build(self.store.path(self.key, self.leaf))
+
+    def _in_force(self, prefix: str | None) -> str:
+        """Return the id of the decision or compaction meant."""
+        if isinstance(self.branch.slots, Gapped):
+            self._reread()
+        ids = [id_ for id_, _ in self.branch.law]
+        if prefix is None:
+            if not ids:
+                raise UnknownId("nothing is in force that could be undone: no decision and no compaction")
+            return ids[-1]
+        found = [id_ for id_ in ids if id_ == prefix] or [id_ for id_ in ids if prefix and id_.startswith(prefix)]
+        if len(found) != 1:
+            those = ", ".join(ids[-5:]) or "none"
+            raise UnknownId(f"{prefix!r} names {len(found)} decisions in force; give the id of one; newest: {those}")
+        return found[0]
+
+
+def _begun(store: SessionStore, key: str, policy: Policy, clock: Callable[[], int]) -> str | None:
+    """Return the leaf of session ``key``; a new one begins with a note of its policy."""
+    try:
+        known = store.session(key)
+    except UnknownId:
+        known = SessionInfo("")
+    if known.key == key:
+        return known.leaf
+    store.create(key)
+    first = Entry(uuid.uuid4().hex, None, Note(POLICY, data={"name": policy.name}), at=clock())
+    return store.append(key, [first]).leaf
+
+
+def _measured(said: Message | Slot) -> Slot:
+    """Return ``said`` as a slot with size and digest."""
+    if isinstance(said, Message):
+        return measure(said)
+    return said if said.digest else replace(measure(said.message), api=said.api, raw=said.raw, base=said.base)
+
+
+def _decided(branch: Branch, plan: Plan, target: Target) -> list[Body]:
+    """Return what the log takes for ``plan``: a frame that changed, a decision, a compaction, and the request."""
+    bodies: list[Body] = [] if target.frame == branch.frame else [target.frame]
+    if plan.record:
+        bodies.append(Decision(plan.record))
+    if plan.compaction is not None:
+        bodies.append(plan.compaction)
+    return [*bodies, Request(plan.branch.basis, len(plan.branch.slots), target.model)]
+
+
+def _told(plan: Plan, refused: StoreError) -> Plan:
+    """Return ``plan`` with a notice that texts stay whole."""
+    why = f"texts could not be stored away, so every one stays whole: {refused}"
+    return replace(plan, notices=(*plan.notices, Notice("unstored", why)))

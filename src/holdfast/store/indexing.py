@@ -1,0 +1,75 @@
+"""Which entries may hold some words: an index over every three characters of a text, made when somebody searches.
+
+It tells candidates and never the answer: whoever asks looks into the texts. So it may be out of date, hold too much,
+or be missing (SQLite without FTS5): a search then looks at more entries and finds the same. It holds no text.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+GRAM = 3
+"""Characters that are indexed together: parts of words, code and Chinese are found; shorter words are not in it."""
+WHOLE = 1_000_000
+"""Characters of the longest text that is taken apart (a tenth of a second); longer ones are always candidates."""
+BATCH = 4_000_000
+"""Characters that are indexed in one transaction (0.4 s): other writers wait for it."""
+MOST = 64
+"""How many pieces of a query are asked for; more would tell no more."""
+ANYWAY = "\ue000\ue001\ue002"
+"""What the index holds for a text that is always a candidate."""
+_TABLE = "CREATE VIRTUAL TABLE words USING fts5(text, content = '', detail = 'none', tokenize = 'trigram')"
+_THERE = "EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'words')"
+
+
+def pattern(wanted: Iterable[str]) -> str:
+    """Return what to ask the index for texts that hold all of ``wanted``; nothing if it cannot tell."""
+    grams = {term[at : at + GRAM]: None for term in map(_plain, wanted) for at in range(max(0, len(term) - GRAM + 1))}
+    quoted = ['"{}"'.format(gram.replace('"', '""')) for gram in list(grams)[:MOST]]
+    return f'({" AND ".join(quoted)}) OR "{ANYWAY}"' if quoted else ""
+
+
+def indexed(db: sqlite3.Connection, session: int) -> int:
+    """Return the ``seq`` up to which the session's entries are in the index."""
+    try:
+        row = db.execute(f"SELECT upto FROM searched WHERE session = ? AND {_THERE}", (session,)).fetchone()  # noqa: S608
+    except sqlite3.OperationalError:  # a store of an older schema that is open for reading
+        return 0
+    return int(row[0]) if row else 0
+
+
+def add(db: sqlite3.Connection, session: int, texts: Sequence[tuple[int, str | None]]) -> None:
+    """Put texts into the index under their ``seq``; nothing stands for an entry that says nothing.
+
+    An empty text is always a candidate: what it stands for lies elsewhere.
+    """
+    if db.execute(f"SELECT {_THERE}").fetchone() == (0,):
+        db.execute(_TABLE)
+        db.execute("DELETE FROM searched")
+    rows = [(seq, _plain(text) if 0 < len(text) <= WHOLE else ANYWAY) for seq, text in texts if text is not None]
+    db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
+    db.execute("INSERT OR REPLACE INTO searched (session, upto) VALUES (?, ?)", (session, texts[-1][0]))
+
+
+def candidates(db: sqlite3.Connection, wanted: str) -> list[int] | None:
+    """Return the ``seq`` of each entry that may match, the newest first; nothing where the index cannot be asked."""
+    query = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC"
+    try:
+        return [seq for (seq,) in db.execute(query, (wanted,))]
+    except sqlite3.DatabaseError:
+        return None
+
+
+def forget(db: sqlite3.Connection, session: int) -> None:
+    """Empty the index if the session is in it: its numbers will be others'. The rest is indexed again when needed."""
+    if indexed(db, session):
+        with suppress(sqlite3.DatabaseError):
+            db.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        db.execute("DELETE FROM searched")
+
+
+def _plain(text: str) -> str:
+    """Return ``text`` as the index can hold it: no NUL, no half characters."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -1,0 +1,72 @@
+"""Workers that spend a day in a stored session until somebody kills them: ``python dying.py STORE STEPS``.
+
+Each line on standard input asks for one worker, a process of its own. It tells its id, then every id that a verb of
+the journal returned, as soon as it did; the last line is ``over``, when the worker is gone, however it went.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+from holdfast.config import target
+from holdfast.model.entries import Usage
+from holdfast.model.messages import Message
+from holdfast.runtime.journal import Journal, Prepared
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.samples import KEY
+from holdfast.testing.workday import spoken, workday
+
+GOAL = target("openai-chat", "gpt-5.5", window=40_000)
+
+
+def messages(steps: int) -> list[Message]:
+    """Return all that is said in so many steps."""
+    said: list[Message] = []
+    for step in workday(steps):
+        said += [Message.of("user", step.user)] if step.user else []
+        said += spoken(step)
+    return said
+
+
+def onward(journal: Journal, said: list[Message]) -> Iterator[tuple[Prepared | None, list[str]]]:
+    """Yield what each verb returned on the way from where the session stands to the end."""
+    while (at := len(journal.branch.slots)) < len(said):
+        if said[at].role != "assistant":
+            yield None, journal.append(said[at])
+            continue
+        prepared = journal.prepare(GOAL)
+        yield prepared, [prepared.request]
+        yield None, [journal.record(said[at], Usage(prepared.plan.after * 11 // 10, 40))]
+
+
+def work(place: str, said: list[Message]) -> None:
+    """Spend the day, and tell the ids."""
+    tell(f"pid {os.getpid()}")
+    with SqliteStore(place) as store:
+        for _, ids in onward(Journal.open(store, KEY), said):
+            for id_ in ids:
+                tell(id_)
+
+
+def tell(line: str) -> None:
+    """Write a line at once: what was told is not lost with the process."""
+    os.write(1, line.encode() + b"\n")
+
+
+def main() -> None:
+    """Start a worker for each line, one after the other."""
+    place, said = sys.argv[1], messages(int(sys.argv[2]))
+    tell("ready")
+    for _ in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            work(place, said)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        tell("over")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""A long session with oversized results and too many at once, judged by the strict provider and its own cache.
+
+120 of the day's 300 steps; all of them with HOLDFAST_THOROUGH=1, and in ``bench/cache.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from itertools import pairwise
+
+import httpx2
+import pytest
+
+from holdfast import Policy
+from holdfast.config import target
+from holdfast.model.parts import Thinking
+from holdfast.policy.settings import Settings as Numbers
+from holdfast.runtime.journal import Journal
+from holdfast.runtime.session import framed
+from holdfast.runtime.upstream import Http, Reply
+from holdfast.store.memory import MemoryStore
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.provider import Provider, Settings
+from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider.serving import serving
+from holdfast.testing.samples import KEY
+from holdfast.testing.sending import breaks, direct, drive
+from holdfast.testing.workday import PACE, fields, workday
+
+STEPS = 300 if os.environ.get("HOLDFAST_THOROUGH") == "1" else 120
+DAY = workday(STEPS)
+LONG = ("anthropic", "openai-responses")
+"""APIs with which the whole of it is spent; half with the others."""
+WINDOW, SMALL = 200_000, 40_000
+FEW = STEPS // 2
+"""Steps in the small window, where turns give way four times as often."""
+BINDING = "claude-opus-5-5"
+"""A model that signs its thinking over everything before it."""
+OVER_HTTP = 20
+"""One request in so many goes over HTTP."""
+
+
+def provider_of(window=WINDOW):
+    """Return a provider that says what the day has it say."""
+    ticks = iter(range(0, 10**9, PACE))
+    return Provider(Settings(window=window), [step.said for step in DAY], clock=lambda: float(next(ticks)))
+
+
+def spent(model, policy="holdfast", again=lambda journal: journal, store=None):
+    """Return the requests of half a day in a small window."""
+    api = "anthropic" if model == BINDING else "openai-responses"
+    journal = Journal.open(store or MemoryStore(), KEY, Policy.preset(policy))
+    goal = target(api, model, window=SMALL)
+    return list(drive(journal, goal, DAY[:FEW], direct(provider_of(SMALL), api), again))
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def day(request):
+    """A provider and the day spent with it, one in twenty requests over HTTP."""
+    api, model = request.param, MODELS[request.param]
+    provider = provider_of()
+    goal, send = target(api, model, window=WINDOW), direct(provider, api)
+    with serving(provider) as url, httpx2.Client(timeout=30) as client:
+        where = Http(url, api).address(model)
+        headers = {"content-type": "application/json", "x-api-key": "k", "authorization": "Bearer k"}
+
+        def mixed(body, model):
+            if len(provider.requests) % OVER_HTTP:
+                return send(body, model)
+            reply = client.post(where, content=body, headers=headers)
+            return Reply(reply.status_code, dict(reply.headers), reply.content)
+
+        journal = Journal.open(MemoryStore(), KEY)
+        return provider, list(drive(journal, goal, DAY if api in LONG else DAY[:FEW], mixed))
+
+
+def test_no_request_is_refused(day):
+    """W1: whatever gave way, the provider answers every request of the day, and bound thinking is never dropped."""
+    provider, turns = day
+    assert [turn.step for turn in turns] == list(range(len(turns)))
+    assert [turn.answer.error for turn in turns if turn.answer.error is not None] == []
+    if turns[0].prepared.target.dialect.binds_thinking:
+        assert not any(one.reply.dropped for one in provider.requests)
+
+
+def test_the_day_is_as_hard_as_it_should_be(day):
+    """Every oversized result gave way, and so did the largest of each message that was too long together."""
+    _, turns = day
+    if len(turns) < STEPS:
+        pytest.skip("half a day")
+    spilled = Counter(edit.span.start for turn in turns for edit in turn.prepared.plan.record if edit.rule == "spill")
+    limits = Numbers()
+    sizes = [(step.results, sum(map(len, step.results))) for step in DAY[:-1]]
+    big = sum(any(len(text) > limits.spill_chars for text in texts) for texts, _ in sizes)
+    together = sum(len(texts) > 1 and total > limits.message_chars for texts, total in sizes)
+    assert len(spilled) == big + together
+    assert (big, together) == ((40, 6) if STEPS == 300 else (16, 3))
+    assert sorted(set(spilled.values())) == [1, 2, 3]
+
+
+def test_each_request_goes_on_where_the_last_one_ended(day):
+    """K1: between epoch breaks a request extends the one before it byte for byte; each break is a compaction."""
+    _, turns = day
+    found = breaks(turns)
+    assert {one.why for one in found} <= {"compaction"}
+    assert len(found) <= len(turns) // 40
+    assert found or len(turns) < STEPS
+
+
+def test_the_providers_own_cache_agrees(day):
+    """K1: what the provider reads from its cache is the whole request before, but for what its cache cannot hold."""
+    _, turns = day
+    broken = {one.step for one in breaks(turns)}
+    slack = {"anthropic": 0}.get(turns[0].prepared.target.api, 300)
+    for old, new in pairwise(turns):
+        if new.step not in broken and old.usage.input > 5_000:
+            assert new.usage.cache_read >= old.usage.input - slack, (new.step, old.usage, new.usage)
+    read, whole = (sum(getattr(turn.usage, name) for turn in turns) for name in ("cache_read", "input"))
+    assert read / whole > 0.94
+
+
+@pytest.mark.parametrize("model", [BINDING, MODELS["openai-responses"]])
+def test_a_reload_before_each_request_changes_no_byte(tmp_path, model):
+    """K2: closed and opened again from disk before each of its requests, a day sends the same bytes."""
+    place = tmp_path / "store.db"
+
+    def again(journal):
+        journal.store.close()
+        return Journal.open(SqliteStore(place), KEY, journal.policy)
+
+    wanted, found = spent(model), spent(model, again=again, store=SqliteStore(place))
+    assert len(breaks(found)) > 1
+    for one, other in zip(wanted, found, strict=True):
+        assert one.body == other.body, one.step
+
+
+def test_a_retry_after_a_reload_changes_no_byte(tmp_path):
+    """K2: a request that was prepared and never answered is made again by whoever opens the session next."""
+    store = SqliteStore(tmp_path / "store.db")
+
+    def again(journal):
+        journal.prepare(goal)
+        return Journal.open(store, KEY, journal.policy)
+
+    goal = framed(target("anthropic", BINDING, window=SMALL), fields("anthropic"))
+    wanted, found = spent(BINDING), spent(BINDING, again=again, store=store)
+    for one, other in zip(wanted, found, strict=True):
+        assert one.wires == other.wires, one.step
+
+
+def test_thinking_is_kept_wherever_its_basis_still_holds():
+    """On a model that binds thinking, an answer keeps it for as long as all before it is what it was."""
+    turns = spent(BINDING)
+    assert turns[0].prepared.target.dialect.binds_thinking
+    histories = [turn.wires for turn in turns]
+    kept = lost = 0
+    for at, history in enumerate(histories):
+        for old, before in zip(turns[:at], histories[:at], strict=True):
+            (said,) = old.answer.history
+            assert b'"thinking"' in said
+            if history[: len(before)] == before:
+                assert history[len(before)] == said
+                kept += 1
+            else:
+                lost += said in history
+    assert kept > FEW
+    assert lost == 0
+    shown = Counter(
+        any(isinstance(part, Thinking) for part in slot.message.parts)
+        for turn in turns
+        for slot in turn.prepared.slots
+        if slot.message.role == "assistant"
+    )
+    assert 0 < shown[False] < shown[True]
+
+
+@pytest.mark.parametrize("policy", ["openclaw", "opencode", "claude-code", "pi", "sliding"])
+def test_every_preset_says_why_it_breaks(policy):
+    """K1: no preset changes what was seen without a decision about it, and none breaks bound thinking."""
+    turns = spent(BINDING, policy)
+    assert [one for one in breaks(turns) if not one.why] == []
+    refused = [turn.answer.error for turn in turns if turn.answer.error is not None]
+    assert all(b"prompt is too long" in error.body for error in refused)

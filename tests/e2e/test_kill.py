@@ -1,0 +1,143 @@
+"""A process that works on a real disk is killed at random points: nothing that was acknowledged is lost.
+
+20 kills, 200 with HOLDFAST_THOROUGH=1; the seed is fixed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from holdfast.model.branch import Branch
+from holdfast.runtime.journal import Journal
+from holdfast.runtime.session import rendered
+from holdfast.store.memory import MemoryStore
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.samples import KEY, same_request
+
+KILLS = 200 if os.environ.get("HOLDFAST_THOROUGH") == "1" else 20
+STEPS = 8 * KILLS
+SEED = 15_9
+LETTERS = {"Note": "n", "Said": "S", "Answer": "A", "Frame": "F", "Decision": "D", "Compaction": "C", "Request": "Q"}
+ONE_APPEND = re.compile(r"|n|n?S|SA|F?D?C?Q")
+"""The entries of any one append of the journal, by their letters; nothing is none."""
+SCRIPT = Path(__file__).with_name("dying.py")
+
+
+def _loaded(path):
+    """Return the worker's module, to say the same things as it does."""
+    spec = spec_from_file_location("dying", path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+dying = _loaded(SCRIPT)
+SAID = dying.messages(STEPS)
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """The bytes of the request behind so many messages, in a session that nobody kills."""
+    journal, bodies = Journal.open(MemoryStore(), KEY), {}
+    steps = dying.onward(journal, SAID)
+
+    def request(count):
+        while count not in bodies:
+            prepared, _ = next(steps)
+            if prepared is not None:
+                bodies[len(journal.branch.slots)] = rendered(prepared)
+        return bodies[count]
+
+    return request
+
+
+@pytest.fixture
+def workers(tmp_path):
+    """A process that starts workers on a store on disk."""
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "store.db"), str(STEPS)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.stdin.close()
+
+
+def killed(workers, random):
+    """Start a worker and kill it after some of its words; return the ids that it told before it died."""
+    workers.stdin.write("go\n")
+    workers.stdin.flush()
+    pid = int(workers.stdout.readline().removeprefix("pid "))
+    patience, told = random.randrange(12), []
+    while (line := workers.stdout.readline().strip()) != "over":
+        told.append(line)
+        if len(told) == patience + 1:
+            time.sleep(random.random() * 0.01)
+            with suppress(ProcessLookupError):  # it may have come to its end
+                os.kill(pid, signal.SIGKILL)
+    return told
+
+
+def letters(entries):
+    """Return the kinds of entries, a letter each."""
+    return "".join(LETTERS[type(entry.body).__name__] for entry in entries)
+
+
+def check(store, acknowledged):
+    """S1, S2: what was acknowledged is there, in order, and behind it at most one whole append."""
+    path = store.path(KEY)
+    places = {entry.id: place for place, entry in enumerate(path)}
+    assert store.session(KEY).entries == len(path)
+    assert [id_ for id_ in acknowledged if id_ not in places] == []
+    found = [places[id_] for id_ in acknowledged]
+    assert found == sorted(found)
+    last = max(found, default=0)
+    last += path[last + 1 : last + 2] != [] and letters(path[last : last + 2]) == "SA"
+    assert ONE_APPEND.fullmatch(letters(path[last + 1 :])), letters(path[last:])
+    for entry in path:
+        for edit in getattr(entry.body, "edits", ()):
+            assert not edit.blob or len(store.blobs.get(edit.blob)) > 0
+    return path
+
+
+def test_a_killed_session_goes_on_as_if_nothing_had_happened(workers, tmp_path, undisturbed):
+    """K2: after each kill the next request has the bytes of a session that was never disturbed, and so to the end."""
+    random, acknowledged, ends = Random(SEED), [], set()
+    for _ in range(KILLS):
+        acknowledged += killed(workers, random)
+        with SqliteStore(tmp_path / "store.db") as store:
+            path = check(store, acknowledged)
+            ends.add(letters(path[-2:]))
+            journal = Journal.open(store, KEY)
+            assert same_request(journal.branch, Branch.build(path))
+            steps = dying.onward(journal, SAID)
+            at = len(journal.branch.slots)
+            for prepared, ids in steps:
+                acknowledged += ids
+                if prepared is not None:
+                    assert rendered(prepared) == undisturbed(len(journal.branch.slots))
+                    break
+            assert len(journal.branch.slots) - at <= 2
+    assert len(ends) > 1
+    assert set("nSADCQ") <= set(letters(path))
+
+
+def test_what_was_killed_is_spent_to_its_end(workers, tmp_path):
+    """S13: the lease dies with its holder; whoever comes next works on at once."""
+    random = Random(SEED + 1)
+    killed(workers, random)
+    with SqliteStore(tmp_path / "store.db") as store:
+        journal = Journal.open(store, KEY)
+        for number, _ in enumerate(dying.onward(journal, SAID)):
+            if number == 12:
+                break
+        assert same_request(journal.branch, Branch.build(store.path(KEY)))

@@ -1,0 +1,188 @@
+"""``holdfast mcp``, asked by the official client of the Model Context Protocol over standard input and output."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import anyio
+import pytest
+from click.testing import CliRunner
+from mcp import Client, StdioServerParameters
+
+from holdfast.cli import command as program
+from holdfast.cli.mcp import Place, answered
+from holdfast.config import target
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.runtime.journal import Journal
+from holdfast.store import open_store
+
+ROOT = Path(__file__).parents[2]
+LONG = "\n".join(f"line {n} of a long result" for n in range(9_000))
+HELLO = {
+    "jsonrpc": "2.0", "id": 1, "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}  # fmt: skip
+HANDLE = sha256(LONG.encode()).hexdigest()[:12]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a store: an imported session, and one of this folder that was reduced."""
+    folder = tmp_path_factory.mktemp("work").resolve()
+    env = os.environ | {"HOLDFAST_STORE": str(folder / "store.db")}
+    imported = ROOT / "examples" / "long-session.jsonl"
+    subprocess.run(
+        [sys.executable, "-m", "holdfast", "import", str(imported)], env=env, check=True, capture_output=True
+    )
+    with open_store(folder / "store.db") as store:
+        journal = Journal.open(store, "here")
+        store.describe("here", title="kelp", cwd=str(folder))
+        call = ToolCall("c1", "Bash", '{"command":"make"}')
+        result = ToolResult("c1", content=(Text(LONG),))
+        journal.append(Message.of("user", "build the kelp"), Message("assistant", (call,)), Message("tool", (result,)))
+        journal.prepare(target("anthropic", "claude-opus-5", window=64_000))
+        journal.append(Message.of("assistant", "done"))
+    return folder
+
+
+def place(folder: Path, session: str | None = None) -> Place:
+    """Return what the server would answer from, asked here and not in a process of its own."""
+    return Place(str(folder / "store.db"), session, folder)
+
+
+def asked(folder: Path, *calls: tuple[str, dict], options: tuple[str, ...] = ()):
+    """Return the tools that the server lists, and what it answers to each call: text, and whether it is an error."""
+
+    async def ask():
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "holdfast", "mcp", "--store", str(folder / "store.db"), *options],
+            cwd=folder,
+        )
+        async with Client(server) as client:
+            tools = (await client.list_tools()).tools
+            answers = [await client.call_tool(name, arguments) for name, arguments in calls]
+        return tools, [("".join(part.text for part in one.content), one.is_error) for one in answers]
+
+    return anyio.run(ask)
+
+
+def test_a_client_reads_back_what_was_spilled(folder):
+    """A real client finds two read-only tools and reads pages, lines, matches and the list."""
+    calls = [
+        ("recall", {}),
+        ("recall", {"id": HANDLE}),
+        ("recall", {"id": HANDLE, "lines": "12-14"}),
+        ("recall", {"id": HANDLE, "search": "line 77 of"}),
+        ("search", {"query": "kelp", "limit": 5}),
+    ]
+    tools, answers = asked(folder, *calls)
+    assert sorted(tool.name for tool in tools) == ["recall", "search"]
+    assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
+    assert [error for _, error in answers] == [False] * 5
+    texts = [text for text, _ in answers]
+    assert HANDLE in texts[0]
+    assert texts[1].endswith("\n")
+    assert f'go on with recall(id="{HANDLE}", chars="' in texts[1]
+    assert (
+        texts[2].partition("\n")[2] == "line 11 of a long result\nline 12 of a long result\nline 13 of a long result\n"
+    )
+    assert "78: line 77 of a long result" in texts[3]
+    id_ = re.search(r'recall\(id="(\w+)"\)', texts[4])[1]
+    assert answered(place(folder), "recall", {"id": id_}).text.endswith("\nbuild the kelp")
+
+
+def test_the_session_is_the_one_that_is_named(folder):
+    """``--session`` chooses by the beginning of an id; what belongs to another one is not there."""
+    calls = [("search", {"query": "HF-E5127"}), ("recall", {"id": HANDLE})]
+    _, answers = asked(folder, *calls, options=("--session", "a2111"))
+    assert [error for _, error in answers] == [False, True]
+    assert "HF-E5127" in answers[0][0]
+
+
+def test_what_is_wrong_is_an_answer(folder):
+    """No call ends the server: unknown tools, sessions, ids and arguments are errors in words."""
+    calls = [
+        ("recall", {"id": "../../x"}),
+        ("recall", {"id": HANDLE, "lines": "-3"}),
+        ("recall", {"page": -1}),
+        ("recall", {"colour": "red"}),
+        ("search", {}),
+        ("search", {"query": "kelp", "limit": 0}),
+        ("search", {"query": " "}),
+        ("remove", {"id": HANDLE}),
+        ("recall", {"id": HANDLE, "page": 2}),
+    ]
+    _, answers = asked(folder, *calls)
+    assert [error for _, error in answers] == [True] * 8 + [False]
+    assert all(text and "Traceback" not in text for text, _ in answers)
+    told = answered(place(folder, "nowhere"), "recall", {})
+    assert told.is_error
+    assert "nowhere" in told.text
+
+
+def test_the_newest_session_of_the_folder_is_read(folder, tmp_path):
+    """Without ``--session`` it is the newest of the folder; in another folder the newest of all, and it is said."""
+    assert "kelp" in answered(place(folder), "search", {"query": "kelp"}).text
+    told = answered(place(folder)._replace(folder=tmp_path), "recall", {"id": HANDLE})
+    assert told.text.startswith(f"[no session of {tmp_path} is in the store; this is the newest of all, here]\n")
+    assert answered(Place(str(tmp_path / "none.db"), None, tmp_path), "recall", {}).is_error
+
+
+def command(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "holdfast", "mcp", "--store", str(folder / "store.db"), "--session", "here"]
+
+
+def test_it_ends_when_it_is_told_to(folder):
+    """^C is heard at once, also while it waits for input."""
+    running = subprocess.Popen(
+        command(folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    running.stdin.write(f"{json.dumps(HELLO)}\n")
+    running.stdin.flush()
+    assert json.loads(running.stdout.readline())["id"] == 1
+    running.send_signal(signal.SIGINT)
+    assert running.wait(timeout=10) == -signal.SIGINT
+    _, err = running.communicate()
+    assert "Traceback" not in err
+
+
+def test_nothing_but_the_protocol_is_printed(folder):
+    """Every line on standard output is a message of the protocol, an older one here; the server ends with its input."""
+    more = [
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "recall", "arguments": {"id": HANDLE}}},
+    ]
+    given = "".join(f"{json.dumps(one)}\n" for one in [HELLO, *more])
+    ran = subprocess.run(command(folder), input=given, capture_output=True, text=True, check=True, timeout=30)
+    answers = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert answers[0]["result"]["serverInfo"]["name"] == "holdfast"
+    assert {one["jsonrpc"] for one in answers} == {"2.0"}
+    assert "Traceback" not in ran.stderr
+
+
+def test_json_says_what_it_would_serve(folder, monkeypatch):
+    """``--json`` tells the session and the tools, and ends: a configuration can be looked at without a client."""
+    monkeypatch.chdir(folder)
+    ran = CliRunner().invoke(program, ["mcp", "--store", str(folder / "store.db"), "--json"])
+    told = json.loads(ran.stdout)
+    assert (told["session"], told["title"], told["note"]) == ("here", "kelp", "")
+    assert [tool["name"] for tool in told["tools"]] == ["recall", "search"]
+    assert all(tool["annotations"]["readOnlyHint"] for tool in told["tools"])
+
+
+def test_without_the_package_it_says_what_to_install():
+    """The package ``mcp`` is an extra; without it there is a message and no traceback."""
+    script = "import sys; sys.modules['mcp'] = None; from holdfast.cli import main; sys.argv[1:] = ['mcp']; main()"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert 'pip install "holdfast[mcp]"' in ran.stderr
+    assert "Traceback" not in ran.stderr

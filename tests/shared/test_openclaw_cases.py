@@ -1,0 +1,522 @@
+"""The worked cases of OpenClaw beside this checkout, where they are there: every area that issues to here own.
+
+An adapter turns a case into calls of the library and what comes back into the words of the case; it knows no answer.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast import Policy, World, plan
+from holdfast.config import target
+from holdfast.model.branch import Branch, extend, patched, project
+from holdfast.model.dialect import Dialect
+from holdfast.model.entries import Answer, Compaction, Entry, Note, Said
+from holdfast.model.messages import Message, media_of, result_text
+from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.policy.guard import resolve_window
+from holdfast.policy.history import history_limit, limit_turns
+from holdfast.policy.hygiene import MISSING, repairs, wire_id
+from holdfast.policy.precheck import REMOVED, route
+from holdfast.policy.presets import OPENCLAW_2026_9
+from holdfast.policy.projection import repair_projection
+from holdfast.policy.prune import CLEARED
+from holdfast.policy.settings import Channel, Person
+from holdfast.policy.truncate import MIDDLE, bounds, is_oversized, notice, truncate_message, truncate_text
+from holdfast.store.memory import MemoryStore
+from holdfast.view.tokens import measure
+
+_FILES = Path(__file__).parents[3] / "shared" / "cases"
+_ISSUES = {"Tool results and old turns", "The wire", "First light"}
+_ELSEWHERE = {"error-class", "observed-tokens", "silent-overflow-2026.9"}
+"""Areas that ``test_overflow_cases.py`` runs."""
+
+DEVIATIONS = {
+    "app-02": "a call stays open until its result comes or another answer does: a late real result wins",
+    "app-03": "results that are missing are made up in the projection, never stored (W4)",
+    "pair-06": "a call of an interrupted answer that nobody answered is not sent: every API refuses it",
+    "pair-07": "an interrupted answer's call keeps its real result, whatever else changes: it ran",
+    "inp-01": "a call that says no arguments is one without any: tools without parameters are called so",
+    "inp-02": "as inp-01",
+    "inp-03": "a name outside the alphabet is mapped into it, call and result alike, so that no real result is lost",
+    "inp-04": "a finished call stays when its tool is gone (as in 2026.9): what happened is not taken out of history",
+    "tid-01": "ids are mapped injectively from the id alone, into what each API takes; only the spelling differs",
+    "tid-02": "as tid-01",
+    "tid-03": "as tid-01",
+    "tid-04": "as tid-01",
+    "turn-03": "usage and stop reason are entries of the log, no fields of a message: merging has nothing to choose",
+    "turn-06": "both texts are kept, as two messages: Anthropic itself reads neighbours as one",
+    "turn-07": "a call without a result gets one that says so; a call the model made is not taken from it",
+    "turn-08": "as turn-07",
+    "turn-09": "as turn-07: Anthropic refuses a request that ends in a call",
+    "ord-01": "Gemini takes a history that the model begins; where a server does not, other words stand there",
+    "pol-02": "Gemini joins neighbours itself, takes a history that the model begins, and ids with _ and -",
+    "pol-03": "a result that is missing is made up for every API: all of them refuse a call without one (as in 2026.9)",
+    "pol-04": "as pol-03; a server with rules of its own gets the strictest ones",
+    "pol-05": "as pol-03",
+}
+"""Cases that must not come out as written, and why."""
+
+
+def _cases():
+    areas, cases = (_FILES / "areas.json", _FILES / "openclaw.json")
+    if not cases.exists():
+        return []
+    owned = {area for area, about in json.loads(areas.read_text()).items() if about["issue"] in _ISSUES}
+    return [case for case in json.loads(cases.read_text()) if case["area"] in owned - _ELSEWHERE]
+
+
+# -- cases as messages -------------------------------------------------------------------------------------------------
+
+
+def _long(value):
+    """Return ``value`` with its ``$repeat`` and ``$concat`` spelled out."""
+    if isinstance(value, dict):
+        if "$repeat" in value:
+            return value["$repeat"][0] * value["$repeat"][1]
+        if "$concat" in value:
+            return "".join(map(_long, value["$concat"]))
+        return {key: _long(one) for key, one in value.items()}
+    return [_long(one) for one in value] if isinstance(value, list) else value
+
+
+def _part(block):
+    kind = block["type"]
+    if kind == "text":
+        return Text(block["text"])
+    if kind == "thinking":
+        return Thinking(block["text"], Seal("other", "other", block["signature"]))
+    if kind == "image":
+        return Media("image", block["media_type"], 3, source=block["data"])
+    if kind == "toolResult":
+        return ToolResult(block["toolUseId"], "", (Text("ok"),))
+    arguments = block.get("arguments", {})
+    return ToolCall(block["id"], block["name"], "" if arguments is None else json.dumps(arguments))
+
+
+def _message(said):
+    content = said["content"]
+    parts = tuple(map(_part, [{"type": "text", "text": content}] if isinstance(content, str) else content))
+    if said["role"] == "tool":
+        return Message("tool", (ToolResult(said["call_id"], said["name"], parts, said["is_error"]),))
+    if all(isinstance(part, ToolResult) for part in parts):
+        return Message("tool", parts)
+    return Message(said["role"], parts)
+
+
+def _messages(case):
+    return [_message(one) for one in case["input"]]
+
+
+def _cut(case):
+    """Return the positions of answers that failed or were interrupted."""
+    stops = [one.get("stop_reason") for one in case["input"]]
+    return frozenset(at for at, stop in enumerate(stops) if stop in ("error", "aborted"))
+
+
+def _repaired(case, dialect):
+    """Return the messages of a case as they would be sent."""
+    slots = [measure(message) for message in _messages(case)]
+    found = repairs([slot.message for slot in slots], dialect, cut=_cut(case))
+    return [slot.message for slot in patched(slots, found)]
+
+
+def _named(case, sent):
+    """Return ``sent`` with the ids of the case: a message is the one whose parts it has."""
+    given = list(zip((one["id"] for one in case["input"]), _messages(case), strict=True))
+    return [(_name(message, given), message) for message in sent]
+
+
+def _name(message, given):
+    for result in message.results:
+        if result.content == (Text(MISSING),):
+            return f"synthetic:{result.call_id}"
+    for id_, old in given:
+        if old.role == message.role and {*map(_said, message.parts)} & {*map(_said, old.parts)}:
+            return id_
+    return f"new:{message.role}:{message.text}"
+
+
+def _said(part):
+    return (type(part), result_text(part) if isinstance(part, ToolResult) else getattr(part, "text", part))
+
+
+_LOOSE = Dialect(
+    "x",
+    start_user=False,
+    end_user=False,
+    merge=False,
+    results_grouped=False,
+    results_first=False,
+    empty_end=True,
+    unique_ids=False,
+    named_results=True,
+)
+"""Pairing and nothing else."""
+
+
+# -- this issue's areas ------------------------------------------------------------------------------------------------
+
+_OPENCLAW = Policy.preset("openclaw")
+_NEW = _OPENCLAW.with_settings(**OPENCLAW_2026_9)
+_SOURCES = {"config": "modelsConfig", "cap": "agentContextTokens"}
+
+
+def _window(case, policy=_OPENCLAW):
+    asked = {key.removesuffix("_window"): value for key, value in case["params"].items()}
+    found = resolve_window(
+        policy.settings, asked.get("config"), asked.get("model"), asked["default"], asked.get("cap", 0)
+    )
+    origin = _SOURCES.get(found.origin, found.origin)
+    return {"tokens": found.tokens, "source": origin, "warn": found.is_small, "block": found.is_refused}
+
+
+def _history_key(case):
+    channels = {
+        name: Channel(
+            one.get("historyLimit"),
+            one.get("dmHistoryLimit"),
+            {user: Person(own.get("historyLimit")) for user, own in one.get("dms", {}).items()},
+        )
+        for name, one in case["params"]["channels"].items()
+    }
+    return history_limit(case["params"]["key"], channels)
+
+
+def _history(case):
+    said = _messages(case)
+    kept = limit_turns(said, case["params"].get("limit") or 0)
+    return [one["id"] for one, message in zip(case["input"], said, strict=True) if any(message is k for k in kept)]
+
+
+def _text(case):
+    whole, most = case["params"]["text"], case["params"]["max_chars"]
+    text = truncate_text(whole, most)
+    gone = notice(0).partition("0")
+    cut = next((at for at, pair in enumerate(zip(text, whole, strict=False)) if pair[0] != pair[1]), len(text))
+    kept = len(text) - len(text[text.rfind(gone[0]) :]) if gone[0] in text else len(text)
+    return {
+        "changed": text != whole,
+        "shorter": len(text) < len(whole),
+        "has_notice": text.endswith(gone[2]),
+        "keeps_tail": whole[-5:] in text,
+        "has_middle_marker": MIDDLE in text,
+        "cut_at": min(cut, kept),
+        "kept_at_least": kept,
+        "result_length_at_most": len(text),
+    }
+
+
+def _limit(case, policy=_OPENCLAW):
+    return bounds(case["params"]["window"], policy.settings).each
+
+
+def _detect(case):
+    return is_oversized(_messages(case), bounds(case["params"]["window"], _OPENCLAW.settings))
+
+
+def _truncated(case):
+    (old,) = _messages(case)
+    (before,) = old.results
+    (after,) = truncate_message(old, case["params"]["max_chars"]).results
+    texts = [part for part in after.content if isinstance(part, Text)]
+    images = [part for part in after.content if isinstance(part, Media)]
+    return {
+        "blocks": ["text" if isinstance(part, Text) else "image" for part in after.content],
+        "first_bigger": len(texts[0].text) > len(texts[1].text),
+        "image_kept": images == [part for part in before.content if isinstance(part, Media)],
+        "original_untouched": _messages(case) == [old],
+    }
+
+
+def _replay(case):
+    """Run the store verb on the entries of a case: other kinds than messages and compactions are notes."""
+    places = {one["id"]: place for place, one in enumerate(one for one in case["input"] if one["type"] == "message")}
+    store, bodies = MemoryStore(), {
+        "message": lambda one: Said(measure(Message.of("user", one["text"]))),
+        "compaction": lambda one: Compaction(places[one["firstKeptEntryId"]], Message.of("user", one["summary"])),
+        "model_change": lambda _: Note("model_change"),
+    }  # fmt: skip
+    store.create("s")
+    ids = [one["id"] for one in case["input"]]
+    parents = [None, *ids]
+    old = [Entry(one["id"], up, bodies[one["type"]](one)) for one, up in zip(case["input"], parents, strict=False)]
+    store.append("s", old)
+    asked = {id_: Message.of("user", "small") for id_ in case["params"]["replace"]}
+    leaf = store.branch_with("s", asked)
+    path = store.path("s", leaf)
+    told = [_told(entry.body) for entry in path]
+    first = min((ids.index(id_) for id_ in asked if id_ in ids), default=0)
+    compaction = next(entry.body for entry in path if isinstance(entry.body, Compaction))
+    slots = [at for at, entry in enumerate(path) if isinstance(entry.body, Said)]
+    return {
+        "changed": leaf is not None,
+        "rewritten": sum(new != _told(one.body) for new, one in zip(told, old, strict=True)),
+        "branch": told,
+        "prefix_ids_kept": [entry.id for entry in path[:first]] == ids[:first] if leaf else None,
+        "old_entries_still_stored": {entry.id for entry in store.entries("s")} >= set(ids),
+        "first_kept_points_at": slots[compaction.keep],
+    }
+
+
+def _told(body):
+    if isinstance(body, Said):
+        return body.slot.message.text
+    return body.reason if isinstance(body, Note) else "compaction"
+
+
+def _append(case):
+    branch, ids = Branch(), count()
+    for one, message in zip(case["input"], _messages(case), strict=True):
+        branch = extend(branch, Entry(str(next(ids)), None, Said(measure(message))))
+        if message.role == "assistant":
+            branch = extend(branch, Entry(str(next(ids)), None, Answer("", stop=one.get("stop_reason", ""))))
+    return {
+        "stored": [id_ for id_, _ in _named(case, [slot.message for slot in branch.slots])],
+        "pending_before_flush": list(branch.open),
+    }
+
+
+def _place(window):
+    return target("anthropic", "claude-sonnet-4-5", window=window)
+
+
+def _shown(case, policy, world=World(), window=200_000):
+    """Return the messages as a policy shows them, not repaired."""
+    made = plan(_messages(case), _place(window), policy, world=world)
+    return [slot.message for slot in project(made.branch)]
+
+
+def _images(case):
+    sent = _shown(case, _OPENCLAW.with_settings(compact="off"))
+    names = [one["id"] for one in case["input"]]
+    old = [len(media_of(message)) for message in _messages(case)]
+    new = [len(media_of(message)) for message in sent]
+    return {"changed": new != old, "images_left": [[id_, n] for id_, n, o in zip(names, new, old, strict=True) if o]}
+
+
+_STATES = (
+    (CLEARED, "cleared"),
+    (REMOVED, "placeholder"),
+    ("Tool result trimmed", "soft"),
+    (notice(0)[-20:], "truncated"),
+)
+
+
+def _states(case, sent):
+    texts = [result_text(result) for message in sent for result in message.results]
+    return [next((state for words, state in _STATES if words in text), "full") for text in texts]
+
+
+_QUIET = {"compact": "off", "window_min": 0, "reserve_min": 0, "truncate_share": 0.0}
+
+
+def _prune(case):
+    policy = _OPENCLAW.with_settings(**_QUIET, loop_share=0.0)
+    sent = _shown(case, policy, World("cold"), case["params"]["window"])
+    return {"same": sent == _messages(case), "state": _states(case, sent)}
+
+
+def _mid_loop(case):
+    policy = _OPENCLAW.with_settings(**_QUIET, prune="off")
+    return _states(case, _shown(case, policy, window=case["params"]["window"]))
+
+
+def _precheck(case):
+    asked = case["params"]
+    found = route(asked["estimated_prompt"], asked["window"], asked["reserve"], asked["reducible_tool_chars"])
+    return {"route": found.way, "overflow_tokens": found.overflow}
+
+
+# -- areas of the wire -------------------------------------------------------------------------------------------------
+
+
+def _pairing(case):
+    if case["params"].get("then_limit_first"):
+        limited = limit_turns(_messages(case), case["params"]["limit"])
+        case = case | {"input": case["input"][len(case["input"]) - len(limited) :]}
+    sent = _named(case, _repaired(case, _LOOSE))
+    order = [id_ for id_, _ in sent]
+    results = [result for _, message in sent for result in message.results]
+    given = [one["id"] for one in case["input"] if one["role"] == "tool"]
+    return {
+        "order": order,
+        "added": [id_.removeprefix("synthetic:") for id_ in order if id_.startswith("synthetic:")],
+        "gone": len([id_ for id_ in given if id_ not in order]),
+        "name": results[-1].name if results else "",
+        "is_error": bool(results) and results[-1].is_error,
+        "mentions_missing": bool(results) and "result" in result_text(results[-1]),
+    }
+
+
+def _inputs(case):
+    slots = [measure(message) for message in _messages(case)]
+    sent = [slot.message for slot in patched(slots, repairs([slot.message for slot in slots], _LOOSE))]
+    kept = [
+        [id_, *(map(_brief, message.parts) if message.role == "assistant" else ())]
+        for id_, message in _named(case, sent)
+        if not message.results
+    ]
+    calls = sum(len(message.calls) for message in _messages(case)) - sum(len(message.calls) for message in sent)
+    return {
+        "kept": kept,
+        "dropped_calls": calls,
+        "dropped_messages": len(case["input"]) - len(kept),
+    }
+
+
+def _brief(part):
+    return f"{part.id}/{part.name}" if isinstance(part, ToolCall) else "text"
+
+
+_MODES = {
+    "strict": replace(_LOOSE, id_pattern="[A-Za-z0-9]", id_max=40, unique_ids=True),
+    "strict9": replace(_LOOSE, id_pattern="[A-Za-z0-9]", id_min=9, id_max=9, unique_ids=True),
+}
+
+
+def _ids(case):
+    dialect = _MODES[case["params"]["mode"]]
+    if "id" in case["params"]:
+        return wire_id(case["params"]["id"], dialect)
+    sent = _repaired(case, dialect)
+    calls = [call.id for message in sent for call in message.calls]
+    results = [result.call_id for message in sent for result in message.results]
+    return {
+        "unique": len({*calls}) == len(calls),
+        "results_match": calls == results,
+        "valid": all(id_.isalnum() and dialect.id_min <= len(id_) <= dialect.id_max for id_ in calls),
+    }
+
+
+def _turns_gemini(case):
+    sent = _repaired(case, replace(_LOOSE, merge=True))
+    return [[id_, message.role, len(message.parts)] for id_, message in _named(case, sent)]
+
+
+def _turns_anthropic(case):
+    sent = _repaired(case, replace(target("anthropic", "claude-sonnet-4-5").dialect, start_user=False))
+    named = _named(case, sent)
+    told = [[id_, one.role, [part.text for part in one.parts if isinstance(part, Text)]] for id_, one in named]
+    if "shape" in case["params"]:
+        return [[id_, [_shape(part) for part in message.parts]] for id_, message in named]
+    return {"result": told} if "recommended" in case else told
+
+
+def _shape(part):
+    if isinstance(part, ToolCall):
+        return f"toolUse:{part.id}"
+    return f"toolResult:{part.call_id}" if isinstance(part, ToolResult) else f"text:{part.text}"
+
+
+def _ordering(case):
+    dialect = target("gemini", "gemini-2.5-pro").dialect
+    return [id_ for id_, _ in _named(case, _repaired(case, dialect))]
+
+
+def _thinking(case):
+    """What another model sealed stays behind; a reasoning item with nothing behind it goes with its turn."""
+    talk = [*_messages(case), Message.of("user", "go on")]
+    branch = Branch.build(Entry(str(at), None, Said(measure(one))) for at, one in enumerate(talk))
+    dialect = replace(_LOOSE, api="openai-responses", model="m", reasoning_units=True)
+    found, _ = repair_projection(branch, dialect)
+    sent = [slot.message for slot in patched(project(branch), found)]
+    return [[id_, [_shape(part) for part in message.parts]] for id_, message in _named(case, sent[:-1])]
+
+
+_APIS = {
+    "google-generative-ai": "gemini",
+    "openai-responses": "openai-responses",
+    "mistral-conversations": "openai-chat",
+    "openai-completions": "openai-chat",
+    "anthropic-messages": "anthropic",
+}
+
+
+def _policy(case):
+    asked = case["params"]
+    dialect = target(_APIS[asked["api"]], asked["model"]).dialect
+    lost = [Message.of("user", "u"), Message("assistant", (ToolCall("c", "t"),)), Message.of("user", "v")]
+    made = [slot.message for slot in patched([*map(measure, lost)], repairs(lost, dialect))]
+    plain = wire_id("a_b-c", dialect) == "a_b-c"
+    return {
+        "ids": "strict9" if dialect.id_max == 9 else None if plain else "strict",
+        "synthetic": any(message.results for message in made),
+        "gemini": dialect.merge,
+        "anthropic": dialect.merge,
+        "ordering": dialect.start_user,
+    }
+
+
+_ADAPTERS = {
+    "window-guard": _window,
+    "window-guard-2026.9": lambda case: _window(case, _NEW),
+    "history-key": _history_key,
+    "history-limit": _history,
+    "truncate-text": _text,
+    "truncate-limit": _limit,
+    "limits-2026.9": lambda case: _limit(case, _NEW),
+    "truncate-detect": _detect,
+    "truncate-message": _truncated,
+    "replay-branch": _replay,
+    "append-guard": _append,
+    "image-prune": _images,
+    "pruning": _prune,
+    "mid-loop-guard": _mid_loop,
+    "precheck-2026.9": _precheck,
+    "pairing": _pairing,
+    "tool-input": _inputs,
+    "tool-id": _ids,
+    "turns-gemini": _turns_gemini,
+    "turns-anthropic": _turns_anthropic,
+    "google-ordering": _ordering,
+    "thinking": _thinking,
+    "openai-reasoning": _thinking,
+    "policy": _policy,
+}
+
+
+_UNSAID = {"note", "or", "mode", "drop_thinking", "pair", "reason"}
+"""Remarks, and what we have no word for."""
+
+
+def _wanted(case):
+    """Return what a case advises, else what it expects."""
+    wanted = case.get("recommended", case["expect"])
+    if not isinstance(wanted, dict):
+        return wanted
+    return {
+        key: value
+        for key, value in wanted.items()
+        if key not in {"note", "or", "mode", "drop_thinking", "pair", "reason"}
+    }
+
+
+def _agrees(found, wanted):
+    """Return whether all that a case says is so; bounds are bounds."""
+    if not isinstance(wanted, dict) or not isinstance(found, dict):
+        return found == wanted
+    if "result_length_at_most" in wanted:
+        return found["result_length_at_most"] <= wanted["result_length_at_most"]
+    wanted = dict(wanted)
+    if "dup" in wanted:
+        wanted["gone"] = wanted.pop("dup") + wanted.pop("orphan")
+    return all(found[key] == value for key, value in wanted.items())
+
+
+if _cases():
+
+    @pytest.mark.parametrize("case", _long(_cases()), ids=lambda case: case["id"])
+    def test_case(case):
+        """A case comes out as advised or expected; one we deviate from on purpose does not."""
+        found = _ADAPTERS[case["area"]](case)
+        assert _agrees(found, _wanted(case)) is (case["id"] not in DEVIATIONS), (found, _wanted(case))
+
+    def test_deviations_are_cases():
+        """Every deviation names a case that is there."""
+        assert DEVIATIONS.keys() <= {case["id"] for case in _cases()}

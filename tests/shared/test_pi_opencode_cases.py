@@ -1,0 +1,310 @@
+"""The worked cases of pi and opencode beside this checkout, where they are there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast import Policy
+from holdfast.config import target
+from holdfast.formats import context, path, read, write
+from holdfast.model.branch import Branch, project
+from holdfast.model.entries import Answer, Compaction, Entry, Failure, Frame, Note, Said, Usage
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.model.target import Limits
+from holdfast.policy.accepting import judge
+from holdfast.policy.measures import estimate_tokens, usage_estimate
+from holdfast.policy.pipeline import advance
+from holdfast.policy.presets import OPENCODE_2
+from holdfast.policy.prune import CLEARED
+from holdfast.policy.select import cut_point, preserve_recent_budget, select
+from holdfast.policy.triggers import is_over, usable
+from holdfast.policy.truncate_lines import truncate
+from holdfast.view.tokens import measure
+
+_CASES = Path(__file__).parents[3] / "shared" / "cases"
+_ISSUES = {"Tool results and old turns", "First light"}
+
+DEVIATIONS = {
+    "oc-usable-06": "a reserve of 60,000 counts without an input limit too: 140,000, as the case says we should give",
+    "oc-filter-06": "an older compaction inside the kept tail is hidden; the newest summary covers what it covered",
+    "oc-filter-07": "a tail that is gone is no tail: the compaction stands, so that the request stays small",
+    "pi-mig-03": "where nothing is kept we write the compaction's own id, as pi 1.5 does; both mean nothing",
+    "pi-cut-08": "settings before a turn belong to that turn, so cutting there splits none (pi 1.5.2 asks the setting)",
+}
+"""Cases that we answer otherwise on purpose, and why; each of them must differ."""
+
+_ELSEWHERE = {"model", "thinking"}
+"""What pi's contexts say beside messages: settings, which stay with us in the lines that set them."""
+
+PI = Policy.preset("pi").settings
+OPENCODE = Policy.preset("opencode").settings
+
+
+# -- cases in our words ------------------------------------------------------------------------------------------------
+
+
+def words(one):
+    return one.get("text", "x" * one.get("chars", 0))
+
+
+def pi_line(one, number, before):
+    """Return an entry of a case as a line of a pi session."""
+    id_ = one.get("id", f"e{number}")
+    line = {"id": id_, "parentId": one.get("parent", before), "timestamp": "2026-01-01T00:00:00Z"}
+    role = one["role"]
+    if role == "custom_message":
+        return line | {"type": "custom_message", "customType": "x", "content": words(one), "display": True}
+    if role == "compaction":
+        kept = {"firstKeptEntryId": one["firstKept"], "tokensBefore": one["tokensBefore"]}
+        return line | {"type": "compaction", "summary": f"compactionSummary:{one['summary']}"} | kept
+    if role == "model":
+        return line | {"type": "model_change", "provider": one["provider"], "modelId": one["model"]}
+    if role == "thinking_level":
+        return line | {"type": "thinking_level_change", "thinkingLevel": one["level"]}
+    return line | {"type": "message", "message": pi_message(one)}
+
+
+def pi_message(one):
+    content = [{"type": "image", "data": "AAAA", "mimeType": "image/png"}] * one.get("images", 0)
+    content += [{"type": "thinking", "thinking": "x" * one["thinking"]}] if "thinking" in one else []
+    content += [{"type": "text", "text": words(one)}]
+    content += [{"type": "toolCall", "id": c["id"], "name": c["name"], "arguments": c["args"]} for c in calls(one)]
+    told = {"toolCallId": one["call"], "toolName": "t"} if "call" in one else {}
+    told |= {"usage": one["usage"]} if "usage" in one else {}
+    told |= {"stopReason": one.get("stop", "stop"), "model": "m", "provider": "p"} if one["role"] == "assistant" else {}
+    return {"role": one["role"], "content": content} | told
+
+
+def calls(one):
+    return one.get("calls", [])
+
+
+def pi_session(entries):
+    """Return the session that holds the entries of a case, as our reader reads it."""
+    header = {"type": "session", "version": 3, "id": "S", "timestamp": "2026-01-01T00:00:00Z", "cwd": "/x"}
+    lines, before = [header], None
+    for number, one in enumerate(entries):
+        lines.append(pi_line(one, number, before))
+        before = lines[-1]["id"]
+    return read("".join(json.dumps(line) + "\n" for line in lines).encode(), "x.jsonl")
+
+
+def limits(model):
+    return Limits(model["context"], model["output"], max_input=model.get("input"))
+
+
+def entry(body):
+    return Entry("", None, body)
+
+
+def said(role, *parts):
+    return entry(Said(measure(Message(role, parts))))
+
+
+# -- an adapter for each area ------------------------------------------------------------------------------------------
+
+
+def pi_estimate_tokens(given, _):
+    (message,) = [slot.message for slot in context(pi_session([given])).slots]
+    return estimate_tokens(message)
+
+
+def pi_context_tokens(given, _):
+    recording = pi_session([{"role": "assistant", "usage": given}])
+    return next(one.body.usage.total for one in path(recording) if isinstance(one.body, Answer))
+
+
+def pi_usage_estimate(given, _):
+    found = usage_estimate(context(pi_session(given)))
+    return {
+        "tokens": found.tokens,
+        "usageTokens": found.usage,
+        "trailingTokens": found.trailing,
+        "lastUsageIndex": found.answer,
+    }
+
+
+def pi_threshold(given, params):
+    settings = replace(PI, trigger_reserve=params["reserveTokens"], compact="summary" if params["enabled"] else "off")
+    return is_over(given["contextTokens"], Limits(given["contextWindow"]), settings)
+
+
+def pi_cut_point(given, params):
+    lines = [one for one in path(pi_session(given)) if isinstance(one.body, Said | Note)][1:]  # behind the header
+    entries = [one.body.slot.message if isinstance(one.body, Said) else None for one in lines]
+    cut = cut_point(entries, params["keepRecentTokens"])
+    turn = None if cut.turn is None else lines[cut.turn].id
+    return {"firstKept": lines[cut.start].id, "turnStart": turn, "isSplitTurn": turn is not None}
+
+
+def pi_build_context(given, params):
+    recording = pi_session([one | {"chars": 0} for one in given])
+    leaf = params["leaf"]
+    branch = context(replace(recording, leaf=None)) if leaf is None else context(recording, leaf)
+    return {"messages": [one.message.text or one.message.role for one in project(branch)]}
+
+
+def pi_load(given, _):
+    kept = [one.body for one in read(given.encode(), "x.jsonl").entries]
+    told = {"pi:session": "session", Said: "message"}
+    return [told[one.reason if isinstance(one, Note) else type(one)] for one in kept if known(one)]
+
+
+def known(body):
+    return isinstance(body, Said) or (isinstance(body, Note) and body.reason == "pi:session")
+
+
+def pi_migration(given, _):
+    recording = read("".join(json.dumps(line) + "\n" for line in given).encode(), "x.jsonl")
+    header, *lines = [json.loads(line) for line in write(recording, "pi").splitlines()]
+    ids = [line["id"] for line in lines]
+    first = next((line.get("firstKeptEntryId") for line in lines if line["type"] == "compaction"), None)
+    return {
+        "version": header["version"],
+        "chain": [line["parentId"] for line in lines] == [None, *ids[:-1]],
+        "idsUnique": len(set(ids)) == len(ids),
+        "idLen": len(ids[0]),
+        "firstKeptIs": ids.index(first) if first in ids else -1,
+        "hasIndexField": any("firstKeptEntryIndex" in line for line in lines),
+        "roles": [line["message"]["role"] for line in lines if line["type"] == "message"],
+    }
+
+
+def opencode_usable(given, params):
+    return usable(limits(given), replace(OPENCODE, trigger_reserve=params.get("reserved", 0)))
+
+
+def opencode_is_overflow(given, params):
+    tokens = given["tokens"]
+    prompt = tokens["input"] + tokens["read"] + tokens["write"]
+    used = Usage(prompt, tokens["output"], tokens["read"], tokens["write"], told=tokens["total"])
+    settings = replace(
+        OPENCODE,
+        compact="summary" if params.get("auto", True) else "off",
+        trigger_reserve=params.get("reserved", 0),
+    )
+    return is_over(used.total, limits(given["model"]), settings)
+
+
+def opencode_preserve_recent_budget(given, params):
+    asked = params.get("preserve_recent_tokens")
+    said_so = {} if asked is None else {"tail_tokens": asked, "tail_usable_share": 0.0}
+    return preserve_recent_budget(limits(given), replace(OPENCODE, **said_so))
+
+
+def opencode_select(given, params):
+    """A marker of a compaction is nobody's words: no user begins a turn there."""
+    roles = ["system" if one.get("compaction") else one["role"] for one in given]
+    messages = [Message.of(role, one["id"]) for role, one in zip(roles, given, strict=True)]
+    start = select(messages, [one["tok"] for one in given], params["budget"], params["tail_turns"])
+    tail = [one["id"] for one in given[start:]]
+    return {"head": [one["id"] for one in given[:start]], "tail_start_id": tail[0] if tail else None}
+
+
+def opencode_filter_compacted(given, _):
+    """A marker and the summary that answers it are one record with us, there only where the summary was finished."""
+    done = {one["parent"]: one for one in given if one.get("summary") and one.get("finish") and not one.get("error")}
+    hidden = {one["id"] for one in done.values()}
+    entries, ids = [], []
+    for one in given:
+        if one["id"] in hidden:
+            continue
+        if one["id"] in done:
+            tail = one["compaction"]["tail"] if isinstance(one["compaction"], dict) else None
+            keep = ids.index(tail) if tail in ids else len(ids)
+            entries.append(entry(Compaction(keep, Message.of("user", f"{one['id']} {done[one['id']]['id']}"))))
+        else:
+            ids.append(one["id"])
+            entries.append(said(one["role"], Text(one["id"])))
+            entries += [entry(Failure("provider_error"))] * bool(one.get("error"))
+    return [id_ for slot in project(Branch.build(entries)) for id_ in slot.message.text.split()]
+
+
+def opencode_prune(given, params):
+    entries, ids = [], {}
+    for one in given:
+        if one.get("summary"):
+            entries.append(entry(Compaction(sum(isinstance(e.body, Said) for e in entries), Message.of("user", "s"))))
+            continue
+        tools = one.get("tools", [])
+        entries.append(said(one["role"], Text("x"), *[ToolCall(tool["id"], tool["tool"]) for tool in tools]))
+        ids |= {(sum(isinstance(e.body, Said) for e in entries), place): t["id"] for place, t in enumerate(tools)}
+        entries += [said("tool", *map(result, tools))] * bool(tools)
+    settings = {"prune_keep": params["protect"], "prune_minimum": params["minimum"], "compact": "off"}
+    policy = Policy.preset("opencode").with_settings(prune="opencode" if params["on"] else "off", **settings)
+    where = target("anthropic", "claude-sonnet-4-5", window=10_000_000)
+    record = advance(Branch.build(entries), where, policy.with_settings(output_lines=0, output_bytes=0)).record
+    return sorted(ids[edit.span.start, edit.span.part] for edit in record)
+
+
+def result(tool):
+    text = CLEARED if tool.get("compacted") else "x" * (4 * tool["tok"])
+    return ToolResult(tool["id"], tool["tool"], (Text(text),), tool.get("status") == "error")
+
+
+def opencode_truncate(given, params):
+    lines, chars = map(int, re.match(r"(\d+) lines? of (\d+) chars", given.replace("one", "1")).groups())
+    found = truncate("\n".join(["x" * chars] * lines), params["max_lines"], params["max_bytes"], params["direction"])
+    return {"kept_lines": found.lines, "removed": found.removed, "unit": found.unit}
+
+
+def opencode_v2(given, _):
+    if "summary_text" in given:
+        requests, verdict = 1, judge(given["summary_text"], 1)
+        while verdict.status == "remind":
+            requests += 1
+            verdict = judge(given["summary_text"], requests)
+        return {"status": verdict.status, "after_requests": requests, "message": verdict.message}
+    turns = [said(role, Text("words")) for _ in range(4) for role in ("user", "assistant")]
+    branch = Branch.build([*turns, entry(Compaction(2, Message.of("user", "summary")))])
+    frame = Frame("f", given["estimate"], exact=True)
+    where = target("anthropic", "claude-sonnet-4-5", window=given["estimate"] + 25_000, frame=frame)  # over its line
+    return advance(branch, where, Policy.preset("opencode").with_settings(**OPENCODE_2)).compaction is not None
+
+
+def opencode_v2_required(given, params):
+    model = given.get("model", given)
+    return is_over(given.get("estimate", params.get("estimate")), limits(model), replace(OPENCODE, **OPENCODE_2))
+
+
+# -- the tests ---------------------------------------------------------------------------------------------------------
+
+
+def cases():
+    if not (_CASES / "areas.json").exists():
+        return []
+    areas = json.loads((_CASES / "areas.json").read_text(encoding="utf-8"))
+    found = json.loads((_CASES / "pi-opencode.json").read_text(encoding="utf-8"))
+    return [case for case in found if areas[case["area"]]["issue"] in _ISSUES]
+
+
+def answer(case):
+    return globals()[case["area"].replace(".", "_")](case["input"], case["params"])
+
+
+if cases():
+
+    @pytest.mark.parametrize("case", cases(), ids=[case["id"] for case in cases()])
+    def test_case(case):
+        """We answer as the case says, its recommendation first; where we deviate on purpose we really do."""
+        wanted = case.get("recommended", case["expect"])
+        if case["area"] == "pi.build_context":
+            wanted = {name: value for name, value in wanted.items() if name not in _ELSEWHERE}
+        assert (answer(case) == wanted) is (case["id"] not in DEVIATIONS), answer(case)
+
+    def test_a_recorded_session_is_estimated_as_pi_does():
+        """Of a real session pi estimates 124,661 tokens where its provider counted 177,657 with the last answer."""
+        file = _CASES.parent / "data" / "pi" / "large-session.jsonl"
+        branch = context(read(file.read_bytes(), file.name))
+        assert sum(estimate_tokens(slot.message) for slot in project(branch)) == 124_661
+        assert usage_estimate(branch).tokens == 177_657
+
+    def test_deviations_are_cases():
+        """Nothing is listed that is no case."""
+        assert set(DEVIATIONS) <= {case["id"] for case in cases()}

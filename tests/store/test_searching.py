@@ -1,0 +1,159 @@
+"""The index of words: made when somebody searches, never needed for the answer, gone with its session."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.model.entries import Entry, Note
+from holdfast.store import indexing, open_store
+from holdfast.store.searching import search, small, terms
+from holdfast.testing.samples import KEY, chain, long_session, words
+
+
+def rows(path: Path, query: str) -> list[tuple[int, ...]]:
+    """Return what a query on the file gives."""
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(query).fetchall()
+
+
+def found(path: Path, query: str, *, readonly: bool = False) -> list[str]:
+    """Return the ids that a search finds."""
+    with open_store(path, readonly=readonly) as store:
+        return [one.entry for one in store.search(KEY, query)]
+
+
+@given(st.text(max_size=30))
+def test_terms_are_what_was_written(text: str) -> None:
+    """Each term of a query stands in the query, in small letters; one in quotes keeps its blanks."""
+    for term in terms(text):
+        assert term in small(text)
+        assert term.strip()
+    assert terms('say "two words" "half') == ("say", "two words", '"half')
+
+
+@given(st.text(max_size=30))
+def test_small_letters_keep_their_places(text: str) -> None:
+    """A match is marked where it stands: no character becomes two."""
+    assert [one[:1].lower()[:1] for one in text] == list(small(text)) or len(small(text)) == len(text)
+
+
+@given(st.text(min_size=3, max_size=20), st.integers(0, 20), st.integers(1, 12), st.sampled_from([str, str.swapcase]))
+def test_the_index_misses_nothing(text: str, start: int, length: int, spelled: type[str]) -> None:
+    """Whatever a search would find in a text is a candidate: any characters, upper and lower case."""
+    wanted = terms(spelled(text[start : start + length]))
+    asked = indexing.pattern(wanted)
+    if not asked or not all(term in small(text) for term in wanted):
+        return
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.execute("CREATE TABLE searched (session INTEGER PRIMARY KEY, upto INTEGER)")
+        indexing.add(db, 1, [(1, text), (2, None), (3, "other")])
+        assert 1 in (indexing.candidates(db, asked) or [])
+
+
+def test_appending_costs_the_index_nothing(tmp_path: Path) -> None:
+    """There is no index before the first search, and what comes later waits for the next one."""
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.put(KEY, chain("ab"))
+    assert rows(path, "SELECT name FROM sqlite_schema WHERE name LIKE 'words%'") == []
+    assert found(path, "text of") == ["b", "a"]
+    with open_store(path) as store:
+        store.append(KEY, chain("c", "b"))
+    assert rows(path, "SELECT rowid FROM words WHERE words MATCH 'tex'") == [(1,), (2,)]
+    assert found(path, "text c") == ["c"]
+    assert rows(path, "SELECT upto FROM searched") == [(3,)]
+
+
+def test_the_index_holds_no_text_and_goes_with_its_session(tmp_path: Path) -> None:
+    """Removing a session empties the index, which is made again for another session when that is searched."""
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.put("other", chain("ab"))
+        store.put(KEY, [Entry("z", None, words("zebra crossing"))])
+        assert store.search("other", "text")
+        assert store.search(KEY, "zebra")
+        assert rows(path, "SELECT count(*) FROM words WHERE text IS NOT NULL") == [(0,)]
+        store.remove(KEY)
+        assert rows(path, "SELECT count(*) FROM words") == rows(path, "SELECT count(*) FROM searched") == [(0,)]
+        assert len(store.search("other", "text")) == 2
+        assert rows(path, "SELECT count(*) FROM words") == [(2,)]
+
+
+def test_reading_searches_without_writing(tmp_path: Path) -> None:
+    """A store that is open for reading finds what is indexed and what is not, and its file keeps its bytes."""
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.put(KEY, chain("ab"))
+        store.search(KEY, "text")
+        store.append(KEY, chain("c", "b"))
+    before = path.read_bytes()
+    assert found(path, "text of", readonly=True) == ["c", "b", "a"]
+    assert path.read_bytes() == before
+
+
+def test_a_search_makes_no_store(tmp_path: Path) -> None:
+    """Looking for something where nothing is leaves nothing there."""
+    with open_store(tmp_path / "agent.db") as store, pytest.raises(LookupError):
+        store.search(KEY, "anything")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_index_is_disposable(tmp_path: Path) -> None:
+    """An index that is gone changes no answer, for any session, and is made again."""
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        for key in (KEY, "other"):
+            store.put(key, chain("ab"))
+            store.search(key, "text")
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("DROP TABLE words")
+    assert found(path, "text of", readonly=True) == found(path, "text of") == ["b", "a"]
+    with open_store(path) as store:
+        store.append("other", chain("c", "b"))
+        assert len(store.search("other", "text of")) == 3
+    assert rows(path, "SELECT count(*) FROM words") == [(5,)]
+
+
+def test_without_fts5_the_same_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where SQLite has no such index every entry is looked at, and appending goes on."""
+    monkeypatch.setattr(indexing, "_TABLE", "CREATE VIRTUAL TABLE words USING no_such_module(text)")
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.put(KEY, chain("ab"))
+        assert [one.entry for one in store.search(KEY, "text of")] == ["b", "a"]
+        assert store.append(KEY, chain("c", "b")).moved
+        store.remove(KEY)
+
+
+def test_long_texts_and_many_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that is too long for the index is found by looking into it; many are indexed in several steps."""
+    monkeypatch.setattr(indexing, "WHOLE", 500)
+    monkeypatch.setattr(indexing, "BATCH", 100)
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.put(KEY, [Entry("long", None, words("hay " * 300 + "needle")), *chain("abcdefgh", "long")])
+        assert [one.entry for one in store.search(KEY, "needle")] == ["long"]
+        assert len(store.search(KEY, "text of")) == 8
+    assert rows(path, "SELECT count(*) FROM words") == [(9,)]
+
+
+def test_candidates_are_read_as_they_are_needed(tmp_path: Path) -> None:
+    """A search that finds enough reads no further."""
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, long_session())
+        entries = iter(store.entries(KEY, "message"))
+        assert len(search(entries, store.blobs, terms("result"), 1)) == 1
+        assert len(list(entries)) > 5
+
+
+def test_notes_are_not_words(tmp_path: Path) -> None:
+    """What nobody said is not found."""
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, [Entry("n", None, Note("a setting", b"zebra", {"of": "zebra"}))])
+        assert store.search(KEY, "zebra") == []

@@ -1,0 +1,86 @@
+"""``holdfast branch``: the branches of a session, and where it goes on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.model.entries import Entry, Said
+from holdfast.model.messages import Message
+from holdfast.store import open_store
+from holdfast.view.tokens import measure
+
+
+@pytest.fixture
+def store(home):
+    """Return the store that the commands use."""
+    with open_store(home / "store" / "holdfast.db") as there:
+        yield there
+
+
+def told(run, key: str, *arguments: str) -> dict:
+    return json.loads(run("branch", key, *arguments, "--json").stdout)
+
+
+def test_one_branch(run, decided):
+    """A session that never forked has one, which is active."""
+    (one,) = told(run, decided)["branches"]
+    assert (one["leaf"], one["active"], one["messages"], one["apart"]) == ("c1", True, 12, 12)
+    assert run("branch", decided).stdout.splitlines()[1].startswith("* c1")
+
+
+def test_going_on_from_an_entry(run, decided, store):
+    """The session goes on there: what came later, and what was decided later, does not count, and is kept."""
+    found = told(run, decided, "3", "--name", "half way")
+    assert [(one["leaf"], one["active"]) for one in found["branches"]] == [("c1", False), ("u3", True)]
+    assert found["branches"][1]["apart"] == 0
+    assert store.session(decided).leaf == "u3"
+    assert found["named"] == [{"entry": "u3", "name": "half way", "message": 3}]
+    slot = measure(Message.of("user", "another way"))
+    store.append(decided, [Entry("n", "u3", Said(slot))])
+    found = told(run, decided)
+    assert [(one["leaf"], one["messages"], one["apart"]) for one in found["branches"]] == [("c1", 12, 12), ("n", 5, 1)]
+    assert "half way: #3" in run("branch", decided).stdout
+
+
+def test_and_back_again(run, decided, store):
+    """The end of a branch, or a name, leads back; an empty name takes the name away."""
+    run("branch", decided, "3", "--name", "half")
+    run("branch", decided, "c1")
+    assert store.session(decided).leaf == "c1"
+    assert told(run, decided, "half", "--name", "")["named"] == []
+    assert store.session(decided).leaf == "u3"
+
+
+def test_listing_writes_nothing(run, decided, store):
+    """Without an entry nothing moves."""
+    before = store.entries(decided)
+    told(run, decided)
+    assert store.entries(decided) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("zz",), "no entry is 'zz'"),
+        (("99",), "no message #99"),
+        (("u",), "could be any of these"),
+        (("--name", "x"), "--name needs an ENTRY"),
+    ],
+)
+def test_wrong_use_moves_nothing(run, decided, store, arguments, message):
+    """What is not there cannot be gone on from."""
+    result = run("branch", decided, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert store.session(decided).leaf == "c1"
+    assert store.labels(decided) == {}
+
+
+def test_an_unknown_and_an_empty_session(run, store):
+    """One is an error, the other has no branch yet."""
+    assert run("branch", "nobody").exit_code == 2
+    store.create("empty")
+    assert told(run, "empty")["branches"] == []
+    assert "nothing was said" in run("branch", "empty").stdout

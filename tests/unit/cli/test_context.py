@@ -1,0 +1,150 @@
+"""``holdfast context --policy``: what would be decided before the next request, and its recording."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.model.entries import Compaction, Decision, Note, Request
+from holdfast.policy.presets import PRESETS
+from holdfast.store import open_store
+from holdfast.store.naming import named_blobs
+
+KEY = "10009-bbbb"
+
+
+@pytest.fixture
+def store(home):
+    """Return the store that the commands use."""
+    with open_store(home / "store" / "holdfast.db") as there:
+        yield there
+
+
+@pytest.fixture
+def context(run, long_session):
+    """Import the long session and return a function that asks for its next request."""
+    assert run("import", long_session).exit_code == 0
+
+    def ask(*arguments: str) -> dict:
+        done = run("context", KEY, *arguments, "--json")
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    return ask
+
+
+def test_without_a_policy_nothing_is_planned(context):
+    """What the next request holds is shown as ever."""
+    assert context()["decided"] is None
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_would_be_decided_is_listed_and_not_done(context, store, name):
+    """Each policy says what it would do; the log is as it was."""
+    before = store.entries(KEY)
+    found = context("--policy", name, "--window", "40000")
+    decided = found["decided"]
+    assert decided["policy"] == name
+    assert decided.get("recorded", []) == []
+    if name == "append-only":
+        assert decided["would"] == []
+    assert (decided["after"] < decided["before"]) == bool(decided["would"])
+    assert store.entries(KEY) == before
+    assert list(store.blobs.hashes()) == []
+
+
+def test_recording_does_just_that(context, store):
+    """What was listed is what is in the log then: decisions whose texts are stored, and the request they are for."""
+    listed = context("--policy", "holdfast", "--window", "16000")["decided"]
+    done = context("--policy", "holdfast", "--window", "16000", "--record")
+    assert done["decided"]["would"] == listed["would"]
+    assert done["tokens"] == listed["after"] < listed["before"]
+    new = [entry for entry in store.path(KEY) if entry.id in done["decided"]["recorded"]]
+    assert new
+    assert all(isinstance(entry.body, Decision | Compaction) for entry in new)
+    assert isinstance(store.path(KEY)[-1].body, Request)
+    assert all(store.blobs.has(hash_) for hash_ in named_blobs(store.path(KEY)))
+    assert [one["id"] for one in done["in_force"]] == done["decided"]["recorded"]
+
+
+def test_recording_is_done_once(context, store):
+    """A second time there is nothing left to decide, and nothing is written."""
+    context("--policy", "holdfast", "--window", "16000", "--record")
+    before = store.entries(KEY)
+    assert context("--policy", "holdfast", "--window", "16000", "--record")["decided"]["would"] == []
+    assert store.entries(KEY) == before
+
+
+def test_the_policy_is_named_in_the_log(context, run, store):
+    """A note says whose decisions follow, and ``why`` tells it; the same policy needs no second note."""
+    first = context("--policy", "sliding", "--window", "30000", "--record")["decided"]["recorded"]
+    again = context("--policy", "sliding", "--window", "16000", "--record")
+    assert (len(first), len(again["decided"]["recorded"])) == (1, 1)
+    assert [one["id"] for one in again["in_force"]] == [*first, *again["decided"]["recorded"]]
+    notes = [entry.body for entry in store.path(KEY) if isinstance(entry.body, Note) and entry.body.reason == "policy"]
+    assert [note.data for note in notes] == [{"name": "sliding"}]
+    acts = json.loads(run("why", KEY, "0", "--json").stdout)["acts"]
+    assert {act["by"] for act in acts} == {"sliding"}
+
+
+def test_a_reduced_session_can_be_exported(context, run):
+    """``--record`` and ``export`` give a request that is smaller and valid."""
+    whole = run("export", KEY, "--format", "anthropic").stdout
+    context("--policy", "holdfast", "--window", "16000", "--record")
+    short = run("export", KEY, "--format", "anthropic").stdout
+    assert len(short) < len(whole) / 2
+    assert run("lint", "-", "--api", "anthropic", given=short).exit_code == 0
+
+
+def test_undo_takes_it_back(context, run, store):
+    """The request is then what it was."""
+    before = run("export", KEY, "--format", "anthropic").stdout
+    done = context("--policy", "holdfast", "--window", "16000", "--record")
+    assert run("export", KEY, "--format", "anthropic").stdout != before
+    for _ in done["decided"]["recorded"]:
+        run("undo", KEY)
+    assert run("export", KEY, "--format", "anthropic").stdout == before
+
+
+def test_overrides_count(context, home):
+    """A setting of ``holdfast.toml`` changes what would be decided."""
+    usual = context("--policy", "pi", "--window", "40000")["decided"]
+    assert usual["would"]
+    (home / "holdfast.toml").write_text('[policy.pi]\ncompact = "off"\n')
+    assert context("--policy", "pi", "--window", "40000")["decided"]["would"] == []
+
+
+def test_a_person_is_told_by_rule(context, run):
+    """Rules are summed up, with the largest texts; after recording the entries are named."""
+    shown = run("context", KEY, "--policy", "holdfast", "--window", "16000").stdout
+    assert "holdfast (cache cold) would decide: " in shown
+    done = run("context", KEY, "--policy", "holdfast", "--window", "16000", "--record").stdout
+    assert "holdfast (cache cold) decided and recorded (" in done
+    assert "in force: " in done
+    assert "nothing is to be decided" in run("context", KEY, "--policy", "append-only").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--record",), "--record needs --policy NAME"),
+        (("--policy", "lru"), "no policy is called 'lru'"),
+        (("--policy", "holdfast", "--window", "2000"), "No room for a conversation"),
+        (("--policy", "holdfast", "--window", "2000", "--record"), "No room for a conversation"),
+    ],
+)
+def test_wrong_use_writes_nothing(context, run, store, arguments, told):
+    """The message says what is missing or what does not fit."""
+    before = store.entries(KEY)
+    result = run("context", KEY, *arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert store.entries(KEY) == before
+
+
+def test_an_empty_session(run, store):
+    """There is nothing to decide about nothing."""
+    store.create("empty")
+    assert json.loads(run("context", "empty", "--policy", "holdfast", "--record", "--json").stdout)["messages"] == 0
+    assert store.entries("empty") == []

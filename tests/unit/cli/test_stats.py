@@ -1,0 +1,171 @@
+"""``holdfast stats``: what was saved, and what that cost in cache."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.cli.explaining import log_of
+from holdfast.cli.saving import account
+from holdfast.config import shipped
+from holdfast.model.entries import Answer, Entry, Frame, Request, Said, Usage
+from holdfast.model.messages import Message
+from holdfast.store import open_store
+from holdfast.view.tokens import measure
+
+
+@pytest.fixture
+def store(home):
+    """Return the store that the commands use."""
+    with open_store(home / "store" / "holdfast.db") as there:
+        yield there
+
+
+@pytest.fixture
+def stats(run, decided):
+    """Return a function that gives the figures of the session."""
+
+    def ask() -> dict:
+        return json.loads(run("stats", decided, "--json").stdout)
+
+    return ask
+
+
+def go_on(store, key: str, *bodies: object) -> None:
+    """Append entries behind the leaf."""
+    for body in bodies:
+        leaf = store.session(key).leaf
+        store.append(key, [Entry(f"x{len(store.entries(key))}", leaf, body)])
+
+
+def said(text: str) -> Said:
+    return Said(measure(Message.of("user", text)))
+
+
+def shown_before(store, key: str) -> int:
+    """Return what a request holds less the recorded session's last answer, which no request had shown."""
+    branch = log_of(store.path(key)).branch
+    return branch.held - branch.slots[11].size
+
+
+def test_what_the_next_request_saves_adds_up(stats, store, decided):
+    """The rules add up to what was said less what a request holds, whatever was decided or taken back."""
+    entries = store.path(decided)
+    for stop in range(len(entries) + 1):
+        branch = log_of(entries[:stop]).branch
+        found = account("", entries[:stop], shipped())
+        whole = branch.sums[-1] if len(branch.slots) else 0
+        assert (found.said, found.saved) == (whole, whole - branch.held)
+        assert sum(rule.saved for rule in found.rules) == found.saved
+    assert {rule["rule"]: (rule["in_force"], rule["revoked"]) for rule in stats()["rules"]} == {
+        "spill": (1, 0),
+        "compaction": (1, 0),
+    }
+
+
+def test_each_request_saves_again(stats, store, decided):
+    """What is in force is saved by every request from then on, and no longer once it was taken back."""
+    before = stats()
+    go_on(store, decided, Request("b1", 12), Request("b2", 12))
+    found = stats()
+    assert found["requests"] - before["requests"] == 2
+    assert found["saved_since"] - before["saved_since"] == 2 * found["saved"] > 0
+    assert found["saved_dollars"] == pytest.approx(found["saved_since"] * 0.3 / 1e6)
+
+
+def test_what_was_undone_saves_no_more(stats, run, store, decided):
+    """It is counted as taken back; what it saved before stays in the account."""
+    go_on(store, decided, Request("b1", 12))
+    run("undo", decided, "d1")
+    rules = {rule["rule"]: rule for rule in stats()["rules"]}
+    assert (rules["spill"]["in_force"], rules["spill"]["revoked"], rules["spill"]["saved"]) == (0, 1, 0)
+    assert rules["spill"]["saved_since"] > 0
+
+
+def test_a_break_costs_what_must_be_written_again(stats, store, decided):
+    """A request behind a decision on something shown before breaks the prefix once; one that only adds does not."""
+    assert stats()["breaks"] == {}, "no request came since the decisions"
+    go_on(store, decided, Request("b1", 12))
+    found = stats()
+    again = shown_before(store, decided)
+    assert found["breaks"] == {"spill + compaction": 1}
+    assert found["rewritten"] == again
+    assert found["rewritten_dollars"] == pytest.approx(again * (3.75 - 0.3) / 1e6)
+    go_on(store, decided, said("go on"), Request("b2", 13), Request("b2", 13))
+    assert stats()["rewritten"] == found["rewritten"], "requests that extend the one before, and retries, break nothing"
+
+
+def test_what_stands_before_the_break_is_not_written_again(run, session, store):
+    """A decision on a late message leaves what stands before it in the cache."""
+    run("import", session)
+    key = "5e551011-aaaa"
+    entries = store.path(key)
+    branch = log_of(entries).branch
+    from holdfast.model.edits import Edit, Span
+    from holdfast.model.entries import Decision
+    from holdfast.model.parts import Text
+
+    slot = branch.slots[8]
+    short = Message(slot.message.role, (Text("short"),))
+    edit = Edit(Span(8, 9, 0), short.parts, "relief", "", slot.size - measure(short).size)
+    go_on(store, key, Request("b0", 12), Decision((edit,)), Request("b1", 12))
+    found = json.loads(run("stats", key, "--json").stdout)
+    after = log_of(store.path(key)).branch
+    assert found["breaks"] == {"relief": 1}
+    assert found["rewritten"] == after.held - branch.sums[7]
+
+
+def test_another_system_prompt_is_a_break_of_its_own(stats, store, decided):
+    """Tools and system prompt stand before everything."""
+    go_on(store, decided, Request("b1", 12), Frame("f", 700), Request("b2", 12))
+    found = stats()
+    assert found["breaks"] == {"spill + compaction": 1, "system prompt or tools": 1}
+    held = log_of(store.path(decided)).branch.held
+    assert found["rewritten"] == shown_before(store, decided) + held + 700
+
+
+def test_money_is_what_the_answers_say(stats, store, decided):
+    """Tokens in and out, of the cache and into it, at the prices of the model."""
+    before = stats()
+    usage = Usage(input=100_000, output=1_000, cache_read=90_000, cache_write=8_000)
+    go_on(store, decided, Request("b", 12, "claude-sonnet-4-5"), Answer("b", usage))
+    found = stats()
+    dollars = (2_000 * 3.0 + 90_000 * 0.3 + 8_000 * 3.75 + 1_000 * 15.0) / 1e6
+    assert found["dollars"] - before["dollars"] == pytest.approx(dollars)
+    assert found["answers"] - before["answers"] == 1
+    assert found["cache_hit"] == pytest.approx(90_000 / found["input"])
+
+
+def test_spilled_texts_are_counted(stats, store, decided):
+    """Each blob once, with the bytes it takes."""
+    (hash_,) = store.blobs.hashes()
+    assert (stats()["spills"], stats()["spill_bytes"]) == (1, store.blobs.size(hash_))
+
+
+def test_all_sessions_together(run, decided, home, talk, write):
+    """Without a session each has a line, and sums and rules of all stand below."""
+    run("import", write(home / "second.jsonl", talk(2, session="second")))
+    found = json.loads(run("stats", "--json").stdout)
+    assert {one["session"] for one in found["sessions"]} == {decided, "second"}
+    for name in ("requests", "saved", "input", "dollars", "spill_bytes"):
+        assert found["all"][name] == pytest.approx(sum(one[name] for one in found["sessions"]))
+    assert [rule["rule"] for rule in found["all"]["rules"]] == ["spill", "compaction"]
+    assert run("stats").stdout.splitlines()[-1].startswith("all")
+
+
+def test_a_session_without_decisions(run, session):
+    """It says that nothing was reduced and that the prefix never broke."""
+    run("import", session)
+    shown = run("stats", "5e55").stdout
+    assert "nothing was reduced" in shown
+    assert "never broke" in shown
+
+
+def test_nothing_at_all(run, store):
+    """No store, an empty store and an empty session are no faults; an unknown session is."""
+    assert "no sessions yet" in run("stats").stdout
+    store.create("empty")
+    assert "no answer tells its usage" in run("stats", "empty").stdout
+    assert json.loads(run("stats", "empty", "--json").stdout)["requests"] == 0
+    assert run("stats", "nobody").exit_code == 2

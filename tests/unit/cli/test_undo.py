@@ -1,0 +1,97 @@
+"""``holdfast undo``: a decision no longer counts, and nothing else moves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.cli.explaining import log_of
+from holdfast.model.entries import Revoke
+from holdfast.store import open_store
+
+
+@pytest.fixture
+def store(home):
+    """Return the store that the commands use."""
+    with open_store(home / "store" / "holdfast.db") as there:
+        yield there
+
+
+def held(store, key: str) -> int:
+    return log_of(store.path(key)).branch.held
+
+
+def test_the_newest_goes_first(run, decided, store):
+    """Each undo takes back one more, until nothing is in force; the log only grows."""
+    before = store.path(decided)
+    taken = [json.loads(run("undo", decided, "--json").stdout)["revoked"]["id"] for _ in range(2)]
+    assert taken == ["c1", "d1"]
+    after = store.path(decided)
+    assert after[: len(before)] == before
+    assert [entry.body for entry in after[len(before) :]] == [Revoke("c1"), Revoke("d1")]
+    result = run("undo", decided)
+    assert result.exit_code == 2
+    assert "nothing is in force" in result.stderr
+
+
+def test_a_named_one(run, decided, store):
+    """A decision under a newer one can be taken back alone."""
+    run("undo", decided, "d1")
+    assert [id_ for id_, _ in log_of(store.path(decided)).branch.law] == ["c1"]
+
+
+def test_what_comes_back_is_told(run, decided, store):
+    """The tokens before and after are those of the requests, and the messages that change are counted."""
+    before = held(store, decided)
+    found = json.loads(run("undo", decided, "--json").stdout)
+    assert (found["before"], found["after"]) == (before, held(store, decided))
+    assert found["revoked"]["tokens"] == found["after"] - found["before"] > 0
+    assert found["revoked"]["messages"] == 4
+    assert "1 message is shown otherwise" in run("undo", decided).stdout
+
+
+def test_the_list_writes_nothing(run, decided, store):
+    """``--list`` says what each would bring back if it alone went, the newest first."""
+    before = store.path(decided)
+    found = json.loads(run("undo", decided, "--list", "--json").stdout)
+    assert [(one["id"], one["kind"], one["rules"], one["messages"]) for one in found] == [
+        ("c1", "compaction", ["compaction"], 4),
+        ("d1", "decision", ["spill"], 1),
+    ]
+    assert store.path(decided) == before
+    said = held(store, decided)
+    for one in found:
+        run("undo", decided, one["id"])
+        assert held(store, decided) - said == one["tokens"]
+        said = held(store, decided)
+    assert "nothing is in force" in run("undo", decided, "--list").stdout
+
+
+def test_a_session_without_decisions(run, session, store):
+    """There is nothing to undo, and nothing is written."""
+    run("import", session)
+    key = "5e551011-aaaa"
+    before = store.path(key)
+    assert run("undo", key).exit_code == 2
+    assert json.loads(run("undo", key, "--list", "--json").stdout) == []
+    assert store.path(key) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(("zz",), "names 0 decisions"), (("u6",), "names 0 decisions"), (("c1", "--list"), "leave the decision out")],
+)
+def test_wrong_use(run, decided, arguments, told):
+    """A message is no decision, and ``--list`` takes none."""
+    result = run("undo", decided, *arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_an_unknown_or_empty_session(run, store):
+    """Neither is created by the way."""
+    assert run("undo", "nobody").exit_code == 2
+    store.create("empty")
+    assert run("undo", "empty").exit_code == 2
+    assert [info.key for info in store.sessions()] == ["empty"]

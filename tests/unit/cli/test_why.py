@@ -1,0 +1,175 @@
+"""``holdfast why``: what happened to a message, and the marks of ``holdfast show`` that say the same in a letter."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.cli.explaining import log_of, states
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Decision, Entry, Note, Said
+from holdfast.model.messages import Message, result_text
+from holdfast.model.parts import Thinking, ToolCall
+from holdfast.store import open_store
+from holdfast.view.tokens import measure
+
+
+@pytest.fixture
+def why(run, decided):
+    """Return a function that tells what happened to a message, as JSON."""
+
+    def ask(message: object) -> dict:
+        return json.loads(run("why", decided, str(message), "--json").stdout)
+
+    return ask
+
+
+@pytest.fixture
+def store(home):
+    """Return the store that the commands use."""
+    with open_store(home / "store" / "holdfast.db") as there:
+        yield there
+
+
+def test_a_reduced_message_is_told_with_what_stands_for_it(why, store):
+    """Size and text as said and as shown, the rule, the reason, what it saves, who decided, how to read it back."""
+    found = why(6)
+    assert (found["state"], found["stands"]["text"]) == ("reduced", "[short]")
+    (act,) = found["acts"]
+    assert (act["entry"], act["rule"], act["why"], act["by"]) == ("d1", "spill", "a result was too long", "claude-code")
+    assert found["tokens"] - found["stands"]["tokens"] == act["saves"] > 0
+    (handle,) = act["recall"]
+    (hash_,) = [hash_ for hash_ in store.blobs.hashes() if hash_.startswith(handle)]
+    assert store.blobs.text(hash_) == found["text"]
+
+
+def test_a_hidden_message_is_told_with_its_summary(why):
+    """A message before the kept tail is hidden; the compaction and its summary are named."""
+    found = why(2)
+    assert found["state"] == "hidden"
+    assert (found["stands"]["entry"], found["stands"]["text"]) == ("c1", "what happened before")
+    assert [act["kind"] for act in found["acts"]] == ["compaction"]
+
+
+def test_a_message_of_which_nothing_was_decided(why, run, decided):
+    """It says that it is sent as it came."""
+    found = why(8)
+    assert (found["state"], found["acts"]) == ("whole", [])
+    assert found["stands"]["text"] == found["text"]
+    assert "it is sent as it was said" in run("why", decided, "8").stdout
+
+
+def test_what_was_taken_back_is_told_too(why, run, decided):
+    """A revoked decision stays in the story, with the entry that revoked it, and the message is whole again."""
+    run("undo", decided, "d1")
+    found = why(6)
+    assert found["state"] == "whole"
+    assert found["acts"][0]["revoked"]
+    assert "taken back by" in run("why", decided, "6").stdout
+
+
+def test_a_message_has_many_names(why, run, store, decided):
+    """A number, with a hash mark or not, the beginning of an id and a label all name it."""
+    store.label(decided, "u6", "the big one")
+    told = [why(name) for name in ("6", "#6", "u6", "the big one")]
+    assert all(one == told[0] for one in told)
+
+
+def test_the_policy_that_decided_is_named(why, store, decided):
+    """A note of the policy says who decided from there on."""
+    leaf = store.session(decided).leaf
+    edit = Edit(Span(10, 11, 0), store.branch(decided).slots[10].message.parts, "prune", "old", 0)
+    note = Entry("n1", leaf, Note("policy", data={"name": "pi"}))
+    store.append(decided, [note, Entry("d2", "n1", Decision((edit,)))])
+    assert [act["by"] for act in why(10)["acts"]] == ["pi"]
+    assert [act["by"] for act in why(6)["acts"]] == ["claude-code"]
+
+
+def test_a_text_that_was_capped_when_it_came(why, store, decided):
+    """The note before a message names the whole text; the message after the next is not concerned."""
+    hash_ = store.blobs.put("whole " * 50)
+    leaf = store.session(decided).leaf
+    slots = [measure(Message.of("user", text)) for text in ("cut", "not cut")]
+    store.append(
+        decided,
+        [
+            Entry("n1", leaf, Note("capped", data={"blobs": [hash_]})),
+            Entry("m1", "n1", Said(slots[0])),
+            Entry("m2", "m1", Said(slots[1])),
+        ],
+    )
+    assert [(act["kind"], act["recall"]) for act in why("m1")["acts"]] == [("capped", [hash_[:12]])]
+    assert why("m2")["acts"] == []
+
+
+def test_a_message_on_another_branch(why, store, decided, run):
+    """A message that lies beside the active branch is told with what counts there."""
+    run("branch", decided, "u3")
+    assert why("u6")["state"] == "reduced"
+    assert run("why", decided, "6").exit_code == 2
+
+
+def test_a_message_whole_and_alone(run, decided, store):
+    """``--said`` prints what was said, all of it, and nothing else."""
+    branch = log_of(store.path(decided)).branch
+    text = result_text(branch.messages[6].results[0])
+    assert run("why", decided, "6", "--said").stdout == f"{text}\n"
+
+
+def test_long_arguments_and_thoughts_are_whole_too(run, store):
+    """``--said`` cuts no part: what a tool was called with, and what the model thought, are there to the end."""
+    store.create("long")
+    call, thought = ToolCall("c", "write", json.dumps({"text": "x" * 5_000})), Thinking("hm " * 500 + "so")
+    store.append("long", [Entry("m", None, Said(measure(Message("assistant", (thought, call)))))])
+    assert run("why", "long", "0", "--said").stdout == f"(thinking) {thought.text}\n→ write {call.arguments}\n"
+
+
+def test_the_marks_of_show_agree(run, decided, why, store):
+    """Each line of ``show`` has a mark just where ``why`` says that the message is not sent as it was said."""
+    lines = [one for one in json.loads(run("show", decided, "--json").stdout) if one["kind"] == "message"]
+    told = {one["slot"]: one.get("shown") for one in lines}
+    how = dict(enumerate(states(log_of(store.path(decided)).branch)))
+    assert set(how.values()) == {"whole", "reduced", "hidden"}
+    assert {slot: "whole" if left is None else "reduced" if left else "hidden" for slot, left in told.items()} == how
+    for slot, left in told.items():
+        found = why(slot)
+        assert found["state"] == how[slot]
+        assert left in {None, 0, found["stands"]["tokens"]}
+    shown = run("show", decided).stdout
+    assert (shown.count("✂"), shown.count("⟱")) == (2, 5)
+
+
+def test_a_few_lines_of_each_text(run, decided):
+    """``--lines`` cuts what is printed and says how much more there is."""
+    assert "… 3 more lines" in run("why", decided, "6", "--lines", "2").stdout
+    assert "|" not in run("why", decided, "6", "--lines", "0").stdout
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("99", "no message #99 (its last one is #11)"),
+        ("#12", "no message #12"),
+        ("-1", "No such option"),
+        ("zz", "no entry is 'zz'"),
+        ("", "no entry is ''"),
+        ("d1", "is a decision and no message"),
+        ("u", "could be any of these"),
+        ("../../x", "no entry is"),
+        ("9" * 10_000, "no message #"),
+    ],
+)
+def test_what_is_no_message_is_refused(run, decided, message, told):
+    """The message says what there is instead."""
+    result = run("why", decided, message)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_nobody_and_nothing(run, store):
+    """An unknown session and a session without messages are told apart."""
+    assert "no session is 'nobody'" in run("why", "nobody", "1").stderr
+    store.create("empty")
+    assert "it has none" in run("why", "empty", "0").stderr

@@ -1,0 +1,94 @@
+"""The window in force: who says it, what caps it, and when it is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import Policy, plan
+from holdfast.config import target
+from holdfast.errors import WindowTooSmall
+from holdfast.model.messages import Message
+from holdfast.model.target import Limits, Target
+from holdfast.policy.guard import DEFAULT_WINDOW, in_window, resolve_window
+from holdfast.policy.presets import OPENCLAW_2026_9, PRESETS
+from holdfast.policy.settings import Settings
+
+OLD = PRESETS["openclaw"]
+NEW = Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9).settings
+SAID = [Message.of("user", "a")]
+NUMBERS = st.one_of(st.none(), st.floats(), st.integers(-10, 10**7))
+
+
+@pytest.mark.parametrize(
+    ("configured", "known", "default", "tokens", "origin"),
+    [
+        (50_000, 90_000, 70_000, 50_000, "config"),
+        (None, 90_000, 70_000, 90_000, "model"),
+        (None, None, 70_000, 70_000, "default"),
+        (0, 0.9, 70_000, 70_000, "default"),
+        (math.nan, math.inf, -1, DEFAULT_WINDOW, "default"),
+        (50_000.9, None, 70_000, 50_000, "config"),
+    ],
+)
+def test_who_says_the_window(configured, known, default, tokens, origin):
+    """The user's entry comes first, then what is known of the model, then the default; what is no size is not there."""
+    found = resolve_window(Settings(), configured, known, default)
+    assert (found.tokens, found.origin) == (tokens, origin)
+
+
+@pytest.mark.parametrize(("cap", "tokens"), [(40_000, 40_000), (50_000, 50_000), (60_000, 50_000), (0, 50_000)])
+def test_a_cap_only_lowers(cap, tokens):
+    """A cap counts where it is lower than the window, and says that it was it."""
+    found = resolve_window(Settings(window_cap=cap), 50_000)
+    assert (found.tokens, found.origin) == (tokens, "cap" if tokens < 50_000 else "config")
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+def test_there_is_always_a_window(configured, known, default, cap):
+    """Whatever is told, the window is a whole number over 0, and no cap made it larger."""
+    found = resolve_window(Settings(), configured, known, default or 0)
+    assert found.tokens >= 1
+    assert isinstance(found.tokens, int)
+    assert resolve_window(Settings(), configured, known, default or 0, cap).tokens <= found.tokens
+
+
+@pytest.mark.parametrize(
+    ("window", "refused", "small"), [(15_999, True, True), (16_000, False, True), (32_000, False, False)]
+)
+def test_the_floors_are_strict(window, refused, small):
+    """[O] under 16,000 nothing is sent, under 32,000 the caller is warned; at the numbers themselves neither."""
+    found = resolve_window(OLD, window)
+    assert (found.is_refused, found.is_small) == (refused, small)
+
+
+@pytest.mark.parametrize(
+    ("window", "cap", "refuse", "warn"),
+    [(30_000, 0, 4_000, 8_000), (200_000, 0, 20_000, 40_000), (200_000, 19_999, 20_000, 40_000)],
+)
+def test_the_newer_floors_grow_with_the_window(window, cap, refuse, warn):
+    """[O] 2026.9: 4,000 and 8,000, or a tenth and a fifth of the window as it was before the cap."""
+    found = resolve_window(NEW, window, cap=cap)
+    assert (found.refuse_below, found.warn_below) == (refuse, warn)
+    assert found.is_refused is bool(cap)
+
+
+def test_a_capped_window_is_the_one_all_is_measured_by():
+    """The cap is the window of trigger, room and guard, and a guard that refuses says whose number it was."""
+    place = target("anthropic", "claude-sonnet-4-5", window=100_000)
+    capped = in_window(place, Settings(window_cap=20_000))
+    assert (capped.limits.window, capped.limits.origin) == (20_000, "cap")
+    assert in_window(place, Settings()) is place
+    with pytest.raises(WindowTooSmall, match=r"\(9000 tokens\)\. Minimum is 16000\..*came from: cap"):
+        plan(SAID, place, Policy.preset("openclaw").with_settings(window_cap=9_000))
+
+
+@pytest.mark.parametrize("name", ["openclaw", "holdfast"])
+@pytest.mark.parametrize("window", [0, -5])
+def test_a_window_of_nothing_is_refused(name, window):
+    """Limits that somebody set to nothing do not turn the guard off: they hold nothing."""
+    with pytest.raises(WindowTooSmall, match=str(window)):
+        plan(SAID, Target(limits=Limits(window=window)), Policy.preset(name))

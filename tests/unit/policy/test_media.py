@@ -1,0 +1,102 @@
+"""Budgets of media: which give way, and to what."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast import Policy
+from holdfast.config import target
+from holdfast.model.branch import Branch, extend, project
+from holdfast.model.entries import Entry, Said
+from holdfast.model.messages import Message, media_of
+from holdfast.model.parts import Media, Text, ToolCall, ToolResult
+from holdfast.policy.pipeline import advance
+from holdfast.view.tokens import measure
+
+WHERE = target("anthropic", "claude-sonnet-4-5", window=200_000)
+POLICY = Policy().with_settings(media_most=6, media_bytes=6_000)
+
+
+def picture(size=300, name=""):
+    return Media("image", "image/png", size, name, "A" * (size * 4 // 3))
+
+
+def show(*media, text="look"):
+    return Message("user", (Text(text), *media))
+
+
+def read(id_, *media):
+    """Return a call and a result that holds media."""
+    return [Message("assistant", (ToolCall(id_, "read"),)), Message("tool", (ToolResult(id_, "read", media),))]
+
+
+def grown(branch, *said):
+    for one in said:
+        branch = extend(branch, Entry("", None, Said(measure(one))))
+    return branch
+
+
+def held(plan):
+    """Return how many media each message shows."""
+    return [len(media_of(slot.message)) for slot in project(plan.branch)]
+
+
+def test_within_the_budget_all_stay():
+    """As many as the budget says are sent."""
+    plan = advance(grown(Branch(), *(show(picture()) for _ in range(6))), WHERE, POLICY)
+    assert (plan.record, held(plan)) == ((), [1] * 6)
+
+
+def test_the_oldest_that_were_seen_make_room():
+    """One too many: the oldest seen go until half of the budget is free, and the next three break nothing."""
+    plan = advance(grown(Branch(), *(show(picture()) for _ in range(6))), WHERE, POLICY)
+    over = advance(grown(plan.branch, show(picture())), WHERE, POLICY)
+    assert held(over) == [0, 0, 0, 0, 1, 1, 1]
+    for _ in range(3):
+        over = advance(grown(over.branch, show(picture())), WHERE, POLICY)
+        assert over.record == ()
+    assert sum(held(over)) == 6
+
+
+def test_documents_and_results_count():
+    """Documents and media inside results are media; beside the line that stays, a result keeps its words."""
+    document = Media("document", "application/pdf", 900, "spec.pdf", "A" * 1_200)
+    said = [show(document), *read("a", Text("two"), picture(name="a.png"), picture()), *(show(picture()),) * 3]
+    plan = advance(grown(Branch(), *said), WHERE, POLICY)
+    assert plan.record == ()
+    over = advance(grown(plan.branch, show(picture())), WHERE, POLICY)
+    shown = [slot.message for slot in project(over.branch)]
+    assert shown[0].parts == (Text("look"), Text("[Attached application/pdf: spec.pdf]"))
+    words = [part.text for part in shown[2].results[0].content]
+    assert words == ["two", "[Attached image/png: a.png]", "[Attached image/png: unnamed]"]
+    assert sum(held(over)) == 3
+    assert advance(over.branch, WHERE, POLICY).record == ()
+
+
+def test_bytes_count_for_themselves():
+    """Few but large media are over the budget too."""
+    plan = advance(grown(Branch(), show(picture(2_500)), show(picture(2_500))), WHERE, POLICY)
+    assert held(plan) == [1, 1]
+    over = advance(grown(plan.branch, show(picture(2_500))), WHERE, POLICY)
+    assert held(over) == [0, 0, 1]
+
+
+def test_what_the_user_said_last_goes_last():
+    """The media of the user's newest message stay while others can go, and of them no more go than must."""
+    plan = advance(grown(Branch(), show(*[picture()] * 7)), WHERE, POLICY)
+    assert held(plan) == [6]
+    said = [show(*[picture()] * 6), *read("a", picture(), picture()), *read("b", picture())]
+    plan = advance(grown(Branch(), *said), WHERE, POLICY)
+    assert held(plan) == [6, 0, 0, 0, 0]
+    seen = advance(grown(plan.branch, Message.of("assistant", "so"), *read("c", picture())), WHERE, POLICY)
+    assert sum(held(seen)) == 6
+    assert held(seen)[0] == 6
+
+
+@pytest.mark.parametrize(("images", "size", "left"), [(2, 20_000_000, 2), (100, 1_300, 2), (100, 20_000_000, 6)])
+def test_the_lower_of_two_limits_counts(images, size, left):
+    """Where the API takes less than the policy, its limit is the budget: half of a body's bytes for media."""
+    where = replace(WHERE, dialect=replace(WHERE.dialect, max_images=images, max_bytes=size))
+    plan = advance(grown(Branch(), *(show(picture()) for _ in range(9))), where, POLICY)
+    assert sum(held(plan)) == left
