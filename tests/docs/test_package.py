@@ -69,9 +69,9 @@ def test_the_package_is_whole():
 
 
 def test_requirements_are_few():
-    """What is installed with the package is no more than what its doors need: seven packages."""
+    """What is installed with the package is no more than what its doors need: eight packages."""
     needed = sorted(line.split(">")[0] for line in requires("holdfast") or () if "extra ==" not in line)
-    assert needed == ["anyio", "click", "msgspec", "platformdirs", "rich", "starlette", "uvicorn"]
+    assert needed == ["anyio", "click", "httpx2", "msgspec", "platformdirs", "rich", "starlette", "uvicorn"]
 
 
 def test_version_is_told():
