@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from holdfast import Policy, World, apply, plan
 from holdfast.config import target
 from holdfast.errors import WindowTooSmall
-from holdfast.model.branch import project
 from holdfast.model.entries import Frame
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.model.projected import project
 from holdfast.policy.guard import measure_room
 from holdfast.policy.settings import HANDLE, Settings
 from holdfast.testing.driving import drive

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from holdfast import Branch, Policy, World, apply, plan
 from holdfast.config import target
-from holdfast.model.branch import extend, project
+from holdfast.model.branch import extend
 from holdfast.model.entries import Answer, Entry, Failure, Frame, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.model.projected import project
 from holdfast.model.target import Limits
 from holdfast.policy.compaction import over_trigger
 from holdfast.policy.draft import Draft

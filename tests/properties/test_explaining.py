@@ -11,8 +11,9 @@ from holdfast.cli.explaining import acts, as_shown, log_of, states
 from holdfast.cli.saving import account, together
 from holdfast.cli.undo import standing
 from holdfast.config import shipped
-from holdfast.model.branch import Branch, extend, origins
+from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Compaction, Decision, Entry, Revoke
+from holdfast.model.projected import origins
 from holdfast.testing.strategies import logs
 
 

@@ -11,12 +11,13 @@ from msgspec import Raw
 from msgspec.structs import asdict, replace
 
 from holdfast import Branch
-from holdfast.model.branch import Settled, extend, origins, prefix_basis, project
+from holdfast.model.branch import Settled, extend
 from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Compaction, Decision, Entry, Frame, Revoke, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, Thinking, ToolResult
+from holdfast.model.projected import origins, prefix_basis, project
 from holdfast.testing.strategies import logs, wild_histories
 from holdfast.view.tokens import measure
 

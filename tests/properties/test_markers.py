@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from holdfast import Policy, World, plan
 from holdfast.config import target
-from holdfast.model.branch import Branch, project
+from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Decision, Entry, Request, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.model.projected import project
 from holdfast.policy.hygiene import MISSING
 from holdfast.policy.markers import breakpoints
 from holdfast.policy.presets import PRESETS

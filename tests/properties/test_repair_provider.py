@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from holdfast.config import target
-from holdfast.model.branch import patched
+from holdfast.model.projected import patched
 from holdfast.model.slots import Slot
 from holdfast.policy.hygiene import repairs
 from holdfast.policy.hygiene.parts import tells

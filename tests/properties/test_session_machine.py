@@ -28,11 +28,12 @@ from msgspec.structs import asdict
 
 from holdfast import Policy, World
 from holdfast.config import target
-from holdfast.model.branch import Branch, extend, project
+from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Compaction, Decision, Entry, Frame, Note, Revoke, Said, Usage
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.plan import Plan
+from holdfast.model.projected import project
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.policy.pipeline import advance

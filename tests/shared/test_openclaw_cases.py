@@ -14,11 +14,12 @@ from msgspec.structs import replace
 
 from holdfast import Policy, World, plan
 from holdfast.config import target
-from holdfast.model.branch import Branch, extend, patched, project
+from holdfast.model.branch import Branch, extend
 from holdfast.model.dialect import Dialect
 from holdfast.model.entries import Answer, Compaction, Entry, Note, Said
 from holdfast.model.messages import Message, media_of, result_text
 from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.projected import patched, project
 from holdfast.policy.guard import resolve_window
 from holdfast.policy.history import history_limit, limit_turns
 from holdfast.policy.hygiene import MISSING, repairs, wire_id

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from holdfast import Policy
 from holdfast.config import target
 from holdfast.formats import context, path, read, write
-from holdfast.model.branch import Branch, project
+from holdfast.model.branch import Branch
 from holdfast.model.entries import Answer, Compaction, Entry, Failure, Frame, Note, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.model.projected import project
 from holdfast.model.target import Limits
 from holdfast.policy.accepting import judge
 from holdfast.policy.measures import estimate_tokens, usage_estimate

@@ -13,6 +13,9 @@ from holdfast.errors import ConfigError
 from holdfast.model.dialect import Dialect
 from holdfast.model.entries import Frame
 from holdfast.model.target import CacheRules, Limits, Prices
+from holdfast.policy.guard import in_window, measure_room
+from holdfast.policy.presets import PRESETS
+from holdfast.policy.triggers import usable
 from holdfast.wire import gemini, openai_responses
 
 PRICED = """
@@ -236,6 +239,22 @@ def test_the_project_comes_before_the_user(tmp_path: Path) -> None:
     assert target("anthropic", "claude-opus-4-6", catalog=load(project, user)).limits.window == 70_000
 
 
+def test_a_prompt_may_be_shorter_than_the_window(tmp_path: Path) -> None:
+    """What a line says of prompts is the most that a request may hold, and opencode's line; never over the window."""
+    text = '[[model]]\nmatch = "long-*"\nwindow = 400_000\nmax_input = 272_000\nmax_output = 128_000\n'
+    (tmp_path / FILE).write_text(text, "utf-8")
+    catalog = load(tmp_path, tmp_path / "missing")
+    place = target("openai-chat", "long-1", catalog=catalog)
+    assert place.limits == Limits(400_000, 128_000, None, 272_000, "catalog: long-*")
+    assert usable(place.limits, PRESETS["opencode"]) == 252_000
+    assert measure_room(place, PRESETS["holdfast"]).usable == 272_000
+    small = target("openai-chat", "long-1", window=50_000, catalog=catalog)
+    assert (small.limits.window, small.limits.max_input) == (50_000, 50_000)
+    capped = in_window(place, replace(PRESETS["openclaw"], window_cap=100_000))
+    assert (capped.limits.window, capped.limits.max_input) == (100_000, 100_000)
+    assert target("openai-chat", "other", catalog=catalog).limits.max_input is None
+
+
 def test_no_files_is_what_is_shipped(tmp_path: Path) -> None:
     """Folders without a file change nothing."""
     assert load(tmp_path, tmp_path / "missing") == shipped()
@@ -245,7 +264,7 @@ def test_no_files_is_what_is_shipped(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("windw = 1", ["windw", "model, price, cache"]),
-        ('[[model]]\nmatch = "a"\nwindw = 1', ["windw", "$.model[0]", "window, max_output"]),
+        ('[[model]]\nmatch = "a"\nwindw = 1', ["windw", "$.model[0]", "window, max_input, max_output"]),
         ('[[model]]\nmatch = "a"\nwindow = 0', ["$.model[0].window", ">= 1"]),
         ("[[model]]\nwindow = 10", ["match", "$.model[0]"]),
         ('[[model]]\nmatch = "a"\nimages = -1', ["$.model[0].images", ">= 0"]),

@@ -14,10 +14,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from holdfast.model.branch import Branch, extend, prefix_basis
+from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Answer, Body, Entry, Frame, Request, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
+from holdfast.model.projected import prefix_basis
 from holdfast.model.target import Target
 from holdfast.view import tokens
 from holdfast.view.tokens import count, count_bytes, estimate, measure, ratio

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.branch import edited
 from holdfast.model.edits import Edit, Span
 from holdfast.model.parts import Text, ToolResult
 from holdfast.model.plan import Options
+from holdfast.model.projected import edited
 from holdfast.wire.breakpoints import in_message
 from holdfast.wire.lens import measured, open_body, render
 from holdfast.wire.rules import validate

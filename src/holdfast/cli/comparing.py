@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from holdfast.cli.describing import words
 from holdfast.cli.explaining import Log
-from holdfast.model.branch import origins, project
 from holdfast.model.entries import Compaction, Decision
+from holdfast.model.projected import origins, project
 from holdfast.model.slots import Slot
 from holdfast.view.tokens import measure
 

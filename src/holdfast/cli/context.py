@@ -18,8 +18,9 @@ from holdfast.cli.places import opened, store_option
 from holdfast.cli.preparing import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
 from holdfast.config import Catalog
-from holdfast.model.branch import Branch, origins, project
+from holdfast.model.branch import Branch
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.projected import origins, project
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.policy.guard import measure_room
@@ -124,7 +125,8 @@ def _found(asked: Asked) -> tuple[Context, SessionInfo]:
         else:
             log = read_log(there, info.key)
             place = _target(info, log.branch, asked, known.catalog)
-            told, branch = _prospect(there, info.key, log, place, known.policy(asked.policy), record=asked.record)
+            policy = known.policy(asked.policy).for_session(info.key)
+            told, branch = _prospect(there, info.key, log, place, policy, record=asked.record)
     return context_of(info.key, branch, place, asked.top, settings, told), info
 
 

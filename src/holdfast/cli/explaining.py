@@ -8,9 +8,10 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from holdfast.errors import UnknownId
-from holdfast.model.branch import Branch, extend, origins, shown
+from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit
 from holdfast.model.entries import BranchSummary, Compaction, Decision, Entry, Note, Revoke, Said
+from holdfast.model.projected import origins, shown
 from holdfast.model.slots import Slot
 from holdfast.policy.settings import HANDLE
 from holdfast.runtime.journal import POLICY

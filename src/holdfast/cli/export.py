@@ -11,6 +11,7 @@ from holdfast.cli.files import new_file
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.terminal import clean, json_option, say_json
 from holdfast.formats import WRITERS, Recording, write
+from holdfast.formats import reduced as as_seen
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -19,6 +20,7 @@ Examples:
   holdfast export 4d56 -o session.jsonl
   holdfast export 4d56 --format pi -o session.jsonl
   holdfast export 4d56 --format anthropic | holdfast lint -
+  holdfast export 4d56 --reduced -o session.jsonl
 """
 FALLBACK = "claude-code"
 """The form of a session that was not recorded by a tool."""
@@ -29,22 +31,34 @@ FALLBACK = "claude-code"
 @click.option(
     "--format", "format_", type=click.Choice(list(WRITERS)), help="The form. [default: the one it was recorded in]"
 )
+@click.option("--reduced", is_flag=True, help="As the model sees it now: decisions in force are what is written.")
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of standard output.")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @store_option
 @json_option("what was written, its content too where no file is given,")
 def command(
-    session: str, format_: str | None, output: str | None, store: str | None, *, force: bool, as_json: bool
+    session: str,
+    format_: str | None,
+    output: str | None,
+    store: str | None,
+    *,
+    reduced: bool,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Write a session in the form of a tool, or as a request.
 
     SESSION is the beginning of an id. Lines that came from a tool leave as they came; our own compactions become that
     tool's. The forms anthropic and openai-chat give the request that the session makes now.
+
+    With --reduced, what was decided (holdfast context --record) is written in place of what was said, for the tool to
+    go on from: one branch, previews in place of long results. The log keeps what was said.
     """
     with opened(store, readonly=True) as there:
         info = there.session(session)
         form = format_ or (info.format if info.format in WRITERS else FALLBACK)
-        data = write(recording_of_session(there, info), form)
+        recording = recording_of_session(there, info)
+        data = write(as_seen(recording) if reduced else recording, form)
     told = {"session": info.key, "format": form, "bytes": len(data)}
     if output is not None:
         with new_file(output, force=force) as file:

@@ -10,8 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.config import Catalog
-from holdfast.model.branch import Branch, basis_at, extend, shown
+from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Answer, Compaction, Decision, Entry, Frame, Request, Revoke, Usage
+from holdfast.model.projected import basis_at, shown
 from holdfast.model.target import Prices
 from holdfast.view.tokens import measure
 from holdfast.wire.recognise import APIS

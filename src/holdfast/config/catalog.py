@@ -59,6 +59,8 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
     provider: str | None = None
     """Whose server speaks Chat Completions: ``openai``, ``mistral``, or another, which gets the strictest rules."""
     window: Tokens | None = None
+    max_input: Tokens | None = None
+    """Tokens that a prompt may have, where the provider says that apart from the window."""
     max_output: Tokens | None = None
     cache: str | None = None
     """Name of a ``[cache.…]`` table."""
@@ -162,15 +164,17 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
 
     def limits(self, model: str, window: int | None = None, asked_output: int | None = None) -> Limits:
         """Return the sizes of ``model``; ``window`` overrides the catalogue. The origin says where it came from."""
+        size, origin = self._window(model) if window is None else (window, "asked for")
+        capped, asked = _first(self.model, model, "max_output"), _first(self.model, model, "max_input")
+        most = min(asked.max_input, size) if asked and asked.max_input else None
+        return Limits(size, capped.max_output if capped else None, asked_output, most, origin)
+
+    def _window(self, model: str) -> tuple[int, str]:
+        """Return the window of ``model`` and where that was found."""
         known = _first(self.model, model, "window")
-        capped = _first(self.model, model, "max_output")
-        output = capped.max_output if capped else None
-        if window is not None:
-            return Limits(window, output, asked_output, origin="asked for")
-        if known is None:
-            origin = f"default: the catalog has no window for {model or 'an unnamed model'}"
-            return Limits(UNKNOWN_WINDOW, output, asked_output, origin=origin)
-        return Limits(known.window or UNKNOWN_WINDOW, output, asked_output, origin=f"catalog: {_pattern(known)}")
+        if known is None or known.window is None:
+            return UNKNOWN_WINDOW, f"default: the catalog has no window for {model or 'an unnamed model'}"
+        return known.window, f"catalog: {_pattern(known)}"
 
     def rules(self, api: str, model: str) -> CacheRules:
         """Return how the cache of ``model`` works; on an API of another provider, what is usual there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.formats.base import Problem, Recording, Step, context, history, path, recording_of, steps
 from holdfast.formats.export import WRITERS, write
 from holdfast.formats.recognise import READERS, read
+from holdfast.formats.reduced import reduced
 
 __all__ = [
     "READERS",
@@ -17,6 +18,7 @@ __all__ = [
     "path",
     "read",
     "recording_of",
+    "reduced",
     "steps",
     "write",
 ]

@@ -14,10 +14,10 @@ from holdfast.formats import claude_write, codex_write, pi_write
 from holdfast.formats.base import Recording, context, path, recording_of
 from holdfast.formats.bodies import NOTE
 from holdfast.formats.lines import fields
-from holdfast.model.branch import patched, project
 from holdfast.model.entries import Entry, Note, Request
 from holdfast.model.messages import Message
 from holdfast.model.parts import Thinking
+from holdfast.model.projected import patched, project
 from holdfast.model.slots import Slot
 from holdfast.policy.projection import repair_projection
 from holdfast.wire import anthropic

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.model.branch import edited
 from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text
+from holdfast.model.projected import edited
 from holdfast.model.slots import Slot
 from holdfast.policy.draft import Draft
 from holdfast.policy.extract import Shares, extract

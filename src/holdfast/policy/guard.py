@@ -90,7 +90,7 @@ def measure_room(target: Target, settings: Settings) -> Room:
     ceiling = max(settings.reserve_min, min(settings.reserve_max, int(window * settings.reserve_share)))
     asked = target.limits.asked_output or settings.reserve_max
     reserve = min(ceiling, max(settings.reserve_min, asked))
-    usable = window - reserve
+    usable = min(window - reserve, target.limits.max_input or window)
     frame = frame_tokens(target)
     return Room(window, reserve, usable, frame, usable - frame)
 
@@ -105,7 +105,9 @@ def in_window(target: Target, settings: Settings) -> Target:
     found = window_of(target, settings)
     if found.tokens == target.limits.window:
         return target
-    return replace(target, limits=replace(target.limits, window=found.tokens, origin=found.origin))
+    most = target.limits.max_input
+    most = min(most, found.tokens) if most else most
+    return replace(target, limits=replace(target.limits, window=found.tokens, max_input=most, origin=found.origin))
 
 
 def guard(target: Target, settings: Settings) -> tuple[Room, tuple[Notice, ...]]:

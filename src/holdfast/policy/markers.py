@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 
-from holdfast.model.branch import Branch, origins, patched_position
+from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit
 from holdfast.model.plan import Options
+from holdfast.model.projected import origins, patched_position
 from holdfast.model.target import Target
 from holdfast.policy.settings import Settings
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import Struct
 
-from holdfast.model.branch import Branch, shown
+from holdfast.model.branch import Branch
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.projected import shown
 from holdfast.policy.draft import Draft
 
 IMAGE_CHARS = 4_800

@@ -10,9 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import ConfigError, UnknownPolicy
-from holdfast.model.branch import Branch, extend, prefix_basis
+from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Decision, Entry, Request
 from holdfast.model.plan import Plan
+from holdfast.model.projected import prefix_basis
 from holdfast.model.target import Target, World
 from holdfast.policy.compaction import compact
 from holdfast.policy.draft import Draft

@@ -13,10 +13,10 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from holdfast.model.branch import project
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolResult
+from holdfast.model.projected import project
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import request_size
 from holdfast.policy.spill import replaced

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.model.branch import Branch, Settled, base_mark, origins, patched, project, shown
+from holdfast.model.branch import Branch, Settled
 from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit
 from holdfast.model.messages import Message
 from holdfast.model.parts import Thinking
 from holdfast.model.plan import Plan
+from holdfast.model.projected import base_mark, origins, patched, project, shown
 from holdfast.model.slots import Slot
 from holdfast.policy.hygiene import SIGNED, orphans, repairs
 from holdfast.view.boundaries import legal_cuts

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
-from holdfast.model.branch import Branch, replaced_parts
+from holdfast.model.branch import Branch
 from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolResult
+from holdfast.model.projected import replaced_parts
 from holdfast.policy.draft import Draft
 from holdfast.policy.settings import Settings
 from holdfast.policy.spill import Whole, spill, wholes

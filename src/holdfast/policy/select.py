@@ -6,8 +6,9 @@ from collections.abc import Callable, Container, Sequence
 
 from msgspec import Struct
 
-from holdfast.model.branch import Branch, shown
+from holdfast.model.branch import Branch
 from holdfast.model.messages import Message
+from holdfast.model.projected import shown
 from holdfast.model.target import Limits
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import estimate_tokens, json_tokens, shown_messages

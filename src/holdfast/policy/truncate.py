@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.branch import TRUNCATE, Branch, shown
+from holdfast.model.branch import TRUNCATE, Branch
 from holdfast.model.edits import Blob, Edit, Span
-from holdfast.model.entries import Entry, Said
+from holdfast.model.entries import BranchSummary, Entry, Said
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Text, ToolResult
+from holdfast.model.projected import origins, project, shown
+from holdfast.model.slots import Slot
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import request_size
 from holdfast.policy.settings import HANDLE, Settings
@@ -220,6 +222,21 @@ def _cut(draft: Draft, one: Held, most: int) -> tuple[Edit, Blob | None] | None:
 
 
 # -- in session: what a copied branch says instead ---------------------------------------------------------------------
+
+
+def messages_shown(branch: Branch) -> dict[int, Message]:
+    """Return by slot the messages of which a request shows one, as it shows it; system messages are left out."""
+    every = zip(origins(branch), project(branch), strict=True)
+    parted = {index for index, edits in branch.edits.items() if any(edit.span.part is None for edit in edits)}
+    return {index: slot.message for index, slot in every if index >= branch.keep and index not in parted}
+
+
+def entries_shown(path: Iterable[Entry], branch: Branch) -> Iterator[Entry]:
+    """Yield the entries of ``messages_shown``, each saying what is shown of it; ``path`` leads to ``branch``."""
+    messages = messages_shown(branch)
+    for index, entry in enumerate(entry for entry in path if isinstance(entry.body, Said | BranchSummary)):
+        if index in messages:
+            yield replace(entry, body=Said(Slot(messages[index])))
 
 
 def truncated_entries(entries: Iterable[Entry], limits: Bounds) -> dict[str, Message]:

@@ -11,9 +11,10 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from holdfast.model.branch import Branch, extend, project
+from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Answer, Entry, Said, Usage
 from holdfast.model.plan import Plan
+from holdfast.model.projected import project
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy, advance

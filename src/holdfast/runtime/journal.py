@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import StoreError, UnknownId
-from holdfast.model.branch import Branch, extend, prefix_basis
+from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Blob
 from holdfast.model.entries import (
     UNANSWERED,
@@ -30,11 +30,14 @@ from holdfast.model.entries import (
 )
 from holdfast.model.messages import Message
 from holdfast.model.plan import Notice, Plan
+from holdfast.model.projected import prefix_basis
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
 from holdfast.policy.capping import cap
+from holdfast.policy.guard import in_window
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
+from holdfast.policy.truncate import bounds, entries_shown, is_oversized, messages_shown, truncated_entries
 from holdfast.store.active import Gapped
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.tree import now_ms
@@ -53,6 +56,14 @@ class Prepared(Struct, frozen=True):
     slots: tuple[Slot, ...]
     request: str
     target: Target
+
+
+class Shortened(Struct, frozen=True):
+    """What became of ``shorten``: the leaf of the copied branch and how many messages it says shorter, or why none."""
+
+    leaf: str | None = None
+    messages: int = 0
+    why: str = ""
 
 
 class Journal:
@@ -88,7 +99,11 @@ class Journal:
         leaf: str | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> Journal:
-        """Return the journal at ``leaf`` of session ``key``; without one, at the session's leaf, created if need be."""
+        """Return the journal at ``leaf`` of session ``key``; without one, at the session's leaf, created if need be.
+
+        The policy is the one for that key: a channel's limit of turns counts.
+        """
+        policy = policy.for_session(key)
         if leaf is not None:
             place: str | None = store.entry(key, leaf).id
         else:
@@ -156,6 +171,28 @@ class Journal:
     def fork(self, entry: str) -> Journal:
         """Return a journal that goes on behind ``entry``; this one, and the session's leaf, stay where they are."""
         return Journal.open(self.store, self.key, self.policy, leaf=entry, clock=self._clock)
+
+    def shorten(self, target: Target) -> Shortened:
+        """Say the branch again with its results within the policy's limits, and go on there.
+
+        What the next requests show is said shorter on a copy, from the first such message on; the old branch stays
+        whole. Where the policy has no limits or nothing is over them nothing is read or written.
+        """
+        settings = self.policy.settings
+        if not settings.truncate_share:
+            return Shortened(why=f"policy {self.policy.name!r} sets no limit for one result (truncate_share is 0)")
+        limits = bounds(in_window(target, settings).limits.window, settings)
+        within = Shortened(why=f"no result is over its limit: {limits.each:,} weighted characters")
+        if not is_oversized(messages_shown(self.branch).values(), limits):
+            return within
+        with self.store.writing(self.key):
+            path = self.store.path(self.key, self.leaf)
+            short = truncated_entries(entries_shown(path, self.branch), limits)
+            leaf = self.store.branch_with(self.key, short, self.leaf)
+            if leaf is None:
+                return within
+            self.leaf, self.branch, self._ready = leaf, self.store.branch(self.key, leaf), None
+        return Shortened(leaf, len(short))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from holdfast.model.branch import Branch, extend, project
+from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Answer, Body, Decision, Entry, Request, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
+from holdfast.model.projected import project
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy, advance

@@ -22,10 +22,11 @@ from msgspec.structs import replace
 
 from holdfast.config import target
 from holdfast.errors import FormatError
-from holdfast.model.branch import Branch, patched
+from holdfast.model.branch import Branch
 from holdfast.model.entries import Entry, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.projected import patched
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.policy.hygiene import MISSING, repairs

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch, origins, prefix_basis, project
+from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import (
     Answer,
@@ -27,6 +27,7 @@ from holdfast.model.entries import (
 )
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.projected import origins, prefix_basis, project
 from holdfast.view.tokens import measure
 
 KEY = "session-1"

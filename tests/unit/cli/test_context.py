@@ -115,6 +115,23 @@ def test_overrides_count(context, home):
     assert context("--policy", "pi", "--window", "40000")["decided"]["would"] == []
 
 
+def test_a_channel_limits_the_turns_of_its_sessions(run, home, long_session):
+    """Limits of ``[policy]`` by channel count for a session with its key, planned and recorded, and for no other."""
+    (home / "holdfast.toml").write_text("[policy.channels.chat.dms.77]\nhistory_limit = 2\n")
+    turns = {}
+    for key in ("agent:main:chat:direct:77", "agent:main:chat:direct:78"):
+        assert run("import", long_session, "--as", key).exit_code == 0
+        for more in ((), ("--record",)):
+            done = json.loads(run("context", key, "--policy", "append-only", *more, "--json").stdout)
+            turns[key, *more] = (len(done["decided"]["would"]), done["messages"])
+    assert turns == {
+        ("agent:main:chat:direct:77",): (1, 96),
+        ("agent:main:chat:direct:77", "--record"): (1, 8),
+        ("agent:main:chat:direct:78",): (0, 96),
+        ("agent:main:chat:direct:78", "--record"): (0, 96),
+    }
+
+
 def test_a_person_is_told_by_rule(context, run):
     """Rules are summed up, with the largest texts; after recording the entries are named."""
     shown = run("context", KEY, "--policy", "holdfast", "--window", "16000").stdout

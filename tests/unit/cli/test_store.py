@@ -9,11 +9,12 @@ import threading
 import pytest
 
 from holdfast.cli.ls import ago, shortest
-from holdfast.model.branch import Branch, project
+from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Compaction, Decision, Entry
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text
+from holdfast.model.projected import project
 from holdfast.store import open_store
 
 KEY = "5e551011-aaaa"

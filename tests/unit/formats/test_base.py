@@ -4,9 +4,9 @@ from msgspec.structs import replace
 
 from holdfast.formats.base import Recording, context, history, path, recording_of, steps
 from holdfast.formats.log import Call, Log, slot_of
-from holdfast.model.branch import project
 from holdfast.model.entries import Answer, Compaction, Note, Said, Usage
 from holdfast.model.messages import Message
+from holdfast.model.projected import project
 
 
 def said(role, text):

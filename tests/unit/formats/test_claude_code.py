@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.formats import claude_code
 from holdfast.formats.base import context, history, steps
-from holdfast.model.branch import project
 from holdfast.model.entries import Compaction, Note, Said, Usage
 from holdfast.model.parts import Opaque
+from holdfast.model.projected import project
 from holdfast.wire import anthropic
 
 

@@ -7,10 +7,10 @@ import pytest
 from holdfast.errors import FormatError
 from holdfast.formats import codex
 from holdfast.formats.base import context, history, steps
-from holdfast.model.branch import project
 from holdfast.model.entries import Compaction, Frame, Note, Said, Usage
 from holdfast.model.messages import result_text
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall
+from holdfast.model.projected import project
 
 TIME = "2026-11-21T01:12:48.115Z"
 

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.formats import Recording, context, history, read, recording_of, steps, write
 from holdfast.formats.log import Call, Log, slot_of
-from holdfast.model.branch import project
 from holdfast.model.entries import Compaction, Said, Usage
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.projected import project
 from holdfast.wire.rules import validate
 
 LOGS = ("claude-code", "codex", "pi")

@@ -7,10 +7,10 @@ import pytest
 from holdfast.errors import FormatError
 from holdfast.formats import pi
 from holdfast.formats.base import context, history, steps
-from holdfast.model.branch import project
 from holdfast.model.entries import BranchSummary, Label, Note, Said, Usage
 from holdfast.model.messages import result_text
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall
+from holdfast.model.projected import project
 
 HEADER = {"type": "session", "version": 3, "id": "S", "timestamp": "2026-11-21T01:14:53.326Z", "cwd": "/w"}
 TIME = "2026-11-21T01:14:54.000Z"

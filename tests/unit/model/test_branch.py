@@ -6,11 +6,12 @@ import pytest
 
 from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
-from holdfast.model.branch import edited, extend, origins, patched, patched_position, prefix_basis, project
+from holdfast.model.branch import extend
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Frame, Request, Revoke, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.model.projected import edited, origins, patched, patched_position, prefix_basis, project
 from holdfast.view.tokens import measure
 
 

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from holdfast import Policy
 from holdfast.config import target
-from holdfast.model.branch import Branch, extend, project
+from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Entry, Said
 from holdfast.model.messages import Message, media_of
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
+from holdfast.model.projected import project
 from holdfast.policy.pipeline import advance
 from holdfast.view.tokens import measure
 

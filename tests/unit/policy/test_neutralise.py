@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from holdfast import Policy, World, apply, plan
 from holdfast.config import target
-from holdfast.model.branch import project
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
+from holdfast.model.projected import project
 from holdfast.policy.neutralise import NEUTRALISE, harmless
 from holdfast.testing.driving import drive
 from holdfast.testing.histories import words

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from holdfast import Policy, World, apply, plan
 from holdfast.config import target
-from holdfast.model.branch import Branch, extend, project
+from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Answer, Decision, Entry, Revoke, Said
 from holdfast.model.messages import Message, media_of, result_text
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
+from holdfast.model.projected import project
 from holdfast.policy.capping import cap
 from holdfast.policy.precheck import REMOVED, Route, route
 from holdfast.policy.presets import OPENCLAW_2026_9

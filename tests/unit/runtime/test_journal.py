@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from holdfast import Policy, World
 from holdfast.config import target
 from holdfast.errors import StoreLocked, StoreReadOnly, UnknownId, WindowTooSmall
-from holdfast.model.branch import Branch, prefix_basis, project
+from holdfast.model.branch import Branch
 from holdfast.model.entries import Answer, Compaction, Decision, Failure, Frame, Note, Request, Revoke, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.model.projected import prefix_basis, project
 from holdfast.model.slots import Slot
 from holdfast.runtime.journal import Journal
 from holdfast.store.active import Gapped

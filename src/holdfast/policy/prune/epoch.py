@@ -6,7 +6,6 @@ What goes leaves a line with a handle, through which it is read back; where text
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from hashlib import sha256
 from itertools import accumulate
 
 from holdfast.model.branch import Branch
@@ -17,6 +16,7 @@ from holdfast.policy.draft import Draft
 from holdfast.policy.results import tool_name
 from holdfast.policy.settings import HANDLE
 from holdfast.policy.spill import Whole, replaced, wholes
+from holdfast.view.text import fingerprint
 from holdfast.view.tokens import count
 
 
@@ -88,9 +88,9 @@ def _answered(branch: Branch) -> int:
 
 def _cleared(one: Whole) -> tuple[Edit, Blob] | None:
     """Return the edit that leaves a line of a result, and its text to be stored; nothing where that frees nothing."""
-    blob = Blob(sha256(one.text.encode("utf-8", "surrogatepass")).hexdigest(), one.text)
+    blob = Blob(fingerprint(one.text), one.text)
     line = f'[Old result of {len(one.text):,} characters cleared; recall(id="{blob.hash[:HANDLE]}") returns it]'
-    saves = count(one.text) - count(line)
+    saves = count(one.text) - one.saved - count(line)
     if saves <= 0 or not isinstance(one.part, ToolResult):
         return None
     why = f"an old result of {len(one.text):,} characters, {len(line):,} stay"

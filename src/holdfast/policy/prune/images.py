@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch, shown
+from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
 from holdfast.model.parts import Media, Part, Text, ToolResult
+from holdfast.model.projected import shown
 from holdfast.policy.draft import Draft
 from holdfast.view.tokens import IMAGE_TOKENS, count
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from holdfast.model.branch import Branch, replaced_parts
+from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolResult
+from holdfast.model.projected import replaced_parts
 from holdfast.policy.draft import Draft
 from holdfast.policy.results import tool_name
 from holdfast.policy.spill import edited_parts, replaced

@@ -7,10 +7,11 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from holdfast.model.branch import Branch, project
+from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import Media, Opaque, Text, ToolResult
+from holdfast.model.projected import project
 from holdfast.policy.draft import Draft
 from holdfast.policy.prune.images import seen_images
 from holdfast.policy.prune.shown import CLEARED

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
-from holdfast.model.branch import patched
+from holdfast.model.projected import patched
 from holdfast.policy.hygiene import repairs
 from holdfast.wire.lens import open_body, render
 from holdfast.wire.mending.work import Mend, Work

@@ -1,0 +1,153 @@
+"""What a request shows of a branch: its slots with the decisions in force applied, and the digest of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from holdfast.model.edits import Edit
+from holdfast.model.entries import Compaction
+from holdfast.model.messages import Message
+from holdfast.model.packing import pack
+from holdfast.model.parts import Part
+from holdfast.model.slots import Slot
+
+if TYPE_CHECKING:
+    from holdfast.model.branch import Branch
+
+ROOT = b"holdfast"
+"""What stands before the first message, for the chain of digests."""
+
+
+def shown(branch: Branch, index: int) -> tuple[Slot, ...]:
+    """Return what stands in the projection for slot ``index``: itself, edited, or others in its place."""
+    slot = branch.slots[index]
+    edits = branch.edits.get(index)
+    if edits is None:
+        return (slot,)
+    for edit in edits:
+        if edit.span.part is None:
+            return tuple(Slot(put, 0, digest_of(put)) for put in edit.put if isinstance(put, Message))
+    return (edited(slot, edits),)
+
+
+def edited(slot: Slot, edits: Iterable[Edit]) -> Slot:
+    """Return ``slot`` with parts replaced; its other parts keep their own bytes."""
+    every = list(edits)
+    message = Message(slot.message.role, replaced_parts(slot.message, every))
+    saves = sum(edit.saves for edit in every if edit.span.part is not None)
+    return Slot(message, slot.size - saves, digest_of(message), slot.api, None, slot.raw or slot.base)
+
+
+def replaced_parts(message: Message, edits: Iterable[Edit]) -> tuple[Part, ...]:
+    """Return the parts of ``message`` with those replaced that an edit stands for; of two for one part, the later."""
+    parts = list(message.parts)
+    for edit in sorted(edits, key=lambda edit: edit.span.part or 0, reverse=True):  # from the back: places hold
+        if edit.span.part is not None:
+            parts[edit.span.part : edit.span.part + 1] = edit.put  # type: ignore[assignment]
+    return tuple(parts)
+
+
+def project(branch: Branch) -> list[Slot]:
+    """Return what a request shows: pinned messages, the summary, the kept slots with the recorded edits applied."""
+    out = branch.slots.slice(0, branch.pinned)
+    if branch.compaction is not None and branch.compaction.summary is not None:
+        out.append(summary_slot(branch.compaction))
+    if not branch.edits:
+        out += branch.slots.slice(branch.keep)
+        return out
+    index, stop = branch.keep, len(branch.slots)
+    while index < stop:
+        out += shown(branch, index)
+        index = slot_after(branch, index)
+    return out
+
+
+def summary_slot(compaction: Compaction) -> Slot:
+    """Return the slot of a compaction's summary, which must have one."""
+    summary = compaction.summary or Message("user")
+    return Slot(summary, compaction.size, digest_of(summary))
+
+
+def patched(slots: list[Slot], repairs: Iterable[Edit]) -> list[Slot]:
+    """Return a projection with ``repairs`` applied; their spans count positions in ``slots``."""
+    out: list[Slot] = []
+    cursor = 0
+    for edit in repairs:
+        out += slots[cursor : edit.span.start]
+        old = slots[edit.span.start : edit.span.stop]
+        base = (old[0].raw or old[0].base) if len(old) == len(edit.put) == 1 else None
+        size = sum(slot.size for slot in old)
+        for message in edit.put:
+            if isinstance(message, Message):
+                out.append(Slot(message, size, digest_of(message), old[0].api if old else "", None, base))
+                size = 0
+        cursor = edit.span.stop
+    return out + slots[cursor:]
+
+
+def patched_position(position: int, repairs: Iterable[Edit]) -> int:
+    """Return where position ``position`` of a projection stands once ``repairs`` are applied."""
+    shift = 0
+    for edit in repairs:
+        if edit.span.start > position:
+            break
+        if edit.span.stop > position:
+            return max(0, edit.span.start + shift + len(edit.put) - 1)
+        shift += len(edit.put) - (edit.span.stop - edit.span.start)
+    return position + shift
+
+
+def origins(branch: Branch) -> list[int]:
+    """Return, for each slot of ``project(branch)``, the index of the slot it came from; -1 is the summary."""
+    out = list(range(branch.pinned))
+    if branch.compaction is not None and branch.compaction.summary is not None:
+        out.append(-1)
+    index, stop = branch.keep, len(branch.slots)
+    while index < stop:
+        out += [index] * len(shown(branch, index))
+        index = slot_after(branch, index)
+    return out
+
+
+def prefix_basis(branch: Branch) -> str:
+    """Return the digest of the whole projection with its frame: equal basis, equal prefix."""
+    return basis_at(branch, len(branch.slots))
+
+
+def basis_at(branch: Branch, count: int) -> str:
+    """Return the basis of the projection of the first ``count`` slots."""
+    mark = branch.marks[count - 1] if count > branch.keep else base_mark(branch)
+    return blake2b(branch.frame.digest.encode() + mark, digest_size=16).hexdigest()
+
+
+# -- digests -----------------------------------------------------------------------------------------------------------
+
+
+def chained(before: bytes, digest: bytes) -> bytes:
+    """Return the digest of what stood before and of one message more."""
+    return blake2b(before + digest, digest_size=16).digest()
+
+
+def digest_of(message: Struct) -> bytes:
+    """Return the digest of a value's content."""
+    return blake2b(pack(message), digest_size=16).digest()
+
+
+def base_mark(branch: Branch) -> bytes:
+    """Return the digest of what stands before the first kept slot."""
+    mark = branch.marks[branch.pinned - 1] if branch.pinned else ROOT
+    return (
+        mark if branch.compaction is None else chained(mark, digest_of(branch.compaction.summary or branch.compaction))
+    )
+
+
+def slot_after(branch: Branch, index: int) -> int:
+    """Return the slot after ``index`` in the projection; an edit may have taken several."""
+    for edit in branch.edits.get(index, ()):
+        if edit.span.part is None:
+            return max(edit.span.stop, index + 1)
+    return index + 1
