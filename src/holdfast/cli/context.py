@@ -101,7 +101,7 @@ def command(**given: Any) -> None:
     SESSION is the beginning of an id. Recorded compactions and decisions are applied; tokens are our estimate,
     calibrated by the usage of requests that Holdfast sent itself. With --policy, what that policy would decide before
     the request is listed, as if it were made now; with --record as well that is done, as a real request would do it,
-    so that holdfast export gives the reduced session. Nothing is sent, and holdfast undo takes it back.
+    so that holdfast export --reduced gives that session. Nothing is sent, and holdfast undo takes it back.
     """
     asked = Asked(**given)
     if asked.record and asked.policy is None:
