@@ -82,4 +82,7 @@ class UnknownId(StoreError, LookupError):
 
 
 class LogConflict(StoreError, ValueError):
-    """The entries would break the log: an unknown parent, or an id that other content has. Nothing was written."""
+    """The entries would break the log: an unknown parent, an id that other content has, a value of a wrong type.
+
+    Nothing was written.
+    """

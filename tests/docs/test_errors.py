@@ -12,7 +12,9 @@ import pytest
 
 from holdfast import Message, Policy, config, errors, open_store, plan
 from holdfast.formats import read
-from holdfast.model.entries import Entry, Note
+from holdfast.model.entries import Entry, Note, Said
+from holdfast.model.parts import ToolCall
+from holdfast.model.slots import Slot
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.session import Session
 from holdfast.runtime.upstream import Reply
@@ -68,6 +70,13 @@ def conflict() -> None:
         store.append("one", [Entry("b", "a", Note("lost"))])
 
 
+def mistyped() -> None:
+    store_of_one()
+    with open_store("agent.db") as store:
+        call = ToolCall("c", "bash", {"command": "ls"})
+        store.append("one", [Entry("a", None, Said(Slot(Message("assistant", (call,)))))])
+
+
 def locked() -> None:
     store_of_one()
     with open_store("agent.db") as one, open_store("agent.db") as other, one.writing("one"), other.writing("one"):
@@ -117,6 +126,7 @@ CASES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("UpstreamError", refused),
     ("UnknownId", unknown_id),
     ("LogConflict", conflict),
+    ("LogConflict", mistyped),
     ("StoreLocked", locked),
     ("StoreReadOnly", read_only),
     ("QuotaExceeded", over_quota),

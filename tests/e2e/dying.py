@@ -1,4 +1,4 @@
-"""Workers that spend a day in a stored session until somebody kills them: ``python dying.py STORE STEPS``.
+"""Workers that spend a day in a stored session until somebody kills them: ``python dying.py STORE STEPS API``.
 
 Each line on standard input asks for one worker, a process of its own. It tells its id, then every id that a verb of
 the journal returned, as soon as it did; the last line is ``over``, when the worker is gone, however it went.
@@ -18,7 +18,10 @@ from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.samples import KEY
 from holdfast.testing.workday import spoken, workday
 
-GOAL = target("openai-chat", "gpt-5.5", window=40_000)
+GOALS = {
+    "openai-chat": target("openai-chat", "gpt-5.5", window=40_000),
+    "anthropic": target("anthropic", "claude-opus-5-5", window=40_000),
+}
 
 
 def messages(steps: int) -> list[Message]:
@@ -30,22 +33,22 @@ def messages(steps: int) -> list[Message]:
     return said
 
 
-def onward(journal: Journal, said: list[Message]) -> Iterator[tuple[Prepared | None, list[str]]]:
+def onward(journal: Journal, said: list[Message], api: str) -> Iterator[tuple[Prepared | None, list[str]]]:
     """Yield what each verb returned on the way from where the session stands to the end."""
     while (at := len(journal.branch.slots)) < len(said):
         if said[at].role != "assistant":
             yield None, journal.append(said[at])
             continue
-        prepared = journal.prepare(GOAL)
+        prepared = journal.prepare(GOALS[api])
         yield prepared, [prepared.request]
         yield None, [journal.record(said[at], Usage(prepared.plan.after * 11 // 10, 40))]
 
 
-def work(place: str, said: list[Message]) -> None:
+def work(place: str, said: list[Message], api: str) -> None:
     """Spend the day, and tell the ids."""
     tell(f"pid {os.getpid()}")
     with SqliteStore(place) as store:
-        for _, ids in onward(Journal.open(store, KEY), said):
+        for _, ids in onward(Journal.open(store, KEY), said, api):
             for id_ in ids:
                 tell(id_)
 
@@ -57,12 +60,12 @@ def tell(line: str) -> None:
 
 def main() -> None:
     """Start a worker for each line, one after the other."""
-    place, said = sys.argv[1], messages(int(sys.argv[2]))
+    place, said, api = sys.argv[1], messages(int(sys.argv[2])), sys.argv[3]
     tell("ready")
     for _ in sys.stdin:
         pid = os.fork()
         if pid == 0:
-            work(place, said)
+            work(place, said, api)
             os._exit(0)
         os.waitpid(pid, 0)
         tell("over")

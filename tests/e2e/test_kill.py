@@ -46,11 +46,17 @@ dying = _loaded(SCRIPT)
 SAID = dying.messages(STEPS)
 
 
+@pytest.fixture(scope="module", params=dying.GOALS)
+def api(request):
+    """The API that the session speaks to: one without breakpoints for the cache, and one with them."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def undisturbed():
+def undisturbed(api):
     """The bytes of the request behind so many messages, in a session that nobody kills."""
     journal, bodies = Journal.open(MemoryStore(), KEY), {}
-    steps = dying.onward(journal, SAID)
+    steps = dying.onward(journal, SAID, api)
 
     def request(count):
         while count not in bodies:
@@ -63,9 +69,9 @@ def undisturbed():
 
 
 @pytest.fixture
-def workers(tmp_path):
+def workers(tmp_path, api):
     """A process that starts workers on a store on disk."""
-    command = [sys.executable, str(SCRIPT), str(tmp_path / "store.db"), str(STEPS)]
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "store.db"), str(STEPS), api]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         yield process
@@ -109,7 +115,7 @@ def check(store, acknowledged):
     return path
 
 
-def test_a_killed_session_goes_on_as_if_nothing_had_happened(workers, tmp_path, undisturbed):
+def test_a_killed_session_goes_on_as_if_nothing_had_happened(workers, tmp_path, undisturbed, api):
     """K2: after each kill the next request has the bytes of a session that was never disturbed, and so to the end."""
     random, acknowledged, ends = Random(SEED), [], set()
     for _ in range(KILLS):
@@ -119,7 +125,7 @@ def test_a_killed_session_goes_on_as_if_nothing_had_happened(workers, tmp_path, 
             ends.add(letters(path[-2:]))
             journal = Journal.open(store, KEY)
             assert same_request(journal.branch, Branch.build(path))
-            steps = dying.onward(journal, SAID)
+            steps = dying.onward(journal, SAID, api)
             at = len(journal.branch.slots)
             for prepared, ids in steps:
                 acknowledged += ids
@@ -131,13 +137,13 @@ def test_a_killed_session_goes_on_as_if_nothing_had_happened(workers, tmp_path, 
     assert set("nSADCQ") <= set(letters(path))
 
 
-def test_what_was_killed_is_spent_to_its_end(workers, tmp_path):
+def test_what_was_killed_is_spent_to_its_end(workers, tmp_path, api):
     """S13: the lease dies with its holder; whoever comes next works on at once."""
     random = Random(SEED + 1)
     killed(workers, random)
     with SqliteStore(tmp_path / "store.db") as store:
         journal = Journal.open(store, KEY)
-        for number, _ in enumerate(dying.onward(journal, SAID)):
+        for number, _ in enumerate(dying.onward(journal, SAID, api)):
             if number == 12:
                 break
         assert same_request(journal.branch, Branch.build(store.path(KEY)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -37,11 +36,9 @@ HANDLE = sha256(LONG.encode()).hexdigest()[:12]
 def folder(tmp_path_factory):
     """A folder with a store: an imported session, and one of this folder that was reduced."""
     folder = tmp_path_factory.mktemp("work").resolve()
-    env = os.environ | {"HOLDFAST_STORE": str(folder / "store.db")}
     imported = ROOT / "examples" / "long-session.jsonl"
-    subprocess.run(
-        [sys.executable, "-m", "holdfast", "import", str(imported)], env=env, check=True, capture_output=True
-    )
+    ran = CliRunner().invoke(program, ["import", str(imported), "--store", str(folder / "store.db")])
+    assert ran.exit_code == 0, ran.output
     with open_store(folder / "store.db") as store:
         journal = Journal.open(store, "here")
         store.describe("here", title="kelp", cwd=str(folder))
@@ -75,19 +72,40 @@ def asked(folder: Path, *calls: tuple[str, dict], options: tuple[str, ...] = ())
     return anyio.run(ask)
 
 
-def test_a_client_reads_back_what_was_spilled(folder):
+WRONG = [
+    ("recall", {"id": "../../x"}),
+    ("recall", {"id": HANDLE, "lines": "-3"}),
+    ("recall", {"page": -1}),
+    ("recall", {"colour": "red"}),
+    ("search", {}),
+    ("search", {"query": "kelp", "limit": 0}),
+    ("search", {"query": "kelp", "limit": 1_000}),
+    ("search", {"query": " "}),
+    ("search", {"query": ""}),
+    ("remove", {"id": HANDLE}),
+]
+RIGHT = [
+    ("recall", {}),
+    ("recall", {"id": HANDLE}),
+    ("recall", {"id": HANDLE, "lines": "12-14"}),
+    ("recall", {"id": HANDLE, "search": "line 77 of"}),
+    ("search", {"query": "kelp", "limit": 5}),
+    ("recall", {"id": HANDLE, "page": 2}),
+]
+
+
+@pytest.fixture(scope="module")
+def served(folder):
+    """What one server lists and answers to a real client: first to calls that are wrong, then to those that are not."""
+    return asked(folder, *WRONG, *RIGHT)
+
+
+def test_a_client_reads_back_what_was_spilled(folder, served):
     """A real client finds two read-only tools and reads pages, lines, matches and the list."""
-    calls = [
-        ("recall", {}),
-        ("recall", {"id": HANDLE}),
-        ("recall", {"id": HANDLE, "lines": "12-14"}),
-        ("recall", {"id": HANDLE, "search": "line 77 of"}),
-        ("search", {"query": "kelp", "limit": 5}),
-    ]
-    tools, answers = asked(folder, *calls)
+    tools, answers = served[0], served[1][len(WRONG) :]
     assert sorted(tool.name for tool in tools) == ["recall", "search"]
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
-    assert [error for _, error in answers] == [False] * 5
+    assert [error for _, error in answers] == [False] * len(RIGHT)
     texts = [text for text, _ in answers]
     assert HANDLE in texts[0]
     assert texts[1].endswith("\n")
@@ -108,25 +126,30 @@ def test_the_session_is_the_one_that_is_named(folder):
     assert "HF-E5127" in answers[0][0]
 
 
-def test_what_is_wrong_is_an_answer(folder):
+def test_what_is_wrong_is_an_answer(folder, served):
     """No call ends the server: unknown tools, sessions, ids and arguments are errors in words."""
-    calls = [
-        ("recall", {"id": "../../x"}),
-        ("recall", {"id": HANDLE, "lines": "-3"}),
-        ("recall", {"page": -1}),
-        ("recall", {"colour": "red"}),
-        ("search", {}),
-        ("search", {"query": "kelp", "limit": 0}),
-        ("search", {"query": " "}),
-        ("remove", {"id": HANDLE}),
-        ("recall", {"id": HANDLE, "page": 2}),
-    ]
-    _, answers = asked(folder, *calls)
-    assert [error for _, error in answers] == [True] * 8 + [False]
-    assert all(text and "Traceback" not in text for text, _ in answers)
+    wrong = served[1][: len(WRONG)]
+    assert [error for _, error in wrong] == [True] * len(WRONG)
+    assert all(text and "Traceback" not in text for text, _ in wrong)
     told = answered(place(folder, "nowhere"), "recall", {})
     assert told.is_error
     assert "nowhere" in told.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "other"),
+    [
+        ({"query": ""}, "no words", "limit"),
+        ({"query": " "}, "no words", "limit"),
+        ({"query": "kelp", "limit": 0}, "a limit of 0 is not from 1 to 100", "word"),
+        ({"query": "kelp", "limit": 1_000}, "a limit of 1000 is not from 1 to 100", "word"),
+    ],
+)
+def test_a_wrong_search_says_what_is_wrong(served, arguments, told, other):
+    """The query or the limit, and not both."""
+    text, _ = served[1][WRONG.index(("search", arguments))]
+    assert told in text
+    assert other not in text
 
 
 def test_the_newest_session_of_the_folder_is_read(folder, tmp_path):
@@ -167,6 +190,62 @@ def test_nothing_but_the_protocol_is_printed(folder):
     assert answers[0]["result"]["serverInfo"]["name"] == "holdfast"
     assert {one["jsonrpc"] for one in answers} == {"2.0"}
     assert "Traceback" not in ran.stderr
+
+
+def searching(id_: int, query: str) -> str:
+    """Return the line that asks for a search; ``query`` stands in it as it is."""
+    asked = {"name": "search", "arguments": {"query": "?"}}
+    line = json.dumps({"jsonrpc": "2.0", "id": id_, "method": "tools/call", "params": asked})
+    return line.replace('"?"', query)
+
+
+def spoken(folder: Path, *lines: str) -> list[dict]:
+    """Return what is answered to these lines, behind which the input ends at once."""
+    given = "\n".join([json.dumps(HELLO), '{"jsonrpc": "2.0", "method": "notifications/initialized"}', *lines])
+    ran = subprocess.run(command(folder), input=f"{given}\n", capture_output=True, text=True, check=True, timeout=30)
+    assert "Traceback" not in ran.stderr
+    first, *answers = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert first["id"] == 1
+    return answers
+
+
+def test_every_request_is_answered(folder):
+    """Whatever JSON a client sends, its request gets an answer, though the input ends right behind it."""
+    asked = {
+        r'"\ud800"': "matches '\ufffd'",
+        r'"kelp \ud83d\ude00"': "matches 'kelp \U0001f600'",
+        f'"kelp", "limit": {"1" * 5_000}': "no arguments of search",
+        '"kelp"': "build the «kelp»",
+    }
+    answers = spoken(folder, *[searching(id_, query) for id_, query in enumerate(asked, 2)])
+    found = {one["id"]: one["result"]["content"][0]["text"] for one in answers}
+    assert [told in found[id_] for id_, told in enumerate(asked.values(), 2)] == [True] * 4
+
+
+def test_what_is_no_request_is_answered_too(folder):
+    """A line that is no JSON, or no message, gets the error that the protocol has for it; an empty line nothing."""
+    lines = [
+        "no json",
+        "",
+        "[" * 100_000,
+        "[]",
+        "5",
+        '{"jsonrpc": "2.0", "id": "x", "method": 5}',
+        searching(3, "[" * 500 + "]" * 500),
+        searching(4, '"kelp"'),
+    ]
+    *refused, answer = spoken(folder, *lines)
+    assert [(one["id"], one["error"]["code"]) for one in refused] == [
+        (None, -32_700), (None, -32_700), (None, -32_600), (None, -32_600), ("x", -32_600), (3, -32_600),
+    ]  # fmt: skip
+    assert answer["id"] == 4
+
+
+def test_many_requests_are_all_answered(folder):
+    """Each of many calls that run at once when the input ends has its answer; one given up ends nothing."""
+    given_up = '{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}}'
+    answers = spoken(folder, *[searching(id_, '"kelp"') for id_ in range(2, 30)], given_up)
+    assert {one["id"] for one in answers} >= set(range(3, 30))
 
 
 def test_json_says_what_it_would_serve(folder, monkeypatch):

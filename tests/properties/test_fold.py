@@ -11,13 +11,14 @@ from msgspec import Raw
 from msgspec.structs import asdict, replace
 
 from holdfast import Branch
-from holdfast.model.branch import Settled, extend
+from holdfast.model.branch import extend
 from holdfast.model.dialect import Dialect
-from holdfast.model.edits import Edit, Span
+from holdfast.model.edits import Edit, Settled, Span
 from holdfast.model.entries import Compaction, Decision, Entry, Frame, Revoke, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, Thinking, ToolResult
 from holdfast.model.projected import origins, prefix_basis, project
+from holdfast.model.sequence import Seq
 from holdfast.testing.strategies import logs, wild_histories
 from holdfast.view.tokens import measure
 
@@ -181,8 +182,6 @@ def test_a_frame_or_a_cut_changes_the_basis(messages):
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=40))
 def test_sequences_share_storage_without_sharing_fate(steps):
     """A sequence grown from any earlier one holds what a plain tuple would, whoever else grew from there."""
-    from holdfast.model.sequence import Seq
-
     grown = [(Seq(), ())]
     for place, item in steps:
         seq, plain = grown[place % len(grown)]
@@ -191,3 +190,20 @@ def test_sequences_share_storage_without_sharing_fate(steps):
         assert (tuple(seq), len(seq), seq.slice(1, 3)) == (plain, len(plain), list(plain[1:3]))
         assert seq == Seq(plain)
         assert [seq[-1 - index] for index in range(len(plain))] == list(reversed(plain))
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=40), st.integers(0, 6))
+def test_totals_are_those_of_what_a_sequence_holds(steps, start):
+    """Asked early, late or of a fork, a total is the sum over the sequence's own items."""
+    grown = [Seq()]
+    for place, item in steps:
+        seq = grown[place % len(grown)]
+        if item == 0:
+            assert seq.total(_doubled) == 2 * sum(seq)
+        grown.append(seq.add(item))
+    for seq in grown:
+        assert seq.total(_doubled, start) == 2 * sum(seq.slice(start))
+
+
+def _doubled(item):
+    return 2 * item

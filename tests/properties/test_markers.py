@@ -182,6 +182,19 @@ def test_slots_that_are_gone_are_counted_out():
     gone = Decision((Edit(Span(1, 3)), Edit(Span(5, 6), (Message.of("assistant", "x"), Message.of("user", "y")))))
     branch = Branch.build([*entries, Entry("d", None, gone), Entry("r", None, Request("b", 7))])
     where = target("anthropic", "claude-sonnet-4-5", window=100_000)
-    options = breakpoints(branch, (), where, Policy().settings, branch)
+    options = breakpoints(branch, (), where, Policy().settings)
     assert options.markers == (7, 5, 4)
     assert [slot.message.text for slot in project(branch)][4:6] == ["y", "word 6"]
+
+
+@pytest.mark.parametrize("said", ["<persisted_tool_result>", "word\n" * 4_000])
+def test_what_was_edited_before_it_was_shown_holds_no_marker(said):
+    """A look-alike that was escaped, or a result that was cut where it arrived, stands as it was first shown."""
+    where = target("anthropic", "claude-sonnet-4-5", window=1_000_000)
+    opencode = Policy.preset("opencode")
+    call = Message("assistant", (ToolCall("c", "read"),))
+    start = [Message.of("user", "go"), call, Message("tool", (ToolResult("c", "read", (Text(said),)),))]
+    for step in drive([*start, *wide(1, 4)[1:]], where, opencode, at=range(3, 12, 2)):
+        assert len(step.plan.branch.edits) == 1
+        assert 2 not in step.plan.options.markers[:1] or step.count == 3
+    assert 2 not in step.plan.options.markers

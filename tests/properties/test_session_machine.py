@@ -38,7 +38,7 @@ from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.policy.pipeline import advance
 from holdfast.policy.projection import send_slots
-from holdfast.policy.truncate import truncate_message
+from holdfast.policy.truncate import Bounds, truncated_entries
 from holdfast.runtime.journal import CAPPED, Journal
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
@@ -431,11 +431,7 @@ def wires(where: Target, slots: Sequence[Slot]) -> list[bytes]:
 
 def shorter(entry: Entry, most: int) -> Message | None:
     """Return the message of an entry with its results in so many characters, if it has longer ones."""
-    if not isinstance(entry.body, Said):
-        return None
-    message = entry.body.slot.message
-    said = truncate_message(message, most)
-    return None if said is message else said
+    return truncated_entries([entry], Bounds(most)).get(entry.id)
 
 
 def texts(message: Message) -> list[str]:

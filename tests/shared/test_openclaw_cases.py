@@ -20,15 +20,16 @@ from holdfast.model.entries import Answer, Compaction, Entry, Note, Said
 from holdfast.model.messages import Message, media_of, result_text
 from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import patched, project
-from holdfast.policy.guard import resolve_window
-from holdfast.policy.history import history_limit, limit_turns
+from holdfast.model.target import Limits, Target
+from holdfast.policy.guard import told_window, window_of
+from holdfast.policy.history import history_limit
 from holdfast.policy.hygiene import MISSING, repairs, wire_id
 from holdfast.policy.precheck import REMOVED, route
 from holdfast.policy.presets import OPENCLAW_2026_9
 from holdfast.policy.projection import repair_projection
 from holdfast.policy.prune import CLEARED
 from holdfast.policy.settings import Channel, Person
-from holdfast.policy.truncate import MIDDLE, bounds, is_oversized, notice, truncate_message, truncate_text
+from holdfast.policy.truncate import MIDDLE, bounds, is_oversized, notice, truncate_result, truncate_text
 from holdfast.store.memory import MemoryStore
 from holdfast.view.tokens import measure
 
@@ -170,9 +171,9 @@ _SOURCES = {"config": "modelsConfig", "cap": "agentContextTokens"}
 
 def _window(case, policy=_OPENCLAW):
     asked = {key.removesuffix("_window"): value for key, value in case["params"].items()}
-    found = resolve_window(
-        policy.settings, asked.get("config"), asked.get("model"), asked["default"], asked.get("cap", 0)
-    )
+    origin, size = told_window(*((name, asked.get(name)) for name in ("config", "model", "default")))
+    settings = policy.with_settings(window_cap=asked.get("cap", 0)).settings
+    found = window_of(Target(limits=Limits(size, origin=origin)), settings)
     origin = _SOURCES.get(found.origin, found.origin)
     return {"tokens": found.tokens, "source": origin, "warn": found.is_small, "block": found.is_refused}
 
@@ -190,9 +191,12 @@ def _history_key(case):
 
 
 def _history(case):
-    said = _messages(case)
-    kept = limit_turns(said, case["params"].get("limit") or 0)
-    return [one["id"] for one, message in zip(case["input"], said, strict=True) if any(message is k for k in kept)]
+    return [id_ for id_, _ in _named(case, _limited(case))]
+
+
+def _limited(case):
+    """Return the messages of the last turns, as many as the case says."""
+    return _shown(case, _OPENCLAW.with_settings(history_turns=case["params"].get("limit") or 0, compact="off"))
 
 
 def _text(case):
@@ -224,7 +228,7 @@ def _detect(case):
 def _truncated(case):
     (old,) = _messages(case)
     (before,) = old.results
-    (after,) = truncate_message(old, case["params"]["max_chars"]).results
+    after = truncate_result(before, case["params"]["max_chars"])
     texts = [part for part in after.content if isinstance(part, Text)]
     images = [part for part in after.content if isinstance(part, Media)]
     return {
@@ -339,8 +343,7 @@ def _precheck(case):
 
 def _pairing(case):
     if case["params"].get("then_limit_first"):
-        limited = limit_turns(_messages(case), case["params"]["limit"])
-        case = case | {"input": case["input"][len(case["input"]) - len(limited) :]}
+        case = case | {"input": case["input"][-len(_limited(case)) :]}
     sent = _named(case, _repaired(case, _LOOSE))
     order = [id_ for id_, _ in sent]
     results = [result for _, message in sent for result in message.results]

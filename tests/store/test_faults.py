@@ -113,7 +113,7 @@ def test_a_full_disk_latches(tmp_path: Path) -> None:
             store.append(KEY, [entry])
             acknowledged.append(entry.id)
 
-    with small_files(1_000_000), pytest.raises(StoreReadOnly, match="free space"):
+    with small_files(1_000_000), pytest.raises(StoreReadOnly, match=r"free space \(begin with `holdfast gc`"):
         fill()
     assert acknowledged
     with pytest.raises(StoreReadOnly, match="nothing was written since"):

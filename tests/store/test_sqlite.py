@@ -294,6 +294,17 @@ def test_changed_bytes_are_noticed(tmp_path: Path) -> None:
             store.path(KEY)
 
 
+def test_every_damaged_entry_is_listed(tmp_path: Path) -> None:
+    """All that cannot be read is told, each by its id, and in what can be nothing is."""
+    with SqliteStore(tmp_path / "agent.db") as store:
+        store.put(KEY, chain("abcd"))
+        store.put("other", chain("ab"))
+    edit(tmp_path / "agent.db", "UPDATE entries SET body = ? WHERE id IN ('c', 'd')", b"{}")
+    with SqliteStore(tmp_path / "agent.db", readonly=True) as store:
+        assert [line.split()[1] for line in store.damage(KEY)] == ["c", "d"]
+        assert store.damage("other") == []
+
+
 # -- bytes -------------------------------------------------------------------------------------------------------------
 
 

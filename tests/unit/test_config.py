@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -99,6 +100,12 @@ def test_what_the_caller_says() -> None:
     known = target("anthropic", DEFAULT_MODEL, window=64_000, frame=frame, asked_output=9)
     assert known.limits == Limits(64_000, 64_000, 9, origin="asked for")
     assert known.frame == frame
+
+
+@pytest.mark.parametrize("window", [0, -5])
+def test_a_window_of_nothing_is_not_said(window: int) -> None:
+    """A size under 1 is none, and the catalogue is asked: the guard is never off."""
+    assert target("anthropic", DEFAULT_MODEL, window=window).limits == target("anthropic", DEFAULT_MODEL).limits
 
 
 def test_dialects_are_those_of_the_wire() -> None:
@@ -279,6 +286,9 @@ def test_no_files_is_what_is_shipped(tmp_path: Path) -> None:
         ('[[price]]\nmatch = "a"\ninput = -1.0\noutput = 1.0', ["$.price[0].input", ">= 0"]),
         ("[cache.mine]\nttll = 1", ["ttll", "ttl, minimum, write"]),
         ("[[model]\n", ["not TOML", "line 1"]),
+        (f"[store]\nsession_bytes = {'1' * 5_000}", ["300 digits", "smaller"]),
+        (f"[store]\nsession_bytes = {'1' * 4_000}", ["store.session_bytes", "300 digits", "smaller"]),
+        (f'[[model]]\nmatch = "a"\nwindow = 0x{"f" * 5_000}', ["model[0].window", "300 digits", "smaller"]),
     ],
 )
 def test_wrong_files(text: str, said: list[str], tmp_path: Path) -> None:
@@ -300,6 +310,20 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     """A file that is not UTF-8 is an error that names it."""
     (tmp_path / FILE).write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="UTF-8"):
+        load(tmp_path, tmp_path / "missing")
+
+
+@pytest.mark.parametrize("what", ["folder", "loop", "nowhere", "pipe"])
+def test_what_is_no_file_is_not_passed_over(what: str, tmp_path: Path) -> None:
+    """Whatever has the file's name is meant to be read; where it cannot be, the error names it."""
+    path = tmp_path / FILE
+    if what == "folder":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(FILE if what == "loop" else "nothing")
+    with pytest.raises(ConfigError, match=FILE):
         load(tmp_path, tmp_path / "missing")
 
 

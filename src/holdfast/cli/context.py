@@ -16,7 +16,7 @@ from holdfast.cli.explaining import SHORT, Log, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.preparing import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
-from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
+from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
 from holdfast.config import Catalog
 from holdfast.model.branch import Branch
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
@@ -227,11 +227,11 @@ def _say_decided(out: Any, found: Context) -> None:
         out.print(Text(f"in force: {many(len(found.in_force), 'entry').replace('entrys', 'entries')}", style="dim"))
     for one in found.in_force[-_LISTED:]:
         rules = ", ".join(f"{clean(rule)} {count:,}" for rule, count in one.rules.items())
-        say_line(out, Text(f"  {one.kind:10} {clean(one.id)[:SHORT]} {rules}"))
+        say_whole(out, Text(f"  {one.kind:10} {clean(one.id)[:SHORT]} {rules}"))
     if found.decided is not None:
         out.print()
         for line in in_words(found.decided):
-            say_line(out, Text(clean(line) if not line.startswith(" ") else f"  {clean(line)}"))
+            say_whole(out, Text(clean(line) if not line.startswith(" ") else f"  {clean(line)}"))
 
 
 def _table(found: Context) -> Any:

@@ -13,6 +13,8 @@ from holdfast.model.messages import Message, result_text
 from holdfast.model.slots import Slot
 from holdfast.store.base import SessionInfo
 
+SHORTEST = 8
+"""Characters of a session's id that are shown at least; more where two begin the same."""
 LINE = 160
 """Characters of a text that are looked at for a line."""
 
@@ -73,3 +75,17 @@ def when(at: int | None) -> str:
         return "" if at is None else f"{datetime.fromtimestamp(at / 1_000, UTC):%y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):
         return ""
+
+
+def shortest(keys: list[str]) -> dict[str, str]:
+    """Return for each key its shortest beginning that no other key has, of at least eight characters."""
+    ordered = sorted(keys)
+    out = {}
+    for at, key in enumerate(ordered):
+        near = [_common(key, other) for other in (*ordered[max(0, at - 1) : at], *ordered[at + 1 : at + 2])]
+        out[key] = key[: max(SHORTEST, 1 + max(near, default=0))]
+    return out
+
+
+def _common(one: str, other: str) -> int:
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -13,7 +13,7 @@ from holdfast.cli.describing import session_line
 from holdfast.cli.explaining import SHORT, Log, entry_named, log_of, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
-from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
+from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
 from holdfast.model.entries import Entry
 from holdfast.store.base import SessionInfo, SessionStore
 
@@ -94,8 +94,8 @@ def _say(found: Comparison, info: SessionInfo, names: tuple[str, str], lines: in
     out = console()
     say_line(out, session_line(info))
     more = found.after - found.before
-    say_line(out, Text(f"--- {clean(names[0])}: {_sizes(found.before_messages, found.before)}", "red"))
-    say_line(out, Text(f"+++ {clean(names[1])}: {_sizes(found.after_messages, found.after)} ({more:+,})", "green"))
+    say_whole(out, Text(f"--- {clean(names[0])}: {_sizes(found.before_messages, found.before)}", "red"))
+    say_whole(out, Text(f"+++ {clean(names[1])}: {_sizes(found.after_messages, found.after)} ({more:+,})", "green"))
     for run in runs(found.changes):
         _say_run(out, run, lines)
     if all(one.kind == "same" for one in found.changes):
@@ -112,14 +112,14 @@ def _say_run(out: Any, run: list[Change], lines: int) -> None:
     one = run[0]
     sign, style = _SIGNS[one.kind], _STYLES[one.kind]
     if len(run) == 1 and one.kind != "same":
-        say_line(out, Text(f"{sign} {_name(one)} {_change(one)}{_because(one)}", style))
+        say_whole(out, Text(f"{sign} {_name(one)} {_change(one)}{_because(one)}", style))
         _say_lines(out, "-", one.gone, lines)
         _say_lines(out, "+", one.come, lines)
         return
     told = {"same": "as before", "hidden": "no longer shown", "new": "said", "back": "shown again"}[one.kind]
     span = f"#{one.number} to #{run[-1].number}" if len(run) > 1 else _name(one)
     tokens = sum(change.before or change.after for change in run)
-    say_line(out, Text(f"{sign} {span}: {many(len(run), 'message')}, {tokens:,} tokens, {told}{_because(one)}", style))
+    say_whole(out, Text(f"{sign} {span}: {many(len(run), 'message')}, {tokens:,} tokens, {told}{_because(one)}", style))
 
 
 def _name(one: Change) -> str:

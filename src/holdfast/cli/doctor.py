@@ -22,9 +22,11 @@ from holdfast import config
 from holdfast.cli.faults import EXPECTED, reason
 from holdfast.cli.ls import ago
 from holdfast.cli.places import file_of, own_sessions, store_option, store_place, tools
-from holdfast.cli.terminal import clean, console, json_option, many, say_json
+from holdfast.cli.terminal import Waiting, clean, console, json_option, many, say_json
+from holdfast.errors import UnknownId
 from holdfast.policy.presets import PRESETS
 from holdfast.store import open_store
+from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
 \b
@@ -106,6 +108,38 @@ def _store(given: str | None) -> Iterator[Check]:
         "store", "ok", f"{place.where} ({place.origin}), {many(count, 'session')}, {path.stat().st_size:,} bytes"
     )
     yield _permissions(path)
+    yield from _entries(place.where)
+
+
+def _entries(where: str) -> Iterator[Check]:
+    """Yield which sessions have entries that cannot be read: every one is."""
+    damaged = False
+    with open_store(where, readonly=True) as there, Waiting(wanted=True) as waiting:
+        sessions = there.sessions()
+        waiting.begin("reading", len(sessions))
+        for info in sessions:
+            fault = _damage(there, info)
+            waiting.tick()
+            if fault:
+                damaged = True
+                yield Check("entries", "wrong", f"session {info.key}: {fault}")
+    if not damaged:
+        count = sum(info.entries for info in sessions)
+        yield Check("entries", "ok", f"{count:,} of {many(len(sessions), 'session')}, and each can be read")
+
+
+def _damage(store: SessionStore, info: SessionInfo) -> str:
+    """Return what of a session cannot be read and what to do, or nothing."""
+    try:
+        found = store.damage(info.key)
+    except UnknownId:  # it was removed a moment ago
+        return ""
+    except EXPECTED as error:
+        return reason(error)
+    if not found:
+        return ""
+    first = found[0].partition(";")[0]
+    return f"{len(found):,} of {info.entries:,} cannot be read: {first}; use a backup, or holdfast rm {info.key}"
 
 
 def _permissions(path: Path) -> Check:

@@ -10,11 +10,10 @@ from msgspec import Struct
 from holdfast.errors import UnknownId
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit
-from holdfast.model.entries import BranchSummary, Compaction, Decision, Entry, Note, Revoke, Said
+from holdfast.model.entries import POLICY, BranchSummary, Compaction, Decision, Entry, Note, Revoke, Said
 from holdfast.model.projected import origins, shown
 from holdfast.model.slots import Slot
 from holdfast.policy.settings import HANDLE
-from holdfast.runtime.journal import POLICY
 from holdfast.store.base import SessionStore
 from holdfast.store.naming import CAPPED, blobs_of
 from holdfast.view.tokens import measure
@@ -115,12 +114,6 @@ def acts(log: Log, index: int, recorded_by: str = "") -> Iterator[Act]:
 def _policy(note: Note) -> str:
     name = note.data.get("name") if note.reason == POLICY else None
     return name if isinstance(name, str) else ""
-
-
-def policy_named(entries: Iterable[Entry]) -> str:
-    """Return the policy that decides at the end of a branch, as far as a note names it."""
-    names = [name for one in entries if isinstance(one.body, Note) and (name := _policy(one.body))]
-    return names[-1] if names else ""
 
 
 def _about(edits: Iterable[Edit], index: int) -> Iterator[Edit]:

@@ -7,6 +7,7 @@ import time
 import click
 import msgspec
 
+from holdfast.cli.describing import shortest
 from holdfast.cli.places import is_missing, opened, store_option, store_place
 from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
 from holdfast.store.base import SessionInfo
@@ -17,8 +18,6 @@ Examples:
   holdfast ls
   holdfast ls --limit 5 --json
 """
-SHORTEST = 8
-"""Characters of an id that are shown at least; more where two begin the same."""
 
 
 @click.command("ls", epilog=EXAMPLES)
@@ -60,20 +59,6 @@ def _say(sessions: list[SessionInfo], keys: list[str]) -> None:
     for number, row in enumerate(rows):
         line = f"{row[0]:{id_}}  {row[1]:{from_}}  {row[2]:>{entries}}  {row[3]:>{changed}}  {row[4]}"
         say_line(out, Text(line, style="" if number else "bold"))
-
-
-def shortest(keys: list[str]) -> dict[str, str]:
-    """Return for each key its shortest beginning that no other key has, of at least eight characters."""
-    ordered = sorted(keys)
-    out = {}
-    for at, key in enumerate(ordered):
-        near = [_common(key, other) for other in (*ordered[max(0, at - 1) : at], *ordered[at + 1 : at + 2])]
-        out[key] = key[: max(SHORTEST, 1 + max(near, default=0))]
-    return out
-
-
-def _common(one: str, other: str) -> int:
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 _UNITS = ((86_400 * 365, "y"), (86_400 * 30, "mo"), (86_400, "d"), (3_600, "h"), (60, "min"))

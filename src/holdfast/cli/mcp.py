@@ -32,12 +32,14 @@ Examples:
   claude mcp add holdfast -- holdfast mcp
 """
 INSTALL = 'holdfast mcp speaks through the package "mcp", which is not installed; pip install "holdfast[mcp]"'
+MOST = 100
+"""[H] Messages that one search may ask for."""
 ABOUT_SEARCH = """\
 Finds messages in the whole history of this conversation, also those that were summarised or are no longer shown: \
 what the user said, what you said, results of tools. Each comes with the id that recall takes."""
 SEARCH_PARAMETERS: dict[str, dict[str, Any]] = {
     "query": {"type": "string", "description": 'Words that must all be there; "a b" in double quotes is one.'},
-    "limit": {"type": "integer", "description": f"How many at most, 1 to 100; {HITS} if it is not said."},
+    "limit": {"type": "integer", "description": f"How many at most, 1 to {MOST}; {HITS} if it is not said."},
 }
 INSTRUCTIONS = """\
 Text of this conversation may be shown as a preview, a placeholder or a summary. Nothing was lost: use recall with the \
@@ -98,11 +100,9 @@ def _say(place: Place) -> None:
 
 async def _serve(place: Place) -> None:
     """Answer until standard input ends; the transport sends whatever else is printed to standard error."""
-    from mcp.server.stdio import stdio_server
+    from holdfast.cli.stdio import serve
 
-    server = server_at(place)
-    async with stdio_server() as (incoming, outgoing):
-        await server.run(incoming, outgoing, server.create_initialization_options())
+    await serve(server_at(place))
 
 
 def server_at(place: Place) -> Server[Any]:
@@ -179,8 +179,8 @@ def _told(store: SessionStore, key: str, tool: str, arguments: Mapping[str, Any]
         wanted = msgspec.convert(dict(arguments), _Wanted, strict=False)
     except msgspec.ValidationError as error:
         raise FormatError(f"these are no arguments of search: {error}; give query, and limit if you want") from None
-    if not (wanted.query.strip() and 1 <= wanted.limit <= 100):
-        raise FormatError(
-            f"a search needs words, and a limit from 1 to 100, not {wanted.limit}; give a word to look for"
-        )
+    if not wanted.query.strip():
+        raise FormatError("the query has no words in it; give a word to look for")
+    if not 1 <= wanted.limit <= MOST:
+        raise FormatError(f"a limit of {wanted.limit} is not from 1 to {MOST}; leave it out for {HITS}")
     return Told(searched(store, key, wanted.query, limit=wanted.limit))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from holdfast.cli.explaining import SHORT, Log, policy_named, read_log
+from holdfast.cli.explaining import SHORT, Log, read_log
 from holdfast.cli.terminal import many
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Compaction, Decision, Entry, Note
+from holdfast.model.entries import Compaction, Decision, Entry
 from holdfast.model.plan import Plan
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy, advance
-from holdfast.runtime.journal import POLICY, Journal
+from holdfast.runtime.journal import Journal
 from holdfast.store.base import SessionStore
 from holdfast.store.tree import now_ms
 
@@ -86,18 +85,10 @@ def recorded(
     store: SessionStore, key: str, log: Log, place: Target, policy: Policy, world: World
 ) -> tuple[Prospect, Branch]:
     """Return what ``policy`` decided behind ``log``, which is in the store now, and the branch with it."""
-    _name_policy(store, key, log, policy)
     plan = Journal.open(store, key, policy).prepare(place, world).plan
     branch, known = read_log(store, key).branch, {id_ for id_, _ in log.branch.law}
     ids = tuple(id_ for id_, _ in branch.law if id_ not in known)
     return _prospect(plan, policy, world, ids), branch
-
-
-def _name_policy(store: SessionStore, key: str, log: Log, policy: Policy) -> None:
-    """Leave a note of the policy that decides from here on, unless the newest one says so already."""
-    if log.entries and policy_named(log.entries) != policy.name:
-        note = Note(POLICY, data={"name": policy.name})
-        store.append(key, [Entry(uuid.uuid4().hex, log.entries[-1].id, note, at=now_ms())])
 
 
 def _prospect(plan: Plan, policy: Policy, world: World, ids: tuple[str, ...] = ()) -> Prospect:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from shlex import quote
 from typing import Any
 
 import click
@@ -22,6 +23,8 @@ Examples:
   holdfast rm 4d56 8a01 --yes
   holdfast gc                     then frees what only they named
 """
+_NAMED = 5
+"""Sessions of sub-agents that are named."""
 
 
 @click.command("rm", epilog=EXAMPLES)
@@ -33,7 +36,8 @@ def command(sessions: tuple[str, ...], store: str | None, *, yes: bool, as_json:
     """Remove sessions from the store, for good.
 
     SESSION is the beginning of an id. What goes is shown first: the entries of all branches. Texts that were moved out
-    of them stay until holdfast gc collects them; files that the sessions were imported from are not touched.
+    of them stay until holdfast gc collects them; sessions of their sub-agents stay and are named; files that the
+    sessions were imported from are not touched.
     """
     where = store_place(store).where
     if is_missing(where):
@@ -49,6 +53,8 @@ def command(sessions: tuple[str, ...], store: str | None, *, yes: bool, as_json:
         return
     for one in going:
         click.echo(f"removed {_line(one)}")
+    for one in going:
+        _say_agents(one)
     if any(one.blobs for one in going):
         click.echo("their texts stay until they are collected: holdfast gc --dry-run shows them")
 
@@ -61,6 +67,7 @@ def _agreed(going: Sequence[Leaving], *, as_json: bool) -> bool:
         )
     for one in going:
         click.echo(_line(one))
+        _say_agents(one)
     return click.confirm(f"Remove {many(len(going), 'session')} for good?")
 
 
@@ -75,10 +82,27 @@ def _remove(store: SessionStore, going: Sequence[Leaving]) -> None:
 
 def _line(one: Leaving) -> str:
     entries = f"{one.info.entries:,} {'entry' if one.info.entries == 1 else 'entries'}"
-    branches = "branch" if one.branches == 1 else "branches"
     blobs = f", {many(len(one.blobs), 'text')} of {one.bytes:,} bytes that only it names" if one.blobs else ""
     title = f"  {clean(one.info.title, 60)}" if one.info.title else ""
-    return f"{clean(one.info.key)}: {entries} on {one.branches:,} {branches}{blobs}{title}"
+    return f"{clean(one.info.key)}: {entries}{_branches(one.branches)}{blobs}{title}"
+
+
+def _say_agents(one: Leaving) -> None:
+    """Tell which sessions of sub-agents stay behind."""
+    count = len(one.agents)
+    if not count:
+        return
+    stay, them = ("stays", "it") if count == 1 else ("stay", "them")
+    named = " ".join(quote(clean(key)) for key in one.agents[:_NAMED])
+    more = f" and {count - _NAMED:,} more" if count > _NAMED else ""
+    told = f"{many(count, 'session')} of its sub-agents {stay}; holdfast rm removes {them} too: {named}{more}"
+    click.echo(told)
+
+
+def _branches(count: int | None) -> str:
+    if count is None:
+        return ", damaged"
+    return f" on {count:,} {'branch' if count == 1 else 'branches'}"
 
 
 def _told(one: Leaving) -> dict[str, Any]:
@@ -89,4 +113,5 @@ def _told(one: Leaving) -> dict[str, Any]:
         "branches": one.branches,
         "blobs": list(one.blobs),
         "blob_bytes": one.bytes,
+        "sub_agents_left": list(one.agents),
     }

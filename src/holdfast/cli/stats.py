@@ -8,11 +8,11 @@ import click
 import msgspec
 
 from holdfast import config
-from holdfast.cli.describing import session_line
+from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.explaining import read_log
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.saving import Account, Rule, account, together
-from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
+from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
 from holdfast.config import Catalog
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.naming import named_blobs
@@ -81,7 +81,7 @@ def _say_rules(out: Any, found: Account) -> None:
         out.print("nothing was reduced in it")
         return
     told = f"the next request saves {found.saved:,} of {found.said:,} tokens"
-    out.print(Text(f"{told}; {many(found.requests, 'request')} so far saved {found.saved_since:,}"))
+    say_whole(out, Text(f"{told}; {many(found.requests, 'request')} so far saved {found.saved_since:,}"))
     out.print()
     out.print(_table(("rule", "in force", "undone", "saved now", "saved over all"), [_row(one) for one in found.rules]))
     out.print()
@@ -96,18 +96,18 @@ def _say_money(out: Any, found: Account) -> None:
 
     if found.answers:
         hit = f"{found.cache_hit:.1%} of {found.input:,} tokens in came from the cache"
-        out.print(Text(f"{hit}; {found.output:,} tokens out; ${found.dollars:,.2f}"))
+        say_whole(out, Text(f"{hit}; {found.output:,} tokens out; ${found.dollars:,.2f}"))
     else:
         out.print("no answer tells its usage; dollars are not known")
     told = ", ".join(f"{clean(why)} {count:,}" for why, count in found.breaks.items())
     if told:
         cost = f"{found.rewritten:,} tokens were written anew, ${found.rewritten_dollars:,.2f} more than reading them"
-        out.print(Text(f"breaks of the prefix: {told}; {cost}"))
+        say_whole(out, Text(f"breaks of the prefix: {told}; {cost}"))
     else:
         out.print("the prefix never broke: every request extended the one before it")
     if found.saved_since:
-        out.print(Text(f"what was saved would have cost ${found.saved_dollars:,.2f} at the price of cached input"))
-    out.print(Text(f"{many(found.spills, 'text')} spilled, {found.spill_bytes:,} bytes"))
+        say_whole(out, Text(f"what was saved would have cost ${found.saved_dollars:,.2f} at the price of cached input"))
+    say_whole(out, Text(f"{many(found.spills, 'text')} spilled, {found.spill_bytes:,} bytes"))
 
 
 def _say_all(found: list[Account], total: Account) -> None:
@@ -116,7 +116,8 @@ def _say_all(found: list[Account], total: Account) -> None:
         out.print("no sessions yet; holdfast import FILE takes one in")
         return
     head = ("session", "requests", "saved now", "saved over all", "cache hit", "dollars", "breaks", "spilled bytes")
-    out.print(_table(head, [_line(clean(one.session)[:12], one) for one in found] + [_line("all", total)]))
+    short = shortest([one.session for one in found])
+    out.print(_table(head, [*(_line(clean(short[one.session]), one) for one in found), _line("all", total)]))
 
 
 def _line(name: str, one: Account) -> tuple[str, ...]:
@@ -140,7 +141,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Any:
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for number, name in enumerate(head):
-        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+        table.add_column(name, justify="right" if number else "left", no_wrap=not number, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

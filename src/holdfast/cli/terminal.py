@@ -24,6 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PAPER = 100
 """Columns where there is no terminal to ask: files and pipes."""
+SET_IN, LEAST = 4, 16
+"""Blanks before what is left of a line that was too long, and columns that it has at least."""
 PATIENCE = 1.0
 """Seconds after which a progress bar is shown."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
@@ -50,6 +52,23 @@ def say_line(out: Console, line: Text) -> None:
     """Print ``line`` on one line, its end cut off where it is too long."""
     line.truncate(out.width, overflow="ellipsis")
     out.print(line, no_wrap=True)
+
+
+def say_whole(out: Console, line: Text) -> None:
+    """Print all of ``line``: where it is too long it goes on below, set in."""
+    if line.cell_len <= out.width:
+        out.print(line, no_wrap=True)
+        return
+    for number, piece in enumerate(line.wrap(out, max(LEAST, out.width - SET_IN))):
+        piece.rstrip()
+        if number:
+            piece.pad_left(SET_IN)
+        out.print(piece)
+
+
+def say_command(out: Console, line: Text) -> None:
+    """Print ``line`` without a line end inside, however long it is, so that it can be pasted."""
+    out.print(line, soft_wrap=True)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -12,7 +12,7 @@ from holdfast.cli.describing import session_line, when
 from holdfast.cli.explaining import SHORT, Log, State, read_log, states
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
-from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
+from holdfast.cli.terminal import clean, console, json_option, say_json, say_line, say_whole
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit
 from holdfast.model.entries import Compaction, Decision, Entry, Revoke
@@ -39,6 +39,13 @@ class Standing(Struct, frozen=True):
     """Messages that would be shown again as they were said, or less reduced."""
     tokens: int
     """What the next request would grow by."""
+
+
+class Law(Struct, frozen=True):
+    """What is in force in a session, the newest first."""
+
+    session: str
+    in_force: tuple[Standing, ...]
 
 
 class Undone(Struct, frozen=True):
@@ -69,7 +76,7 @@ def command(session: str, decision: str | None, store: str | None, *, listed: bo
     with opened(store, readonly=listed) as there:
         info = there.session(session)
         if listed:
-            _say_list(info, standing(read_log(there, info.key)), as_json=as_json)
+            _say_list(info, Law(info.key, tuple(standing(read_log(there, info.key)))), as_json=as_json)
             return
         found = undo(there, info.key, decision)
     if as_json:
@@ -108,9 +115,9 @@ def _fates(branch: Branch) -> list[tuple[State, tuple[Edit, ...]]]:
 
 def undo(store: SessionStore, key: str, decision: str | None) -> Undone:
     """Revoke a decision of session ``key`` and return what that changed."""
-    log = read_log(store, key)
     journal = Journal.open(store, key)
     revoked = journal.undo(decision)
+    log = read_log(store, key, store.entry(key, journal.leaf or "").parent)  # as it was just before
     body = dict(log.branch.law)[revoked]
     at = next(entry.at for entry in log.entries if entry.id == revoked)
     return Undone(key, _standing(log, revoked, body, at), log.branch.held, journal.branch.held)
@@ -124,8 +131,8 @@ def _say(info: SessionInfo, found: Undone) -> None:
 
     out, one = console(), found.revoked
     say_line(out, session_line(info))
-    out.print(Text(f"{_name(one)} no longer counts: {_back(one)}", "green"))
-    out.print(Text(f"the next request holds {found.after:,} tokens of messages; it was {found.before:,}"))
+    say_whole(out, Text(f"{_name(one)} no longer counts: {_back(one)}", "green"))
+    say_whole(out, Text(f"the next request holds {found.after:,} tokens of messages; it was {found.before:,}"))
 
 
 def _name(one: Standing) -> str:
@@ -135,10 +142,10 @@ def _name(one: Standing) -> str:
 
 def _back(one: Standing) -> str:
     shown = "message is" if one.messages == 1 else "messages are"
-    return f"{one.messages:,} {shown} shown otherwise, {one.tokens:+,} tokens"
+    return f"{one.tokens:+,} tokens, {one.messages:,} {shown} shown otherwise"
 
 
-def _say_list(info: SessionInfo, found: list[Standing], *, as_json: bool) -> None:
+def _say_list(info: SessionInfo, found: Law, *, as_json: bool) -> None:
     from rich.text import Text
 
     if as_json:
@@ -146,7 +153,7 @@ def _say_list(info: SessionInfo, found: list[Standing], *, as_json: bool) -> Non
         return
     out = console()
     say_line(out, session_line(info))
-    if not found:
+    if not found.in_force:
         out.print("nothing is in force that could be undone")
-    for one in found:
-        say_line(out, Text.assemble((f"{when(one.at):14} ", "dim"), f"{_name(one)}; without it {_back(one)}"))
+    for one in found.in_force:
+        say_whole(out, Text.assemble((f"{when(one.at):14} ", "dim"), f"without it {_back(one)}: {_name(one)}"))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Any
 
 import click
 import msgspec
 from msgspec import Struct
 
-from holdfast.cli.describing import session_line, when, words
+from holdfast.cli.describing import session_line, shortest, when, words
 from holdfast.cli.explaining import SHORT, Act, Log, State, acts, as_shown, entry_named, read_log, states, through
 from holdfast.cli.explaining import tokens_of as size_of
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
-from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
+from holdfast.cli.terminal import clean, console, json_option, many, say_command, say_json, say_line, say_whole
+from holdfast.cli.uncut import as_it_came, size_as_it_came
 from holdfast.model.branch import Branch
 from holdfast.model.entries import BranchSummary, Compaction, Entry, Said
 from holdfast.model.slots import Slot
@@ -50,7 +52,9 @@ class Why(Struct, frozen=True):
     role: str
     at: int | None
     tokens: int
-    """As it was said."""
+    """Of what its entry holds, as ``text``."""
+    characters: int
+    """As it came, also where that was more than an entry may hold."""
     text: str
     state: State
     stands: Stands | None
@@ -75,17 +79,20 @@ def command(session: str, message: str, lines: int, store: str | None, *, said: 
     with opened(store, readonly=True) as there:
         info = there.session(session)
         log = read_log(there, info.key)
+        keys = [one.key for one in there.sessions()]
         entry = entry_named(there, info.key, log, message)
         log = through(there, info.key, log, entry)
-    number = _number(log, entry)
-    if said:
-        click.echo("\n".join(words([log.branch.slots[number]])).encode("utf-8", "replace"))
-        return
-    found = why(info, log, number)
+        number = _number(log, entry)
+        if said:
+            for piece in as_it_came(there, log, number):
+                click.echo(piece.encode("utf-8", "replace"), nl=False)
+            click.echo()
+            return
+        found = why(info, log, number, size_as_it_came(there, log, number))
     if as_json:
         say_json(msgspec.to_builtins(found))
     else:
-        _say(found, info, lines)
+        _say(found, info, shortest(keys)[info.key], lines)
 
 
 def _number(log: Log, entry: Entry) -> int:
@@ -97,8 +104,8 @@ def _number(log: Log, entry: Entry) -> int:
     return next(number for number, one in enumerate(log.said) if one.id == entry.id)
 
 
-def why(info: SessionInfo, log: Log, number: int) -> Why:
-    """Return what happened to message ``number``."""
+def why(info: SessionInfo, log: Log, number: int, characters: int) -> Why:
+    """Return what happened to message ``number``, which had so many characters as it came."""
     entry, slot = log.said[number], log.branch.slots[number]
     state = states(log.branch)[number]
     return Why(
@@ -108,6 +115,7 @@ def why(info: SessionInfo, log: Log, number: int) -> Why:
         role=slot.message.role,
         at=entry.at,
         tokens=slot.size,
+        characters=characters,
         text=_text([slot]),
         state=state,
         stands=_stands(log, number, state),
@@ -143,14 +151,16 @@ def _text(slots: list[Slot] | tuple[Slot, ...]) -> str:
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _say(found: Why, info: SessionInfo, lines: int) -> None:
+def _say(found: Why, info: SessionInfo, short: str, lines: int) -> None:
     from rich.text import Text
 
     out = console()
     say_line(out, session_line(info))
     head = f"#{found.message} {clean(found.entry)[:SHORT]} {when(found.at)} {found.role}"
     out.print(Text.assemble((" ".join(head.split()), "bold"), f": {_TOLD[found.state]}"))
-    _say_text(out, f"as it was said: {found.tokens:,} tokens, {len(found.text):,} characters", found.text, lines)
+    size = f"{found.tokens:,} tokens, {len(found.text):,} characters"
+    cut = f"{found.characters:,} characters; its entry holds {size}" if found.characters != len(found.text) else size
+    _say_text(out, f"as it was said: {cut}", found.text, lines)
     if found.stands is not None and found.state != "whole":
         what = "in its place" if found.state == "reduced" else "what stands for it"
         if found.stands.entry:
@@ -160,7 +170,7 @@ def _say(found: Why, info: SessionInfo, lines: int) -> None:
         out.print("nothing was decided about it")
     for act in found.acts:
         out.print()
-        _say_act(out, found.session, act)
+        _say_act(out, short, act)
 
 
 def _say_text(out: Any, head: str, text: str, lines: int) -> None:
@@ -177,13 +187,13 @@ def _say_text(out: Any, head: str, text: str, lines: int) -> None:
 def _say_act(out: Any, session: str, act: Act) -> None:
     from rich.text import Text
 
-    short, key = clean(act.entry)[:SHORT], clean(session)
+    short, key = clean(act.entry)[:SHORT], quote(clean(session))
     state = f"taken back by {clean(act.revoked)[:SHORT]}" if act.revoked else "in force"
     by = f", by {clean(act.by)}" if act.by else ""
     style = "dim" if act.revoked else "yellow"
     out.print(Text.assemble((clean(act.rule), style), f"  {act.kind} {short} {when(act.at)}{by}: {state}"))
-    out.print(Text(f"  {clean(act.why)}{f'; it frees {act.saves:,} tokens' if act.saves else ''}"))
+    say_whole(out, Text(f"  {clean(act.why)}{f'; it frees {act.saves:,} tokens' if act.saves else ''}"))
     for handle in act.recall:
-        out.print(Text(f"  read it back: holdfast recall {key} {handle}", style="dim"))
+        say_command(out, Text(f"  read it back: holdfast recall {key} {handle}", style="dim"))
     if not act.revoked and act.kind != "capped":
-        out.print(Text(f"  undo it: holdfast undo {key} {short}", style="dim"))
+        say_command(out, Text(f"  undo it: holdfast undo {key} {short}", style="dim"))

@@ -28,11 +28,12 @@ from msgspec.structs import replace
 
 from holdfast.model.dialect import Dialect
 from holdfast.model.target import CacheRules, Limits, Prices
+from holdfast.policy.guard import DEFAULT_WINDOW, told_window
 from holdfast.wire.models import anthropic_dialect, chat_dialect, gemini_dialect, responses_dialect
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
 """The model whose prices replay takes when none is named (METRICS, "Cost and cache")."""
-UNKNOWN_WINDOW = 200_000
+UNKNOWN_WINDOW = DEFAULT_WINDOW
 """Tokens assumed of a model that no line matches: the window of most current models, or less."""
 UNKNOWN_PRIOR = 1.1
 """Tokens for one estimated token of a model that no line matches (the reference's prior for all others)."""
@@ -163,18 +164,18 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def limits(self, model: str, window: int | None = None, asked_output: int | None = None) -> Limits:
-        """Return the sizes of ``model``; ``window`` overrides the catalogue. The origin says where it came from."""
-        size, origin = self._window(model) if window is None else (window, "asked for")
+        """Return the sizes of ``model``; a ``window`` of 1 or more overrides the catalogue, as the origin then says."""
+        origin, size = told_window(("asked for", window), *self._window(model))
         capped, asked = _first(self.model, model, "max_output"), _first(self.model, model, "max_input")
         most = min(asked.max_input, size) if asked and asked.max_input else None
         return Limits(size, capped.max_output if capped else None, asked_output, most, origin)
 
-    def _window(self, model: str) -> tuple[int, str]:
-        """Return the window of ``model`` and where that was found."""
+    def _window(self, model: str) -> Iterator[tuple[str, int | None]]:
+        """Yield what is known of the window of ``model``, with where that was found, then what is assumed."""
         known = _first(self.model, model, "window")
-        if known is None or known.window is None:
-            return UNKNOWN_WINDOW, f"default: the catalog has no window for {model or 'an unnamed model'}"
-        return known.window, f"catalog: {_pattern(known)}"
+        if known is not None:
+            yield f"catalog: {_pattern(known)}", known.window
+        yield f"default: the catalog has no window for {model or 'an unnamed model'}", UNKNOWN_WINDOW
 
     def rules(self, api: str, model: str) -> CacheRules:
         """Return how the cache of ``model`` works; on an API of another provider, what is usual there."""

@@ -70,7 +70,7 @@ def configuration(project: Path | None = None, user: Path | None = None) -> Conf
     found = Configuration(shipped())
     for folder in (user or user_config_path("holdfast", appauthor=False), project or Path()):
         path = folder / FILE
-        if path.is_file():
+        if _is_there(path):
             found = _under(told(_read(path), str(path)), found, str(path))
     return found
 
@@ -94,8 +94,22 @@ def policy(name: str = "holdfast", project: Path | None = None, user: Path | Non
     return configuration(project, user).policy(name)
 
 
+def _is_there(path: Path) -> bool:
+    """Return whether anything is called that: a link to nowhere, and what cannot be looked at, too."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def _read(path: Path) -> str:
     try:
+        if path.is_fifo():
+            msg = f"{path}: is a pipe and no file; remove it"
+            raise ConfigError(msg)
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         msg = f"{path}: cannot be read as UTF-8 text ({error}); repair or remove it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,6 +17,8 @@ from holdfast.errors import ConfigError
 
 _OURS = ("policy", "store")
 """Tables of the file that are no part of the catalogue."""
+DIGITS = 300
+"""[H] Digits of a whole number at most: it still has a float, and can be shown."""
 _PLACES: dict[str, type[Struct]] = {"$.model": Model, "$.price": Price, "$.cache": CacheLine}
 
 
@@ -37,13 +40,36 @@ def parse(text: str, name: str) -> Catalog:
 
 def told(text: str, name: str) -> Told:
     """Return all that TOML ``text`` says; ``ConfigError`` names the file, the key and what is allowed there."""
+    tables = _tables(text, name)
+    catalog = _catalog({key: table for key, table in tables.items() if key not in _OURS}, name)
+    return Told(catalog, overrides(tables.get("policy", {}), name), store_limits(tables.get("store", {}), name))
+
+
+def _tables(text: str, name: str) -> dict[str, Any]:
     try:
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         msg = f"{name}: not TOML: {error}; correct the line"
         raise ConfigError(msg) from error
-    catalog = _catalog({key: table for key, table in tables.items() if key not in _OURS}, name)
-    return Told(catalog, overrides(tables.get("policy", {}), name), store_limits(tables.get("store", {}), name))
+    except ValueError as error:  # Python makes no number of thousands of digits
+        msg = f"{name}: not TOML: a whole number has more than {DIGITS} digits; give a smaller one"
+        raise ConfigError(msg) from error
+    if key := _too_large(tables):
+        msg = f"{name}: {key[:200]} is a whole number of more than {DIGITS} digits; give a smaller one"
+        raise ConfigError(msg)
+    return tables
+
+
+def _too_large(value: object, place: str = "") -> str:
+    """Return the place of a whole number that is too large for anything, or nothing."""
+    if isinstance(value, int):
+        return place if abs(value) >= 10**DIGITS else ""
+    inner: Iterable[tuple[str, object]] = ()
+    if isinstance(value, dict):
+        inner = ((f"{place}.{key}".lstrip("."), one) for key, one in value.items())
+    elif isinstance(value, list):
+        inner = ((f"{place}[{index}]", one) for index, one in enumerate(value))
+    return next(filter(None, (_too_large(one, key) for key, one in inner)), "")
 
 
 def _catalog(tables: dict[str, Any], name: str) -> Catalog:

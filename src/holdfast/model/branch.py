@@ -14,9 +14,10 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.model.dialect import Dialect
-from holdfast.model.edits import Edit
+from holdfast.model.edits import Edit, Settled
 from holdfast.model.entries import (
+    HISTORY,
+    POLICY,
     UNANSWERED,
     Answer,
     BranchSummary,
@@ -25,11 +26,13 @@ from holdfast.model.entries import (
     Entry,
     Failure,
     Frame,
+    Note,
     Request,
     Revoke,
     Said,
     Usage,
 )
+from holdfast.model.gauging import LARGEST, Anchor, Gauge, Used, taught
 from holdfast.model.messages import Message, media_of
 from holdfast.model.packing import pack, unpack
 from holdfast.model.projected import base_mark, basis_at, chained, shown, slot_after
@@ -38,41 +41,6 @@ from holdfast.model.slots import Slot
 
 TRUNCATE = "truncate"
 """Rule of the edits that cut results under pressure, which happens once between two answers."""
-
-
-class Anchor(Struct, frozen=True):
-    """A request whose size the provider told: ``tokens`` for ``slots`` slots that we held at ``held``."""
-
-    slots: int
-    held: int
-    tokens: int
-
-
-class Used(Struct, frozen=True):
-    """The newest answer that ended well: ``tokens`` of the window were in use then, with the first ``slots`` slots."""
-
-    slots: int
-    tokens: int
-
-
-class Gauge(Struct, frozen=True):
-    """How many real tokens there were for how many estimated ones, older evidence decayed."""
-
-    true: float = 0.0
-    estimated: float = 0.0
-
-
-class Settled(Struct, frozen=True):
-    """A prefix of the projection whose repairs are known: they need not be looked for again."""
-
-    dialect: Dialect
-    slot: int
-    """First slot that is not settled."""
-    position: int
-    """Where that slot stands in the projection."""
-    repairs: tuple[Edit, ...] = ()
-    orphans: frozenset[str] = frozenset()
-    """Ids of its results that answer no call in it: a call that comes later may be theirs."""
 
 
 class Branch(Struct, frozen=True):
@@ -113,6 +81,10 @@ class Branch(Struct, frozen=True):
     """How many slots there were when the frame last changed."""
     seen: int = 0
     """How many slots the newest request covered: what lies before was seen by the model as it is shown."""
+    standing: int = 0
+    """First of them that is shown otherwise since; ``seen`` where none is."""
+    found: tuple[int, int] = (0, 0)
+    """``seen`` and ``standing`` as the newest request found them."""
     asked: int = 0
     """``held`` at the newest request."""
     basis: str = ""
@@ -131,6 +103,12 @@ class Branch(Struct, frozen=True):
     """Decisions to cut results under pressure since the last answer."""
     law: tuple[tuple[str, Decision | Compaction], ...] = ()
     """Decisions and compactions in force with the ids of their entries, oldest first."""
+    spared: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
+    """Parts that an undo brought back, by their slot; nothing is all of it. Only what must fit may take them again."""
+    counted: int = 0
+    """First slot that a limit of turns counts: an undo of what it hid brings back those before."""
+    policy: str = ""
+    """Who decides, as far as a note says so."""
     settled: Settled | None = None
     """What hygiene found so far; a memory of the planner's, it changes no result."""
 
@@ -198,6 +176,11 @@ class _Dump(Struct, frozen=True):
     settled: Settled | None
     truncations: int = 0
     used: Used | None = None
+    standing: int = 0
+    found: tuple[int, int] = (0, 0)
+    spared: dict[int, tuple[int | None, ...]] = {}
+    counted: int = 0
+    policy: str = ""
 
 
 _SEQUENCES = ("slots", "sums", "marks", "born")
@@ -209,6 +192,20 @@ def extend(branch: Branch, entry: Entry) -> Branch:
     return branch if step is None else step(branch, entry.id, entry.body)
 
 
+def as_found(branch: Branch, request: Request) -> Branch:
+    """Return the branch as its newest request found it, where ``request`` is that one again: a retry."""
+    if (request.basis, request.slots) != (branch.basis, branch.seen):
+        return branch
+    seen, standing = branch.found
+    return replace(branch, seen=seen, standing=standing)
+
+
+def is_spared(branch: Branch, slot: int, part: int | None) -> bool:
+    """Return whether an undo brought back this part, or all of its slot."""
+    parts = branch.spared.get(slot, ())
+    return part in parts or None in parts
+
+
 def restated(branch: Branch, slots: Iterable[Slot]) -> Branch:
     """Return the branch with its first slots said again in other bytes; their digests must be the same."""
     told = list(slots)
@@ -216,7 +213,7 @@ def restated(branch: Branch, slots: Iterable[Slot]) -> Branch:
     return replace(branch, slots=Seq(every), messages=Seq(slot.message for slot in every))
 
 
-def truncate(branch: Branch, count: int) -> Branch:
+def cut_back(branch: Branch, count: int) -> Branch:
     """Return the branch as if it ended after ``count`` slots: decisions about those stay in force, word for word."""
     if count >= len(branch.slots):
         return branch
@@ -235,7 +232,16 @@ def truncate(branch: Branch, count: int) -> Branch:
         kept = replace(what, edits=tuple(edit for edit in what.edits if edit.span.stop <= count))
         if (kept.keep <= count) if isinstance(kept, Compaction) else kept.edits:
             shorter = extend(shorter, Entry(id_, None, kept))
-    return replace(shorter, compactions=0, truncations=0, failures=branch.failures)
+    return replace(
+        shorter,
+        compactions=0,
+        truncations=0,
+        failures=branch.failures,
+        standing=min(branch.standing, count),
+        spared={slot: parts for slot, parts in branch.spared.items() if slot < count},
+        counted=min(branch.counted, count),
+        policy=branch.policy,
+    )
 
 
 # -- the steps of the fold ---------------------------------------------------------------------------------------------
@@ -340,6 +346,7 @@ def _decided(branch: Branch, new: tuple[Edit, ...]) -> Branch:
         held=branch.held - saved,
         anchor=branch.anchor if kept else None,
         quiet=branch.quiet if first >= branch.seen else 0,
+        standing=min(branch.standing, _first_changed(branch, new)),
         settled=branch.settled if branch.settled is not None and first >= branch.settled.slot else None,
     )
     return _remark(branch, max(first, branch.keep))
@@ -356,7 +363,8 @@ def _compaction(branch: Branch, id_: str, body: Compaction) -> Branch:
 
 
 def _compacted(branch: Branch, body: Compaction) -> Branch:
-    branch = replace(branch, keep=body.keep, compaction=body, anchor=None, used=None, settled=None)
+    standing = min(branch.standing, body.keep)
+    branch = replace(branch, keep=body.keep, compaction=body, standing=standing, anchor=None, used=None, settled=None)
     head = sum(slot.size for slot in branch.slots.slice(0, branch.pinned))
     tail = branch.slots.slice(body.keep)
     saved = sum(edit.saves for start, edits in branch.edits.items() if start >= body.keep for edit in edits)
@@ -368,6 +376,31 @@ def _revoke(branch: Branch, _id: str, body: Revoke) -> Branch:
     law = tuple((id_, what) for id_, what in branch.law if id_ != body.id)
     if len(law) == len(branch.law):
         return branch
+    after = replace(_without(branch, law), standing=branch.standing)
+    for gone in [what for id_, what in branch.law if id_ == body.id]:
+        after = _brought_back(after, branch, gone)
+    return after
+
+
+def _brought_back(branch: Branch, before: Branch, gone: Decision | Compaction) -> Branch:
+    """Return ``branch``, that of ``before`` without ``gone``, knowing what that brought back."""
+    hid = isinstance(gone, Compaction)
+    limited = isinstance(gone, Compaction) and gone.trigger == HISTORY
+    first = min(branch.keep, before.keep) if hid else _first_changed(branch, gone.edits)
+    spared = dict(branch.spared)
+    for edit in gone.edits:
+        for slot in range(edit.span.start, edit.span.stop):
+            spared[slot] = (*spared.get(slot, ()), edit.span.part)
+    return replace(
+        branch,
+        standing=min(branch.standing, first),
+        spared=spared,
+        counted=len(branch.slots) if limited else branch.counted,
+    )
+
+
+def _without(branch: Branch, law: tuple[tuple[str, Decision | Compaction], ...]) -> Branch:
+    """Return the branch with ``law`` alone in force."""
     held = branch.sums[-1] if len(branch.slots) else 0
     branch = replace(
         branch, keep=branch.pinned, compaction=None, edits={}, held=held, anchor=None, used=None, quiet=0, settled=None
@@ -382,12 +415,21 @@ def _revoke(branch: Branch, _id: str, body: Revoke) -> Branch:
     return replace(_decided(branch, tuple(waiting)), law=law)
 
 
+def _first_changed(branch: Branch, edits: Iterable[Edit]) -> int:
+    """Return the first slot that is shown otherwise by ``edits``, or the end."""
+    changed = (
+        max(edit.span.start, branch.keep) for edit in edits if max(edit.span.stop, edit.span.start + 1) > branch.keep
+    )
+    return min(changed, default=len(branch.slots))
+
+
 def _request(branch: Branch, _id: str, body: Request) -> Branch:
-    other = body.model != branch.model
-    retried = body.basis == branch.basis and body.slots == branch.seen
+    other, retried = body.model != branch.model, as_found(branch, body) is not branch
     return replace(
         branch,
         seen=body.slots,
+        standing=body.slots,
+        found=branch.found if retried else (branch.seen, branch.standing),
         asked=branch.held,
         basis=body.basis,
         model=body.model,
@@ -395,12 +437,6 @@ def _request(branch: Branch, _id: str, body: Request) -> Branch:
         gauge=Gauge() if other else branch.gauge,
         anchor=None if other else branch.anchor,
     )
-
-
-DECAY = 0.97
-"""Weight of older evidence at each new usage (measured on 1,698 request pairs of seven real sessions)."""
-SMALLEST, LARGEST = 30, 60_000
-"""Growth of a prompt outside these bounds teaches nothing: rounding below, a switch of something above."""
 
 
 BROKEN = frozenset({"error", "aborted"})
@@ -420,15 +456,19 @@ def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
     gauge, anchor = branch.gauge, branch.anchor
     true = tokens - (anchor.tokens if anchor else branch.frame.tokens)
     estimated = branch.asked - (anchor.held if anchor else 0)
-    told = anchor is not None or branch.frame.exact
-    if told and estimated >= SMALLEST and true >= SMALLEST and (anchor is None or true <= LARGEST):
-        gauge = Gauge(DECAY * gauge.true + true, DECAY * gauge.estimated + estimated)
+    if (anchor is not None or branch.frame.exact) and (anchor is None or true <= LARGEST):
+        gauge = taught(gauge, true, estimated)
     stands = not body.basis or body.basis == basis_at(branch, branch.seen)
     return replace(branch, gauge=gauge, anchor=Anchor(branch.seen, branch.asked, tokens) if stands else None)
 
 
 def _failure(branch: Branch, _id: str, body: Failure) -> Branch:
     return branch if body.kind == UNANSWERED else replace(branch, failures=branch.failures + 1)
+
+
+def _note(branch: Branch, _id: str, body: Note) -> Branch:
+    name = body.data.get("name") if body.reason == POLICY else None
+    return replace(branch, policy=name) if isinstance(name, str) else branch
 
 
 _STEPS: dict[type, Callable[[Branch, str, Any], Branch]] = {
@@ -441,6 +481,7 @@ _STEPS: dict[type, Callable[[Branch, str, Any], Branch]] = {
     Request: _request,
     Answer: _answer,
     Failure: _failure,
+    Note: _note,
 }
 
 

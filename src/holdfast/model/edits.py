@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message
 from holdfast.model.parts import Part
 
@@ -37,3 +38,16 @@ class Blob(Struct, frozen=True):
 
     hash: str
     text: str
+
+
+class Settled(Struct, frozen=True):
+    """A prefix of the projection whose repairs are known: they need not be looked for again."""
+
+    dialect: Dialect
+    slot: int
+    """First slot that is not settled."""
+    position: int
+    """Where that slot stands in the projection."""
+    repairs: tuple[Edit, ...] = ()
+    orphans: frozenset[str] = frozenset()
+    """Ids of its results that answer no call in it: a call that comes later may be theirs."""

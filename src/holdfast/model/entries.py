@@ -34,6 +34,10 @@ class Decision(Struct, frozen=True, omit_defaults=True, tag="decision"):
     edits: tuple[Edit, ...]
 
 
+HISTORY = "history"
+"""Trigger of a compaction that shows the last user turns and no more."""
+
+
 class Compaction(Struct, frozen=True, omit_defaults=True, tag="compaction"):
     """The slots before ``keep`` give way to ``summary``, or to nothing; one record, there or not there."""
 
@@ -112,6 +116,10 @@ class Failure(Struct, frozen=True, omit_defaults=True, tag="failure"):
 
     kind: str
     reason: str = ""
+
+
+POLICY = "policy"
+"""Reason of a note that says by its ``name`` which policy decides from here on."""
 
 
 class Note(Struct, frozen=True, omit_defaults=True, tag="note"):

@@ -45,6 +45,15 @@ def join(text: bytes, raws: bytes | None, kind: type[V]) -> V:
     return restored
 
 
+def fault(value: object, kind: type) -> str:
+    """Return where ``value`` is not of type ``kind`` all through, or nothing: values are made without being checked."""
+    try:
+        msgspec.convert(msgspec.to_builtins(value), kind)
+    except (ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
+        return str(error)
+    return ""
+
+
 def pack(value: Struct) -> bytes:
     """Return ``value`` in one piece."""
     return msgspec.msgpack.encode(split(value))

@@ -34,6 +34,17 @@ def shown(branch: Branch, index: int) -> tuple[Slot, ...]:
     return (edited(slot, edits),)
 
 
+def messages_at(branch: Branch, index: int) -> tuple[Message, ...]:
+    """Return the messages of ``shown``, without their sizes and digests."""
+    message, edits = branch.messages[index], branch.edits.get(index)
+    if edits is None:
+        return (message,)
+    for edit in edits:
+        if edit.span.part is None:
+            return tuple(put for put in edit.put if isinstance(put, Message))
+    return (Message(message.role, replaced_parts(message, edits)),)
+
+
 def edited(slot: Slot, edits: Iterable[Edit]) -> Slot:
     """Return ``slot`` with parts replaced; its other parts keep their own bytes."""
     every = list(edits)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -12,25 +13,28 @@ class Seq(Generic[T]):
     """A sequence that shares its storage with the sequences it grew from.
 
     ``add`` appends in place when this is the newest version and copies when another version already grew from it
-    (a fork), so a chain of appends is linear while every version stays what it was.
+    (a fork), so a chain of appends is linear while every version stays what it was. The sums of ``total`` are shared
+    in the same way.
     """
 
-    __slots__ = ("_items", "_stop")
+    __slots__ = ("_items", "_stop", "_sums")
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._items: list[T] = list(items)
         self._stop = len(self._items)
+        self._sums: dict[Callable[[T], int], list[int]] = {}
 
     def add(self, item: T) -> Seq[T]:
         """Return the sequence with ``item`` at its end; this one is unchanged."""
-        items = self._items
+        items, sums = self._items, self._sums
         if len(items) == self._stop:
             items.append(item)
         if items[self._stop] is not item:  # somebody else grew from here first
-            items = [*items[: self._stop], item]
+            items, sums = [*items[: self._stop], item], {}
         grown: Seq[T] = Seq.__new__(Seq)
         grown._items = items
         grown._stop = self._stop + 1
+        grown._sums = sums
         return grown
 
     def grew_into(self, other: Seq[T]) -> bool:
@@ -50,6 +54,18 @@ class Seq(Generic[T]):
         """Return the items from ``start`` to ``stop`` as a new list."""
         end = self._stop if stop is None else min(stop, self._stop)
         return self._items[start:end]
+
+    def total(self, measure: Callable[[T], int], start: int = 0) -> int:
+        """Return the sum of ``measure`` over the items from ``start`` on; it is asked once for each item.
+
+        ``measure`` is a constant function, or a value that is equal to others of its kind that measure alike.
+        """
+        sums = self._sums.setdefault(measure, [0])
+        known = len(sums)
+        if known <= self._stop:
+            new = accumulate(map(measure, self._items[known - 1 : self._stop]), initial=sums[known - 1])
+            sums[known - 1 : self._stop + 1] = new
+        return sums[self._stop] - sums[min(start, self._stop)]
 
     def __len__(self) -> int:
         return self._stop

@@ -5,9 +5,12 @@ from __future__ import annotations
 from holdfast.model.edits import Blob
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Part, Text, ToolResult
-from holdfast.policy.settings import HANDLE, Settings
+from holdfast.policy.settings import HANDLE, SMALL_TEXT, Settings
 from holdfast.policy.spill import replaced
 from holdfast.view.text import fingerprint, head_and_tail
+
+_OPENING = "[Content truncated during persistence — "
+_NEWLINE = "\n"
 
 
 def cap(message: Message, settings: Settings) -> tuple[Message, tuple[Blob, ...]]:
@@ -34,12 +37,36 @@ def _capped(part: Part, settings: Settings) -> tuple[Part, Blob | None]:
     return replaced(part, short) if isinstance(part, ToolResult) else Text(short), blob
 
 
+def is_capped(text: str) -> bool:
+    """Return whether ``text`` is what the cap leaves where results are spilled: it names the whole text itself."""
+    return len(text) <= SMALL_TEXT and _OPENING in text
+
+
 def _ends(blob: Blob, settings: Settings) -> str:
-    """Return the ends of a text with a notice between them, within the cap unless the notice alone is longer."""
-    most = settings.append_chars
-    notice = (
-        f"[Content truncated during persistence — original exceeded size limit of {most:,} characters; "
-        f'{len(blob.text):,} characters; recall(id="{blob.hash[:HANDLE]}") returns them]'
+    """Return the ends of a text with a notice between them, within the cap unless the notice alone is longer.
+
+    Where the policy spills the ends are those of a preview, and the notice says which lines lie between: what is left
+    is never spilled itself, so that its length and handle are those of the whole text.
+    """
+    if not settings.spill_chars:
+        notice = _notice(blob, settings, f"{len(blob.text):,} characters", "")
+        head, tail = head_and_tail(blob.text, max(0, settings.append_chars - len(notice) - 2), settings.preview_tail)
+        return _joined(head, notice, tail)
+    lines = blob.text.count("\n") + 1
+    size = f"{len(blob.text):,} characters in {lines:,} lines"
+    room = min(settings.append_chars, SMALL_TEXT) - len(_notice(blob, settings, size, f"{lines}-{lines}")) - 2
+    head, tail = head_and_tail(blob.text, max(0, min(room, settings.preview_chars)), settings.preview_tail)
+    between = f"{head.count(_NEWLINE) + 1}-{lines - tail.count(_NEWLINE)}"
+    return _joined(head, _notice(blob, settings, size, between), tail)
+
+
+def _notice(blob: Blob, settings: Settings, size: str, lines: str) -> str:
+    where = f', lines="{lines}"' if lines else ""
+    return (
+        f"{_OPENING}original exceeded size limit of {settings.append_chars:,} characters; "
+        f'{size}; recall(id="{blob.hash[:HANDLE]}"{where}) returns them]'
     )
-    head, tail = head_and_tail(blob.text, max(0, most - len(notice) - 2), settings.preview_tail)
-    return "\n".join([said for said in (head, notice, tail) if said])
+
+
+def _joined(*said: str) -> str:
+    return "\n".join([one for one in said if one])

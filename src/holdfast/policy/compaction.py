@@ -87,7 +87,7 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
     )
     files = restored([slot.message for slot in head], settings.restore_files, settings.restore_tokens, draft.scale)
     said = (Text(extract(head, branch.slots.slice(keep), draft.own(cap), shares)), *files)
-    summary = Message("user", tuple(Text(harmless_summary(part.text, branch)) for part in said))
+    summary = Message("user", tuple(map(Text, harmless_summary([part.text for part in said], branch))))
     made = Compaction(keep, summary, measure(summary).size, before=draft.estimate)
     return draft.compact(replace(made, after=draft.compact(made).estimate))
 

@@ -37,22 +37,12 @@ class Window(Struct, frozen=True):
         return self.tokens < self.warn_below
 
 
-def resolve_window(
-    settings: Settings,
-    configured: float | None = None,
-    known: float | None = None,
-    default: float = DEFAULT_WINDOW,
-    cap: float | None = None,
-    origin: str = "model",
-) -> Window:
-    """Return the window in force: as configured for the model, else as known of it, else the default; then the cap.
+def told_window(*told: tuple[str, float | None]) -> tuple[str, int]:
+    """Return who says the window and its tokens: the first of ``told``, names and sizes, that has a size to say.
 
-    The cap counts only where it is lower. What is no number, not finite or under 1 is not there. ``origin`` says
-    who knows ``known``. Shares of the floors are of the window before the cap.
+    What is no number, not finite or under 1 says nothing; where nobody does it is ``DEFAULT_WINDOW``.
     """
-    told = (("config", configured), (origin, known), ("default", default))
-    found = next(((name, size) for name, number in told if (size := _tokens(number))), ("default", DEFAULT_WINDOW))
-    return _capped(settings, *found, settings.window_cap if cap is None else cap)
+    return next(((name, size) for name, number in told if (size := _tokens(number))), ("default", DEFAULT_WINDOW))
 
 
 def _capped(settings: Settings, origin: str, tokens: int, cap: float) -> Window:

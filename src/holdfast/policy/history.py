@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from holdfast.model.entries import Compaction
-from holdfast.model.messages import Message
+from holdfast.model.entries import HISTORY, Compaction
 from holdfast.policy.draft import Draft
 from holdfast.policy.settings import Channel
 from holdfast.view.boundaries import legal_cuts
@@ -36,13 +35,16 @@ def history_limit(key: str, channels: Mapping[str, Channel]) -> int | None:
 
 
 def limit_history(draft: Draft) -> Draft:
-    """Return the draft with all but the last turns out of sight, if there are more than the policy shows."""
+    """Return the draft with all but the last turns out of sight, if there are more than the policy shows.
+
+    Where such a cut was undone only the turns since count: what came back stays until there are too many of those.
+    """
     most = draft.settings.history_turns
     if most <= 0:
         return draft
     branch = draft.branch
     messages = branch.messages.slice(branch.keep)
-    starts = turn_starts(messages)
+    starts = [start for start in turn_starts(messages) if branch.keep + start >= branch.counted]
     if len(starts) <= most:
         return draft
     wanted = max(1, most // 2) if draft.settings.history_hysteresis else most
@@ -51,15 +53,7 @@ def limit_history(draft: Draft) -> Draft:
         return draft
     old = branch.compaction
     keep = branch.keep + cut
-    return draft.compact(Compaction(keep, old.summary if old else None, old.size if old else 0, trigger="history"))
-
-
-def limit_turns(messages: Sequence[Message], turns: int) -> list[Message]:
-    """Return the last ``turns`` user turns of ``messages`` with all that belongs to them; 0 or less is no limit."""
-    starts = turn_starts(messages)
-    if turns <= 0 or len(starts) <= turns:
-        return list(messages)
-    return list(messages[starts[-turns] :])
+    return draft.compact(Compaction(keep, old.summary if old else None, old.size if old else 0, trigger=HISTORY))
 
 
 def slide(draft: Draft) -> Draft:

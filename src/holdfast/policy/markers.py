@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 from holdfast.model.branch import Branch
@@ -10,18 +10,17 @@ from holdfast.model.edits import Edit
 from holdfast.model.plan import Options
 from holdfast.model.projected import origins, patched_position
 from holdfast.model.target import Target
+from holdfast.policy.neutralise import NEUTRALISE
 from holdfast.policy.settings import Settings
 
-AT_CREATION = frozenset({"spill", "tags"})
+AT_CREATION = frozenset({"spill", "lines", NEUTRALISE})
 """Rules of edits on what no request had shown: what stands before them was never read otherwise."""
 
 
-def breakpoints(
-    branch: Branch, repair: tuple[Edit, ...], target: Target, settings: Settings, before: Branch
-) -> Options:
-    """Return the options with markers on the tail, on what still stands of ``before``, the frontier, and between.
+def breakpoints(branch: Branch, repair: tuple[Edit, ...], target: Target, settings: Settings) -> Options:
+    """Return the options with markers on the tail, where the last request still stands, the frontier, and between.
 
-    ``before`` is the branch as the last request left it. The marker where that request still stands (its tail, as a
+    ``branch`` is as it was before this request. The marker where the last one still stands (its tail, as a
     rule) hits the cache however many blocks were added since; the ones at the end of the frame and at the frontier
     survive the next change behind them. Most important first; none where the API has no explicit ones.
     """
@@ -32,18 +31,12 @@ def breakpoints(
         return Options()
     if settings.markers == "tail":
         return Options(markers=(patched_position(tail, repair),))
-    others = [_standing(branch, before) - 1, _frontier(branch)]
+    others = [max(branch.standing, branch.keep) - 1, _frontier(branch)]
     if target.cache.lookback is not None and settings.markers_every:
-        others += _between(branch, before.seen, settings.markers_every)
+        others += _between(branch, branch.seen, settings.markers_every)
     wanted = (tail, *(place(index) for index in others))
     chosen = dict.fromkeys(patched_position(one, repair) for one in wanted if one >= branch.pinned or one == tail)
     return Options(markers=tuple(chosen)[: max(1, most - 1)], frame_marker=most > 1)
-
-
-def _standing(branch: Branch, before: Branch) -> int:
-    """Return the first slot of what ``before`` had sent that is shown otherwise now, or the first one it had not."""
-    sent = range(branch.keep, max(before.seen, branch.keep))
-    return branch.keep + bisect_left(sent, 1, key=lambda index: int(before.marks[index] != branch.marks[index]))
 
 
 def _placing(branch: Branch) -> Callable[[int], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
@@ -11,7 +11,7 @@ from msgspec import Struct
 from holdfast.model.branch import Branch
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.model.projected import shown
+from holdfast.model.projected import messages_at, slot_after
 from holdfast.policy.draft import Draft
 
 IMAGE_CHARS = 4_800
@@ -117,14 +117,18 @@ def usage_estimate(branch: Branch, chars_per_token: int = 4) -> Estimate:
     """
     used = branch.used if branch.anchor is not None else None
     if used is not None:
-        return Estimate(used.tokens, _estimated(shown_messages(branch, used.slots), chars_per_token), used.slots - 1)
-    summary = branch.compaction.summary if branch.compaction is not None else None
-    first = [*branch.messages.slice(0, branch.pinned), *([] if summary is None else [summary])]
-    return Estimate(0, _estimated([*first, *shown_messages(branch, branch.keep)], chars_per_token))
+        return Estimate(used.tokens, total_from(branch, used.slots, Tokens(chars_per_token)), used.slots - 1)
+    return Estimate(0, total_shown(branch, Tokens(chars_per_token)))
 
 
-def _estimated(messages: Sequence[Message], chars_per_token: int) -> int:
-    return sum(estimate_tokens(message, chars_per_token) for message in messages)
+class Tokens(Struct, frozen=True):
+    """The measure of ``estimate_tokens``."""
+
+    chars_per_token: int
+
+    def __call__(self, message: Message) -> int:
+        """Return the tokens of ``message``."""
+        return estimate_tokens(message, self.chars_per_token)
 
 
 def request_size(draft: Draft) -> int:
@@ -163,5 +167,24 @@ def shown_messages(branch: Branch, start: int) -> list[Message]:
     """Return the messages from slot ``start`` on as the projection shows them, one for each slot."""
     if not branch.edits:
         return branch.messages.slice(start)
-    slots = [(index, shown(branch, index)) for index in range(start, len(branch.slots))]
-    return [found[0].message if len(found) == 1 else branch.messages[index] for index, found in slots]
+    slots = [(index, messages_at(branch, index)) for index in range(start, len(branch.slots))]
+    return [found[0] if len(found) == 1 else branch.messages[index] for index, found in slots]
+
+
+def total_shown(branch: Branch, measure: Callable[[Message], int]) -> int:
+    """Return the sum of ``measure``, as ``Seq.total`` takes it, over the messages of the projection."""
+    summary = branch.compaction.summary if branch.compaction is not None else None
+    first = [*branch.messages.slice(0, branch.pinned), *([] if summary is None else [summary])]
+    return sum(map(measure, first)) + total_from(branch, branch.keep, measure)
+
+
+def total_from(branch: Branch, start: int, measure: Callable[[Message], int]) -> int:
+    """Return the same of what stands for the slots from ``start`` on; only what is new or edited is measured."""
+    total = branch.messages.total(measure, start)
+    after = start
+    for index in sorted(branch.edits):
+        if index >= after:
+            after = slot_after(branch, index)
+            total += sum(map(measure, messages_at(branch, index)))
+            total -= sum(map(measure, branch.messages.slice(index, after)))
+    return total

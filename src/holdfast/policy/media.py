@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch
+from holdfast.model.branch import Branch, is_spared
+from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import placeholder
 from holdfast.model.parts import Media, Part, Text, ToolResult
@@ -25,6 +26,14 @@ class Load(Struct, frozen=True):
     def fits(self, most: Load) -> bool:
         """Return whether this is within ``most``."""
         return self.number <= most.number and self.bytes <= most.bytes
+
+    def within(self, most: Load) -> Load:
+        """Return this, or ``most`` where that is less."""
+        return Load(min(self.number, most.number), min(self.bytes, most.bytes))
+
+    def plus(self, other: Load) -> Load:
+        """Return both together."""
+        return Load(self.number + other.number, self.bytes + other.bytes)
 
     def without(self, other: Load) -> Load:
         """Return what is left when ``other`` goes."""
@@ -50,20 +59,26 @@ def limit_media(draft: Draft) -> Draft:
 
     When over, half of the budget is made free in one step by media that were seen, so that the prefix does not break
     at each new image. What no request has shown goes only as far as it must, what the user said last after all else.
+    What an undo brought back has no budget but the API's: it comes on top of the policy's.
     """
     branch, most = draft.branch, budget(draft)
     if Load(branch.media, branch.media_bytes).fits(most):
         return draft
     found = list(_media(branch))
-    held = Load(sum(one.load.number for one in found), sum(one.load.bytes for one in found))
+    held, back = _total(found), _total(one for one in found if is_spared(branch, one.slot, one.place))
+    api = _taken(draft.target.dialect)
+    most, goal = most.plus(back).within(api), most.half.plus(back).within(api)
     if held.fits(most):
         return draft
     why = f"{held.number} media of {held.bytes:,} bytes; at most {most.number} of {most.bytes:,} are sent"
     newest = _newest_words(branch)
     edits: list[Edit] = []
-    for one in sorted(found, key=lambda one: (one.slot == newest, one.slot >= branch.seen)):
-        seen = one.slot < branch.seen and one.slot != newest
-        if held.fits(most.half if seen else most):
+
+    def rank(one: Holder) -> tuple[bool, bool, bool]:
+        return one.slot == newest, one.slot >= branch.seen, is_spared(branch, one.slot, one.place)
+
+    for one in sorted(found, key=rank):
+        if held.fits(most if any(rank(one)) else goal):
             continue
         edits.append(_edit(one, why))
         held = held.without(one.load)
@@ -75,10 +90,18 @@ def budget(draft: Draft) -> Load:
 
     Base64 makes four bytes of three and a body holds more than media: half of its bytes are for them.
     """
-    settings, dialect = draft.settings, draft.target.dialect
-    number = min(settings.media_most or dialect.max_images, dialect.max_images)
-    size = dialect.max_bytes // 2
-    return Load(number, min(settings.media_bytes or size, size))
+    settings, api = draft.settings, _taken(draft.target.dialect)
+    return Load(settings.media_most or api.number, settings.media_bytes or api.bytes).within(api)
+
+
+def _taken(dialect: Dialect) -> Load:
+    """Return the most media that the API takes."""
+    return Load(dialect.max_images, dialect.max_bytes // 2)
+
+
+def _total(holders: Iterable[Holder]) -> Load:
+    found = list(holders)
+    return Load(sum(one.load.number for one in found), sum(one.load.bytes for one in found))
 
 
 def _newest_words(branch: Branch) -> int:

@@ -1,13 +1,15 @@
 """Nothing forged: what looks like a tag of ours in somebody else's words is made harmless.
 
 A block of ours is true because a decision in the log put it there, never because of its look. So fresh words of users
-and tools that hold its tag, whole or broken, are shown with the tag escaped; the log keeps them as they were said.
+and tools that hold its tag, whole or broken or spread over parts, are shown with the tag escaped; the log keeps them as
+they were said.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -24,23 +26,78 @@ NEUTRALISE = "neutralise"
 """Rule of the edits that escape look-alikes: a part that has such an edit is still shown whole."""
 ESCAPE = "&lt;"
 """What stands for the bracket of a look-alike."""
-_LOOK_ALIKE = re.compile(
-    r"<(?=[\s/\\!?\x00-\x1f\x7f\u00ad\u200b-\u200f\u2060-\u2064\ufeff]*(?i:persisted[\s_-]*tool[\s_-]*result))"
+_UNSEEN = (
+    "\\x00-\\x1f\\x7f-\\x9f\\u00ad\\u034f\\u0600-\\u0605\\u061c\\u06dd\\u070f\\u0890\\u0891\\u08e2\\u115f\\u1160\\u17b4\\u17b5"
+    "\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufffb"
+    "\\U000110bd\\U000110cd\\U00013430-\\U0001343f\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff"
 )
-"""The bracket before our tag's name: opening, closing or neither, with whatever cannot be seen between them."""
+"""What cannot be seen: controls, formats, selectors of variants, joiners and fillers."""
+_WIDE = "\\u02c2\\u1438\\u2039\\u2329\\u276e\\u27e8\\u3008\\ufe64\\uff1c"
+"""What looks like the bracket beyond ASCII."""
+_JOINTS = rf"[\s_\-\u2010-\u2015\u2212\ufe58\ufe63\uff0d\uff3f{_UNSEEN}]*+"
+_GAP = rf"[\s/\\!?\[\-{_UNSEEN}]*+"
+_OTHER_NAME = rf"(?:\w[\w.\-:{_UNSEEN}]*[:\[]{_GAP})?"
+_NAME = _JOINTS.join(f"[{_UNSEEN}]*+".join(word) for word in TAG.split("_"))
+_AHEAD = f"(?={_GAP}{_OTHER_NAME}(?i:{_NAME}))"
+"""Our tag's name behind its bracket: opening, closing or neither, also behind the name of a space or in a section."""
+_PLAIN, _ANY = re.compile(f"<{_AHEAD}"), re.compile(f"[<{_WIDE}]{_AHEAD}")
 
 
-def harmless(text: str, ours: tuple[str, ...] = ()) -> str:
+def look_alikes(text: str) -> list[int]:
+    """Return where in ``text`` the brackets of look-alikes of our tag are."""
+    return [found.start() for found in _pattern(text).finditer(text)]
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Return what finds the brackets in ``text``: where all is ASCII there is one to look for, which is quick."""
+    return _PLAIN if text.isascii() else _ANY
+
+
+def harmless(text: str, ours: Iterable[str] = ()) -> str:
     """Return ``text`` with the bracket of every look-alike of our tag escaped; the same object where there is none.
 
-    ``ours`` is what decisions put there, the longer before its beginning: word for word it stays as it is.
+    ``ours`` is what decisions put there: word for word it stays as it is.
     """
-    if not _LOOK_ALIKE.search(text):
-        return text
-    block = next((block for block in ours if block in text), None)
-    if block is None:
-        return _LOOK_ALIKE.sub(ESCAPE, text)
-    return block.join([harmless(piece, ours) for piece in text.split(block)])
+    return harmless_texts((text,), ours)[0]
+
+
+def harmless_texts(texts: Sequence[str], ours: Iterable[str] = ()) -> list[str]:
+    """Return ``texts``, shown one behind the other, with the brackets of look-alikes escaped, in whichever they are.
+
+    Whether APIs put a line end between them or nothing makes no difference: a look-alike may have one anywhere.
+    """
+    found = look_alikes("".join(texts))
+    if not found:
+        return list(texts)
+    told: list[str] = []
+    start = 0
+    for text in texts:
+        stop = start + len(text)
+        mine = [at - start for at in found[bisect_left(found, start) : bisect_left(found, stop)]]
+        told.append(_escaped(text, mine, ours) if mine else text)
+        start = stop
+    return told
+
+
+def _escaped(text: str, brackets: Iterable[int], ours: Iterable[str]) -> str:
+    """Return ``text`` with its ``brackets`` escaped but those within what is ours; the same object where all are."""
+    spans = sorted(span for block in ours for span in _occurrences(text, block))
+    pieces: list[str] = []
+    start = 0
+    for at in brackets:
+        behind = bisect_right(spans, (at, len(text)))
+        if not behind or at >= spans[behind - 1][1]:
+            pieces += (text[start:at], ESCAPE)
+            start = at + 1
+    return "".join([*pieces, text[start:]]) if pieces else text
+
+
+def _occurrences(text: str, block: str) -> Iterator[tuple[int, int]]:
+    """Yield where ``block`` stands in ``text``."""
+    at = text.find(block)
+    while at >= 0:
+        yield at, at + len(block)
+        at = text.find(block, at + len(block))
 
 
 def neutralise(draft: Draft) -> Draft:
@@ -49,18 +106,19 @@ def neutralise(draft: Draft) -> Draft:
     What was seen stays as it was seen, and so does what is word for word a block in force on this branch.
     """
     branch = draft.branch
-    fresh = range(max(branch.seen, branch.keep), len(branch.slots))
-    suspects = [one for index in fresh for one in _suspects(branch, index)]
+    first = max(branch.seen, branch.keep)
+    fresh = enumerate(branch.messages.slice(first), first)
+    suspects = [index for index, message in fresh if message.role in _JUDGED and _is_suspect(message)]
     ours = blocks(branch) if suspects else ()
-    return draft.decide(tuple([edit for one in suspects for edit in _edits(*one, ours)]))
+    return draft.decide(tuple([edit for index in suspects for edit in _edits(branch, index, ours)]))
 
 
-def harmless_summary(text: str, branch: Branch) -> str:
-    """Return a summary of ``branch`` with every look-alike in it escaped; of blocks in force it may quote the start."""
-    if not _LOOK_ALIKE.search(text):
-        return text
+def harmless_summary(texts: Sequence[str], branch: Branch) -> list[str]:
+    """Return the texts of a summary of ``branch`` with look-alikes escaped; blocks in force may be quoted from."""
+    if not _holds("".join(texts)):
+        return list(texts)
     ours = blocks(branch)
-    return harmless(text, (*ours, *(block.partition("\n")[0] for block in ours)))
+    return harmless_texts(texts, (*ours, *(block.partition("\n")[0] for block in ours)))
 
 
 def blocks(branch: Branch) -> tuple[str, ...]:
@@ -75,43 +133,66 @@ def blocks(branch: Branch) -> tuple[str, ...]:
     return tuple([text for text in words if text.startswith(f"<{TAG} ") and text.endswith(f"</{TAG}>")])
 
 
-def _suspects(branch: Branch, index: int) -> Iterator[tuple[int, int, Part]]:
-    """Yield the parts of a slot that are shown as they were said and hold a look-alike: slot, place and part."""
-    message = branch.messages[index]
+_JUDGED = frozenset({"user", "tool"})
+"""Who may say what is not ours."""
+
+
+def _is_suspect(message: Message) -> bool:
+    """Return whether a message as it was said holds a look-alike, be it spread over its parts."""
+    said = []
+    for part in message.parts:
+        if type(part) is Text:
+            said.append(part.text)
+        elif type(part) is ToolResult and _holds("".join([one.text for one in part.content if type(one) is Text])):
+            return True
+    return _holds("".join(said))
+
+
+def _holds(text: str) -> bool:
+    return _pattern(text).search(text) is not None
+
+
+def _edits(branch: Branch, index: int, ours: tuple[str, ...]) -> Iterator[Edit]:
+    """Yield the edits that escape the look-alikes in what a slot shows as it was said; none where every one is ours."""
     edited = {edit.span.part for edit in branch.edits.get(index, ())}
-    if message.role not in {"user", "tool"} or None in edited:
+    parts = {place: part for place, part in enumerate(branch.messages[index].parts) if place not in edited}
+    if None in edited:
         return
-    for place, part in enumerate(message.parts):
-        if place not in edited and any(_LOOK_ALIKE.search(text.text) for text in _texts(part)):
-            yield index, place, part
+    for place, new in zip(parts, _told(tuple(parts.values()), ours), strict=True):
+        if new is not parts[place]:
+            old, words = _words(parts[place]), _words(new)
+            number = (len(words) - len(old)) // (len(ESCAPE) - 1)
+            why = f"{number} look-alikes of <{TAG}> escaped: no decision put them there"
+            yield Edit(Span(index, index + 1, place), (new,), NEUTRALISE, why, count(old) - count(words))
 
 
-def _edits(slot: int, place: int, part: Part, ours: tuple[str, ...]) -> Iterator[Edit]:
-    """Yield the edit that escapes the look-alikes in ``part``; nothing where every one is ours."""
-    old, new = _words(part), _words(escaped := _escaped(part, ours))
-    number = (len(new) - len(old)) // (len(ESCAPE) - 1)
-    if number:
-        why = f"{number} look-alikes of <{TAG}> escaped: no decision put them there"
-        yield Edit(Span(slot, slot + 1, place), (escaped,), NEUTRALISE, why, count(old) - count(new))
+def _told(parts: Sequence[Part], ours: tuple[str, ...]) -> list[Part]:
+    """Return ``parts`` with look-alikes in their texts, and in those of each result, escaped; others are the same."""
+    said = iter(_escaped_texts(_texts(parts), ours))
+    return [next(said) if isinstance(part, Text) else _result(part, ours) for part in parts]
 
 
-def _escaped(part: Part, ours: tuple[str, ...]) -> Part:
-    """Return ``part`` with its look-alikes escaped; texts in it without one stay as they came."""
-    if isinstance(part, ToolResult):
-        content = tuple([_told(one, ours) if isinstance(one, Text) else one for one in part.content])
-        return replace(part, content=content, raw=None)
-    return _told(part, ours) if isinstance(part, Text) else part
+def _result(part: Part, ours: tuple[str, ...]) -> Part:
+    """Return a result with the look-alikes in its texts escaped; the same where there is none, as of any other part."""
+    if not isinstance(part, ToolResult):
+        return part
+    old = _texts(part.content)
+    new = _escaped_texts(old, ours)
+    if all(text is was for text, was in zip(new, old, strict=True)):
+        return part
+    said = iter(new)
+    content = tuple([next(said) if isinstance(one, Text) else one for one in part.content])
+    return replace(part, content=content, raw=None)
 
 
-def _told(text: Text, ours: tuple[str, ...]) -> Text:
-    escaped = harmless(text.text, ours)
-    return text if escaped == text.text else Text(escaped)
+def _escaped_texts(texts: Sequence[Text], ours: tuple[str, ...]) -> list[Text]:
+    """Return ``texts``, shown one behind the other, with look-alikes escaped; those without one are the same."""
+    told = harmless_texts([text.text for text in texts], ours)
+    return [text if new is text.text else Text(new) for text, new in zip(texts, told, strict=True)]
 
 
-def _texts(part: Part) -> tuple[Text, ...]:
-    if isinstance(part, ToolResult):
-        return tuple([one for one in part.content if isinstance(one, Text)])
-    return (part,) if isinstance(part, Text) else ()
+def _texts(parts: Sequence[Part]) -> list[Text]:
+    return [part for part in parts if isinstance(part, Text)]
 
 
 def _words(part: Part) -> str:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import ConfigError, UnknownPolicy
-from holdfast.model.branch import Branch, extend
+from holdfast.model.branch import Branch, as_found, extend
 from holdfast.model.entries import Decision, Entry, Request
 from holdfast.model.plan import Plan
 from holdfast.model.projected import prefix_basis
@@ -34,6 +34,9 @@ from holdfast.policy.truncate_lines import limit_lines
 
 Stage: TypeAlias = Callable[[Draft], Draft]
 """A pure step of planning: takes a draft and returns it with decisions added (``draft.decide``, ``draft.compact``)."""
+
+OVER_WINDOW = "over-window"
+"""Rule of the notice that a request does not fit the window, whatever the policy could do."""
 
 
 class Policy(Struct, frozen=True):
@@ -102,20 +105,32 @@ def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: Wo
     before = draft.estimate
     for _name, stage in policy.stages:
         draft = stage(draft)
+    draft = _fitted(draft)
     repair, settled = repair_projection(draft.branch, target.dialect)
-    basis = prefix_basis(draft.branch)
-    final = _recorded(branch, draft, Request(basis, len(branch.slots), target.model))
+    request = Request(prefix_basis(draft.branch), len(branch.slots), target.model)
+    final = _recorded(branch, draft, request)
+    marked = breakpoints(as_found(draft.branch, request), repair, target, settings)
     return Plan(
         branch=replace(final, settled=settled),
         record=draft.record,
         compaction=draft.compaction,
         repair=repair,
-        options=replace(breakpoints(draft.branch, repair, target, settings, branch), max_tokens=output_limit(draft)),
+        options=replace(marked, max_tokens=output_limit(draft)),
         blobs=draft.blobs,
         before=before,
         after=draft.estimate,
         notices=draft.notices,
     )
+
+
+def _fitted(draft: Draft) -> Draft:
+    """Return the draft with a notice where even as planned the request is larger than what the model takes."""
+    limits = draft.target.limits
+    most = min(limits.window, limits.max_input or limits.window)
+    if draft.estimate <= most:
+        return draft
+    why = f"about {draft.estimate:,} tokens will be sent where {most:,} fit; use a model with a larger window"
+    return draft.note(OVER_WINDOW, why)
 
 
 def output_limit(draft: Draft) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.model.branch import Branch, extend, restated, truncate
+from holdfast.model.branch import Branch, cut_back, extend, restated
 from holdfast.model.entries import Entry, Said
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
@@ -53,7 +53,7 @@ def reconcile(branch: Branch, messages: Sequence[Message]) -> Branch:
     count = len(branch.slots)
     if count > len(messages) or not branch.messages.same_as(messages, count):
         same = _same_words(branch, messages)
-        branch = restated(truncate(branch, len(same)), same)
+        branch = restated(cut_back(branch, len(same)), same)
         count = len(same)
     for index, message in enumerate(messages[count:], count):
         if not isinstance(message, Message):

@@ -14,13 +14,12 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from holdfast.model.edits import Edit, Span
-from holdfast.model.messages import result_text
+from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import ToolResult
-from holdfast.model.projected import project
 from holdfast.policy.draft import Draft
-from holdfast.policy.measures import request_size
+from holdfast.policy.measures import request_size, total_shown
 from holdfast.policy.spill import replaced
-from holdfast.policy.truncate import Held, cut_results, held_results, reducible, truncate_result
+from holdfast.policy.truncate import Held, cut_results, held_results, reducible, text_weight, truncate_result
 from holdfast.policy.weighing import CHARS_A_TOKEN, weigh
 from holdfast.view.tokens import count
 
@@ -71,13 +70,28 @@ def _guarded(draft: Draft) -> Iterator[Edit]:
     settings, chars = draft.settings, draft.room.window * CHARS_A_TOKEN
     most = max(LEAST, int(chars * settings.loop_share))
     most_of_one = max(LEAST, int(chars * settings.loop_one_share / TOOL_WEIGHT))
+    over = total_shown(draft.branch, _doubled) - most
+    if over <= 0 and not total_shown(draft.branch, _Long(most_of_one)):
+        return
     held = list(held_results(draft.branch))
     cut = [_shorter(one, most_of_one) for one in held]
-    over = weigh([slot.message for slot in project(draft.branch)], TOOL_WEIGHT) - most
     over -= TOOL_WEIGHT * sum(one.weight - new.weight for one, new in zip(held, cut, strict=True))
     for one, new in zip(held, _without_oldest(cut, over), strict=True):
         if new.result is not one.result:
             yield _edit(one, new)
+
+
+def _doubled(message: Message) -> int:
+    return weigh((message,), TOOL_WEIGHT)
+
+
+class _Long(Struct, frozen=True):
+    """The measure that counts results over a limit."""
+
+    most: int
+
+    def __call__(self, message: Message) -> int:
+        return sum(text_weight(result) > self.most for result in message.results)
 
 
 def _without_oldest(held: Sequence[Held], over: int) -> Iterator[Held]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.model.branch import Branch, Settled
+from holdfast.model.branch import Branch
 from holdfast.model.dialect import Dialect
-from holdfast.model.edits import Edit
+from holdfast.model.edits import Edit, Settled
 from holdfast.model.messages import Message
 from holdfast.model.parts import Thinking
 from holdfast.model.plan import Plan

@@ -6,13 +6,17 @@ replaced keeps its replacement byte for byte, because the decision is in the log
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from math import inf
+
+from msgspec import Struct
 
 from holdfast.model.branch import Branch
-from holdfast.model.messages import result_text
-from holdfast.model.parts import ToolResult
+from holdfast.model.messages import Message, result_text
+from holdfast.model.parts import Text, ToolResult
 from holdfast.model.projected import replaced_parts
+from holdfast.policy.capping import is_capped
 from holdfast.policy.draft import Draft
 from holdfast.policy.settings import Settings
 from holdfast.policy.spill import Whole, spill, wholes
@@ -32,10 +36,15 @@ def limit_results(draft: Draft) -> Draft:
     most = draft.own(room.share(settings.spill_share)) if settings.spill_share else 0
     budget = draft.own(room.share(settings.message_share)) if settings.message_share and settings.spill_chars else 0
     limit = _limits(draft.branch, settings)
+    few = _few(settings, most, budget)
     for group in _groups(draft.branch):
+        if _is_few(draft.branch, group, few):
+            continue
         big: list[Whole] = []
         rest: list[Whole] = []
         for one in wholes(draft.branch, group):
+            if is_capped(one.text):
+                continue
             chars = limit(one)
             if one.is_result and chars:
                 (big if _is_big(one, chars, most) else rest).append(one)
@@ -43,6 +52,41 @@ def limit_results(draft: Draft) -> Draft:
                 rest.append(one)
         draft = spill(draft, [*big, *_over_budget(draft, group, big, rest, budget)], "spill")
     return draft
+
+
+class _Few(Struct, frozen=True):
+    """So few tokens and characters that they are within every limit, however they are counted."""
+
+    tokens: float
+    chars: float
+
+
+def _few(settings: Settings, *tokens: int) -> _Few:
+    """Return what is few beside the limits of ``tokens``, of one result and of all: sizes of parts are rounded."""
+    chars = (settings.spill_chars, *settings.spill_tools.values(), settings.message_chars)
+    return _Few(min(filter(None, tokens), default=inf) / 2, min(filter(None, chars), default=inf))
+
+
+def _is_few(branch: Branch, group: range, few: _Few) -> bool:
+    """Return whether fresh slots hold so little, all together, that nobody need look at each of their texts."""
+    start, sums = group.start, branch.sums
+    begins = start <= branch.keep or branch.messages[start - 1].role == "assistant"
+    if not begins or sums[group.stop - 1] - (sums[start - 1] if start else 0) > few.tokens:
+        return False
+    messages = branch.messages.slice(start, group.stop)
+    return _chars(messages) <= few.chars and branch.edits.keys().isdisjoint(group)
+
+
+def _chars(messages: Iterable[Message]) -> int:
+    """Return the characters of all texts in ``messages``, with a line end for each."""
+    chars = 0
+    for message in messages:
+        for part in message.parts:
+            if type(part) is Text:
+                chars += len(part.text)
+            elif type(part) is ToolResult:
+                chars += sum([len(one.text) + 1 for one in part.content if type(one) is Text])
+    return chars
 
 
 def _limits(branch: Branch, settings: Settings) -> Callable[[Whole], int]:

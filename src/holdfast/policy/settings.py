@@ -64,7 +64,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         dict[str, Annotated[int, Meta(ge=0)]], _origin("[K] tools with a limit of their own; 0 = never spilled")
     ] = {}
     spill_exempt: Annotated[tuple[str, ...], _origin("[K] tools that page themselves")] = ("recall", "fetch_result")
-    append_chars: Annotated[int, _origin("[O] characters a text keeps when it is appended; 0 = all")] = 8_000_000
+    append_chars: Annotated[int, _origin("[O] cut longer texts when appended, [H] to a preview; 0 = never")] = 8_000_000
     message_chars: Annotated[int, _origin("[K] results of one message together; 0 = unlimited")] = 200_000
     message_share: Annotated[float, _origin("[H] or this share of M in tokens; 0 = not looked at")] = 0.50
 

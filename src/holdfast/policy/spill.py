@@ -124,7 +124,7 @@ def preview(text: str, hash_: str, draft: Draft) -> str:
     ]
     kind = ' type="json"' if is_json(text) else ""
     opening = f'<{TAG} id="{handle}" chars="{len(text)}" lines="{lines}"{kind}>'
-    return "\n".join([opening, *map(harmless, quoted), f"</{TAG}>"])
+    return "\n".join([opening, harmless("\n".join(quoted)), f"</{TAG}>"])
 
 
 _JSON = re.compile(r"[ \t\r\n]*[\[{]")

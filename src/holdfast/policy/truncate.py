@@ -17,7 +17,7 @@ from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.entries import BranchSummary, Entry, Said
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Text, ToolResult
-from holdfast.model.projected import origins, project, shown
+from holdfast.model.projected import messages_at, origins, project
 from holdfast.model.slots import Slot
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import request_size
@@ -128,13 +128,6 @@ def truncate_result(result: ToolResult, most: int, handle: str = "") -> ToolResu
     return replace(result, content=content, raw=None)
 
 
-def truncate_message(message: Message, most: int) -> Message:
-    """Return ``message`` with each result in ``most`` weighted characters; the same one where nothing is over."""
-    parts = tuple(truncate_result(part, most) if isinstance(part, ToolResult) else part for part in message.parts)
-    same = all(new is old for new, old in zip(parts, message.parts, strict=True))
-    return message if same else Message(message.role, parts)
-
-
 def budgets(sizes: Sequence[int], limits: Bounds, fresh: int = 0) -> dict[int, int]:
     """Return for each result that must get shorter what it may keep; ``sizes`` are in order, the oldest first.
 
@@ -166,9 +159,9 @@ class Held(Struct, frozen=True):
 def held_results(branch: Branch) -> Iterator[Held]:
     """Yield the results that the projection shows, whole or cut, oldest first."""
     for index in range(branch.keep, len(branch.slots)):
-        found = shown(branch, index)
-        if len(found) == 1 and len(found[0].message.parts) == len(branch.messages[index].parts):
-            for place, part in enumerate(found[0].message.parts):
+        found = messages_at(branch, index)
+        if len(found) == 1 and len(found[0].parts) == len(branch.messages[index].parts):
+            for place, part in enumerate(found[0].parts):
                 if isinstance(part, ToolResult):
                     yield Held(index, place, part, text_weight(part))
 

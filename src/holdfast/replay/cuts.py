@@ -201,13 +201,6 @@ def _counts(message: Message, position: int, steps: Collection[int] | None) -> b
     return message.role != "assistant" or steps is None or position in steps
 
 
-def score_cut(
-    history: Sequence[Message], context: Sequence[Message], future: Sequence[Message], budget: int, counter: Counter
-) -> CutScore:
-    """Return the score of one context at one cut; for many contexts make one ``Cut`` and ask it."""
-    return Cut([*history, *future], len(history), counter).score(context, budget)
-
-
 # -- handles -----------------------------------------------------------------------------------------------------------
 
 

@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import StoreError, UnknownId
+from holdfast.errors import LogConflict, StoreError, UnknownId
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Blob
 from holdfast.model.entries import (
+    POLICY,
     UNANSWERED,
     Answer,
     Body,
+    BranchSummary,
     Decision,
     Entry,
     Failure,
@@ -29,6 +31,7 @@ from holdfast.model.entries import (
     Usage,
 )
 from holdfast.model.messages import Message
+from holdfast.model.packing import fault
 from holdfast.model.plan import Notice, Plan
 from holdfast.model.projected import prefix_basis
 from holdfast.model.slots import Slot
@@ -43,8 +46,6 @@ from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.tree import now_ms
 from holdfast.view.tokens import measure
 
-POLICY = "policy"
-"""Reason of the note at a session's root that names the policy it began with."""
 CAPPED = "capped"
 """Reason of the note before a message that was cut when it was appended; it names the blobs of the whole texts."""
 
@@ -69,7 +70,8 @@ class Shortened(Struct, frozen=True):
 class Journal:
     """One branch of one stored session, used by one thread at a time.
 
-    Where somebody else went on behind the same entry, what is appended here is a branch beside theirs.
+    What somebody else decided or took back behind the same entry counts here too. Where they *said* something there,
+    what is appended here is a branch beside theirs; what a fork appends always is.
     """
 
     def __init__(
@@ -80,6 +82,8 @@ class Journal:
         branch: Branch,
         leaf: str | None,
         clock: Callable[[], int] = now_ms,
+        *,
+        follows: bool = False,
     ) -> None:
         self.store = store
         self.key = key
@@ -87,6 +91,8 @@ class Journal:
         self.branch = branch
         self.leaf = leaf
         self._clock = clock
+        self._follows = follows
+        """Whether this goes on where the session does."""
         self._ready: Prepared | None = None
 
     @classmethod
@@ -109,7 +115,8 @@ class Journal:
         else:
             with store.writing(key):
                 place = _begun(store, key, policy, clock)
-        return cls(store, key, policy, Branch() if place is None else store.branch(key, place), place, clock)
+        branch = Branch() if place is None else store.branch(key, place)
+        return cls(store, key, policy, branch, place, clock, follows=leaf is None)
 
     # -- what is said --------------------------------------------------------------------------------------------------
 
@@ -145,14 +152,17 @@ class Journal:
         it does not fit decide anew. Where a text cannot be stored away every text stays whole, and a notice says so.
         Raises ``WindowTooSmall`` before anything is written.
         """
+        self._catch_up()
         if self._ready is not None and self._ready.target == target and not world.force:
             return self._ready
         plan = self._retried(target, world) or self._plan(target, world)
         with self.store.writing(self.key):
+            if self._catch_up():
+                plan = self._plan(target, world)
             refused = self._stored(plan.blobs)
             if refused is not None:
                 plan = _told(self._plan(target, replace(world, spill=False)), refused)
-            entries = self._write(_decided(self.branch, plan, target))
+            entries = self._write(_decided(self.branch, plan, target, self.policy.name))
         self.branch = replace(self.branch, settled=plan.branch.settled)
         plan = replace(plan, branch=self.branch)
         prepared = Prepared(plan, tuple(send_slots(plan)), entries[-1].id, target)
@@ -162,8 +172,14 @@ class Journal:
     # -- other branches ------------------------------------------------------------------------------------------------
 
     def undo(self, id: str | None = None) -> str:  # noqa: A002 -- what it is called everywhere
-        """Revoke the newest decision or compaction in force, or the one whose id begins with ``id``; return its id."""
+        """Revoke the newest decision or compaction in force, or the one whose id begins with ``id``; return its id.
+
+        What that brings back no rule takes again, except where the request would not fit without: texts and media go
+        then, and a compaction comes again where the request is over its trigger. Behind an undone limit of turns only
+        the turns said since count.
+        """
         with self.store.writing(self.key):
+            self._catch_up()
             revoked = self._in_force(id)
             self._write([Revoke(revoked)])
         return revoked
@@ -236,6 +252,7 @@ class Journal:
 
     def _write(self, bodies: Sequence[Body]) -> list[Entry]:
         """Append an entry for each body behind the leaf, in one transaction, and fold them in."""
+        self._catch_up()
         entries: list[Entry] = []
         for body in bodies:
             parent = entries[-1].id if entries else self.leaf
@@ -247,6 +264,21 @@ class Journal:
             for entry in entries:
                 self.branch = extend(self.branch, entry)
         return entries
+
+    def _catch_up(self) -> bool:
+        """Fold in what others decided or took back behind the leaf; return whether there was anything."""
+        there = self.store.session(self.key).leaf if self._follows else self.leaf
+        if there == self.leaf or there is None:
+            return False
+        path = self.store.path(self.key, there)
+        behind = next(
+            (at + 1 for at, entry in enumerate(path) if entry.id == self.leaf), 0 if self.leaf is None else -1
+        )
+        if behind < 0 or any(isinstance(entry.body, Said | BranchSummary | Answer) for entry in path[behind:]):
+            self._follows = False
+            return False
+        self.branch, self.leaf, self._ready = Branch.build(path), there, None
+        return True
 
     def _reread(self) -> None:
         self.branch = Branch.build(self.store.path(self.key, self.leaf))
@@ -270,26 +302,40 @@ class Journal:
 def _begun(store: SessionStore, key: str, policy: Policy, clock: Callable[[], int]) -> str | None:
     """Return the leaf of session ``key``; a new one begins with a note of its policy."""
     try:
-        known = store.session(key)
+        known: SessionInfo | None = store.session(key)
     except UnknownId:
-        known = SessionInfo("")
-    if known.key == key:
+        known = None
+    if known is not None and known.key == key:
         return known.leaf
     store.create(key)
-    first = Entry(uuid.uuid4().hex, None, Note(POLICY, data={"name": policy.name}), at=clock())
+    first = Entry(uuid.uuid4().hex, None, _named(policy.name), at=clock())
     return store.append(key, [first]).leaf
 
 
+def _named(policy: str) -> Note:
+    """Return the note that names the policy that decides from here on."""
+    return Note(POLICY, data={"name": policy})
+
+
 def _measured(said: Message | Slot) -> Slot:
-    """Return ``said`` as a slot with size and digest."""
-    if isinstance(said, Message):
-        return measure(said)
-    return said if said.digest else replace(measure(said.message), api=said.api, raw=said.raw, base=said.base)
+    """Return ``said`` as a slot with size and digest; ``LogConflict`` where it is no message."""
+    try:
+        if isinstance(said, Message):
+            return measure(said)
+        return said if said.digest else replace(measure(said.message), api=said.api, raw=said.raw, base=said.base)
+    except (TypeError, AttributeError) as error:
+        why = fault(said, Slot if isinstance(said, Slot) else Message) or str(error)
+        raise LogConflict(f"this is no message: {why}; nothing was written: give a value of that type") from error
 
 
-def _decided(branch: Branch, plan: Plan, target: Target) -> list[Body]:
-    """Return what the log takes for ``plan``: a frame that changed, a decision, a compaction, and the request."""
+def _decided(branch: Branch, plan: Plan, target: Target, policy: str) -> list[Body]:
+    """Return what the log takes for ``plan``: a frame that changed, a decision, a compaction, and the request.
+
+    Where another policy decides than the log names, its name comes before what it decided.
+    """
     bodies: list[Body] = [] if target.frame == branch.frame else [target.frame]
+    if policy != branch.policy and (plan.record or plan.compaction is not None):
+        bodies.append(_named(policy))
     if plan.record:
         bodies.append(Decision(plan.record))
     if plan.compaction is not None:

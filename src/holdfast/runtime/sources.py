@@ -79,11 +79,14 @@ def source(store: SessionStore, key: str, name: str) -> Source:
             raise UnknownId(
                 f"{wanted[:40]!r} begins {len(found)} handles: {', '.join(found[:LISTED])}; give one of them"
             )
-    entry = _entry(store, key, wanted)
-    if entry is None:
-        raise UnknownId(f"nothing to read back is called {name[:40]!r}, or several things are; {_newest(list(named))}")
-    read = reader(entry_text(entry))
-    return Source(entry.id, read, extent(read))
+    entries = _entries(store, key, wanted)
+    if len(entries) > 1:
+        ids = ", ".join(entry.id[:40] for entry in entries)
+        raise UnknownId(f"{name[:40]!r} begins the ids of several messages: {ids}; give more of the one you mean")
+    if not entries:
+        raise UnknownId(f"nothing to read back is called {name[:40]!r}; {_newest(list(named))}")
+    read = reader(entry_text(entries[0]))
+    return Source(entries[0].id, read, extent(read))
 
 
 def reachable(store: SessionStore, key: str) -> list[Spill]:
@@ -181,17 +184,16 @@ def _said(store: SessionStore, key: str, hash_: str, error: Exception) -> str:
     raise error
 
 
-def _entry(store: SessionStore, key: str, name: str) -> Entry | None:
-    """Return the entry that ``name`` means, among those that say something where several begin with it."""
+def _entries(store: SessionStore, key: str, name: str) -> list[Entry]:
+    """Return the entry that ``name`` means; where several begin with it, those that say something."""
     if not name:
-        return None
+        return []
     try:
         found = store.entry(key, name)
-        return found if found.id == name or len(name) >= SHORTEST else None
+        return [found] if found.id == name or len(name) >= SHORTEST else []
     except UnknownId:
         said = (entry for kind in SAYING for entry in store.entries(key, kind) if entry.id.startswith(name))
-        several = list(islice(said, 2))
-        return several[0] if len(several) == 1 and len(name) >= SHORTEST else None
+        return list(islice(said, LISTED)) if len(name) >= SHORTEST else []
 
 
 def _newest(hashes: list[str]) -> str:

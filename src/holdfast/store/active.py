@@ -8,7 +8,7 @@ the root, nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
@@ -25,7 +25,7 @@ from holdfast.store.base import Active
 
 T = TypeVar("T")
 
-FOLD = 3
+FOLD = 4
 """Version of the fold. A checkpoint of another version is not used; raise it when ``model/branch.py`` counts anew."""
 
 _ELSEWHERE = {"keep", "compaction", "edits", "law", "callers", "settled"}
@@ -69,7 +69,7 @@ class Gapped(Seq[T]):
         """Return the sequence with ``item`` at its end; this one is unchanged."""
         grown = Seq.add(self, item)
         wide: Gapped[T] = Gapped.__new__(Gapped)
-        wide._items, wide._stop, wide.gap = grown._items, grown._stop, self.gap  # noqa: SLF001
+        wide._items, wide._stop, wide._sums, wide.gap = grown._items, grown._stop, grown._sums, self.gap  # noqa: SLF001
         return wide
 
     def slice(self, start: int = 0, stop: int | None = None) -> list[T]:
@@ -81,6 +81,12 @@ class Gapped(Seq[T]):
             self._refuse()
         gone = len(self.gap) if start >= self.gap.stop else 0
         return super().slice(start - gone, end - gone)
+
+    def total(self, measure: Callable[[T], int], start: int = 0) -> int:
+        """Return the sum of ``measure`` over the items from ``start`` on; none of them may lie in the gap."""
+        if self.gap and start < self.gap.stop:
+            self._refuse()
+        return super().total(measure, start - len(self.gap))
 
     def same_as(self, other: Sequence[T], count: int) -> bool:
         """Return whether the first ``count`` items are ``other``'s; they must be here."""

@@ -219,6 +219,9 @@ class SessionStore(Protocol):
     def leaves(self, key: str) -> list[Entry]:
         """Return the tips of the tree, oldest first; labels hang beside the tree and are no tips."""
 
+    def damage(self, key: str) -> list[str]:
+        """Return which entries cannot be read and why, a line for each; every entry is read, one at a time."""
+
     def entry(self, key: str, prefix: str) -> Entry:
         """Return the one entry whose id is or begins with ``prefix``; else ``UnknownId`` with the candidates."""
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from holdfast.errors import UnknownId
+from holdfast.errors import StoreCorrupt, UnknownId
 from holdfast.store.base import Held, SessionInfo, SessionStore
 from holdfast.store.naming import session_blobs
 
@@ -42,10 +42,13 @@ class Leaving(Struct, frozen=True):
     """What goes with a session: its entries; and the blobs that only it (or what goes with it) names, for ``gc``."""
 
     info: SessionInfo
-    branches: int
+    branches: int | None
+    """Tips of its tree; nothing where they are damaged."""
     blobs: tuple[str, ...] = ()
     bytes: int = 0
     """Bytes of those blobs that are there."""
+    agents: tuple[str, ...] = ()
+    """Sessions of its sub-agents, which stay."""
 
 
 def unused(store: SessionStore, grace: float = GRACE, now: float | None = None) -> Unused:
@@ -74,16 +77,21 @@ def collect(store: SessionStore, found: Unused) -> Unused:
 
 
 def leaving(store: SessionStore, infos: Iterable[SessionInfo]) -> list[Leaving]:
-    """Return what goes if these sessions are removed together."""
+    """Return what goes if these sessions are removed together; of damaged logs, what can be told."""
     going = {info.key: info for info in infos}
-    staying = named_by_all(store, except_=going)
-    told: set[str] = set()
+    try:
+        told = named_by_all(store, except_=going)
+        known = True
+    except StoreCorrupt:  # any blob may be named there, so none is told to be theirs alone
+        told, known = set(), False
+    keys = [info.key for info in store.sessions() if info.key not in going]
     out = []
     for info in going.values():
-        alone = tuple(hash_ for hash_ in session_blobs(store, info.key) if hash_ not in staying and hash_ not in told)
+        alone = tuple(hash_ for hash_ in _named(store, info.key) if hash_ not in told) if known else ()
         told.update(alone)
         size = sum(_size(store, hash_) for hash_ in alone)
-        out.append(Leaving(info, len(store.leaves(info.key)), alone, size))
+        agents = tuple(key for key in keys if key.partition("@")[2] == info.key)
+        out.append(Leaving(info, _branches(store, info.key), alone, size, agents))
     return out
 
 
@@ -96,6 +104,19 @@ def named_by_all(store: SessionStore, except_: Iterable[str] = ()) -> set[str]:
             with suppress(UnknownId):  # it was removed a moment ago
                 named.update(session_blobs(store, info.key))
     return named
+
+
+def _named(store: SessionStore, key: str) -> Iterable[str]:
+    """Return the blobs that a session names; none where its log is damaged."""
+    with suppress(StoreCorrupt):
+        return session_blobs(store, key)
+    return ()
+
+
+def _branches(store: SessionStore, key: str) -> int | None:
+    with suppress(StoreCorrupt):
+        return len(store.leaves(key))
+    return None
 
 
 def _size(store: SessionStore, hash_: str) -> int:

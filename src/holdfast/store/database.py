@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked, StoreReadOnly
 from holdfast.store.base import BUSY_WAIT
-from holdfast.store.files import create, make_directory, refusal, sync_directory
+from holdfast.store.files import FREE, create, make_directory, refusal, sync_directory
 from holdfast.store.migrations import MIGRATIONS, READABLE, migrate, version
 
 T = TypeVar("T")
@@ -135,10 +135,7 @@ class Database:
                 "`sqlite3 FILE .recover`, or give another path with --store"
             )
         if writing and code in _REFUSALS:
-            return StoreReadOnly(
-                f"{self.file} took no write ({error}); what was acknowledged is there: "
-                "free space or give write access, then open the store again"
-            )
+            return StoreReadOnly(f"{self.file} took no write ({error}); what was acknowledged is there: {FREE}")
         if code in _REFUSALS:
             return StoreError(
                 f"{self.file} could not be read ({error}): free space, raise the limit on file sizes (ulimit -f), "

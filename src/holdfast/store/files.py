@@ -19,6 +19,9 @@ _REFUSED = {
 }  # fmt: skip
 """What a disk says that is full, broken or read-only."""
 
+FREE = "free space (begin with `holdfast gc`, which needs none) or give write access, then open the store again"
+"""What to do where a disk refuses a write."""
+
 
 def make_directory(path: Path) -> None:
     """Create ``path`` and the parents it lacks; those that are there keep their modes."""
@@ -75,5 +78,5 @@ def sync_directory(path: Path) -> None:
 def refusal(error: OSError, what: str) -> StoreError:
     """Return the error of this package for ``error``, which came of ``what``."""
     if error.errno in _REFUSED:
-        return StoreReadOnly(f"{what}: {error}; free space or give write access, then open the store again")
+        return StoreReadOnly(f"{what}: {error}; {FREE}")
     return StoreError(f"{what}: {error}; check that path, or give another with --store")

@@ -12,7 +12,7 @@ from holdfast.model.entries import Entry
 from holdfast.store.base import LEASE_WAIT, Quota, SessionInfo
 from holdfast.store.blobs import MemoryBlobs
 from holdfast.store.placing import Node, Placed
-from holdfast.store.rows import decoders, identity, to_row
+from holdfast.store.rows import check_types, decoders, identity, to_row
 from holdfast.store.searching import is_searched
 from holdfast.store.tally import Scale
 from holdfast.store.tree import SHOWN, TreeStore, now_ms
@@ -120,6 +120,8 @@ class MemoryStore(TreeStore):
 
     def _insert(self, key: str, placed: Sequence[Placed]) -> None:
         held = self._held[key]
+        for one in placed:
+            check_types(one.entry)
         self._weigh(held, placed)
         for one in placed:
             held.rows[one.node.seq] = one
@@ -155,6 +157,9 @@ class MemoryStore(TreeStore):
     def _every(self, key: str, kind: str | None = None) -> list[Entry]:
         entries = [one.entry for one in self._held[key].rows.values()]
         return entries if kind is None else [e for e in entries if e.body.__struct_config__.tag == kind]
+
+    def _unreadable(self, key: str) -> Iterator[str]:  # noqa: ARG002 -- values cannot be damaged
+        return iter(())
 
     def _tips(self, key: str) -> list[str]:
         rows = self._held[key].rows

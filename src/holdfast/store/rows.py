@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.errors import StoreCorrupt
+from holdfast.errors import LogConflict, StoreCorrupt
 from holdfast.model.entries import Body, BranchSummary, Entry, Said
 from holdfast.model.messages import Message
 from holdfast.model.packing import join, split
@@ -33,6 +33,8 @@ _KNOWN = {
     "pi": "holdfast.formats.pi:decode_message",
 }
 _KINDS: dict[str, type] = {kind.__struct_config__.tag: kind for kind in Body.__args__}
+_UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError)
+"""What bytes that are no such value make their readers raise."""
 LATEST = 2**63 - 1
 """The largest time (and integer) a column holds."""
 
@@ -81,18 +83,33 @@ def identity(entry: Entry) -> bytes:
 
 
 def to_row(entry: Entry, known: Decoders) -> Row:
-    """Return ``entry`` as columns."""
+    """Return ``entry`` as columns, from which it can be read again; ``LogConflict`` where it could not."""
     body, slot, kind = entry.body, _slot(entry.body), _kind(entry.body)
     at = entry.at if entry.at is not None and abs(entry.at) <= LATEST else None
     if slot is None:
-        text, raws = split(body)
+        text, raws = _packed(entry)
         return Row(kind, at, "", 0, b"", _identity(kind, entry.parent, None, text, raws), text, raws, None, None)
     raw = None if slot.raw is None else bytes(slot.raw)
     told = isinstance(body, Said) and raw is not None and slot.base is None and _says(raw, slot, known)
-    value, raws = (None, None) if told else split(_bare(body))
+    value, raws = (None, None) if told else _packed(entry)
     origin = bytes(body.origin) if isinstance(body, Said) and body.origin is not None else None
     mark = _identity(kind, entry.parent, raw, value, raws)
     return Row(kind, at, slot.api, slot.size, slot.digest, mark, value, raws, origin, raw)
+
+
+def check_types(entry: Entry) -> None:
+    """Raise ``LogConflict``, which names the field, unless ``entry`` can be read again once it is stored."""
+    _packed(entry)
+
+
+def _packed(entry: Entry) -> tuple[bytes, bytes | None]:
+    """Return what ``entry`` says as bytes that its type can be read from: values are made without being checked."""
+    try:
+        text, raws = split(_bare(entry.body))
+        join(text, None, type(entry.body))
+    except _UNREADABLE as error:
+        raise _untyped(entry, error) from error
+    return text, raws
 
 
 def from_row(place: tuple[str, str | None, int], row: Row, known: Decoders) -> Entry:
@@ -102,7 +119,7 @@ def from_row(place: tuple[str, str | None, int], row: Row, known: Decoders) -> E
         raise _damaged(id_, seq, "its bytes are not those that were stored")
     try:
         return Entry(id_, parent, _body(row, known), seq, row.at)
-    except (ValueError, LookupError, TypeError, RecursionError, msgspec.MsgspecError) as error:
+    except _UNREADABLE as error:
         raise _damaged(id_, seq, str(error)) from error
 
 
@@ -133,7 +150,7 @@ def _says(raw: bytes, slot: Slot, known: Decoders) -> bool:
         return False
     try:
         return decode(raw) == slot.message
-    except (ValueError, LookupError, TypeError, RecursionError, msgspec.MsgspecError):
+    except _UNREADABLE:
         return False
 
 
@@ -161,5 +178,14 @@ def _kind(body: Body) -> str:
     return str(body.__struct_config__.tag)
 
 
+def _untyped(entry: Entry, error: Exception) -> LogConflict:
+    what = _kind(entry.body).replace("_", " ")
+    return LogConflict(
+        f"{what} {entry.id!r} could not be read again: {error}; nothing was written: give a value of that type"
+    )
+
+
 def _damaged(id_: str, seq: int, why: str) -> StoreCorrupt:
-    return StoreCorrupt(f"entry {id_} (number {seq}) is damaged: {why}; run `holdfast doctor` or use a backup")
+    return StoreCorrupt(
+        f"entry {id_} (number {seq}) is damaged: {why}; `holdfast doctor` lists what else is, use a backup"
+    )

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from itertools import chain
 from typing import Any
 
-from holdfast.errors import StoreError
+from holdfast.errors import StoreCorrupt, StoreError
 from holdfast.model.entries import Entry
 from holdfast.store import indexing
 from holdfast.store.base import Quota, SessionInfo
@@ -162,6 +162,13 @@ class SqliteStore(TreeStore):
     def _every(self, key: str, kind: str | None = None) -> list[Entry]:
         rows = self._file.db.execute(*((_EVERY, (key,)) if kind is None else (_KIND, (key, kind))))
         return self._entries(rows)
+
+    def _unreadable(self, key: str) -> Iterator[str]:
+        for row in self._file.db.execute(_EVERY, (key,)):
+            try:
+                self._entries([row])
+            except StoreCorrupt as error:
+                yield str(error)
 
     def _tips(self, key: str) -> list[str]:
         return [id_ for (id_,) in self._file.db.execute(_TIPS, (key,))]

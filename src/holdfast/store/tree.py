@@ -106,6 +106,10 @@ class TreeStore(ABC):
     def _save_checkpoint(self, key: str, seq: int, state: bytes) -> None: ...
 
     @abstractmethod
+    def _unreadable(self, key: str) -> Iterator[str]:
+        """Yield why each entry that cannot be read cannot."""
+
+    @abstractmethod
     def _ready(self, key: str, wanted: Sequence[str]) -> None:
         """Make ready what ``_matching`` needs; it may do without."""
 
@@ -259,6 +263,11 @@ class TreeStore(ABC):
         """Return the tips of the tree, oldest first."""
         with self._reading():
             return self._get(key, self._tips(self._known(key).key))
+
+    def damage(self, key: str) -> list[str]:
+        """Return which entries cannot be read and why, a line for each; nothing where all can be."""
+        with self._reading():
+            return list(self._unreadable(self._known(key).key))
 
     def entry(self, key: str, prefix: str) -> Entry:
         """Return the one entry whose id is or begins with ``prefix``."""

@@ -65,6 +65,7 @@ def same_request(one: Branch, other: Branch) -> bool:
     """Return whether two branches make the same request: bytes, sizes, calibration and counts."""
     numbers = ("held", "pinned", "keep", "open", "frame", "framed", "seen", "asked", "basis", "model", "anchor")
     folded = ("gauge", "quiet", "compactions", "failures", "reused", "compaction")
+    undone = ("standing", "found", "spared", "counted", "policy")
     return (
         project(one) == project(other)
         and origins(one) == origins(other)
@@ -72,7 +73,7 @@ def same_request(one: Branch, other: Branch) -> bool:
         and prefix_basis(one) == prefix_basis(other)
         and one.marks.slice(one.keep) == other.marks.slice(other.keep)
         and one.sums.slice(max(0, one.keep - 1)) == other.sums.slice(max(0, other.keep - 1))
-        and all(getattr(one, name) == getattr(other, name) for name in (*numbers, *folded))
+        and all(getattr(one, name) == getattr(other, name) for name in (*numbers, *folded, *undone))
     )
 
 

@@ -19,8 +19,10 @@ from msgspec.structs import replace
 
 from holdfast.errors import LogConflict, StoreError, StoreLocked, UnknownId
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Compaction, Entry, Note, Revoke, Said
+from holdfast.model.entries import Answer, Body, Compaction, Entry, Note, Revoke, Said, Usage
 from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.model.slots import Slot
 from holdfast.store.base import BlobStore, SessionInfo
 from holdfast.testing.samples import KEY, ODD, chain, every_kind, ids, long_session, same_request, unnumbered, words
 from holdfast.testing.store_rules import CopyRules, QuotaRules, SearchRules
@@ -80,6 +82,25 @@ class SessionStoreRules(CopyRules, SearchRules, QuotaRules):
         """S7: the parent comes first also within a batch, so no cycle can be written."""
         with self.open(tmp_path) as store, pytest.raises(LogConflict):
             store.put(KEY, [Entry("a", "b", words("x")), Entry("b", "a", words("y"))])
+
+    def test_a_value_of_a_wrong_type_is_refused_whole(self, tmp_path: Path) -> None:
+        """What could not be read again is not acknowledged: the error names the field, and nothing is written."""
+        wrong: dict[str, Body] = {
+            "arguments": Said(Slot(Message("assistant", (ToolCall("c", "bash", {"a": 1}),)))),  # type: ignore[arg-type]
+            r"\.id`": Said(Slot(Message("assistant", (ToolCall(5, "bash", "{}"),)))),  # type: ignore[arg-type]
+            "is_error": Said(Slot(Message("tool", (ToolResult("c", is_error="yes"),)))),  # type: ignore[arg-type]
+            r"\.role`": Said(Slot(Message("boss", (Text("work"),)))),  # type: ignore[arg-type]
+            "input": Answer("basis", Usage(input="many")),  # type: ignore[arg-type]
+            "object": Note("remark", data={"of": object()}),
+        }
+        with self.open(tmp_path) as store:
+            store.put(KEY, chain("a"))
+            for field, body in wrong.items():
+                for verb in (store.append, store.put):
+                    with pytest.raises(LogConflict, match=field):
+                        verb(KEY, [Entry("b", "a", words("fine")), Entry("c", "b", body)])
+            assert ids(store.path(KEY)) == ["a"]
+            assert store.damage(KEY) == []
 
     def test_an_id_is_given_once(self, tmp_path: Path) -> None:
         """S9: an id is unique in its session over all kinds, and free in another."""
@@ -280,7 +301,15 @@ class SessionStoreRules(CopyRules, SearchRules, QuotaRules):
     def test_unknown_sessions_are_an_error(self, tmp_path: Path) -> None:
         """Each verb on a session that is not there raises ``UnknownId`` and makes none."""
         with self.open(tmp_path) as store:
-            for verb in (store.path, store.active, store.entries, store.leaves, store.labels, store.remove):
+            for verb in (
+                store.path,
+                store.active,
+                store.entries,
+                store.leaves,
+                store.labels,
+                store.damage,
+                store.remove,
+            ):
                 with pytest.raises(UnknownId, match="gone"):
                     verb("gone")
             with pytest.raises(UnknownId, match="gone"):

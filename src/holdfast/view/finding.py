@@ -8,8 +8,10 @@ that has the words just as they were written, marks and all, always matches.
 from __future__ import annotations
 
 import re
+import sys
 from collections import deque
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from holdfast.errors import FormatError
@@ -26,6 +28,8 @@ LONGEST_ROW = 4_000
 """[H] Characters of a line that are looked at as one; a longer line is searched in pieces of this length."""
 OVERLAP = 1_000
 """[H] Characters of the next piece that are looked at too, so that no match is lost between two."""
+FEW = 2_000
+"""[H] Characters of lines that are looked at one by one."""
 _ESCAPED = re.compile(r"\\(?=[^\w\s])")
 CONTEXT = 2
 """[H] Lines shown before and after one that matches."""
@@ -72,7 +76,14 @@ def query(text: str) -> Query:
 def small(text: str) -> str:
     """Return ``text`` in small letters, every character in its place whatever stands beside it."""
     low = text.casefold()
-    return low if len(low) == len(text) else "".join([one.casefold()[0] for one in text])
+    return low if len(low) == len(text) else text.translate(_growing()).casefold()
+
+
+@cache
+def _growing() -> dict[int, str]:
+    """Return the first small letter of each character that becomes several."""
+    every = map(chr, range(sys.maxunicode + 1))
+    return {ord(one): low[0] for one in every if len(low := one.casefold()) > 1}
 
 
 def finds(read: Read, held: Extent, start: int, stop: int, wanted: Query) -> Iterator[Find]:
@@ -80,7 +91,7 @@ def finds(read: Read, held: Extent, start: int, stop: int, wanted: Query) -> Ite
     before: deque[Row] = deque(maxlen=CONTEXT)
     waiting: list[str] = []
     found, after = -1, 0
-    for row in _rows(read, held, start, stop):
+    for row in _rows(read, held, start, stop, wanted):
         at = _match(row, wanted)
         if at is not None:
             if waiting:
@@ -116,21 +127,70 @@ def _first(text: str, words: tuple[str, ...]) -> int:
     return begins
 
 
-def _rows(read: Read, held: Extent, start: int, stop: int) -> Iterator[Row]:
-    """Yield the rows of a range; what is beyond it is not looked at."""
+def _rows(read: Read, held: Extent, start: int, stop: int, wanted: Query) -> Iterator[Row]:
+    """Yield the rows of a range that may match, with their neighbours; what is beyond it is not looked at."""
     number = line_at(read, held, start)
     at, rest = start, ""
     for piece in pieces(read, start, stop):
-        *whole, rest = (rest + piece.text).split("\n")
-        for line in whole:
-            yield from _parts(Row(number, at, line))
-            at += len(line) + 1
-            number += 1
+        text = rest + piece.text
+        end = text.rfind("\n") + 1
+        yield from _likely(Row(number, at, text[:end]), small(text[:end]), wanted)
+        number += text.count("\n", 0, end)
+        at, rest = at + end, text[end:]
         while len(rest) >= LONGEST_ROW + OVERLAP:
             yield Row(number, at, rest[:LONGEST_ROW], rest[LONGEST_ROW : LONGEST_ROW + OVERLAP])
             at += LONGEST_ROW
             rest = rest[LONGEST_ROW:]
     yield from _parts(Row(number, at, rest))
+
+
+def _likely(lines: Row, low: str, wanted: Query) -> Iterator[Row]:
+    """Yield the rows of whole ``lines``, in small letters ``low``; where none can match, those at either end.
+
+    A line matches only where all the words of an alternative are, so most lines need not be told apart.
+    """
+    text = lines.text
+    half = low.find("\n", len(low) // 2) + 1
+    if not any(all(word in low for word in one) for one in wanted):
+        head, tail = _end_of_lines(text, CONTEXT), _start_of_lines(text, CONTEXT)
+        if head < tail:
+            yield from _split(lines._replace(text=text[:head]))
+            yield from _split(_behind(lines, tail))
+            return
+    elif len(text) > FEW and half < len(text):
+        yield from _likely(lines._replace(text=text[:half]), low[:half], wanted)
+        yield from _likely(_behind(lines, half), low[half:], wanted)
+        return
+    yield from _split(lines)
+
+
+def _behind(lines: Row, at: int) -> Row:
+    """Return ``lines`` without their first ``at`` characters."""
+    return Row(lines.line + lines.text.count("\n", 0, at), lines.start + at, lines.text[at:])
+
+
+def _end_of_lines(text: str, count: int) -> int:
+    """Return where the first ``count`` lines end, or their last where there are fewer."""
+    at = 0
+    for _ in range(count):
+        at = text.find("\n", at) + 1 or len(text)
+    return at
+
+
+def _start_of_lines(text: str, count: int) -> int:
+    """Return where the last ``count`` lines begin, each with its end."""
+    at = len(text)
+    for _ in range(count):
+        at = text.rfind("\n", 0, max(0, at - 1)) + 1
+    return at
+
+
+def _split(lines: Row) -> Iterator[Row]:
+    """Yield the rows of whole lines."""
+    at = lines.start
+    for number, line in enumerate(lines.text.split("\n")[:-1], lines.line):
+        yield from _parts(Row(number, at, line))
+        at += len(line) + 1
 
 
 def _parts(row: Row) -> Iterator[Row]:

@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import cast
 from zlib import adler32
 
-from holdfast.model.branch import Branch, Gauge
+from holdfast.model.branch import Branch
+from holdfast.model.gauging import Gauge
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.slots import Slot

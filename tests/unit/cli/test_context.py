@@ -142,6 +142,14 @@ def test_a_person_is_told_by_rule(context, run):
     assert "nothing is to be decided" in run("context", KEY, "--policy", "append-only").stdout
 
 
+@pytest.mark.parametrize("record", [(), ("--record",)])
+def test_a_request_that_does_not_fit_is_told(context, run, record):
+    """Of a request over the window the numbers are told, and what to do, whatever is decided."""
+    flags = ("--policy", "append-only", "--window", "2000", *record)
+    assert "note: over-window: about " in run("context", KEY, *flags).stdout
+    assert any("2,000 fit; use a model with a larger window" in one for one in context(*flags)["decided"]["notices"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

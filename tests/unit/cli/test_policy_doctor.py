@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+from contextlib import closing
+from sqlite3 import connect
 
 import msgspec
 import pytest
@@ -80,6 +82,19 @@ def test_a_store_that_others_can_read_is_wrong(run, session, home):
     assert result.exit_code == 1
     assert states(result)["permissions"] == "wrong"
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
+
+
+def test_damaged_entries_are_wrong(run, home, decided):
+    """Every entry is read: what cannot be is told with its session, and what to do with that."""
+    assert states(run("doctor", "--json"))["entries"] == "ok"
+    with closing(connect(home / "store" / "holdfast.db", isolation_level=None)) as db:
+        db.execute("UPDATE entries SET body = x'00' WHERE id IN ('d1', 'c1')")
+    result = run("doctor", "--json")
+    assert result.exit_code == 1
+    (told,) = [one["text"] for one in json.loads(result.stdout)["checks"] if one["what"] == "entries"]
+    assert "2 of " in told
+    assert "entry d1" in told
+    assert f"holdfast rm {decided}" in told
 
 
 def test_a_store_that_is_none_is_wrong(run, session):

@@ -6,7 +6,9 @@ import json
 import pty
 import subprocess
 import sys
+from contextlib import closing
 from os import close, environ, read, write
+from sqlite3 import connect
 
 import pytest
 
@@ -42,6 +44,27 @@ def test_a_session_goes_and_its_texts_stay(run, home, decided):
         assert len(list(store.blobs.hashes())) == 1
 
 
+@pytest.mark.parametrize("entry", ["c1", "d1"])
+def test_a_damaged_session_goes_too(run, home, decided, entry):
+    """What cannot be read is told to be damaged and can be removed: whether its tip or what names a blob."""
+    with closing(connect(home / "store" / "holdfast.db", isolation_level=None)) as db:
+        db.execute("UPDATE entries SET body = x'00' WHERE id = ?", (entry,))
+    result = run("rm", decided, "--yes")
+    assert result.exit_code == 0, result.stderr
+    assert ("damaged" in result.stdout) == (entry == "c1")
+    assert sessions(home) == []
+
+
+def test_a_damaged_session_keeps_no_other_from_going(run, home, decided, talk, write):
+    """Blobs that a log may name which cannot be read are told to be nobody's alone."""
+    run("import", write(home / "other.jsonl", talk(2, session="77777777")))
+    with closing(connect(home / "store" / "holdfast.db", isolation_level=None)) as db:
+        db.execute("UPDATE entries SET body = x'00' WHERE id = 'c1'")
+    (told,) = json.loads(run("rm", "77777777", "--yes", "--json").stdout)
+    assert (told["branches"], told["blobs"]) == (1, [])
+    assert sessions(home) == [decided]
+
+
 def test_json_tells_what_went(run, home, decided):
     """A program reads the same facts."""
     (told,) = json.loads(run("rm", decided, "--yes", "--json").stdout)
@@ -59,6 +82,34 @@ def test_one_unknown_id_keeps_all(run, home, decided):
     assert "'nowhere'" in result.stderr
     assert sessions(home) == [decided]
     assert run("rm", decided, decided[:5], "--yes", "--json").stdout.count('"session"') == 1
+
+
+def test_sessions_of_sub_agents_stay_and_are_named(run, home, decided):
+    """Who removes a session is told which others hang on it; those that go with it are not told."""
+    with open_store(home / "store" / "holdfast.db") as store:
+        for key in (f"a1@{decided}", f"b2@{decided}", "c3@another"):
+            store.create(key)
+    shown = run("rm", decided, f"b2@{decided}", "--yes").stdout
+    assert f"1 session of its sub-agents stays; holdfast rm removes it too: a1@{decided}\n" in shown
+    assert "c3" not in shown
+    assert sessions(home) == [f"a1@{decided}", "c3@another"]
+    assert "sub-agents" not in run("rm", f"a1@{decided}", "--yes").stdout
+
+
+def test_json_names_the_sub_agents_that_stay(run, home, decided):
+    """A program reads the same facts; of many a person is shown the first few."""
+    keys = [f"a{number}@{decided}" for number in range(7)]
+    with open_store(home / "store" / "holdfast.db") as store:
+        for key in keys:
+            store.create(key)
+    (told,) = json.loads(run("rm", decided, "--yes", "--json").stdout)
+    assert sorted(told["sub_agents_left"]) == keys
+    with open_store(home / "store" / "holdfast.db") as store:
+        store.create(decided)
+    shown = run("rm", decided, "--yes").stdout
+    assert "7 sessions of its sub-agents stay; holdfast rm removes them too: " in shown
+    assert "and 2 more" in shown
+    assert sum(key in shown for key in keys) == 5
 
 
 def test_a_session_that_is_being_written_stays(run, home, decided):

@@ -55,13 +55,14 @@ def test_the_list_writes_nothing(run, decided, store):
     """``--list`` says what each would bring back if it alone went, the newest first."""
     before = store.path(decided)
     found = json.loads(run("undo", decided, "--list", "--json").stdout)
-    assert [(one["id"], one["kind"], one["rules"], one["messages"]) for one in found] == [
+    assert found["session"] == decided
+    assert [(one["id"], one["kind"], one["rules"], one["messages"]) for one in found["in_force"]] == [
         ("c1", "compaction", ["compaction"], 4),
         ("d1", "decision", ["spill"], 1),
     ]
     assert store.path(decided) == before
     said = held(store, decided)
-    for one in found:
+    for one in found["in_force"]:
         run("undo", decided, one["id"])
         assert held(store, decided) - said == one["tokens"]
         said = held(store, decided)
@@ -74,7 +75,7 @@ def test_a_session_without_decisions(run, session, store):
     key = "5e551011-aaaa"
     before = store.path(key)
     assert run("undo", key).exit_code == 2
-    assert json.loads(run("undo", key, "--list", "--json").stdout) == []
+    assert json.loads(run("undo", key, "--list", "--json").stdout) == {"session": key, "in_force": []}
     assert store.path(key) == before
 
 

@@ -10,7 +10,9 @@ from holdfast.cli.explaining import log_of, states
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Decision, Entry, Note, Said
 from holdfast.model.messages import Message, result_text
-from holdfast.model.parts import Thinking, ToolCall
+from holdfast.model.parts import Media, Text, Thinking, ToolCall, ToolResult
+from holdfast.policy.pipeline import Policy
+from holdfast.runtime.journal import Journal
 from holdfast.store import open_store
 from holdfast.view.tokens import measure
 
@@ -101,6 +103,23 @@ def test_a_text_that_was_capped_when_it_came(why, store, decided):
     )
     assert [(act["kind"], act["recall"]) for act in why("m1")["acts"]] == [("capped", [hash_[:12]])]
     assert why("m2")["acts"] == []
+
+
+def test_a_message_that_was_too_long_is_told_as_it_came(run, store):
+    """Its size is the whole's, and ``--said`` prints every character, read from where it was stored."""
+    text = "".join(f"{n}: größer\n" for n in range(120_000))
+    result = ToolResult("t", "bash", (Text(text), Media("image", "image/png", 3, "", "aGk=")))
+    journal = Journal.open(store, "long", Policy().with_settings(append_chars=100_000))
+    journal.append(Message.of("user", "go"), Message("assistant", (ToolCall("t", "bash"),)))
+    journal.append(Message("user", (result, Text("and?"))))
+    found = json.loads(run("why", "long", "2", "--json").stdout)
+    assert found["characters"] == len(text) + len("\nand?")
+    assert len(found["text"]) < 3_000
+    assert f"as it was said: {found['characters']:,} characters; its entry holds" in run("why", "long", "2").stdout
+    assert run("why", "long", "2", "--said").stdout == f"{text}\nand?\n"
+    store.blobs.remove(store.blobs.put(text))
+    assert json.loads(run("why", "long", "2", "--json").stdout)["characters"] == len(found["text"])
+    assert run("why", "long", "2", "--said").exit_code == 2
 
 
 def test_a_message_on_another_branch(why, store, decided, run):

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from holdfast import Policy
+from holdfast import Policy, World, plan
+from holdfast.config import target
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.policy.capping import cap
 from holdfast.policy.settings import Settings
 from holdfast.testing.histories import words
 
+NEWLINE = "\n"
 SMALL = Settings(append_chars=1_000)
 PICTURE = Media("image", "image/png", 68, "", "iVBORw0KGgo=")
 NOTICE = (
-    "[Content truncated during persistence — original exceeded size limit of 1,000 characters; 5,000 characters; "
-    'recall(id="{}") returns them]'
+    "[Content truncated during persistence — original exceeded size limit of 1,000 characters; 5,000 characters{}; "
+    'recall(id="{}"{}) returns them]'
 )
 
 
@@ -35,12 +39,21 @@ def test_only_what_is_over_is_cut(chars, capped, role):
     assert [blob.text for blob in blobs] == [text] * capped
 
 
-def test_the_notice_tells_where_the_whole_is():
-    """Head and tail stand around one line with the limit, the length and the handle; no tag of ours is used."""
+@pytest.mark.parametrize("spills", [True, False])
+def test_the_notice_tells_where_the_whole_is(spills):
+    """Head and tail stand around one line with limit, length and handle, and the lines between; no tag is used."""
     text = words(3, 5_000)
-    short, (blob,) = cap(Message.of("user", text), SMALL)
+    short, (blob,) = cap(Message.of("user", text), SMALL if spills else replace(SMALL, spill_chars=0))
     assert blob.hash == sha256(text.encode()).hexdigest()
-    head, tail = short.text.split(f"\n{NOTICE.format(blob.hash[:12])}\n")
+    lines, count = text.split("\n"), text.count("\n") + 1
+    last = re.search(r'lines="[0-9]+-([0-9]+)"', short.text)
+    first = short.text.split("[Content")[0].count("\n")
+    where = f', lines="{first}-{last[1]}"' if spills else ""
+    notice = NOTICE.format(f" in {count} lines" if spills else "", blob.hash[:12], where)
+    head, tail = short.text.split(f"\n{notice}\n")
+    if spills:
+        assert lines[first - 1].startswith(head.split("\n")[-1])
+        assert lines[int(last[1]) - 1].endswith(tail.split("\n")[0])
     assert text.startswith(head)
     assert text.endswith(tail)
     assert len(head) > len(tail) > 100
@@ -93,3 +106,44 @@ def test_a_capped_text_is_shorter_and_nothing_is_lost(text, most):
     assert len(kept) < len(text)
     assert len(kept) <= max(most, 250)
     assert cap(short, Settings(append_chars=max(most, 250))) == (short, ())
+
+
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_what_the_cap_leaves_is_never_spilled(role):
+    """A policy that spills gets the ends of a preview at once: the model sees the whole's size and its handle only."""
+    text = words(5, 400_000)
+    part = Text(text) if role == "user" else ToolResult("t", "bash", (Text(text),))
+    settings = Settings(append_chars=100_000, message_chars=1, message_share=0.001, spill_tools={"bash": 500})
+    short, (blob,) = cap(Message(role, (part,)), settings)
+    kept = short.text or result_text(short.results[0])
+    assert 2_000 < len(kept) < 2_500
+    assert f'400,000 characters in {text.count(NEWLINE) + 1:,} lines; recall(id="{blob.hash[:12]}", lines=' in kept
+    said = [Message.of("user", "go"), Message("assistant", (ToolCall("t", "bash"),)), short]
+    made = plan(said, target("anthropic", "claude-sonnet-4-5", window=200_000), Policy(settings=settings))
+    assert (made.record, made.blobs) == ((), ())
+
+
+def test_what_the_cap_leaves_is_not_pruned():
+    """The handle of the whole text stands nowhere else, so its line stays when old results go."""
+    result = ToolResult("t", "bash", (Text(words(5, 400_000)),))
+    short, _ = cap(Message("tool", (result,)), Settings(append_chars=100_000))
+    others = [ToolResult(f"u{n}", "bash", (Text(words(n, 9_000)),)) for n in range(30)]
+    said = [Message.of("user", "go"), Message("assistant", (ToolCall("t", "bash"),)), short]
+    said += [
+        m for one in others for m in (Message("assistant", (ToolCall(one.call_id, "bash"),)), Message("tool", (one,)))
+    ]
+    said += [Message.of("assistant", "done"), Message.of("user", "more")]
+    goal = target("anthropic", "claude-sonnet-4-5", window=100_000)
+    policy = Policy().with_settings(compact="off", goal_share=0.0)
+    first = plan(said[:-1], goal, policy)
+    made = plan(said, goal, policy, branch=first.branch, world=World(cache="cold"))
+    pruned = {edit.span.start for edit in made.record if edit.rule == "prune"}
+    assert 4 in pruned
+    assert 2 not in pruned
+
+
+def test_without_spilling_the_cap_is_what_stays():
+    """OpenClaw's rule cuts to its limit and no further: nothing is spilled later that could lose the handle."""
+    text = words(5, 500_000)
+    short, _ = cap(Message.of("user", text), Policy.preset("openclaw").settings)
+    assert 399_000 < len(short.text) <= 400_000

@@ -7,13 +7,14 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast import Policy, plan
 from holdfast.config import target
 from holdfast.errors import WindowTooSmall
 from holdfast.model.messages import Message
 from holdfast.model.target import Limits, Target
-from holdfast.policy.guard import DEFAULT_WINDOW, in_window, resolve_window
+from holdfast.policy.guard import DEFAULT_WINDOW, in_window, told_window, window_of
 from holdfast.policy.presets import OPENCLAW_2026_9, PRESETS
 from holdfast.policy.settings import Settings
 
@@ -21,6 +22,13 @@ OLD = PRESETS["openclaw"]
 NEW = Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9).settings
 SAID = [Message.of("user", "a")]
 NUMBERS = st.one_of(st.none(), st.floats(), st.integers(-10, 10**7))
+
+
+def found_window(settings, configured=None, known=None, default=DEFAULT_WINDOW, cap=None):
+    """Return the window in force, told and capped as production does it: first the catalogue, then the guard."""
+    origin, tokens = told_window(("config", configured), ("model", known), ("default", default))
+    capped = settings if cap is None else replace(settings, window_cap=cap)
+    return window_of(Target(limits=Limits(tokens, origin=origin)), capped)
 
 
 @pytest.mark.parametrize(
@@ -36,24 +44,24 @@ NUMBERS = st.one_of(st.none(), st.floats(), st.integers(-10, 10**7))
 )
 def test_who_says_the_window(configured, known, default, tokens, origin):
     """The user's entry comes first, then what is known of the model, then the default; what is no size is not there."""
-    found = resolve_window(Settings(), configured, known, default)
+    found = found_window(Settings(), configured, known, default)
     assert (found.tokens, found.origin) == (tokens, origin)
 
 
 @pytest.mark.parametrize(("cap", "tokens"), [(40_000, 40_000), (50_000, 50_000), (60_000, 50_000), (0, 50_000)])
 def test_a_cap_only_lowers(cap, tokens):
     """A cap counts where it is lower than the window, and says that it was it."""
-    found = resolve_window(Settings(window_cap=cap), 50_000)
+    found = found_window(Settings(window_cap=cap), 50_000)
     assert (found.tokens, found.origin) == (tokens, "cap" if tokens < 50_000 else "config")
 
 
 @given(NUMBERS, NUMBERS, NUMBERS, NUMBERS)
 def test_there_is_always_a_window(configured, known, default, cap):
     """Whatever is told, the window is a whole number over 0, and no cap made it larger."""
-    found = resolve_window(Settings(), configured, known, default or 0)
+    found = found_window(Settings(), configured, known, default or 0)
     assert found.tokens >= 1
     assert isinstance(found.tokens, int)
-    assert resolve_window(Settings(), configured, known, default or 0, cap).tokens <= found.tokens
+    assert found_window(Settings(), configured, known, default or 0, cap).tokens <= found.tokens
 
 
 @pytest.mark.parametrize(
@@ -61,7 +69,7 @@ def test_there_is_always_a_window(configured, known, default, cap):
 )
 def test_the_floors_are_strict(window, refused, small):
     """[O] under 16,000 nothing is sent, under 32,000 the caller is warned; at the numbers themselves neither."""
-    found = resolve_window(OLD, window)
+    found = found_window(OLD, window)
     assert (found.is_refused, found.is_small) == (refused, small)
 
 
@@ -71,7 +79,7 @@ def test_the_floors_are_strict(window, refused, small):
 )
 def test_the_newer_floors_grow_with_the_window(window, cap, refuse, warn):
     """[O] 2026.9: 4,000 and 8,000, or a tenth and a fifth of the window as it was before the cap."""
-    found = resolve_window(NEW, window, cap=cap)
+    found = found_window(NEW, window, cap=cap)
     assert (found.refuse_below, found.warn_below) == (refuse, warn)
     assert found.is_refused is bool(cap)
 

@@ -10,9 +10,11 @@ from holdfast import Policy, apply, plan
 from holdfast.config import target
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.policy.history import history_limit, limit_turns
+from holdfast.model.projected import project
+from holdfast.policy.history import history_limit
 from holdfast.policy.settings import Channel, Person
 
+PLACE = target("anthropic", "claude-sonnet-4-5", window=100_000)
 CHANNELS = {
     "irc": Channel(history_limit=30, dm_history_limit=9, dms={"ann": Person(4), "bob": Person(0), "eve": Person()}),
     "mail": Channel(dm_history_limit=3),
@@ -77,32 +79,37 @@ def talk(turns):
     return said
 
 
-@given(st.integers(0, 6), st.integers(-1, 7))
+def limited(said, turns):
+    """Return the messages that the stage leaves in sight where so many turns are shown."""
+    policy = Policy.preset("openclaw").with_settings(history_turns=turns)
+    return [slot.message for slot in project(plan(said, PLACE, policy).branch)]
+
+
+@given(st.integers(1, 6), st.integers(0, 7))
 def test_the_last_turns_with_all_that_belongs_to_them(turns, limit):
     """What is kept is an end of the history that begins with a user, or all of it; twice is once."""
     said = talk(turns)
-    kept = limit_turns(said, limit)
+    kept = limited(said, limit)
     assert kept == said[len(said) - len(kept) :]
-    assert sum(message.starts_turn for message in kept) == (min(turns, limit) if limit > 0 else turns)
-    assert limit_turns(kept, limit) == kept
+    assert sum(message.starts_turn for message in kept) == (min(turns, limit) if limit else turns)
+    assert limited(kept, limit) == kept
 
 
 def test_what_stands_before_the_first_user_goes_with_the_first_turn():
     """Words before the first user stay while no turn is cut, and go with it."""
     said = [Message.of("assistant", "hello"), *talk(2)]
-    assert limit_turns(said, 2) == said
-    assert limit_turns(said, 1) == talk(2)[3:]
+    assert limited(said, 2) == said
+    assert limited(said, 1) == talk(2)[3:]
 
 
 @pytest.mark.parametrize("turns", [1, 2, 5])
 def test_the_presets_show_exactly_so_many(turns):
     """[O] exactly n turns are shown at each request; ours cuts to half, so that the prefix stands for a while."""
-    place = target("anthropic", "claude-sonnet-4-5", window=100_000)
     for name, allowed in (("openclaw", {turns}), ("holdfast", set(range(max(1, turns // 2), turns + 1)))):
         policy, branch = Policy.preset(name).with_settings(history_turns=turns), None
         for length in range(1, 12):
             said = talk(length)[:-2]
-            made = plan(said, place, policy, branch=branch)
+            made = plan(said, PLACE, policy, branch=branch)
             branch = made.branch
             shown = sum(message.starts_turn for message in apply(said, made))
             assert shown in ({length} if length <= turns else allowed), (name, length)

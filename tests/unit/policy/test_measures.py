@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -12,18 +14,31 @@ from msgspec.structs import replace
 from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
 from holdfast.model.branch import extend
+from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Answer, Compaction, Decision, Entry, Frame, Request, Revoke, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.projected import project
 from holdfast.model.target import Limits
 from holdfast.policy.compaction import over_trigger
 from holdfast.policy.draft import Draft
 from holdfast.policy.guard import measure_room
-from holdfast.policy.measures import Estimate, estimate_tokens, json_tokens, request_size, usage_estimate, utf16
+from holdfast.policy.measures import (
+    Estimate,
+    estimate_tokens,
+    json_tokens,
+    request_size,
+    total_from,
+    total_shown,
+    usage_estimate,
+    utf16,
+)
+from holdfast.policy.pipeline import advance
 from holdfast.policy.presets import OPENCODE_2, PRESETS
 from holdfast.policy.prune.idle import idle
 from holdfast.policy.triggers import effective_window, is_over, line, usable
-from holdfast.testing.strategies import messages
+from holdfast.testing.driving import drive
+from holdfast.testing.strategies import conversations, messages
 from holdfast.view.tokens import measure
 
 PI, OPENCODE, CLAUDE = PRESETS["pi"], PRESETS["opencode"], PRESETS["claude-code"]
@@ -222,3 +237,50 @@ def test_a_draft_is_judged_by_the_limits_of_its_target():
     assert over_trigger(draft_of(OPENCODE, branch, 400_000, output=128_000, max_input=272_000))
     assert not over_trigger(draft_of(OPENCODE, branch, 400_000, output=128_000))
     assert not over_trigger(draft_of(OPENCODE, Branch.build([said("user", "x" * 4_000_000)]), 20_000))
+
+
+# -- sums over what is shown -------------------------------------------------------------------------------------------
+
+
+@given(
+    conversations(turns=4, steps=6, longest=3_000),
+    st.sampled_from([Policy.preset(name) for name in ("holdfast", "pi", "openclaw")]),
+    st.sampled_from([World(), World("cold", idle=4_000)]),
+)
+def test_a_total_is_that_of_the_projection(said, policy, world):
+    """However it is carried along, the sum is that of all messages which the request shows."""
+    where = target("anthropic", "claude-sonnet-4-5", window=16_000)
+    for step in drive(said, where, policy, worlds=[world]):
+        branch = step.plan.branch
+        assert total_shown(branch, estimate_tokens) == sum(estimate_tokens(slot.message) for slot in project(branch))
+
+
+def test_a_total_knows_slots_that_are_gone():
+    """Where an edit took whole slots, what stands for them counts, and edits within them do not."""
+    said = [Message.of("user" if place % 2 == 0 else "assistant", "x" * 4 * (place + 1)) for place in range(6)]
+    branch = Branch.build(Entry("", None, Said(measure(one))) for one in said)
+    put = (Text("y" * 400),)
+    gone = (Edit(Span(1, 3), (Message.of("user", "z" * 40),)), Edit(Span(2, 3, 0), put), Edit(Span(4, 5, 0), put))
+    branch = extend(branch, Entry("d", None, Decision(gone)))
+    assert total_shown(branch, estimate_tokens) == 1 + 10 + 4 + 100 + 6
+    assert total_from(branch, 3, estimate_tokens) == 4 + 100 + 6
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("told", [True, False])
+def test_a_step_costs_what_is_new(name, told):
+    """Behind a long conversation a step calls no more functions than behind a short one, usage reported or not."""
+    where = target("anthropic", "claude-sonnet-4-5", window=10_000_000)
+    policy, branch, calls = Policy.preset(name), Branch(), []
+    for number in range(120):
+        call = Message("assistant", (ToolCall(f"c{number}", "read"),))
+        result = Message("tool", (ToolResult(f"c{number}", "read", (Text(f"line {number}\n" * 9),)),))
+        for message in (call, result):
+            branch = extend(branch, Entry("", None, Said(measure(message))))
+        looked = Counter()
+        sys.setprofile(lambda _frame, event, _what, looked=looked: looked.update([event]))
+        made = advance(branch, where, policy)
+        sys.setprofile(None)
+        calls.append(looked["call"])
+        branch = made.branch.reported(made.after) if told else made.branch
+    assert max(calls[-20:]) <= 1.1 * max(calls[10:30])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast import Policy, World, plan
 from holdfast.config import target
@@ -14,9 +15,9 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.policy.cover import lazy_greedy
 from holdfast.policy.guard import guard, measure_room
-from holdfast.policy.history import limit_turns
 from holdfast.policy.ledger import command_lines, deeds, file_lines, first_error
 from holdfast.policy.outline import outline
+from holdfast.policy.pipeline import OVER_WINDOW
 from holdfast.policy.presets import PRESETS
 from holdfast.policy.salience import Trace, lines, text_refs, traces, weigh
 from holdfast.policy.settings import Settings, origin
@@ -70,23 +71,6 @@ def test_openclaws_guard():
     assert [notice.rule for notice in plan(said, place(16_000), policy).notices] == ["small-window"]
     assert [notice.rule for notice in plan(said, place(31_999), policy).notices] == ["small-window"]
     assert plan(said, place(32_000), policy).notices == ()
-
-
-# -- history -----------------------------------------------------------------------------------------------------------
-
-
-def talk(*texts):
-    return [Message.of("user" if number % 2 == 0 else "assistant", text) for number, text in enumerate(texts)]
-
-
-@pytest.mark.parametrize(
-    ("turns", "kept"), [(0, "abcdef"), (-1, "abcdef"), (1, "ef"), (2, "cdef"), (3, "abcdef"), (9, "abcdef")]
-)
-def test_limit_turns(turns, kept):
-    """The last user turns stay with all that belongs to them; 0 or less is no limit."""
-    said = talk("a", "b", "c", "d", "e", "f")
-    assert "".join(one.text for one in limit_turns(said, turns)) == kept
-    assert limit_turns([], turns) == []
 
 
 # -- cover -------------------------------------------------------------------------------------------------------------
@@ -317,3 +301,24 @@ def test_a_plan_without_anything_to_do_is_empty():
     made = plan([Message.of("user", "a")], place(50_000), world=World())
     assert made.is_empty
     assert made.before == made.after > 0
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_request_that_does_not_fit_says_so(name):
+    """Whatever the policy could do: a request over the window is told with its numbers and one thing to do."""
+    where = target("anthropic", "claude-sonnet-4-5", window=20_000)
+    policy = Policy.preset(name).with_settings(compact="off", truncate_share=0.0, loop_share=0.0, goal_share=0.0)
+    for length, told in ((2_000, 0), (40_000, 1)):
+        made = plan([Message.of("user", " word" * length)], where, policy, world=World(spill=False))
+        why = [notice.why for notice in made.notices if notice.rule == OVER_WINDOW]
+        assert len(why) == told == (made.after > 20_000)
+        assert all(f"{made.after:,}" in one and "20,000" in one and "larger window" in one for one in why)
+
+
+def test_an_input_limit_counts_as_the_window():
+    """Where a model takes less than its window holds, that is what must not be passed."""
+    where = target("anthropic", "claude-sonnet-4-5", window=200_000)
+    where = replace(where, limits=replace(where.limits, max_input=20_000))
+    made = plan([Message.of("user", " word" * 40_000)], where, Policy.preset("append-only"))
+    assert "20,000" in made.notices[-1].why
+    assert made.notices[-1].rule == OVER_WINDOW

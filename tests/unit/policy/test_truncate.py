@@ -29,7 +29,6 @@ from holdfast.policy.truncate import (
     is_oversized,
     notice,
     text_weight,
-    truncate_message,
     truncate_result,
     truncate_text,
     truncated_entries,
@@ -182,10 +181,11 @@ def test_texts_of_a_result_share_its_budget():
 
 
 def test_a_message_in_which_nothing_is_over():
-    """The same message comes back; of several results only those that are over get shorter."""
+    """It is not said anew; of several results only those that are over get shorter."""
     said = Message("tool", (result("a" * 3_000), result("b" * 300, id_="d")))
-    assert truncate_message(said, 3_000) is said
-    short = truncate_message(said, 2_000)
+    entry = Entry("e", None, Said(measure(said)))
+    assert truncated_entries([entry], Bounds(3_000)) == {}
+    short = truncated_entries([entry], Bounds(2_000))["e"]
     assert short.parts[1] is said.parts[1]
     assert text_weight(short.results[0]) <= 2_000
 

@@ -20,7 +20,6 @@ from holdfast.replay.cuts import (
     oracle_lines,
     pool,
     positions,
-    score_cut,
 )
 from holdfast.replay.evidence import Texts
 from holdfast.replay.recall import answers
@@ -144,7 +143,7 @@ def test_a_handle_stands_for_50_000_characters() -> None:
     for pad, handles in ((49_989, 1), (49_990, 0)):
         said = [call("call-9", path="big/log.txt"), result("call-9", " " * pad + " LIMIT_ROWS")]
         after = [Message.of("assistant", "LIMIT_ROWS")]
-        score = score_cut(said, [Message.of("user", "big/log.txt")], after, 100, len)
+        score = Cut([*said, *after], len(said), len).score([Message.of("user", "big/log.txt")])
         assert (score.dependencies, score.handles) == (1, handles)
 
 

@@ -13,8 +13,8 @@ from holdfast.config import target
 from holdfast.errors import StoreLocked, StoreReadOnly, UnknownId, WindowTooSmall
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Answer, Compaction, Decision, Failure, Frame, Note, Request, Revoke, Said, Usage
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.model.messages import Message, media_of, result_text
+from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.model.projected import prefix_basis, project
 from holdfast.model.slots import Slot
 from holdfast.runtime.journal import Journal
@@ -91,6 +91,24 @@ def test_a_session_that_is_not_there_begins_with_a_note_of_its_policy(store):
     assert store.session(KEY).entries == 1
 
 
+def test_another_policy_is_named_before_it_decides(store, anthropic):
+    """The log says who decides: one note before the first decision of another policy, none where it decides nothing."""
+    Journal.open(store, KEY).append(HELLO)
+    journal = Journal.open(store, KEY, Policy.preset("claude-code"))
+    journal.prepare(anthropic)
+    assert kinds(store) == [Note, Said, Request]
+    journal.append(*read("c1", LONG))
+    journal.prepare(anthropic)
+    journal.append(*read("c2", LONG))
+    Journal.open(store, KEY, journal.policy).prepare(anthropic)
+    named = [entry.body.data["name"] for entry in store.path(KEY) if isinstance(entry.body, Note)]
+    assert named == ["holdfast", "claude-code"]
+    assert kinds(store)[5:7] == [Note, Decision]
+    again = Journal.open(store, KEY)
+    assert again.branch.policy == "claude-code"
+    assert agrees(again)
+
+
 def test_a_key_is_never_taken_for_the_beginning_of_another(store):
     """``open`` means the key it is given: a session whose key is longer is another one."""
     Journal.open(store, KEY + "0").append(HELLO)
@@ -154,7 +172,7 @@ def test_a_text_is_stored_before_the_log_names_it(store, anthropic, monkeypatch)
     monkeypatch.setattr(store, "append", watched)
     journal.append(HELLO, *read("c1", LONG[:90_000]), *read("c2", LONG))
     journal.prepare(anthropic)
-    assert len(set(named)) == 3
+    assert len(set(named)) == 2
 
 
 def test_a_frame_that_changed_is_in_the_log_once(store, anthropic):
@@ -234,6 +252,25 @@ def test_a_retry_after_a_restart_decides_nothing(store, anthropic, world):
     assert again.branch.quiet == journal.branch.quiet
     small = replace(anthropic, limits=replace(anthropic.limits, window=16_000))
     assert again.prepare(small, world).plan.after < 16_000
+
+
+@pytest.mark.parametrize("way", ["reload", "fork"])
+def test_a_retry_has_the_breakpoints_of_what_it_tries_again(store, anthropic, way):
+    """K2: the body is the same to the last byte: a breakpoint stands where the request before the first one ended."""
+    goal = replace(anthropic, limits=replace(anthropic.limits, window=60_000))
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    for number in range(24):
+        first = journal.prepare(goal)
+        again = Journal.open(store, KEY) if way == "reload" else journal.fork(first.request)
+        second = again.prepare(goal)
+        third = (Journal.open(store, KEY) if way == "reload" else again.fork(second.request)).prepare(goal)
+        assert sent(third) == sent(second) == sent(first)
+        answer, results = step(number, 12_000, calls=2)
+        journal = Journal.open(store, KEY) if way == "reload" else journal
+        journal.record(answer)
+        journal.append(results)
+    assert len(first.plan.options.markers) > 1
 
 
 @pytest.mark.parametrize("policy", ["holdfast", "append-only"])
@@ -365,6 +402,23 @@ def test_a_text_over_the_cap_is_stored_apart_and_named(store):
     assert agrees(journal)
 
 
+def test_a_text_over_the_cap_is_shown_with_its_own_size_and_handle(store, anthropic):
+    """What the cap leaves of a result is sent as it is: not spilled again, and stored once."""
+    text = LONG * 80
+    journal = Journal.open(store, KEY)
+    assert len(text) > journal.policy.settings.append_chars
+    journal.append(HELLO, *read("c1", text))
+    prepared = journal.prepare(anthropic)
+    (result,) = prepared.slots[-1].message.results
+    handle = sha256(text.encode()).hexdigest()[:12]
+    assert (
+        f'{len(text):,} characters in {text.count(chr(10)) + 1:,} lines; recall(id="{handle}", lines='
+        in result_text(result)
+    )
+    assert prepared.plan.record == ()
+    assert [hash_[:12] for hash_ in store.blobs.hashes()] == [handle]
+
+
 def test_a_text_that_cannot_be_stored_apart_stays_whole(store, full):
     """S1: nothing said is lost, however full the place for blobs is."""
     journal = Journal.open(store, KEY, Policy().with_settings(append_chars=10_000))
@@ -405,6 +459,126 @@ def test_undo_takes_the_one_it_is_told(store, anthropic):
     assert journal.undo(first[:20]) == first
     assert [id_ for id_, _ in journal.branch.law] == [second]
     assert agrees(journal)
+
+
+def talk(journal, target, numbers):
+    """Have turns of some words with the model."""
+    for number in numbers:
+        journal.append(Message.of("user", f"question {number}"))
+        journal.prepare(target)
+        journal.record(Message.of("assistant", f"answer {number}"))
+
+
+def test_an_undone_limit_of_turns_stays_undone(store, anthropic):
+    """The turns that came back are shown until there are too many said since; a reload knows."""
+    policy = Policy.preset("openclaw").with_settings(history_turns=2)
+    journal = Journal.open(store, KEY, policy)
+    talk(journal, anthropic, range(3))
+    assert journal.branch.keep == 2
+    journal.undo()
+    for number in range(3, 5):
+        journal = Journal.open(store, KEY, policy)
+        talk(journal, anthropic, [number])
+        assert journal.branch.keep == 0
+        assert agrees(journal)
+    talk(journal, anthropic, [5])
+    assert journal.branch.keep == 8
+
+
+@pytest.mark.parametrize(
+    ("policy", "world"),
+    [
+        (Policy().with_settings(prune_keep=2_000, prune_minimum=500), World(cache="cold")),
+        (
+            Policy.preset("openclaw").with_settings(prune_soft_share=0.1, prune_hard_share=0.1, prune_hard_chars=1),
+            World(cache="cold", idle=900),
+        ),
+        (Policy.preset("claude-code").with_settings(prune_tools=()), World(cache="cold", idle=9_000)),
+        (
+            Policy.preset("opencode").with_settings(prune="opencode", prune_keep=2_000, prune_minimum=500),
+            World(),
+        ),
+    ],
+    ids=["holdfast", "openclaw", "claude-code", "opencode"],
+)
+def test_an_undone_prune_stays_undone(store, policy, world):
+    """The next cold cache takes none of it again, of what was said since it does."""
+    goal = target("anthropic", "claude-opus-5-5", window=100_000)
+    journal = Journal.open(store, KEY, policy)
+    for number in range(12):
+        journal.append(*([HELLO] if number % 3 == 0 else []))
+        run(journal, goal, [number], size=4_000)
+    journal.append(HELLO)
+    gone = {(edit.span.start, edit.span.part) for edit in journal.prepare(goal, world).plan.record}
+    assert gone
+    journal.undo()
+    journal = Journal.open(store, KEY, policy)
+    assert gone.isdisjoint((edit.span.start, edit.span.part) for edit in journal.prepare(goal, world).plan.record)
+    for number in range(12, 24):
+        journal.append(*([HELLO] if number % 3 == 0 else []))
+        run(journal, goal, [number], size=4_000)
+    journal.append(HELLO)
+    journal.prepare(goal, world)
+    later = {(edit.span.start, edit.span.part) for _, body in journal.branch.law for edit in body.edits}
+    assert later
+    assert later.isdisjoint(gone)
+    assert agrees(journal)
+
+
+def test_undone_media_stay_unless_the_api_refuses_them(store, anthropic):
+    """What came back counts on top of the policy's budget, and goes again where the API takes no more."""
+    policy = Policy().with_settings(media_most=4)
+    journal = Journal.open(store, KEY, policy)
+    for number in range(5):
+        journal.append(Message("user", (Text(f"look {number}"), picture(number))))
+        prepared = journal.prepare(anthropic)
+        journal.record(Message.of("assistant", "seen"))
+    assert [edit.rule for edit in prepared.plan.record] == ["media"] * 3
+    journal.undo()
+    journal = Journal.open(store, KEY, policy)
+    journal.append(Message.of("user", "and now?"))
+    assert pictures(journal.prepare(anthropic)) == 5
+    journal.record(Message.of("assistant", "seen"))
+    journal.append(Message.of("user", "again"))
+    few = replace(anthropic, dialect=replace(anthropic.dialect, max_images=3))
+    assert 1 <= pictures(journal.prepare(few)) <= 3
+
+
+def picture(number):
+    """Return an image like no other."""
+    return Media("image", "image/png", 300, "", "A" * (400 + 4 * number))
+
+
+def pictures(prepared):
+    """Return how many images a request shows."""
+    return sum(len(media_of(slot.message)) for slot in prepared.slots)
+
+
+@pytest.mark.parametrize("compact", ["summary", "off"])
+def test_what_was_undone_gives_way_where_the_request_does_not_fit(store, anthropic, compact):
+    """Undoing a spill never makes a request that is too large: a compaction or the last resort takes it again."""
+    journal = Journal.open(store, KEY, Policy().with_settings(compact=compact))
+    journal.append(HELLO, *read("c1", LONG))
+    journal.prepare(anthropic)
+    journal.undo()
+    prepared = journal.prepare(anthropic)
+    assert [edit.rule for edit in prepared.plan.record] == (["relief"] if compact == "off" else [])
+    assert (prepared.plan.compaction is None) == (compact == "off")
+    assert prepared.plan.after < 30_000
+
+
+def test_an_undone_spill_stays_undone_where_it_fits(store, anthropic):
+    """A result that came back whole was seen, and is not fresh any more: it stays."""
+    wide = replace(anthropic, limits=replace(anthropic.limits, window=200_000))
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO, *read("c1", LONG))
+    journal.prepare(wide)
+    journal.undo()
+    for world in (World(), World(cache="cold", idle=90_000)):
+        journal = Journal.open(store, KEY)
+        assert journal.prepare(wide, world).plan.record == ()
+        journal.record(Message.of("assistant", "read"))
+        journal.append(HELLO)
 
 
 def test_undo_of_a_compaction_after_a_reload(store, anthropic):

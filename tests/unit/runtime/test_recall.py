@@ -201,6 +201,17 @@ def test_a_beginning_that_bookkeeping_shares_is_the_message(store):
         recall(store, MINE, "u77")
 
 
+def test_a_beginning_of_two_messages_is_told_from_an_unknown_one(store):
+    """Both are named where several begin so; where none does it says that, and nothing of several."""
+    leaf = store.session(MINE).leaf
+    store.append(MINE, [Entry("twin-1", leaf, words("hello")), Entry("twin-2", "twin-1", words("there"))])
+    with pytest.raises(UnknownId, match="'twin-' begins the ids of several messages: twin-1, twin-2; give more"):
+        recall(store, MINE, "twin-")
+    with pytest.raises(UnknownId, match="nothing to read back is called 'twig-'; the newest of") as raised:
+        recall(store, MINE, "twig-")
+    assert "several" not in str(raised.value)
+
+
 def test_a_summary_is_recalled_and_a_decision_is_not(store):
     """A compaction's summary has a text; bookkeeping has none, and the message says so."""
     leaf = store.session(MINE).leaf

@@ -126,6 +126,36 @@ def test_a_search_finds_what_a_look_at_every_line_finds(text, words, size, data)
     assert (found.matches, found.next) == (len(lines), None)
 
 
+many_lines = st.lists(st.text(st.sampled_from("ab配İß "), max_size=12), min_size=1, max_size=150).map("\n".join)
+
+
+@given(
+    many_lines, st.sampled_from(["aa", "b配", "ßa|İİ", "a.*b.*配"]), st.integers(1, 700), st.integers(1, 40), st.data()
+)
+def test_lines_that_cannot_match_change_nothing(text, words, size, few, data):
+    """A search shows what a look at every line shows, also where most are passed over: matches and neighbours."""
+    context = data.draw(st.integers(0, 3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "PIECE", size)
+        patch.setattr("holdfast.view.finding.FEW", few)
+        patch.setattr("holdfast.view.finding.CONTEXT", context)
+        found = page(reader(text), search=words)
+    lines = text.split("\n")
+    hits = {number for number, line in enumerate(lines) if matches(line, words)}
+    near = {number + step for number in hits for step in range(-context, context + 1)}
+    assert found.text == "\n".join(
+        f"{number + 1}{':' if number in hits else '-'} {line}" for number, line in enumerate(lines) if number in near
+    )
+
+
+def test_many_lines_are_searched_at_once():
+    """Lines among which nothing is found are not told apart: 400,000 are searched in a blink."""
+    text = "a line of twenty-four\n" * 400_000
+    began = time.perf_counter()
+    assert page(reader(text), search="twenty.*five|zzz").matches == 0
+    assert time.perf_counter() - began < 0.5
+
+
 def matches(line: str, words: str) -> bool:
     """Return whether a line matches, told in another way than the search does it."""
     for one in words.split("|"):

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from holdfast.model.branch import Branch
+from holdfast.model.branch import Branch, is_spared
 from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.parts import ToolResult
+from holdfast.policy.capping import is_capped
 from holdfast.policy.compaction import over_trigger
 from holdfast.policy.draft import Draft
 from holdfast.policy.results import tool_name
@@ -67,17 +68,23 @@ def _is_broken(draft: Draft) -> bool:
 def _old(draft: Draft, keep: int) -> Iterator[Whole]:
     """Yield the answered results behind the newest ``keep`` tokens of results, newest first; no message is split.
 
-    So a breakpoint behind the last message of which results went stands on what no later prune changes.
+    What an undo brought back is not among them. A breakpoint behind the last message of
+    which results went stands on what no later prune changes.
     """
     branch, held, edge = draft.branch, 0, len(draft.branch.slots)
     for one in reversed(list(wholes(branch, range(branch.keep, _answered(branch))))):
-        part = one.part
-        if isinstance(part, ToolResult) and tool_name(branch, one.slot, part) not in draft.settings.prune_exempt:
+        if one.is_result and not _stays(draft, one):
             held += one.tokens
             if held <= keep:
                 edge = one.slot
-            elif one.slot < edge:
+            elif one.slot < edge and not is_spared(branch, one.slot, one.place):
                 yield one
+
+
+def _stays(draft: Draft, one: Whole) -> bool:
+    """Return whether a result stays for good: its tool's do, or it holds the only handle of a longer text."""
+    tool = tool_name(draft.branch, one.slot, one.part) if isinstance(one.part, ToolResult) else ""
+    return tool in draft.settings.prune_exempt or is_capped(one.text)
 
 
 def _answered(branch: Branch) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch
+from holdfast.model.branch import Branch, is_spared
 from holdfast.model.edits import Edit, Span
 from holdfast.model.parts import Media, Part, Text, ToolResult
 from holdfast.model.projected import shown
@@ -49,7 +49,7 @@ def _edits(branch: Branch, index: int) -> Iterator[Edit]:
         return
     for place, part in enumerate(found[0].message.parts):
         images = sum(map(_is_image, part.content if isinstance(part, ToolResult) else (part,)))
-        if images:
+        if images and not is_spared(branch, index, place):
             saves = images * (IMAGE_TOKENS - count(SEEN))
             yield Edit(Span(index, index + 1, place), (_without(part),), "image", "answered images", saves)
 

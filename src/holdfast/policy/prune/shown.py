@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from holdfast.model.branch import Branch
+from holdfast.model.branch import Branch, is_spared
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolResult
@@ -30,20 +30,8 @@ class Result(Struct, frozen=True):
     tokens: int
 
 
-def shown_results(branch: Branch) -> Iterator[Result]:
-    """Yield the results that the projection shows whole, newest first."""
-    for index in range(len(branch.slots) - 1, branch.keep - 1, -1):
-        edited = edited_parts(branch, index)
-        parts = replaced_parts(branch.messages[index], branch.edits.get(index, ())) if None not in edited else ()
-        for place in range(len(parts) - 1, -1, -1):
-            part = parts[place]
-            if isinstance(part, ToolResult) and place not in edited:
-                text = result_text(part)
-                yield Result(index, place, part, text, count(text))
-
-
 def results_as_shown(branch: Branch) -> Iterator[Result]:
-    """Yield the results as the projection shows them, shortened ones too, newest first."""
+    """Yield the results as the projection shows them, shortened ones too, newest first; none that an undo brought."""
     for index in range(len(branch.slots) - 1, branch.keep - 1, -1):
         message = branch.messages[index]
         if not message.results or None in edited_parts(branch, index):
@@ -51,7 +39,7 @@ def results_as_shown(branch: Branch) -> Iterator[Result]:
         parts = replaced_parts(message, branch.edits.get(index, ()))
         for place in range(len(parts) - 1, -1, -1):
             part = parts[place]
-            if isinstance(part, ToolResult):
+            if isinstance(part, ToolResult) and not is_spared(branch, index, place):
                 text = result_text(part)
                 yield Result(index, place, part, text, count(text))
 
@@ -68,17 +56,3 @@ def cleared(one: Result, text: str = CLEARED, rule: str = "prune") -> Edit | Non
 def is_exempt(draft: Draft, one: Result) -> bool:
     """Return whether the tool's results are never cleared."""
     return tool_name(draft.branch, one.slot, one.result) in draft.settings.prune_exempt
-
-
-def behind(draft: Draft, results: Iterator[Result], keep: int, least: int) -> list[Edit]:
-    """Return the edits that clear what lies behind the newest ``keep`` tokens, if more than ``least`` go."""
-    edits: list[Edit] = []
-    held = 0
-    for one in results:
-        if is_exempt(draft, one):
-            continue
-        held += one.tokens
-        edit = cleared(one) if held > keep else None
-        if edit is not None:
-            edits.append(edit)
-    return edits if sum(edit.saves for edit in edits) > least else []

@@ -7,12 +7,12 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from holdfast.model.branch import Branch
+from holdfast.model.branch import Branch, is_spared
 from holdfast.model.edits import Edit, Span
-from holdfast.model.messages import result_text
+from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Opaque, Text, ToolResult
-from holdfast.model.projected import project
 from holdfast.policy.draft import Draft
+from holdfast.policy.measures import total_shown
 from holdfast.policy.prune.images import seen_images
 from holdfast.policy.prune.shown import CLEARED
 from holdfast.policy.results import tool_name
@@ -47,7 +47,7 @@ def _is_cold(draft: Draft) -> bool:
 def _pruned(draft: Draft) -> Iterator[Edit]:
     """Yield the edits of the results behind the newest answers, by how much of the window all characters take."""
     settings, chars = draft.settings, draft.room.window * CHARS_A_TOKEN
-    total = weigh([slot.message for slot in project(draft.branch)])
+    total = total_shown(draft.branch, _weight)
     if total < settings.prune_soft_share * chars:
         return
     old = [_trimmed(one, settings) for one in _prunable(draft)]
@@ -69,6 +69,8 @@ def _prunable(draft: Draft) -> Iterator[Held]:
     first = _first_words(branch)
     last = answers[-kept] if kept else len(branch.slots)
     for one in held_results(branch):
+        if is_spared(branch, one.slot, one.place):
+            continue
         if first < one.slot < last and _may_go(tool_name(branch, one.slot, one.result), draft.settings):
             yield one
 
@@ -120,6 +122,10 @@ def _saying(result: ToolResult, text: str) -> ToolResult:
     """Return ``result`` with ``text`` for all its words and images."""
     rest = tuple(part for part in result.content if isinstance(part, Opaque))
     return ToolResult(result.call_id, result.name, (Text(text), *rest), result.is_error)
+
+
+def _weight(message: Message) -> int:
+    return weigh((message,))
 
 
 def _size(result: ToolResult) -> int:

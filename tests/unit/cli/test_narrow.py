@@ -1,0 +1,118 @@
+"""At 80 columns a line goes on below: no number is cut off, and what is printed to be pasted is one line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from holdfast.cli.terminal import console, say_whole
+from holdfast.model.entries import Answer, Entry, Request, Usage
+from holdfast.store import open_store
+
+KEY = "0f8fad5b-d9cb-469f-a165-70867728950e"
+TWIN = "0f8fad5b-1111-469f-a165-70867728950e"
+
+
+@pytest.fixture
+def reduced(run, home, talk, write, monkeypatch):
+    """Return the id of a session that was reduced; lines have 80 columns, and no colours."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    run("import", write(home / "long.jsonl", talk(24, session=KEY, words=150)))
+    return KEY
+
+
+@pytest.fixture
+def recording(run, reduced):
+    """Return what ``context`` printed while it recorded what it decided."""
+    return run("context", reduced, "--policy", "holdfast", "--window", "16000", "--record").stdout
+
+
+def joined(text: str) -> str:
+    """Return a text with its lines as one."""
+    return " ".join(text.split())
+
+
+def test_a_line_goes_on_below(capsys, monkeypatch):
+    """All words are there in their order, the lines fit, and what goes on is set in; a short line is left alone."""
+    from rich.text import Text
+
+    monkeypatch.setenv("COLUMNS", "40")
+    words = " ".join(f"word{number}" for number in range(30))
+    say_whole(console(), Text(words))
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert joined(" ".join([first, *rest])) == words
+    assert len(rest) >= 3
+    assert all(line.startswith("    word") and len(line) <= 40 for line in rest)
+    say_whole(console(), Text("  short"))
+    assert capsys.readouterr().out == "  short\n"
+
+
+def test_what_a_policy_decides(recording, run, reduced):
+    """Sizes before and after, and those of each rule, are read to the end."""
+    told = joined(recording.partition("holdfast (cache")[2])
+    assert "…" not in told.replace(", …", "")
+    before = json.loads(run("undo", reduced, "--list", "--json").stdout)["in_force"]
+    assert before
+    assert "→" in told
+    assert told.partition("→")[2].split()[1].startswith("tokens")
+
+
+def test_what_undo_would_bring_back(recording, run, reduced):
+    """Each decision in force is listed with all of its numbers, and they come before the names of rules."""
+    shown = run("undo", reduced, "--list").stdout
+    told = joined("\n".join(shown.splitlines()[1:]))
+    assert "…" not in told
+    for one in json.loads(run("undo", reduced, "--list", "--json").stdout)["in_force"]:
+        numbers = f"without it {one['tokens']:+,} tokens, {one['messages']:,} message"
+        assert -1 < told.find(numbers) < told.find(one["id"][:8])
+    assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+def test_every_change_of_a_diff(recording, run, reduced):
+    """Sizes and reasons are whole; only words of the messages are cut."""
+    told = joined(run("diff", reduced, "95..", "--lines", "0").stdout)
+    found = json.loads(run("diff", reduced, "95..", "--json").stdout)
+    assert f"{found['after']:,} tokens ({found['after'] - found['before']:+,})" in told
+    reasons = {one["why"] for one in found["changes"] if one.get("by")}
+    assert reasons
+    assert all(joined(why) in told for why in reasons)
+
+
+def test_figures_of_all_sessions(run, reduced, home):
+    """The heads of columns are whole words, and large numbers are whole."""
+    with open_store(home / "store" / "holdfast.db") as store:
+        leaf = store.session(reduced).leaf
+        usage = Usage(input=2_345_678_901, output=123_456_789)
+        request = Entry("r", leaf, Request("b", 12, "claude-sonnet-4-5"))
+        store.append(reduced, [request, Entry("a", "r", Answer("b", usage))])
+    shown = run("stats").stdout
+    dollars = json.loads(run("stats", "--json").stdout)["all"]["dollars"]
+    assert dollars > 1_000
+    assert "…" not in shown
+    assert shown.splitlines()[-1].split()[0] == "all"
+    assert f" {dollars:,.2f} " in shown
+    assert {"session", "requests", "saved", "over", "cache", "hit", "dollars", "breaks", "spilled"} <= {*shown.split()}
+    assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+def test_a_command_to_paste_is_one_line(recording, run, reduced, home, talk, write):
+    """``why`` prints commands that run as they stand, with the shortest id that means this session alone."""
+    run("import", write(home / "twin.jsonl", talk(1, session=TWIN)))
+    (line, *_) = [line for line in _why(run, reduced) if "holdfast recall" in line]
+    command = shlex.split(line.partition(": holdfast ")[2])
+    assert command[1] == "0f8fad5b-d"
+    assert run(*command).exit_code == 0
+    (line, *_) = [line for line in _why(run, reduced) if "holdfast undo" in line]
+    assert run(*shlex.split(line.partition(": holdfast ")[2])).exit_code == 0
+
+
+def _why(run, key: str) -> list[str]:
+    """Return the lines on the first message that can be read back."""
+    for number in range(96):
+        lines = run("why", key, str(number)).stdout.splitlines()
+        if any("holdfast recall" in line for line in lines):
+            return lines
+    raise AssertionError("nothing can be read back")
