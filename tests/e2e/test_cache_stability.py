@@ -87,16 +87,16 @@ def test_no_request_is_refused(day):
 def test_the_day_is_as_hard_as_it_should_be(day):
     """Every oversized result gave way, and so did the largest of each message that was too long together."""
     _, turns = day
-    if len(turns) < STEPS:
-        pytest.skip("half a day")
     spilled = Counter(edit.span.start for turn in turns for edit in turn.prepared.plan.record if edit.rule == "spill")
     limits = Numbers()
-    sizes = [(step.results, sum(map(len, step.results))) for step in DAY[:-1]]
+    sizes = [(step.results, sum(map(len, step.results))) for step in DAY[: len(turns) - 1]]
     big = sum(any(len(text) > limits.spill_chars for text in texts) for texts, _ in sizes)
     together = sum(len(texts) > 1 and total > limits.message_chars for texts, total in sizes)
     assert len(spilled) == big + together
-    assert (big, together) == ((40, 6) if STEPS == 300 else (16, 3))
-    assert sorted(set(spilled.values())) == [1, 2, 3]
+    assert big >= len(turns) // 10
+    if len(turns) == STEPS:
+        assert (big, together) == ((40, 6) if STEPS == 300 else (16, 3))
+        assert sorted(set(spilled.values())) == [1, 2, 3]
 
 
 def test_each_request_goes_on_where_the_last_one_ended(day):
