@@ -191,21 +191,27 @@ def test_odd_results_are_planned(text):
     assert len(result_text(apply(talk, made)[2].results[0])) <= max(5_000, len(text) - 1)
 
 
-limits = st.sampled_from([0, 300, 700, 2_000])
-shares = st.sampled_from([0.0, 0.0, 0.001, 0.01])
-sizes = st.lists(st.sampled_from([1, 90, 280, 310, 650, 1_900, 2_100]), min_size=1, max_size=6)
+limits = st.sampled_from([0, 1_000, 2_000, 5_000])
+shares = st.sampled_from([0.0, 0.0, 0.003, 0.01])
+sizes = st.lists(st.sampled_from([1, 700, 990, 1_010, 1_990, 2_010, 6_000]), min_size=1, max_size=6)
 
 
 @given(st.lists(sizes, min_size=1, max_size=3), limits, limits, shares, shares, st.integers(0, 1), st.booleans())
 def test_the_quick_look_changes_no_decision(groups, one, every, share, together, named, told):
     """Where a group is passed over because it is small, looking at each of its texts decides the same."""
-    own = {"a": 200} if named else {}
+    own = {"a": 900} if named else {}
+    small = target("anthropic", "claude-sonnet-4-5", window=100_000)
     policy = OURS.with_settings(
-        spill_chars=one, message_chars=every, spill_share=share, message_share=together, spill_tools=own
+        preview_chars=200,
+        spill_chars=one,
+        message_chars=every,
+        spill_share=share,
+        message_share=together,
+        spill_tools=own,
     )
     talk = [said for group in groups for said in called(*(("ab"[size % 2], size) for size in group))]
-    half = plan(talk[:-1], WHERE, policy).branch if told else None
-    quick = plan(talk, WHERE, policy, branch=half)
+    half = plan(talk[:-1], small, policy).branch if told else None
+    quick = plan(talk, small, policy, branch=half)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage, "_is_few", lambda *_: False)
-        assert plan(talk, WHERE, policy, branch=half).record == quick.record
+        assert plan(talk, small, policy, branch=half).record == quick.record
