@@ -40,7 +40,7 @@ FIRST_THINGS = """\
 First things to do:
 
 \b
-  holdfast replay --latest        your newest session of Claude Code, Codex or pi
+  holdfast replay --latest        your newest session of Claude Code, Codex, Gemini CLI or pi
   holdfast replay FILE            any recorded session; nothing is sent anywhere
   holdfast import FILE            keep a session; then: holdfast ls, holdfast context ID
 """

@@ -59,8 +59,9 @@ class Refused(Struct, frozen=True):
 def command(ctx: click.Context, files: tuple[str, ...], name: str | None, store: str | None, *, as_json: bool) -> None:
     """Take recorded sessions of other tools into the store.
 
-    Files are sessions of Claude Code, Codex or pi, or request bodies, recognised by their content. Importing a file
-    again adds only what is new; a session is taken whole or not at all. Damaged lines are kept as notes and listed.
+    Files are sessions of Claude Code, Codex, Gemini CLI or pi, or request bodies, recognised by their content.
+    Importing a file again adds only what is new; a session is taken whole or not at all. Damaged lines are kept as
+    notes and listed.
     """
     if name is not None and len(files) > 1:
         raise Stopped(f"--as names one session, and there are {len(files)} files; give one file")

@@ -69,7 +69,7 @@ class Failed(Struct, frozen=True):
 
 @click.command("replay", epilog=EXAMPLES)
 @click.argument("files", nargs=-1, metavar="FILE...")
-@click.option("--latest", is_flag=True, help="Your newest session of Claude Code, Codex or pi.")
+@click.option("--latest", is_flag=True, help="Your newest session of Claude Code, Codex, Gemini CLI or pi.")
 @click.option("--all", "all_sessions", is_flag=True, help="All your sessions of Claude Code, Codex and pi.")
 @click.option(
     "--window",
@@ -95,7 +95,7 @@ def command(**given: Any) -> None:
 
     Each answer in the record is asked for again, as each policy would have asked: its request is validated, measured
     against the window, priced with a simulated prompt cache, and searched for what the model went on to use. Files are
-    sessions of Claude Code, Codex or pi, or request bodies. Nothing leaves this machine.
+    sessions of Claude Code, Codex, Gemini CLI or pi, or request bodies. Nothing leaves this machine.
     """
     asked = Asked(**given)
     order = _order(asked)
