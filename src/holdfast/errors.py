@@ -8,7 +8,14 @@
     ├── FormatError (ValueError)        a file or a body is not what it should be
     │   └── Unrecognised                no reader knows this content
     ├── ConfigError (ValueError)        a setting has a wrong name or value
+    ├── InvalidRequest (ValueError)     the request breaks a rule of its API; nothing was sent
     ├── UpstreamError                   a provider refused a request, or did not answer
+    │   └── ContextOverflow             it is too large, and nothing that could be left out is left
+    ├── CompactionFailed                no summary came, or it did not make the request smaller; nothing was written
+    ├── Aborted                         the work was stopped before it ended
+    │   ├── LaneCleared                 it was taken out of its lane before it began
+    │   ├── LaneClosed                  no new work is taken any more
+    │   └── DeadlineExceeded (TimeoutError)   it had its time
     └── StoreError (OSError)            the store cannot be read or written
         ├── StoreLocked                 somebody else is writing this session
         ├── StoreReadOnly               the disk refused a write; nothing more is written
@@ -47,6 +54,10 @@ class ConfigError(HoldfastError, ValueError):
     """A setting has a wrong name or value."""
 
 
+class InvalidRequest(HoldfastError, ValueError):
+    """The request breaks a rule of its API; nothing was sent."""
+
+
 class UpstreamError(HoldfastError):
     """A provider refused a request, or did not answer. ``kind`` is a word of ``holdfast.wire.overflow.KINDS``."""
 
@@ -55,6 +66,34 @@ class UpstreamError(HoldfastError):
         self.kind = kind
         self.retry_after = retry_after
         """Seconds after which the provider wants to be asked again, where it said so."""
+
+
+class ContextOverflow(UpstreamError):
+    """The provider takes no request as large as the smallest that can be made."""
+
+
+class CompactionFailed(HoldfastError):
+    """A compaction that was asked for did not come about; nothing was written. ``outcome`` is a word of the events."""
+
+    def __init__(self, text: str, outcome: str = "provider_error") -> None:
+        super().__init__(text)
+        self.outcome = outcome
+
+
+class Aborted(HoldfastError):
+    """The work was stopped before it ended."""
+
+
+class LaneCleared(Aborted):
+    """The work was taken out of its lane before it began."""
+
+
+class LaneClosed(Aborted):
+    """No new work is taken any more."""
+
+
+class DeadlineExceeded(Aborted, TimeoutError):
+    """The work did not end in its time."""
 
 
 class StoreError(HoldfastError, OSError):

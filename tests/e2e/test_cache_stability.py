@@ -18,15 +18,15 @@ from holdfast.config import target
 from holdfast.model.parts import Thinking
 from holdfast.policy.settings import Settings as Numbers
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.session import framed
-from holdfast.runtime.upstream import Http, Reply
+from holdfast.runtime.requests import framed
+from holdfast.runtime.upstream import Http, Sent
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.serving import serving
 from holdfast.testing.samples import KEY
-from holdfast.testing.sending import breaks, direct, drive
+from holdfast.testing.sending import Whole, breaks, direct, drive
 from holdfast.testing.workday import PACE, fields, workday
 
 STEPS = 300 if os.environ.get("HOLDFAST_THOROUGH") == "1" else 120
@@ -63,14 +63,14 @@ def day(request):
     provider = provider_of()
     goal, send = target(api, model, window=WINDOW), direct(provider, api)
     with serving(provider) as url, httpx2.Client(timeout=30) as client:
-        where = Http(url, api).address(model)
+        where = Http(url, api).address(Sent(api, b"", model))
         headers = {"content-type": "application/json", "x-api-key": "k", "authorization": "Bearer k"}
 
         def mixed(body, model):
             if len(provider.requests) % OVER_HTTP:
                 return send(body, model)
             reply = client.post(where, content=body, headers=headers)
-            return Reply(reply.status_code, dict(reply.headers), reply.content)
+            return Whole(reply.status_code, dict(reply.headers), reply.content)
 
         journal = Journal.open(MemoryStore(), KEY)
         return provider, list(drive(journal, goal, DAY if api in LONG else DAY[:FEW], mixed))

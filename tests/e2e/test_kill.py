@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.model.branch import Branch
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.session import rendered
+from holdfast.runtime.requests import rendered
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.samples import KEY, same_request

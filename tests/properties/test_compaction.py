@@ -45,6 +45,7 @@ HEADINGS = [
     "## Critical Context",
     "## Relevant Files",
 ]
+NOT_COMPACTED = {"breaker", "nothing-to-compact", "not-smaller"}
 SUMMARISING = [name for name, settings in PRESETS.items() if settings.compact == "summary"]
 WHERE = target("anthropic", "claude-sonnet-4-5", window=9_000)
 windows = st.sampled_from([7_000, 9_000, 20_000])
@@ -99,7 +100,7 @@ def test_what_is_not_worth_it_changes_nothing_and_is_told(messages, window):
     where = place(window)
     for step in drive(messages, where, OURS.replace("relief", lambda draft: draft)):
         made = step.plan
-        told = [notice for notice in made.notices if notice.rule in {"not-compacted", "breaker"}]
+        told = [notice for notice in made.notices if notice.rule in NOT_COMPACTED]
         assert not (told and made.compaction)
         if told:
             assert all(notice.why for notice in told)
@@ -182,7 +183,7 @@ def test_nothing_is_forced_where_nothing_can_be():
         made = plan(said, WHERE, OURS, world=World(force=True))
         assert made.compaction is None
         assert made.record == ()
-        assert [notice.rule for notice in made.notices] == ["not-compacted"]
+        assert [notice.rule for notice in made.notices] in (["nothing-to-compact"], ["not-smaller"])
 
 
 # -- where it cuts -----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import TextIO
 import click
 
 COMMANDS = {
+    "demo": "Work through one long task in a small window: without Holdfast, then with it.",
     "replay": "Run a recorded session through policies: cost, cache, recall.",
     "import": "Take recorded sessions of other tools into the store.",
     "ls": "List the sessions of the store.",
@@ -25,6 +26,7 @@ COMMANDS = {
     "export": "Write a session in the form of a tool, or as a request.",
     "rm": "Remove sessions from the store.",
     "gc": "Remove texts that no session names any more.",
+    "agent": "Let a model work on a task in a folder, for as long as it takes.",
     "lint": "Check whether a request is one that the provider takes.",
     "fix": "Repair a request: what was changed, and why.",
     "classify": "Tell what a provider's error is: an overflow, a rate limit, or else.",

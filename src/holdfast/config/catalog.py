@@ -77,6 +77,8 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
     """Thinking is signed over everything before it, and refused after an edit."""
     prefill: bool | None = None
     """The last message may be the assistant's."""
+    compacts: bool | None = None
+    """The provider compacts a conversation when it is asked to (Messages and Responses alone)."""
     id_max: Annotated[int, Meta(ge=8)] | None = None
     """Characters of a call id."""
     id_pattern: str | None = None
@@ -96,6 +98,7 @@ _FACTS = {
     "max_bytes": "max_bytes",
     "media": "media",
     "binds_thinking": "binds_thinking",
+    "compacts": "compacts",
     "id_max": "id_max",
     "id_pattern": "id_pattern",
 }

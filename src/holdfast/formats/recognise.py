@@ -79,6 +79,11 @@ def reader_of(data: bytes) -> str:
     return _whole(data, seen, broken)
 
 
+def told_by(line: bytes) -> str | None:
+    """Return the name of the reader for a file with this line, if it tells; raises for formats known by name only."""
+    return _kind(line, fields(line))
+
+
 def _whole(data: bytes, seen: dict[str, Raw], broken: int) -> str:
     """Return the reader for a file that is one JSON value over several lines; else raise."""
     text = data.removeprefix(BOM).strip()

@@ -7,16 +7,18 @@ what is new.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from holdfast.model.calling import called, still_open
 from holdfast.model.edits import Edit, Settled
 from holdfast.model.entries import (
+    FALLBACK,
     HISTORY,
+    OVERFLOW,
     POLICY,
     UNANSWERED,
     Answer,
@@ -32,10 +34,11 @@ from holdfast.model.entries import (
     Said,
     Usage,
 )
-from holdfast.model.gauging import LARGEST, Anchor, Gauge, Used, taught
+from holdfast.model.gauging import Anchor, Gauge, Learned, Used
+from holdfast.model.learning import from_overflow, from_usage, is_newest
 from holdfast.model.messages import Message, media_of
 from holdfast.model.packing import pack, unpack
-from holdfast.model.projected import base_mark, basis_at, chained, shown, slot_after
+from holdfast.model.projected import base_mark, chained, shown, slot_after
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 
@@ -93,6 +96,8 @@ class Branch(Struct, frozen=True):
     used: Used | None = None
     """Nothing where a compaction came later."""
     gauge: Gauge = Gauge()
+    learned: Learned = Learned()
+    """What overflows told of the model that was asked last."""
     quiet: int = 0
     """Requests since the prefix last broke; a retry is the same request."""
     compactions: int = 0
@@ -181,6 +186,7 @@ class _Dump(Struct, frozen=True):
     spared: dict[int, tuple[int | None, ...]] = {}
     counted: int = 0
     policy: str = ""
+    learned: Learned = Learned()
 
 
 _SEQUENCES = ("slots", "sums", "marks", "born")
@@ -226,6 +232,7 @@ def cut_back(branch: Branch, count: int) -> Branch:
         seen=min(branch.seen, count),
         model=branch.model,
         gauge=branch.gauge,
+        learned=branch.learned,
         broken=tuple(index for index in branch.broken if index < count),
     )
     for id_, what in branch.law:
@@ -256,7 +263,7 @@ def _said(branch: Branch, _id: str, body: Said | BranchSummary) -> Branch:
     if role == "system" and pinned == count and branch.compaction is None:
         pinned = keep = count + 1
     slots = branch.slots.add(slot)
-    callers, reused = _called(branch, slots, slot.message)
+    callers, reused = called(branch, slots, slot.message)
     media = media_of(slot.message)
     return replace(
         branch,
@@ -272,47 +279,10 @@ def _said(branch: Branch, _id: str, body: Said | BranchSummary) -> Branch:
         pinned=pinned,
         keep=keep,
         held=branch.held + slot.size,
-        open=_still_open(branch.open, slot.message),
+        open=still_open(branch.open, slot.message),
         compactions=0 if role == "assistant" else branch.compactions,
         truncations=0 if role == "assistant" else branch.truncations,
     )
-
-
-def _called(branch: Branch, slots: Seq[Slot], message: Message) -> tuple[dict[str, int], int]:
-    """Return the first uses of call ids with ``message``'s own, and how many of its ids were used before."""
-    callers, count = branch.callers, len(branch.slots)
-    if not branch.slots.grew_into(slots):
-        callers = {id_: index for id_, index in callers.items() if index < count}
-    reused = 0
-    if message.role == "assistant":
-        for call in message.calls:
-            reused += callers.setdefault(call.id, count) != count
-    return callers, reused
-
-
-def _still_open(waiting: tuple[str, ...], message: Message) -> tuple[str, ...]:
-    if message.role == "assistant":
-        return tuple([call.id for call in message.calls])
-    if not waiting:
-        return waiting
-    given = Counter(result.call_id for result in message.results)
-    left: list[str] = []
-    for place, id_ in enumerate(waiting):
-        if not given:
-            return (*left, *waiting[place:])
-        if not _taken(given, id_):
-            left.append(id_)
-    return tuple(left)
-
-
-def _taken(given: Counter[str], id_: str) -> bool:
-    """Take one ``id_`` out of what is given; return whether there was one."""
-    if id_ not in given:
-        return False
-    given[id_] -= 1
-    if not given[id_]:
-        del given[id_]
-    return True
 
 
 def _frame(branch: Branch, _id: str, body: Frame) -> Branch:
@@ -356,7 +326,7 @@ def _compaction(branch: Branch, id_: str, body: Compaction) -> Branch:
     return replace(
         _compacted(branch, body),
         law=(*branch.law, (id_, body)),
-        compactions=branch.compactions + (body.summary is not None),
+        compactions=branch.compactions + (body.summary is not None and body.trigger != FALLBACK),
         failures=branch.failures if body.summary is None else 0,
         quiet=0,
     )
@@ -435,6 +405,7 @@ def _request(branch: Branch, _id: str, body: Request) -> Branch:
         model=body.model,
         quiet=branch.quiet + (not retried),
         gauge=Gauge() if other else branch.gauge,
+        learned=Learned() if other else branch.learned,
         anchor=None if other else branch.anchor,
     )
 
@@ -448,21 +419,14 @@ def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
     last = len(branch.slots) - 1
     if body.stop in BROKEN and last >= 0 and branch.slots[last].message.role == "assistant":
         branch = replace(branch, broken=(*branch.broken, last), open=(), settled=None)  # its calls never ran
-    tokens = body.usage.input
-    if not branch.seen or body.basis != branch.basis or tokens <= 0:
-        return branch
-    if body.stop not in BROKEN:  # the answer may be said before this entry or after it
+    if body.stop not in BROKEN and is_newest(branch, body):  # the answer may be said before this entry or after it
         branch = replace(branch, used=Used(max(branch.seen + 1, len(branch.slots)), body.usage.total))
-    gauge, anchor = branch.gauge, branch.anchor
-    true = tokens - (anchor.tokens if anchor else branch.frame.tokens)
-    estimated = branch.asked - (anchor.held if anchor else 0)
-    if (anchor is not None or branch.frame.exact) and (anchor is None or true <= LARGEST):
-        gauge = taught(gauge, true, estimated)
-    stands = not body.basis or body.basis == basis_at(branch, branch.seen)
-    return replace(branch, gauge=gauge, anchor=Anchor(branch.seen, branch.asked, tokens) if stands else None)
+    return from_usage(branch, body)
 
 
 def _failure(branch: Branch, _id: str, body: Failure) -> Branch:
+    if body.kind == OVERFLOW:
+        return from_overflow(branch, body)
     return branch if body.kind == UNANSWERED else replace(branch, failures=branch.failures + 1)
 
 

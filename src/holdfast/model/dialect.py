@@ -99,3 +99,5 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """Blocks that the provider looks back from a breakpoint for an entry of the cache."""
     binds_thinking: bool = False
     """Thinking is signed over everything before it; after an edit it must go."""
+    compacts: bool = False
+    """The provider compacts a conversation when it is asked to."""

@@ -34,6 +34,8 @@ class Decision(Struct, frozen=True, omit_defaults=True, tag="decision"):
     edits: tuple[Edit, ...]
 
 
+FALLBACK = "fallback"
+"""Trigger of a compaction that makes the smallest request there is; it does not count among those between answers."""
 HISTORY = "history"
 """Trigger of a compaction that shows the last user turns and no more."""
 
@@ -54,6 +56,8 @@ class Compaction(Struct, frozen=True, omit_defaults=True, tag="compaction"):
     trigger: str = "auto"
     native: Raw | None = None
     """What the provider made, if it compacted: ``{api, model, items}``; ``summary`` is then its readable twin."""
+    by: str = ""
+    """Who wrote the summary, or compacted: ``model``, ``hook`` or ``native``; nobody did where it is an extract."""
 
 
 class Request(Struct, frozen=True, omit_defaults=True, tag="request"):
@@ -109,13 +113,22 @@ class Label(Struct, frozen=True, omit_defaults=True, tag="label"):
 
 UNANSWERED = "unanswered"
 """Kind of a failure of a request, which says nothing of the compaction before it."""
+OVERFLOW = "overflow"
+"""Kind of a failure that teaches: the newest request was too large, by the numbers beside it."""
 
 
 class Failure(Struct, frozen=True, omit_defaults=True, tag="failure"):
-    """An attempt that changed nothing: ``kind`` is a closed word, ``reason`` is for people."""
+    """An attempt that changed nothing: ``kind`` is a closed word, ``reason`` is for people.
+
+    Every kind but ``UNANSWERED`` and ``OVERFLOW`` is that of a compaction, and counts towards the breaker.
+    """
 
     kind: str
     reason: str = ""
+    limit: int = 0
+    """Tokens that the provider says it takes, where it said so of an overflow."""
+    requested: int = 0
+    """Tokens of the prompt that it refused, as it counted them."""
 
 
 POLICY = "policy"

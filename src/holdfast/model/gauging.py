@@ -37,3 +37,42 @@ def taught(gauge: Gauge, true: int, estimated: int) -> Gauge:
     if estimated < SMALLEST or true < SMALLEST:
         return gauge
     return Gauge(DECAY * gauge.true + true, DECAY * gauge.estimated + estimated)
+
+
+LOWEST, HIGHEST = 0.5, 2.5
+"""The calibration never leaves these bounds, whatever is reported."""
+SENSIBLE = 2.0
+"""[H] A told size is believed up to so many times what the highest calibration would make of the request."""
+LEAST_LIMIT = 1_024
+"""[H] A told limit under this is no window: it is a limit of something else, and no answer would go into it."""
+
+
+class Learned(Struct, frozen=True, omit_defaults=True):
+    """What overflows told of a model; the target's own numbers stand where these say nothing."""
+
+    limit: int = 0
+    """Most tokens of the window, 0 where none was told."""
+    below: int = 0
+    """Tokens of the smallest request that was refused by its size alone: the window is smaller. 0 where none was."""
+    refused: int = 0
+    """``held`` of the smallest request that was refused without any number; 0 where none was."""
+    prior: float = 0.0
+    """Real tokens for one estimated token at least, before any usage was reported."""
+    overflows: int = 0
+    """Overflows since the last answer."""
+
+
+def raised(gauge: Gauge, ratio: float, estimated: int) -> Gauge:
+    """Return the gauge with one more pair of sizes, and a ratio no less than theirs."""
+    grown = taught(gauge, round(ratio * estimated), estimated)
+    return Gauge(max(grown.true, ratio * grown.estimated), grown.estimated)
+
+
+def is_sensible(told: int, estimated: int) -> bool:
+    """Return whether a provider can have meant ``told`` tokens for a request of ``estimated`` ones."""
+    return LOWEST * estimated <= told <= SENSIBLE * HIGHEST * estimated
+
+
+def smaller(known: int, told: int) -> int:
+    """Return the smaller of two sizes, of which 0 is none."""
+    return min(known or told, told or known)

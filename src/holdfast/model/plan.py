@@ -10,11 +10,14 @@ from holdfast.model.entries import Compaction
 
 
 class Ask(Struct, frozen=True):
-    """A summary the planner wants from a model before it can go on: the head to cover and the cap in tokens."""
+    """A summary the planner wants before it can go on: of slots ``start`` to ``stop``, which give way to it."""
 
+    start: int
     stop: int
     cap: int
+    """Real tokens it may have."""
     anchor: str = ""
+    """The summary in force, to be brought up to date; ``start`` is then the first slot that it does not cover."""
 
 
 class Options(Struct, frozen=True, omit_defaults=True):
@@ -50,6 +53,9 @@ class Plan(Struct, frozen=True):
     blobs: tuple[Blob, ...] = ()
     """Texts to store before the record that names them."""
     ask: Ask | None = None
+    """A summary to be made first: plan again with it as ``World.written``, or without ``World.writes``."""
+    window: int = 0
+    """Tokens of the window that was planned for: as told, capped, or as an overflow taught it."""
     before: int = 0
     """Estimated tokens of the request without this plan's new decisions."""
     after: int = 0

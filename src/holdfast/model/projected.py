@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from holdfast.model.edits import Edit
 from holdfast.model.entries import Compaction
@@ -66,7 +68,7 @@ def project(branch: Branch) -> list[Slot]:
     """Return what a request shows: pinned messages, the summary, the kept slots with the recorded edits applied."""
     out = branch.slots.slice(0, branch.pinned)
     if branch.compaction is not None and branch.compaction.summary is not None:
-        out.append(summary_slot(branch.compaction))
+        out.append(summary_slot(branch.compaction, branch.model))
     if not branch.edits:
         out += branch.slots.slice(branch.keep)
         return out
@@ -77,10 +79,43 @@ def project(branch: Branch) -> list[Slot]:
     return out
 
 
-def summary_slot(compaction: Compaction) -> Slot:
-    """Return the slot of a compaction's summary, which must have one."""
-    summary = compaction.summary or Message("user")
-    return Slot(summary, compaction.size, digest_of(summary))
+class Native(Struct, frozen=True):
+    """What a provider made of a head: items for ``model`` on ``api``, and their ``tokens`` where it counted them."""
+
+    api: str = ""
+    model: str = ""
+    items: list[Raw] = []
+    tokens: int = 0
+
+
+def native_of(compaction: Compaction) -> Native | None:
+    """Return what the provider made, where one did and its items can be read."""
+    if compaction.native is None:
+        return None
+    try:
+        made = msgspec.json.decode(compaction.native, type=Native)
+    except msgspec.MsgspecError:
+        return None
+    return made if made.items else None
+
+
+def summary_slot(compaction: Compaction, model: str = "") -> Slot:
+    """Return the slot of a compaction's summary, which must have one.
+
+    What a provider made is its bytes on that API, for that model; elsewhere there is the readable twin alone.
+    """
+    summary, made = compaction.summary or Message("user"), native_of(compaction)
+    slot = Slot(summary, compaction.size, _summary_digest(compaction))
+    if made is None or (model and made.model and model != made.model):
+        return slot
+    return replace(slot, api=made.api, raw=Raw(b",".join(bytes(item) for item in made.items)))
+
+
+def _summary_digest(compaction: Compaction) -> bytes:
+    """Return the digest of what stands for the head: of the summary, and of what a provider made beside it."""
+    if compaction.native is None or compaction.summary is None:
+        return digest_of(compaction.summary or compaction)
+    return digest_of(Compaction(0, compaction.summary, native=compaction.native))
 
 
 def patched(slots: list[Slot], repairs: Iterable[Edit]) -> list[Slot]:
@@ -151,9 +186,7 @@ def digest_of(message: Struct) -> bytes:
 def base_mark(branch: Branch) -> bytes:
     """Return the digest of what stands before the first kept slot."""
     mark = branch.marks[branch.pinned - 1] if branch.pinned else ROOT
-    return (
-        mark if branch.compaction is None else chained(mark, digest_of(branch.compaction.summary or branch.compaction))
-    )
+    return mark if branch.compaction is None else chained(mark, _summary_digest(branch.compaction))
 
 
 def slot_after(branch: Branch, index: int) -> int:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Literal, TypeAlias
+
+from msgspec import Raw, Struct
 
 from holdfast.model.dialect import Dialect
 from holdfast.model.entries import Frame
+
+Rung: TypeAlias = Literal["", "truncate", "media", "fallback"]
+"""How hard a request is made smaller beside compaction: results cut · media gone · whatever still gives way."""
 
 
 class Limits(Struct, frozen=True, omit_defaults=True):
@@ -59,6 +64,18 @@ class Target(Struct, frozen=True, omit_defaults=True):
     """Tokens of this model for one token of the estimator, before any usage was reported."""
 
 
+class Written(Struct, frozen=True, omit_defaults=True):
+    """A summary that was made outside of the planner: it stands for the slots before ``stop``."""
+
+    stop: int
+    text: str
+    """What the model reads; where the provider compacted, nothing: the extract is the readable twin."""
+    by: str = "model"
+    """Who made it: ``model``, ``native`` or ``hook``."""
+    native: Raw | None = None
+    """What the provider made, as ``Compaction.native``."""
+
+
 class World(Struct, frozen=True, omit_defaults=True):
     """All that the planner knows of the world outside: nothing here is asked for, everything is told."""
 
@@ -72,3 +89,13 @@ class World(Struct, frozen=True, omit_defaults=True):
     """Compact now, whatever the trigger says (``/compact``, an overflow)."""
     spill: bool = True
     """Whether texts can be stored away; where they cannot, every result stays whole."""
+    rung: Rung = ""
+    """What recovery asks for beside a compaction, after an overflow."""
+    writes: bool = False
+    """Whether somebody can write summaries: the plan asks for one (``Plan.ask``) where it would make an extract."""
+    written: Written | None = None
+    """The summary that was asked for; it counts where the plan would cut at its ``stop``."""
+    restored: tuple[str, ...] = ()
+    """Texts from their source (rules, plan, skills) that stand behind a new summary, within their budgets."""
+    cooled: bool = False
+    """Whether compaction failed too often, but so long ago that it may be tried once more."""

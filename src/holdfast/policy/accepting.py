@@ -1,4 +1,4 @@
-"""Accepting a summary that a model wrote, as opencode 2 does: by its headings, with one reminder."""
+"""Accepting a summary that a model wrote: by its form and by what it keeps, with the reasons where it is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADINGS = (
     "Critical Context",
     "Relevant Files",
 )
-"""What a summary is made of; one of them must be there. [C]"""
+"""What a summary is made of, in this order. [C]"""
 TRIES = 2
 """Requests for one summary: the first and one that reminds of the template. [C]"""
 BROKEN_OFF = frozenset({"length", "max_tokens", "content-filter", "content_filter"})
@@ -31,7 +31,7 @@ class Verdict(Struct, frozen=True):
 
 
 def judge(text: str, requests: int, stop: str = "stop") -> Verdict:
-    """Return what comes of ``text``, the answer to the last of ``requests`` requests for a summary."""
+    """Return what comes of ``text``, the answer to the last of ``requests`` requests, as opencode 2 takes it."""
     if stop in BROKEN_OFF:
         return Verdict("failed", f"Compaction summary was broken off ({stop})")
     if any(re.search(rf"^#+ *{re.escape(heading)} *$", text, re.MULTILINE) for heading in HEADINGS):

@@ -4,46 +4,78 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.model.entries import Compaction
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text
-from holdfast.model.projected import edited
-from holdfast.model.slots import Slot
+from holdfast.model.plan import Ask
+from holdfast.model.target import Written
 from holdfast.policy.draft import Draft
-from holdfast.policy.extract import Shares, extract
 from holdfast.policy.guard import Room
 from holdfast.policy.measures import request_size
-from holdfast.policy.neutralise import harmless_summary
-from holdfast.policy.restored import restored
-from holdfast.policy.select import tail_size, tails
+from holdfast.policy.select import cuts, tail_size, tails
 from holdfast.policy.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
+from holdfast.policy.smallest import floor
+from holdfast.policy.stand_in import anchor_of, stand_in
 from holdfast.policy.triggers import is_over, line, passes
-from holdfast.view.tokens import measure
+
+__all__ = ["compact", "floor", "goal", "is_written", "over_trigger", "summary_share", "trigger"]
+
+UNCOMPACTED = ("breaker", "nothing-to-compact", "not-smaller")
+"""Rules of the notices that say why there is no compaction."""
 
 
 def compact(draft: Draft) -> Draft:
-    """Return the draft with its head summarised, if the request is too big (or it was asked for) and it helps."""
-    if draft.settings.compact != "summary" or not (draft.world.force or over_trigger(draft)):
+    """Return the draft with its head summarised, if the request is too big (or it was asked for) and it helps.
+
+    Where somebody writes summaries the draft asks for one, if an extract in its place would be committed.
+    """
+    if not _is_due(draft):
         return draft
     if not draft.world.force and (stopped := _stopped(draft)):
         return draft.note("breaker", stopped)
-    refusal = "everything that could be summarised already is"
-    for keep in tails(draft):
-        if keep <= draft.branch.keep:
-            continue
+    rule, why = "nothing-to-compact", "everything that could be summarised already is"
+    written = draft.world.written
+    for keep in _places(draft):
         planned = _compacted(draft, keep)
         if planned is None:
             continue
-        refusal = _refusal(draft, planned)
-        if not refusal:
-            return planned
-    return draft.note("not-compacted", refusal)
+        why = _refusal(draft, planned)
+        if not why:
+            waits = draft.world.writes and not _fits(written, keep)
+            return draft.wait(_ask(draft, keep)) if waits else planned
+        rule = "not-smaller"
+    return draft.note(rule, why)
+
+
+def _is_due(draft: Draft) -> bool:
+    """Return whether this policy compacts now; the smallest request there is has a compaction of its own."""
+    settings, world = draft.settings, draft.world
+    if settings.compact != "summary" or world.rung == "fallback":
+        return False
+    return world.force or (settings.auto and over_trigger(draft))
+
+
+def _places(draft: Draft) -> list[int]:
+    """Return where the kept tail may begin, best first: where it was written for, if it may begin there."""
+    branch, written = draft.branch, draft.world.written
+    if written is not None and branch.keep < written.stop and written.stop in cuts(branch):
+        return [written.stop]
+    return [keep for keep in tails(draft) if keep > branch.keep]
+
+
+def _fits(written: Written | None, keep: int) -> bool:
+    return written is not None and written.stop == keep
+
+
+def _ask(draft: Draft, keep: int) -> Ask:
+    """Return the request for a summary of all before ``keep`` that the one in force does not cover."""
+    settings, branch, anchor = draft.settings, draft.branch, anchor_of(draft.branch)
+    least = min(settings.summary_model_tokens, draft.room.share(settings.summary_model_share))
+    return Ask(branch.keep if anchor else branch.pinned, keep, settings.summary_tokens or least, anchor)
 
 
 def _stopped(draft: Draft) -> str:
     """Return why no automatic compaction may run now, or nothing."""
     settings, branch = draft.settings, draft.branch
-    if not draft.world.breaker or branch.failures >= settings.breaker_failures:
+    tired = branch.failures >= settings.breaker_failures and not draft.world.cooled
+    if not draft.world.breaker or tired:
         return "the request is over its trigger, but compaction failed too often to try again"
     if branch.compactions >= settings.compactions_most:
         return f"the request is over its trigger, but {branch.compactions} compactions ran since the last answer"
@@ -64,37 +96,37 @@ def trigger(draft: Draft) -> int:
     if not settings.trigger_share:
         return line(draft.target.limits, settings)
     cold = draft.world.cache == "cold"
-    return room.frame + room.share(settings.trigger_cold_share if cold else settings.trigger_share)
+    return room.frame + room.share(_within(draft, settings.trigger_cold_share if cold else settings.trigger_share))
+
+
+def _within(draft: Draft, share: float) -> float:
+    """Return ``share``, the trigger's, or that of written summaries where it is less and somebody writes them."""
+    return min(share, draft.settings.trigger_written_share) if is_written(draft) else share
+
+
+def is_written(draft: Draft) -> bool:
+    """Return whether somebody writes the summaries, or wrote this one."""
+    return draft.world.writes or draft.world.written is not None
 
 
 def _compacted(draft: Draft, keep: int) -> Draft | None:
     """Return the draft with everything before ``keep`` summarised; nothing when no summary would fit."""
-    branch, settings, room = draft.branch, draft.settings, draft.room
-    cap = settings.summary_tokens or room.share(summary_share(room, settings))
+    settings, room, written = draft.settings, draft.room, draft.world.written
+    share = settings.summary_written_share if is_written(draft) else summary_share(room, settings)
+    cap = settings.summary_tokens or room.share(share)
     if settings.goal_share:
-        tail = draft.scale * tail_size(branch, keep)
-        cap = min(cap, int(goal(room, settings) - tail - room.share(SUMMARY_SLACK)))
+        tail = draft.scale * tail_size(draft.branch, keep)
+        cap = min(cap, int(goal(draft) - tail - room.share(SUMMARY_SLACK)))
         if cap < room.share(LEAST_SUMMARY):
             return None
-    head = _told(draft, keep)
-    if not any(slot.message.text.strip() or slot.message.calls or slot.message.results for slot in head):
-        return None  # nothing was really said
-    shares = Shares(
-        settings.summary_user_share,
-        settings.summary_ledger_share,
-        settings.summary_decision_share,
-        settings.summary_index_share,
-    )
-    files = restored([slot.message for slot in head], settings.restore_files, settings.restore_tokens, draft.scale)
-    said = (Text(extract(head, branch.slots.slice(keep), draft.own(cap), shares)), *files)
-    summary = Message("user", tuple(map(Text, harmless_summary([part.text for part in said], branch))))
-    made = Compaction(keep, summary, measure(summary).size, before=draft.estimate)
-    return draft.compact(replace(made, after=draft.compact(made).estimate))
+    made = stand_in(draft, keep, cap, written if _fits(written, keep) else None)
+    return None if made is None else draft.compact(replace(made, after=draft.compact(made).estimate))
 
 
-def goal(room: Room, settings: Settings) -> int:
+def goal(draft: Draft) -> int:
     """Return the tokens of messages that a compaction may leave: with its margin that is not over the trigger again."""
-    return room.share(min(settings.goal_share, settings.trigger_share / (1 + settings.margin)))
+    settings = draft.settings
+    return draft.room.share(min(settings.goal_share, _within(draft, settings.trigger_share) / (1 + settings.margin)))
 
 
 def summary_share(room: Room, settings: Settings) -> float:
@@ -104,25 +136,15 @@ def summary_share(room: Room, settings: Settings) -> float:
     return settings.summary_share_small + way * (settings.summary_share - settings.summary_share_small)
 
 
-def _told(draft: Draft, keep: int) -> list[Slot]:
-    """Return the whole head from the log, with long words of the user as they were shown: spilled, not whole."""
-    branch = draft.branch
-    head = branch.slots.slice(branch.pinned, keep)
-    for index, edits in branch.edits.items():
-        if branch.pinned <= index < keep and branch.messages[index].starts_turn:
-            head[index - branch.pinned] = edited(branch.slots[index], edits)
-    return head
-
-
 def _refusal(before: Draft, after: Draft) -> str:
     """Return why the compaction is not worth committing, or nothing."""
     settings, room = before.settings, before.room
     old, new = before.estimate, after.estimate
+    if new >= old and (settings.goal_share or is_written(before)):
+        return f"{new} tokens would be left of {old}: it would not get smaller"
     if not settings.goal_share:
         return ""
-    if new >= old:
-        return f"{new} tokens would be left of {old}: it would not get smaller"
-    most = room.frame + goal(room, settings)
+    most = room.frame + goal(before)
     if new > most:
         return f"{new} tokens would be left, over the goal of {most}"
     gain = max(settings.gain_share * (old - room.frame), min(settings.gain_tokens, room.share(settings.gain_share)))

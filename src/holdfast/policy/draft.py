@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Blob, Edit
 from holdfast.model.entries import Compaction, Decision, Entry
-from holdfast.model.plan import Notice
+from holdfast.model.plan import Ask, Notice
 from holdfast.model.target import Target, World
 from holdfast.policy.guard import Room
 from holdfast.policy.settings import Settings
@@ -25,6 +25,7 @@ class Draft(Struct, frozen=True):
     room: Room
     record: tuple[Edit, ...] = ()
     compaction: Compaction | None = None
+    ask: Ask | None = None
     blobs: tuple[Blob, ...] = ()
     notices: tuple[Notice, ...] = ()
 
@@ -39,6 +40,10 @@ class Draft(Struct, frozen=True):
         """Return the draft with its head given way to a summary."""
         branch = extend(self.branch, Entry("", None, compaction))
         return replace(self, branch=branch, compaction=compaction)
+
+    def wait(self, ask: Ask) -> Draft:
+        """Return the draft with a summary to be made before it can go on."""
+        return replace(self, ask=ask)
 
     def note(self, rule: str, why: str) -> Draft:
         """Return the draft with one more thing to tell the caller."""

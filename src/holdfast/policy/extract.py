@@ -27,6 +27,7 @@ PREFACE = (
     "The conversation before this point was replaced by this extract of it ({messages} messages), made from the log "
     "without a model. Quoted lines are verbatim; whatever is not here can be read back with recall."
 )
+BESIDE = "Beside the summary, from the log and verbatim:"
 LINE_TOKENS = 2
 """A line costs its own tokens and about this many for its bullet and newline."""
 _CUES = re.compile(
@@ -54,6 +55,19 @@ def extract(head: Sequence[Slot], tail: Sequence[Slot], budget: int, shares: Sha
 
     ``tail`` is what stays visible behind it: a reference that stands there needs no line here.
     """
+    return _render(len(head), _sections(head, tail, budget, shares))
+
+
+def supplement(head: Sequence[Slot], tail: Sequence[Slot], told: str, budget: int, shares: Shares = Shares()) -> str:
+    """Return what ``told``, a summary of ``head`` that somebody wrote, leaves uncovered, in about ``budget`` tokens.
+
+    That is the user's words, the ledger and coverage lines for references that stand neither in it nor in ``tail``.
+    """
+    return _render_beside(_sections(head, tail, budget, replace(shares, decisions=0.0), told))
+
+
+def _sections(head: Sequence[Slot], tail: Sequence[Slot], budget: int, shares: Shares, told: str = "") -> Sections:
+    """Return what an extract says of ``head`` beside ``told``."""
     every = [slot.message for slot in head]
     head = newest(head, SCAN)
     messages = every[len(every) - len(head) :]
@@ -70,12 +84,14 @@ def extract(head: Sequence[Slot], tail: Sequence[Slot], budget: int, shares: Sha
     )
     spent = sum(count(text) + LINE_TOKENS for text in said.texts) + HEADINGS
     spare = int(budget * shares.index)
-    weights = _weights(head, {ref for slot in tail for ref in message_refs(slot)}.union(*map(text_refs, said.texts)))
+    weights = _weights(
+        head, {ref for slot in tail for ref in message_refs(slot)}.union(*map(text_refs, [told, *said.texts]))
+    )
     quotes, covered = cover(head, weights, budget - spent - spare)
     open_refs = {ref: weight for ref, weight in weights.items() if ref not in covered}
-    named = "\n".join([*said.texts, *quotes])
+    named = "\n".join([told, *said.texts, *quotes])
     handles = _fill(pointers(head, done, open_refs, named), spare)
-    return _render(len(every), replace(said, quotes=quotes, pointers=handles))
+    return replace(said, quotes=quotes, pointers=handles)
 
 
 HEADINGS = 120
@@ -122,6 +138,19 @@ def _render(messages: int, said: Sections) -> str:
             "## Relevant Files\n" + _list([*said.files, *said.pointers]),
         ]
     )
+
+
+def _render_beside(said: Sections) -> str:
+    """Return the sections that hold anything, each under its name."""
+    named = (
+        ("The user's words", [*said.goal, *said.constraints], ""),
+        ("Commands", said.commands, "- "),
+        ("Errors", said.errors, "- "),
+        ("Lines", said.quotes, ""),
+        ("Files", [*said.files, *said.pointers], "- "),
+    )
+    told = [f"## {name}\n{_list(items, bullet)}" for name, items, bullet in named if items]
+    return "\n".join([BESIDE, *told]) if told else ""
 
 
 def _list(items: Iterable[str], bullet: str = "- ") -> str:

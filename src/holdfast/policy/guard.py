@@ -8,10 +8,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import WindowTooSmall
+from holdfast.model.branch import Branch
+from holdfast.model.gauging import LEAST_LIMIT, Learned
 from holdfast.model.plan import Notice
 from holdfast.model.target import Target
 from holdfast.policy.settings import Settings
-from holdfast.view.tokens import frame_tokens
+from holdfast.view.tokens import frame_tokens, is_same_model, refused_size
 
 DEFAULT_WINDOW = 200_000
 """[O] Tokens assumed of a window that nobody knows: the guard is never off."""
@@ -98,6 +100,53 @@ def in_window(target: Target, settings: Settings) -> Target:
     most = target.limits.max_input
     most = min(most, found.tokens) if most else most
     return replace(target, limits=replace(target.limits, window=found.tokens, max_input=most, origin=found.origin))
+
+
+def in_force(target: Target, branch: Branch, settings: Settings) -> Target:
+    """Return ``target`` as requests of ``branch`` are planned for it: with what was learned of it, in its window."""
+    return in_window(learned(target, branch, settings), settings)
+
+
+REFUSED = 0.8
+"""[H] Where a request was refused without any number the window counts as this much of it, as estimated."""
+UNDER = 0.95
+"""[H] Where a size was refused that no limit explains the window counts as this much of that size."""
+LEAST_ROOM = 4_000
+"""[H] What nobody told leaves this room at least: no guess may end a session."""
+LEARNED = "learned"
+"""Origin of a window that an overflow told."""
+
+
+def learned(target: Target, branch: Branch, settings: Settings = Settings()) -> Target:
+    """Return ``target`` with what overflows of this model taught ``branch``: a smaller window, more tokens for a text.
+
+    Nothing changes where there was none, or where another model is asked now.
+    """
+    told = branch.learned
+    if told == Learned() or not is_same_model(branch, target):
+        return target
+    target = replace(target, prior=max(target.prior, told.prior))
+    guessed = [int(UNDER * told.below)] if told.below else []
+    if told.refused:
+        guessed.append(int(REFUSED * refused_size(branch, target)))
+    most = [max(_least_window(target, settings), min(guessed))] if guessed else []
+    return _under(target, min([*most, *([told.limit] if told.limit else [])], default=target.limits.window))
+
+
+def _least_window(target: Target, settings: Settings) -> int:
+    """Return the smallest window in which there is room for a conversation: no guess makes it smaller than that."""
+    needed = frame_tokens(target) + max(LEAST_ROOM, settings.room_min)
+    share = min(settings.reserve_share, 0.5)
+    return max(LEAST_LIMIT, needed + settings.reserve_min, math.ceil(needed / (1 - share))) + 1
+
+
+def _under(target: Target, most: int) -> Target:
+    """Return ``target`` with a window of at most ``most`` tokens, as an overflow told it."""
+    limits = target.limits
+    if most >= limits.window:
+        return target
+    prompt = min(limits.max_input, most) if limits.max_input else limits.max_input
+    return replace(target, limits=replace(limits, window=most, max_input=prompt, origin=LEARNED))
 
 
 def guard(target: Target, settings: Settings) -> tuple[Room, tuple[Notice, ...]]:

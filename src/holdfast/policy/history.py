@@ -53,14 +53,15 @@ def limit_history(draft: Draft) -> Draft:
         return draft
     old = branch.compaction
     keep = branch.keep + cut
-    return draft.compact(Compaction(keep, old.summary if old else None, old.size if old else 0, trigger=HISTORY))
+    made = old or Compaction(keep)
+    return draft.compact(Compaction(keep, made.summary, made.size, trigger=HISTORY, native=made.native))
 
 
 def slide(draft: Draft) -> Draft:
     """Return the draft with its oldest messages out of sight until the request fits. The baseline: no summary."""
     branch = draft.branch
     excess = draft.estimate + int(draft.settings.margin * draft.room.size) - draft.room.usable
-    if draft.settings.compact != "slide" or excess <= 0:
+    if draft.settings.compact != "slide" or not (draft.settings.auto or draft.world.force) or excess <= 0:
         return draft
     freed = 0
     goal = draft.own(excess)

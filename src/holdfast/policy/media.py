@@ -85,6 +85,20 @@ def limit_media(draft: Draft) -> Draft:
     return draft.decide(tuple(edits))
 
 
+def drop_media(draft: Draft) -> Draft:
+    """Return the draft with all media given way to words but those of the user's newest message; if need be those too.
+
+    There is need where it is still too big, or where no others were shown: then these were too much.
+    """
+    found, newest = list(_media(draft.branch)), _newest_words(draft.branch)
+    why = "the provider refused the request as too large"
+    own = [one for one in found if one.slot == newest]
+    without = draft.decide(tuple(_edit(one, why) for one in found if one.slot != newest))
+    if without is draft or without.at_most > draft.room.usable or not _total(own).fits(budget(draft)):
+        return without.decide(tuple(_edit(one, why) for one in own))
+    return without
+
+
 def budget(draft: Draft) -> Load:
     """Return the most media that a request may hold: the policy's numbers, or the API's where they are lower.
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import ConfigError, UnknownPolicy
+from holdfast.errors import ConfigError, UnknownPolicy, WindowTooSmall
 from holdfast.model.branch import Branch, as_found, extend
 from holdfast.model.entries import Decision, Entry, Request
 from holdfast.model.plan import Plan
@@ -17,7 +17,7 @@ from holdfast.model.projected import prefix_basis
 from holdfast.model.target import Target, World
 from holdfast.policy.compaction import compact
 from holdfast.policy.draft import Draft
-from holdfast.policy.guard import guard, in_window
+from holdfast.policy.guard import guard, in_window, learned
 from holdfast.policy.history import history_limit, limit_history, slide
 from holdfast.policy.markers import breakpoints
 from holdfast.policy.media import limit_media
@@ -28,7 +28,9 @@ from holdfast.policy.projection import repair_projection
 from holdfast.policy.prune import prune
 from holdfast.policy.relief import relieve
 from holdfast.policy.results import limit_results
+from holdfast.policy.rungs import climb
 from holdfast.policy.settings import Settings
+from holdfast.policy.smallest import floor
 from holdfast.policy.truncate import truncate
 from holdfast.policy.truncate_lines import limit_lines
 
@@ -53,6 +55,7 @@ class Policy(Struct, frozen=True):
         ("prune", prune),
         ("slide", slide),
         ("precheck", precheck),
+        ("rungs", climb),
         ("compaction", compact),
         ("truncate", truncate),
         ("relief", relieve),
@@ -98,6 +101,7 @@ class Policy(Struct, frozen=True):
 def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: World = World()) -> Plan:
     """Return the plan of the next request of ``branch``. Costs what is new since the last one."""
     settings = policy.settings
+    target = learned(target, branch, settings)
     room, notices = guard(target, settings)
     target = in_window(target, settings)
     branch = extend(branch, Entry("frame", None, target.frame))
@@ -117,6 +121,8 @@ def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: Wo
         repair=repair,
         options=replace(marked, max_tokens=output_limit(draft)),
         blobs=draft.blobs,
+        ask=draft.ask,
+        window=target.limits.window,
         before=before,
         after=draft.estimate,
         notices=draft.notices,
@@ -129,6 +135,13 @@ def _fitted(draft: Draft) -> Draft:
     most = min(limits.window, limits.max_input or limits.window)
     if draft.estimate <= most:
         return draft
+    least = floor(draft.branch, draft.target, draft.settings)
+    if least + draft.settings.reserve_min > limits.window:
+        raise WindowTooSmall(
+            f"No request fits: the least that can be sent is about {least:,} tokens (system, tools, the newest message "
+            f"and open calls, cut short), an answer needs {draft.settings.reserve_min:,}, and the window has "
+            f"{limits.window:,} ({limits.origin}). Use a model with a larger window, or send fewer tools."
+        )
     why = f"about {draft.estimate:,} tokens will be sent where {most:,} fit; use a model with a larger window"
     return draft.note(OVER_WINDOW, why)
 

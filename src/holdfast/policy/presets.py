@@ -34,7 +34,7 @@ _CLEARED_TOOLS = ("Read", "Bash", "PowerShell", "Grep", "Glob", "WebSearch", "We
 """Tools whose old results Claude Code clears. [K]"""
 
 PRESETS: dict[str, Settings] = {
-    "append-only": replace(_PLAIN, compact="off"),
+    "append-only": replace(_PLAIN, compact="off", recovery_rungs=()),
     "sliding": replace(_PLAIN, compact="slide", margin=0.05),
     "opencode": replace(
         _PLAIN,
@@ -52,6 +52,7 @@ PRESETS: dict[str, Settings] = {
         output_bytes=51_200,
         prune_keep=40_000,
         prune_minimum=20_000,
+        retry_base=2.0,
     ),
     "pi": replace(
         _PLAIN,
@@ -66,6 +67,11 @@ PRESETS: dict[str, Settings] = {
         output_lines=2_000,
         output_bytes=51_200,
         output_tail=("bash",),
+        recovery_compactions=1,
+        recovery_rungs=("compact",),
+        retries_most=3,
+        retry_base=2.0,
+        retry_cap=60.0,
     ),
     "claude-code": replace(
         _PLAIN,
@@ -106,6 +112,9 @@ PRESETS: dict[str, Settings] = {
         image_turns=0,
         truncate_share=0.3,
         loop_share=0.75,
+        recovery_compactions=3,
+        recovery_rungs=("compact", "truncate"),
+        retries_most=31,
     ),
     "holdfast": Settings(),
 }
@@ -129,5 +138,6 @@ OPENCLAW_2026_9: dict[str, Any] = {
     "truncate_together_share": 0.5,
     "loop_share": 0.0,
     "precheck": True,
+    "tpm_terminal": True,
 }
 """What OpenClaw does otherwise since 2026.9: ``Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9)``."""

@@ -1,13 +1,25 @@
-"""Files restored: what the agent read last stands behind the summary again."""
+"""What stands behind the summary again: the files that the agent read last, and the plan as it stands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from holdfast.model.messages import Message, result_text
-from holdfast.model.parts import Text
+from holdfast.model.parts import Text, ToolCall
 from holdfast.policy.ledger import deeds
+from holdfast.view.references import arguments
+from holdfast.view.text import clip, one_line
 from holdfast.view.tokens import count
+
+PLAN = "The plan as it stands:"
+"""How the text begins that tells the plan, in every summary that has one."""
+ITEM_CHARS = 300
+"""Characters of one item of a plan. [H]"""
+_PLANNING = re.compile(r"todo|plan", re.IGNORECASE)
+_WORDS = ("content", "text", "step", "task", "title", "description")
+_DONE = frozenset({"done", "completed", "complete", "cancelled", "canceled"})
 
 
 def restored(head: Sequence[Message], most: int, tokens: int, scale: float = 1.0) -> tuple[Text, ...]:
@@ -37,3 +49,47 @@ def _told(path: str, verb: str, text: str | None, tokens: float) -> Text:
         return Text(f"{path} was read; it is too long to show")
     changed = ", and changed since" if verb == "edit" else ""
     return Text(f"{path} as it was last read{changed}:\n{text}")
+
+
+def restored_plan(head: Sequence[Message], tokens: int, scale: float = 1.0) -> tuple[Text, ...]:
+    """Return the plan of the newest call in ``head`` that makes one, in at most ``tokens``; nothing where all is done.
+
+    A call makes a plan where its tool is named so and a list of items stands in it. A plan that an earlier summary told
+    counts as long as no newer one is made.
+    """
+    plan = next((told for message in reversed(head) if (told := _plan(message)) is not None), "")
+    return (Text(_short(plan, int(tokens / scale))),) if plan and tokens else ()
+
+
+def _plan(message: Message) -> str | None:
+    """Return the plan that ``message`` makes or tells, empty where all of it is done; nothing where it has none."""
+    for part in reversed(message.parts):
+        if isinstance(part, Text) and message.role == "user" and part.text.startswith(PLAN):
+            return part.text
+        if isinstance(part, ToolCall) and _PLANNING.search(part.name):
+            items = list(_items(part))
+            if items:
+                is_done = all(item.get("status") in _DONE for item in items)
+                return "" if is_done else "\n".join([PLAN, *map(_line, items)])
+    return None
+
+
+def _items(call: ToolCall) -> Iterator[Mapping[str, Any]]:
+    """Yield the items of the first list in a call's arguments."""
+    given = arguments(call)
+    lists = [value for value in given.values() if isinstance(value, list)] if isinstance(given, dict) else []
+    yield from (item for item in (lists[0] if lists else ()) if isinstance(item, dict))
+
+
+def _line(item: Mapping[str, Any]) -> str:
+    text = next((item[name] for name in _WORDS if isinstance(item.get(name), str)), "")
+    return f"- [{item.get('status') or 'open'}] {one_line(text, ITEM_CHARS)}"
+
+
+def _short(text: str, most: int) -> str:
+    """Return as many whole lines of ``text`` as go into ``most`` tokens, and how many characters are left out."""
+    size = count(text)
+    if size <= most:
+        return text
+    held = clip(text, len(text) * most // size)
+    return f"{held}\n[{len(text) - len(held):,} characters of the plan are left out here]"

@@ -29,20 +29,26 @@ def tails(draft: Draft) -> list[int]:
     return [branch.keep + cut for cut in wanted if cut in legal]
 
 
+def cuts(branch: Branch) -> list[int]:
+    """Return the slots at which a kept tail may begin, ascending; the end is one where no call is open."""
+    return [branch.keep + cut for cut in legal_cuts(shown_messages(branch, branch.keep))]
+
+
 def _share(draft: Draft, messages: list[Message], legal: list[int]) -> list[int]:
     """Ours: the largest tail within its share of the room; else the newest group alone; else nothing."""
     budget = draft.own(draft.room.share(draft.settings.tail_share))
     best = _largest_within(draft.branch, legal, budget)
-    unseen = _first_unseen(draft, messages)
+    unseen = first_unseen(draft) - draft.branch.keep
     shown_first = [cut for cut in legal if cut <= min(best, unseen)][-1:] if unseen < best else []
     newest = [cut for cut in legal if cut < len(messages)][-1:]
     return list(dict.fromkeys([*shown_first, *([best] if best < len(messages) else []), *newest, legal[-1]]))
 
 
-def _first_unseen(draft: Draft, messages: list[Message]) -> int:
-    """Return where the first message of the user stands that no request has shown yet; the end if there is none."""
-    start = max(0, draft.branch.seen - draft.branch.keep)
-    return next((place for place in range(start, len(messages)) if messages[place].starts_turn), len(messages))
+def first_unseen(draft: Draft) -> int:
+    """Return the slot of the first message of the user that no request has shown yet; the end if there is none."""
+    branch = draft.branch
+    places = range(max(branch.keep, branch.seen), len(branch.slots))
+    return next((index for index in places if branch.messages[index].starts_turn), len(branch.slots))
 
 
 def _tokens(draft: Draft, messages: list[Message], legal: list[int]) -> list[int]:

@@ -114,11 +114,14 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     ] = ()
     truncate_together: Annotated[int, _origin("[O] all results: this many times the limit of one; 2026.9: 4")] = 1
     truncate_together_share: Annotated[float, _origin("[O] 2026.9: or this share of the window")] = 0.0
+    pressure_share: Annotated[float, _origin("[H] after an overflow to this share of M, where no limit is set")] = 0.30
+    pressure_least: Annotated[int, _origin("[H] but never under so many weighted characters")] = 500
     loop_share: Annotated[float, _origin("[O] 2026.3: clear results over this share of the window; 0 = not")] = 0.0
     loop_one_share: Annotated[float, _origin("[O] 2026.3: and cut a result over this share of the window")] = 0.5
     precheck: Annotated[bool, _origin("[O] 2026.9: cut results instead of compacting where that is enough")] = False
 
     # -- when to compact -----------------------------------------------------------------------------------------
+    auto: Annotated[bool, _origin("[C] off: nothing is compacted, hidden or cleared for space unasked")] = True
     compact: Annotated[Literal["off", "slide", "summary"], _origin("what happens when a request is too big")] = (
         "summary"
     )
@@ -128,6 +131,9 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     trigger_cold_share: Annotated[
         float, _origin("[H] the same where the cache is cold: the prefix is written anyway")
     ] = 0.70
+    trigger_written_share: Annotated[
+        float, _origin("[H] the same where somebody writes the summary, which takes time and may be refused")
+    ] = 0.90
     trigger_rule: Annotated[
         Literal["reserve", "usable", "smaller"],
         _origin("how the next three count: [P][O][K] both go from the window; [C] the larger, or of an input limit"),
@@ -139,6 +145,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     margin: Annotated[float, _origin("[H] error of the estimate of what no usage covers yet")] = 0.055
     compactions_most: Annotated[int, _origin("[H] automatic compactions between two answers")] = 2
     breaker_failures: Annotated[int, _origin("[K] failures in a row after which none is tried")] = 3
+    breaker_cooldown: Annotated[int, _origin("[H] and one again so many seconds after the last of them")] = 600
     goal_share: Annotated[float, _origin("[H] commit only if the request is then under F + this share of M")] = 0.90
     gain_share: Annotated[float, _origin("[H] and at least this share smaller")] = 0.10
     gain_tokens: Annotated[int, _origin("[H] and by this many tokens, or a tenth of M")] = 2_000
@@ -159,6 +166,11 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         23_000
     )
     summary_share_small: Annotated[float, _origin("[H] the same where the room is small")] = 0.80
+    summary_written_share: Annotated[
+        float, _origin("[H] a written summary, ledger and extract together, of M; summary_tokens goes before")
+    ] = 0.30
+    summary_model_tokens: Annotated[int, _origin("[H] of that a model writes at most so many tokens")] = 4_000
+    summary_model_share: Annotated[float, _origin("[H] and at most this share of M")] = 0.10
     summary_user_share: Annotated[float, _origin("[H] of the summary, for the user's words")] = 0.15
     summary_ledger_share: Annotated[float, _origin("[H] of the summary, for files and commands")] = 0.11
     summary_decision_share: Annotated[float, _origin("[H] of the summary, for decisions")] = 0.03
@@ -176,6 +188,52 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     markers_every: Annotated[
         int, _origin("[H] blocks between two in what is new, where the provider looks back over 20; 0 = not")
     ] = 15
+
+    # -- the summary call ----------------------------------------------------------------------------------------
+    summary_result_chars: Annotated[int, _origin("[C][P] characters of a result that the writer sees")] = 2_000
+    summary_argument_chars: Annotated[int, _origin("[H] and of one argument of a call; 0 = all")] = 2_000
+    summary_stages: Annotated[
+        Literal["merge", "fold"], _origin("[O] parts are summarised apart and merged, or each on top of the one before")
+    ] = "merge"
+    summary_safety: Annotated[float, _origin("[O] what the writer reads counts for this much more")] = 1.2
+    summary_overhead: Annotated[
+        int, _origin("[O] tokens of its window left to the instructions, [H] but at most an eighth")
+    ] = 4_096
+    summary_spare: Annotated[
+        int, _origin("[H] output asked for beside the summary, since models think; at most an eighth of the window")
+    ] = 4_096
+    summary_least: Annotated[int, _origin("[H] a summary has this many tokens, or half of what it is made from")] = 200
+    summary_identifiers: Annotated[int, _origin("[O] identifiers of the newest messages it must keep; 0 = none")] = 12
+    summary_newest: Annotated[int, _origin("[O] messages that count as the newest")] = 10
+    summary_reminders: Annotated[int, _origin("[O] requests that give the reasons why the last was refused")] = 1
+    summary_focus_chars: Annotated[int, _origin("[O] characters of the user's own instructions")] = 800
+    summary_tries: Annotated[int, _origin("[O] tries of one request where the provider fails")] = 3
+    summary_wait_least: Annotated[float, _origin("[O] seconds before the second, doubled each time")] = 0.5
+    summary_wait_most: Annotated[float, _origin("[O] but at most")] = 5.0
+    summary_deadline: Annotated[float, _origin("[O] seconds for all requests of one summary together")] = 180.0
+    restore_plan: Annotated[int, _origin("[K] tokens of the plan shown behind a summary; 0 = none")] = 5_000
+    restore_source_tokens: Annotated[int, _origin("[K] tokens of one skill, or of the rules, behind a summary")] = 5_000
+    restore_sources_together: Annotated[int, _origin("[K] and of all of them together")] = 25_000
+    restore_share: Annotated[float, _origin("[H] but at most this share of M")] = 0.10
+
+    # -- recovery ------------------------------------------------------------------------------------------------
+    emergency: Annotated[
+        bool, _origin("[H] requests that were refused as too large are made smaller and sent again")
+    ] = True
+    recovery_compactions: Annotated[
+        int, _origin("[H] compactions since the last answer up to which an overflow asks for one more; [O] 3, [P] 1")
+    ] = 2
+    recovery_rungs: Annotated[
+        tuple[Literal["compact", "truncate", "media", "fallback"], ...],
+        _origin("[H] what an overflow may try; [O] compact and truncate, [P] compact alone"),
+    ] = ("compact", "truncate", "media", "fallback")
+    tpm_terminal: Annotated[bool, _origin("[O] 2026.9: a request over the limit of a minute ends the run")] = False
+    retries_most: Annotated[int, _origin("[H] the same bytes again, between two answers; [P] 3, [K] 10")] = 8
+    retry_base: Annotated[float, _origin("[H] seconds of the first wait; each is twice the last; [P][C] 2")] = 0.5
+    retry_cap: Annotated[float, _origin("[C] seconds of the longest wait of our own; [P] 60")] = 30.0
+    retry_wait_most: Annotated[
+        float, _origin("[H] seconds that a provider may ask for; where it wants more, the run ends")
+    ] = 300.0
 
 
 def origin(name: str) -> str:

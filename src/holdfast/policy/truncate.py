@@ -176,26 +176,42 @@ def truncate(draft: Draft) -> Draft:
 
 def cut_results(draft: Draft) -> Draft:
     """Return the draft with its results within their limits, unless that was done since the last answer."""
-    if not draft.settings.truncate_share or draft.branch.truncations:
+    return _cut_to(draft, bounds(draft.room.window, draft.settings)) if draft.settings.truncate_share else draft
+
+
+def press_results(draft: Draft) -> Draft:
+    """Return the draft with every result within what it may have under pressure, unless that was done lately.
+
+    Where the policy has no limit of its own that is a share of the room.
+    """
+    settings = draft.settings
+    if settings.truncate_share:
+        return cut_results(draft)
+    share = draft.own(draft.room.share(settings.pressure_share)) * CHARS_A_TOKEN
+    return _cut_to(draft, Bounds(max(settings.pressure_least, share)))
+
+
+def _cut_to(draft: Draft, limits: Bounds) -> Draft:
+    """Return the draft with its results within ``limits``, unless results were cut since the last answer."""
+    if draft.branch.truncations:
         return draft
     held = list(held_results(draft.branch))
-    wanted = _wanted(draft, held)
+    wanted = _wanted(draft, held, limits)
     pairs = [pair for index, most in wanted.items() if (pair := _cut(draft, held[index], most)) is not None]
     return draft.decide(tuple(edit for edit, _ in pairs), tuple(blob for _, blob in pairs if blob is not None))
 
 
 def reducible(draft: Draft) -> int:
     """Return the weighted characters that ``cut_results`` would free."""
-    held = list(held_results(draft.branch))
-    return sum(held[index].weight - most for index, most in _wanted(draft, held).items())
+    held, limits = list(held_results(draft.branch)), bounds(draft.room.window, draft.settings)
+    return sum(held[index].weight - most for index, most in _wanted(draft, held, limits).items())
 
 
-def _wanted(draft: Draft, held: Sequence[Held]) -> dict[int, int]:
+def _wanted(draft: Draft, held: Sequence[Held], limits: Bounds) -> dict[int, int]:
     """Return what results that must get shorter may keep; those behind the newest answer are fresh."""
     messages = draft.branch.messages
     back = range(len(messages) - 1, draft.branch.keep - 1, -1)
     newest = next((index for index in back if messages[index].role == "assistant"), -1)
-    limits = bounds(draft.room.window, draft.settings)
     return budgets([one.weight for one in held], limits, sum(one.slot > newest for one in held))
 
 

@@ -102,16 +102,23 @@ def _spread(edges: list[int], count: int, rows: int) -> list[int]:
 
 
 def picture(
-    name: str, points: Sequence[Point], window: int, usable: int, width: int = 100, *, letters: bool = False
+    name: str,
+    points: Sequence[Point],
+    window: int,
+    usable: int,
+    width: int = 100,
+    *,
+    letters: bool = False,
+    rows: int = ROWS,
 ) -> Text:
-    """Return the picture of policy ``name``, at most ``width`` columns wide and about thirty lines long.
+    """Return the picture of policy ``name``, at most ``width`` columns wide, in ``rows`` lines and some around them.
 
     Bars are as long as the window or the largest request, whichever is more, with a mark at ``usable`` tokens.
     ``letters`` stand for colours where there are none.
     """
     if not points:
         return Text(f"{name}: no request")
-    shown = groups(points)
+    shown = groups(points, rows)
     scale = max(window, *(point.tokens for point in points))
     label = max(len(group.label) for group in shown)
     cells = max(LEAST_BAR, min(BAR, width - label - 25 - EVENTS))

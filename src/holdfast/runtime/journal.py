@@ -16,6 +16,7 @@ from holdfast.errors import LogConflict, StoreError, UnknownId
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Blob
 from holdfast.model.entries import (
+    OVERFLOW,
     POLICY,
     UNANSWERED,
     Answer,
@@ -36,11 +37,13 @@ from holdfast.model.plan import Notice, Plan
 from holdfast.model.projected import prefix_basis
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
+from holdfast.policy.breaker import is_closed
 from holdfast.policy.capping import cap
-from holdfast.policy.guard import in_window
+from holdfast.policy.guard import in_force, in_window
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.policy.truncate import bounds, entries_shown, is_oversized, messages_shown, truncated_entries
+from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.tree import now_ms
@@ -91,9 +94,13 @@ class Journal:
         self.branch = branch
         self.leaf = leaf
         self._clock = clock
-        self._follows = follows
+        self.follows = follows
         """Whether this goes on where the session does."""
+        self._asked = store.session(key).updated or clock()
+        """When the last request went out or was answered, as far as that is known."""
         self._ready: Prepared | None = None
+        self._waiting: list[tuple[str, Message]] | None = None
+        """What was said while a request was on its way, with the ids of its notes; nothing = not looked for yet."""
 
     @classmethod
     def open(
@@ -116,7 +123,9 @@ class Journal:
             with store.writing(key):
                 place = _begun(store, key, policy, clock)
         branch = Branch() if place is None else store.branch(key, place)
-        return cls(store, key, policy, branch, place, clock, follows=leaf is None)
+        journal = cls(store, key, policy, branch, place, clock, follows=leaf is None)
+        journal._waiting = undelivered(store, key, place)
+        return journal
 
     # -- what is said --------------------------------------------------------------------------------------------------
 
@@ -130,44 +139,143 @@ class Journal:
             return [entry.id for entry in self._write(bodies) if isinstance(entry.body, Said)]
 
     def record(self, answer: Message | Slot, usage: Usage = Usage(), stop: str = "") -> str:
-        """Append the answer to the last prepared request, with what it cost; return the id of the message."""
+        """Append the answer to the last prepared request, with what it cost; return the id of the message.
+
+        What was said while the answer was on its way follows it.
+        """
         with self.store.writing(self.key):
             entries = self._write([*self._said(answer), Answer(self.branch.basis, usage, stop)])
-        return entries[-2].id
+            said = next(entry.id for entry in reversed(entries) if isinstance(entry.body, Said))
+            self._deliver()
+        return said
 
-    def fail(self, reason: str) -> str:
-        """Append that the last prepared request failed, which changes no later one; return the entry's id."""
+    def fail(self, reason: str, kind: str = UNANSWERED) -> str:
+        """Append that an attempt failed, which changes no later request; return the entry's id.
+
+        ``kind`` is ``UNANSWERED`` for the last prepared request, else what became of a compaction.
+        """
         ready = self._ready
         with self.store.writing(self.key):
-            entries = self._write([Failure(UNANSWERED, reason)])
+            entries = self._write([Failure(kind, reason)])
         self._ready = ready
         return entries[0].id
+
+    def learn(self, reason: str, limit: int = 0, requested: int = 0) -> str:
+        """Append that the last prepared request was too large, by the provider's numbers; return the entry's id.
+
+        Every later request knows it; the next one is planned anew.
+        """
+        with self.store.writing(self.key):
+            return self._write([Failure(OVERFLOW, reason, limit, requested)])[0].id
+
+    def silent(self, usage: Usage = Usage(), stop: str = "") -> str:
+        """Append that the last prepared request was answered without a word, and what that cost; return its id."""
+        with self.store.writing(self.key):
+            entry = self._write([Answer(self.branch.basis, usage, stop)])[0]
+            self._deliver()
+        return entry.id
+
+    def idle(self) -> int:
+        """Return the seconds since the last request went out or was answered."""
+        return max(0, (self._clock() - self._asked) // 1_000)
+
+    def is_cooled(self) -> bool:
+        """Return whether compaction failed too often, and so long ago that it may be tried once more."""
+        failures, settings = self.branch.failures, self.policy.settings
+        if failures < settings.breaker_failures:
+            return False
+        failed = [entry.at for entry in self.store.entries(self.key, "failure") if _is_of_compaction(entry)]
+        return is_closed(failures, failed[-1] if failed else None, self._clock(), settings)
+
+    def said(self, start: int, stop: int) -> list[Slot]:
+        """Return the slots from ``start`` to ``stop`` as they were said, read again where the branch has them not."""
+        try:
+            return self.branch.slots.slice(start, stop)
+        except LookupError:
+            self._reread()
+            return self.branch.slots.slice(start, stop)
+
+    # -- what is said while a request is on its way --------------------------------------------------------------------
+
+    def wait(self, *said: Message) -> list[str]:
+        """Store messages that belong behind the answer on its way; they are durable now and said when it is there."""
+        with self.store.writing(self.key):
+            ids = [entry.id for entry in self._write([queued(one) for one in said])]
+        if self._waiting is not None:
+            self._waiting += zip(ids, said, strict=True)
+        return ids
+
+    def deliver(self) -> list[str]:
+        """Say what waited for an answer and was not said yet; return the ids of the messages."""
+        with self.store.writing(self.key):
+            return self._deliver()
+
+    def _deliver(self) -> list[str]:
+        if self._waiting is None:
+            self._waiting = undelivered(self.store, self.key, self.leaf)
+        if not self._waiting:
+            return []
+        waiting, self._waiting = self._waiting, []
+        bodies = [body for _, message in waiting for body in self._said(message)]
+        entries = self._write([*bodies, delivered([id_ for id_, _ in waiting])])
+        return [entry.id for entry in entries if isinstance(entry.body, Said)]
 
     # -- what is sent --------------------------------------------------------------------------------------------------
 
     def prepare(self, target: Target, world: World = World()) -> Prepared:
         """Return the next request; what was decided for it is in the log, and so is that it is about to be sent.
 
-        A retry, with nothing said since, shows the same, also after a restart: only ``world.force`` and a target that
-        it does not fit decide anew. Where a text cannot be stored away every text stays whole, and a notice says so.
-        Raises ``WindowTooSmall`` before anything is written.
+        A retry, with nothing said since, shows the same, also after a restart: only ``world.force`` or a ``rung`` and
+        a target that it does not fit decide anew. Where a text cannot be stored away every text stays whole, and a
+        notice says so. Nobody is asked for a summary: an extract is made. Raises ``WindowTooSmall`` before anything is
+        written.
         """
+        alone = replace(world, writes=False)
+        while (prepared := self.commit(self.plan(target, alone), target, alone)) is None:
+            pass
+        return prepared
+
+    def plan(self, target: Target, world: World = World()) -> Plan:
+        """Return the plan of the next request; nothing is written. It may ``ask`` for a summary."""
         self._catch_up()
-        if self._ready is not None and self._ready.target == target and not world.force:
+        if self._ready is not None and self._ready.target == target and not _is_pressed(world):
+            return self._ready.plan
+        return self._retried(target, world) or self._plan(target, world)
+
+    def commit(self, plan: Plan, target: Target, world: World = World()) -> Prepared | None:
+        """Return the request of ``plan``, once what it decides is in the log; nothing where more was said since."""
+        if self._ready is not None and plan is self._ready.plan:
             return self._ready
-        plan = self._retried(target, world) or self._plan(target, world)
         with self.store.writing(self.key):
-            if self._catch_up():
-                plan = self._plan(target, world)
-            refused = self._stored(plan.blobs)
-            if refused is not None:
-                plan = _told(self._plan(target, replace(world, spill=False)), refused)
+            if not self._stands(plan):
+                return None
+            plan = self._kept(plan, target, world)
             entries = self._write(_decided(self.branch, plan, target, self.policy.name))
         self.branch = replace(self.branch, settled=plan.branch.settled)
         plan = replace(plan, branch=self.branch)
         prepared = Prepared(plan, tuple(send_slots(plan)), entries[-1].id, target)
         self._ready = prepared
         return prepared
+
+    def decide(self, plan: Plan, target: Target, world: World = World()) -> bool:
+        """Write what ``plan`` decides, with no request behind it (``/compact``); return whether it still stood."""
+        with self.store.writing(self.key):
+            if not self._stands(plan):
+                return False
+            bodies = _decided(self.branch, self._kept(plan, target, world), target, self.policy.name)
+            self._write(bodies[:-1])
+        return True
+
+    def _stands(self, plan: Plan) -> bool:
+        """Whether ``plan`` was made for the branch as it is."""
+        return not self._catch_up() and len(plan.branch.slots) == len(self.branch.slots)
+
+    def _kept(self, plan: Plan, target: Target, world: World) -> Plan:
+        """Return ``plan`` with its texts stored away, or another where they cannot be."""
+        refused = self._stored(plan.blobs)
+        if refused is None:
+            return plan
+        return _told(self._plan(target, replace(world, spill=False, writes=False)), refused)
 
     # -- other branches ------------------------------------------------------------------------------------------------
 
@@ -183,6 +291,32 @@ class Journal:
             revoked = self._in_force(id)
             self._write([Revoke(revoked)])
         return revoked
+
+    def follow(self, said: Sequence[Slot]) -> list[str]:
+        """Go on where ``said``, a whole conversation, does: what is new is appended; return the ids of that.
+
+        Where it parts from the log its past was edited: this goes on beside what was said there, with the decisions
+        about what stands, and the session's leaf stays.
+        """
+        slots = [_measured(one) for one in said]
+        same = self._same(slots)
+        if same < len(self.branch.slots):
+            self._part(same)
+        return self.append(*slots[same:])
+
+    def _same(self, slots: Sequence[Slot]) -> int:
+        """Return how many of ``slots`` were said here, from the first on."""
+        if isinstance(self.branch.slots, Gapped):
+            self._reread()
+        count = min(len(self.branch.slots), len(slots))
+        return next((at for at in range(count) if self.branch.slots[at].digest != slots[at].digest), count)
+
+    def _part(self, count: int) -> None:
+        """Go back to just before message ``count`` was said."""
+        said = [entry for entry in self.store.path(self.key, self.leaf) if isinstance(entry.body, Said | BranchSummary)]
+        self.leaf = said[count].parent
+        self.branch = Branch() if self.leaf is None else self.store.branch(self.key, self.leaf)
+        self.follows, self._ready = False, None
 
     def fork(self, entry: str) -> Journal:
         """Return a journal that goes on behind ``entry``; this one, and the session's leaf, stay where they are."""
@@ -233,12 +367,17 @@ class Journal:
     def _retried(self, target: Target, world: World) -> Plan | None:
         """Return the plan of the newest request again, where nothing was said or revoked since and it still fits."""
         branch = self.branch
-        if world.force or (branch.seen, branch.model, branch.frame) != (len(branch.slots), target.model, target.frame):
+        if _is_pressed(world) or (branch.seen, branch.model, branch.frame) != (
+            len(branch.slots),
+            target.model,
+            target.frame,
+        ):
             return None
         if not branch.seen or branch.basis != prefix_basis(branch):
             return None
         plan = advance(branch, target, replace(self.policy, stages=()), world)
-        return plan if plan.after <= target.limits.window else None
+        most = in_force(target, branch, self.policy.settings).limits.window
+        return plan if plan.after <= most else None
 
     def _plan(self, target: Target, world: World) -> Plan:
         """Return the plan of the next request; turns that gave way are read again only where it needs them."""
@@ -261,13 +400,15 @@ class Journal:
             self.store.append(self.key, entries)
             self._ready = None
             self.leaf = entries[-1].id
+            if any(isinstance(body, Request | Answer) for body in bodies):
+                self._asked = self._clock()
             for entry in entries:
                 self.branch = extend(self.branch, entry)
         return entries
 
     def _catch_up(self) -> bool:
         """Fold in what others decided or took back behind the leaf; return whether there was anything."""
-        there = self.store.session(self.key).leaf if self._follows else self.leaf
+        there = self.store.session(self.key).leaf if self.follows else self.leaf
         if there == self.leaf or there is None:
             return False
         path = self.store.path(self.key, there)
@@ -275,9 +416,9 @@ class Journal:
             (at + 1 for at, entry in enumerate(path) if entry.id == self.leaf), 0 if self.leaf is None else -1
         )
         if behind < 0 or any(isinstance(entry.body, Said | BranchSummary | Answer) for entry in path[behind:]):
-            self._follows = False
+            self.follows = False
             return False
-        self.branch, self.leaf, self._ready = Branch.build(path), there, None
+        self.branch, self.leaf, self._ready, self._waiting = Branch.build(path), there, None, None
         return True
 
     def _reread(self) -> None:
@@ -315,6 +456,15 @@ def _begun(store: SessionStore, key: str, policy: Policy, clock: Callable[[], in
 def _named(policy: str) -> Note:
     """Return the note that names the policy that decides from here on."""
     return Note(POLICY, data={"name": policy})
+
+
+def _is_of_compaction(entry: Entry) -> bool:
+    return isinstance(entry.body, Failure) and entry.body.kind not in {UNANSWERED, OVERFLOW}
+
+
+def _is_pressed(world: World) -> bool:
+    """Whether the request is to be planned anew, whatever was planned before."""
+    return world.force or bool(world.rung) or world.written is not None
 
 
 def _measured(said: Message | Slot) -> Slot:

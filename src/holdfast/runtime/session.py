@@ -1,135 +1,327 @@
-"""A session: a journal and an upstream that answers it, one request at a time."""
+"""A session: one conversation that may be called again and again, and never has to think of the window."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any
 
-from anyio import CancelScope, CapacityLimiter, Lock, to_thread
-from msgspec import Raw
-from msgspec.structs import replace
+from msgspec import Struct
 
-from holdfast.errors import FormatError, UpstreamError
-from holdfast.model.entries import Usage
+from holdfast.errors import ConfigError, FormatError
+from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
+from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
+from holdfast.policy.guard import in_force, measure_room
+from holdfast.policy.settings import Settings
+from holdfast.runtime import compacting, recall
+from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.hooks import called
+from holdfast.runtime.inflight import InFlight
 from holdfast.runtime.journal import Journal, Prepared
-from holdfast.runtime.upstream import Reply, Upstream
-from holdfast.wire.answers import Answer, answer
-from holdfast.wire.lens import body, open_body
-from holdfast.wire.overflow import ErrorReport, Verdict, classify
+from holdfast.runtime.means import Means
+from holdfast.runtime.replies import as_said
+from holdfast.runtime.requests import Asked, Request, checked, of_body, of_words, opened, words
+from holdfast.runtime.running import Run
+from holdfast.telemetry import events
+from holdfast.view.paging import Page
+from holdfast.view.tokens import estimate
+from holdfast.wire.answers import Answer
 
-T = TypeVar("T")
+ABORTED = "aborted"
+"""How an answer ends that was not told to its end."""
 
-_CUT = 400
-"""Characters of a provider's own words that an error repeats."""
-_ADVICE = {
-    "auth": "check the key",
-    "billing": "check the account",
-    "quota": "check the account",
-    "model": "check the model's name",
-}
+
+_OF_BYTES = frozenset({"request_bytes", "oversized_part"})
+"""Overflows that say nothing of tokens, unless they name some."""
+
+
+class Report(Struct, frozen=True):
+    """How full the context of a session is: tokens, estimated and calibrated by what the provider told."""
+
+    session: str
+    api: str
+    model: str
+    tokens: int
+    """Of the next request, as it stands."""
+    window: int
+    origin: str
+    """Where the window came from; ``learned`` = from an overflow."""
+    usable: int
+    """What a request may hold: the window less what is kept free for the answer."""
+    frame: int
+    """System prompt and tools."""
+    messages: int
+    """All that were said, shown or not."""
+    compactions: int
+    """Compactions in force."""
+    decisions: int
+    """Decisions in force."""
+    policy: str
+
+    @property
+    def share(self) -> float:
+        """How much of the window the next request takes."""
+        return self.tokens / self.window
 
 
 class Session:
-    """One conversation with one model. ``ask`` and ``append`` run one after the other, in the order of their calls.
+    """One branch of one stored session and whoever answers it. Its runs go one after the other, in order."""
 
-    ``worker`` is the one thread at a time that the store is used by: sessions of one store share it.
-    """
-
-    def __init__(
-        self, journal: Journal, upstream: Upstream, target: Target, *, worker: CapacityLimiter | None = None
-    ) -> None:
+    def __init__(self, means: Means, journal: Journal) -> None:
+        self.means = means
         self.journal = journal
-        self.upstream = upstream
-        self.target = target
-        self._worker = worker or CapacityLimiter(1)
-        self._turn = Lock()
+        self.inflight = InFlight()
+        self._answering = 0
+        self._noticed: set[tuple[str, str]] = set()
 
-    async def append(self, *said: Message | Slot) -> list[str]:
-        """Append messages and return the ids of their entries."""
-        async with self._turn:
-            return await self._store(lambda: self.journal.append(*said))
+    # -- what authors call ---------------------------------------------------------------------------------------------
 
-    async def ask(self, frame_fields: Mapping[str, Any] = MappingProxyType({}), *, world: World = World()) -> Answer:
-        """Return the model's answer to all that was said; it is in the log. ``frame_fields`` are the body's others.
+    @property
+    def key(self) -> str:
+        """The session's name in the store."""
+        return self.journal.key
 
-        Raises ``UpstreamError`` where the provider refuses or does not answer; the log then tells the failure, and the
-        same request may be asked again.
+    @property
+    def settings(self) -> Settings:
+        """The numbers of the policy that decides here."""
+        return self.journal.policy.settings
+
+    @property
+    def api(self) -> str:
+        """The API of requests that are made of words."""
+        return self._target().api
+
+    async def append(self, *said: str | Message | Slot) -> list[str]:
+        """Store messages; they survive a crash from here on. Returns the ids of their entries.
+
+        While an answer is on its way a user's words wait behind it, and are said once it is there.
         """
-        async with self._turn:
-            target = framed(self.target, frame_fields)
-            prepared = await self._store(lambda: self.journal.prepare(target, world))
-            try:
-                told = await self._told(prepared, rendered(prepared, frame_fields))
-            except UpstreamError as error:
-                reason = f"{error.kind}: {error}"
-                await self._store(lambda: self.journal.fail(reason))
-                raise
-            await self._store(lambda: self.journal.record(*as_said(told, target.api)))
-            return told
+        told = [await self._offered(one) for one in words(said)]
+        if self._answering and all(isinstance(one, Message) and one.role == "user" for one in told):
+            waiting = [one for one in told if isinstance(one, Message)]
+            return await self.means.stored(lambda: self.journal.wait(*waiting))
+        return await self.means.stored(lambda: self.journal.append(*told))
 
-    async def _told(self, prepared: Prepared, request: bytes) -> Answer:
-        """Return what the provider says; its refusals are raised."""
-        told = told_by(await self.upstream.send(request, prepared.target.model), prepared)
-        if told.error is not None:
-            raise _refused(told.error, classify(told.error))
-        return told
+    async def ask(self, *said: str | Message | Slot) -> Answer:
+        """Say something (or nothing, to go on behind tool results) and return the model's answer, which is in the log.
 
-    async def _store(self, verb: Callable[[], T]) -> T:
-        """Return what ``verb`` returns, done in the worker; it is done to its end even where the caller gives up."""
-        with CancelScope(shield=True):
-            done = await to_thread.run_sync(verb, limiter=self._worker)
-        return done  # noqa: RET504 -- for the type checker a scope may swallow a return
+        Raises ``UpstreamError`` where the provider refuses or does not answer, ``ContextOverflow`` where nothing that
+        could be left out is left, ``WindowTooSmall`` before any call.
+        """
+        async with self.run(said, quiet=True) as run:
+            async for _ in run:
+                pass
+        return run.answer
 
+    def run(self, asked: Asked = None, *, quiet: bool = False, stream: bool | None = None) -> Run:
+        """Return a run of ``asked``: nothing, words to append, or a provider's body with the whole conversation.
 
-def rendered(prepared: Prepared, frame_fields: Mapping[str, Any] = MappingProxyType({})) -> bytes:
-    """Return the body of a prepared request."""
-    target = prepared.target
-    return body(target.api, target.model, prepared.slots, frame_fields=frame_fields, options=prepared.plan.options)
+        Use it as ``async with`` and iterate it for the API's own events. ``quiet`` gives out none, and may try again
+        where an answer broke off. ``stream`` says whether the provider is asked for events; by default as the body
+        says, and for words it is.
+        """
+        return Run(self, asked, quiet=quiet, stream=stream)
 
+    async def prepare(self, asked: Asked = None) -> Prepared:
+        """Return the next request, decided and in the log, without sending it; answer it with ``record``."""
+        async with self.lane():
+            request = await self.taken(asked, stream=False)
+            return await self.prepared(request, await self.world(request.target))
 
-def framed(target: Target, frame_fields: Mapping[str, Any]) -> Target:
-    """Return ``target`` with what the fields beside the messages say: the frame, and the output asked for."""
-    head = open_body(body(target.api, target.model, (), frame_fields=frame_fields), target.api)
-    limits = replace(target.limits, asked_output=head.asked_output)
-    return replace(target, frame=head.frame, limits=limits)
+    async def record(self, answer: Answer) -> str:
+        """Store the answer to the request that ``prepare`` returned; return the id of its message."""
+        said = as_said(answer, self.api)
+        return await self.means.stored(lambda: self.journal.record(*said))
 
+    async def compact(self, instructions: str = "") -> events.Compacted:
+        """Compact now, whatever the size; ``instructions`` say what a model's summary looks at above all."""
+        async with self.lane():
+            request = of_words(self._target(), self._fields())
+            return await compacting.compact(self, request, instructions)
 
-def told_by(reply: Reply, prepared: Prepared) -> Answer:
-    """Return what a reply says, an error of any shape as an answer with ``error``."""
-    target = prepared.target
-    try:
-        told = answer(target.api, reply.body)
-    except FormatError as error:
-        told = Answer()
-        if _is_fine(reply):
-            raise UpstreamError(f"HTTP {reply.status} came without an answer: {error}; try again", "server") from error
-    if _is_fine(reply) and told.error is None:
-        return told
-    said = told.error or ErrorReport(target.api, body=reply.body)
-    status = said.status if _is_fine(reply) else reply.status
-    sizes = {"estimate": prepared.plan.after, "window": target.limits.window}
-    return replace(told, error=replace(said, status=status, headers=reply.headers, **sizes))
+    async def undo(self, id: str | None = None) -> str:  # noqa: A002 -- what it is called everywhere
+        """Take back the newest decision or compaction in force, or the one called ``id``; return its id."""
+        async with self.lane():
+            return await self.means.stored(lambda: self.journal.undo(id))
 
+    async def branch(self, entry: str) -> Session:
+        """Return a session that goes on behind ``entry``; this one stays where it is."""
+        return Session(self.means, await self.means.stored(lambda: self.journal.fork(entry)))
 
-def _is_fine(reply: Reply) -> bool:
-    return 200 <= reply.status < 300
+    async def recall(self, id: str = "", **where: Any) -> Page:  # noqa: A002
+        """Return a page of a text that was stored away, or of what an entry says; see ``holdfast.runtime.recall``."""
+        store, key = self.means.store, self.key
+        return await self.means.stored(lambda: recall.recall(store, key, id, **where))
 
+    def report(self) -> Report:
+        """Return how full the context is."""
+        branch, settings = self.journal.branch, self.settings
+        target = in_force(of_words(self._target(), self._fields()).target, branch, settings)
+        room = measure_room(target, settings)
+        compactions = sum(isinstance(what, Compaction) for _, what in branch.law)
+        return Report(
+            session=self.key,
+            api=target.api,
+            model=target.model,
+            tokens=estimate(branch, target),
+            window=room.window,
+            origin=target.limits.origin,
+            usable=room.usable,
+            frame=room.frame,
+            messages=len(branch.slots),
+            compactions=compactions,
+            decisions=len(branch.law) - compactions,
+            policy=self.journal.policy.name,
+        )
 
-def _refused(report: ErrorReport, verdict: Verdict) -> UpstreamError:
-    said = report.message or (report.body.decode("utf-8", "replace") if isinstance(report.body, bytes) else "")
-    status = f"HTTP {report.status}" if report.status else "an error"
-    numbers = f", {verdict.requested:,} of {verdict.limit:,} tokens" if verdict.requested and verdict.limit else ""
-    cure = "send less: compact first" if verdict.is_overflow else _ADVICE.get(verdict.kind, "try again later")
-    words = " ".join(said.split())[:_CUT]
-    text = f"the provider answered with {status} ({verdict.kind}{numbers}): {words}; {cure}"
-    return UpstreamError(text, verdict.kind, verdict.retry_after)
+    async def wait_for_compaction(self) -> None:
+        """Return when no compaction, and no request after one, is under way."""
+        await self.inflight.wait()
 
+    def close(self) -> None:
+        """Stop a compaction under way and turn away those that wait for it; runs may still end."""
+        self.inflight.unsubscribe()
 
-def as_said(told: Answer, api: str) -> tuple[Slot, Usage, str]:
-    """Return an answer as the log takes it: in the provider's own bytes."""
-    raw = Raw(b",".join(told.history)) if told.history else None
-    return Slot(told.message, api=api, raw=raw), told.usage or Usage(), told.stop
+    # -- what runs call ------------------------------------------------------------------------------------------------
+
+    def lane(self) -> AbstractAsyncContextManager[None]:
+        """Return the lane of this branch, to be held by one run at a time."""
+        place = self.key if self.journal.follows else f"{self.key}/{id(self)}"
+        return self.means.lanes.hold(place)
+
+    def tell(self, event: events.Event) -> None:
+        """Tell the engine's listener; the same notice is told once."""
+        if isinstance(event, events.Noticed):
+            if (event.rule, event.why) in self._noticed:
+                return
+            self._noticed.add((event.rule, event.why))
+        self.means.tell(event)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Let a user's words wait as long as the block lasts: an answer is on its way."""
+        self._answering += 1
+        try:
+            yield
+        finally:
+            self._answering -= 1
+
+    async def taken(self, asked: Asked, *, stream: bool | None = None) -> Request:
+        """Return the request for ``asked``, once what it says is in the log."""
+        await self.means.stored(self.journal.deliver)
+        if isinstance(asked, bytes | Mapping):
+            own = self.means.target
+            lens = opened(asked, own.api if own is not None else None)
+            if not lens.slots:
+                raise FormatError("this body has no messages; send it with the whole conversation in it")
+            await self.means.stored(lambda: self.journal.follow(lens.slots))
+            return of_body(self.means.target_of(lens.api, lens.model), lens, stream=bool(stream))
+        told = [await self._offered(one) for one in words(asked)]
+        if told:
+            await self.means.stored(lambda: self.journal.append(*told))
+        if not len(self.journal.branch.slots):
+            raise FormatError("nothing was said in this session yet; say something first")
+        return of_words(self._target(), self._fields(), stream=stream is not False)
+
+    async def world(self, target: Target) -> World:
+        """Return what the planner is told of the world now."""
+        return await compacting.world(self, target)
+
+    async def prepared(self, request: Request, world: World) -> Prepared:
+        """Return the next request for ``request``, decided and in the log."""
+        while True:
+            plan, known = await compacting.planned(self, request, world)
+            prepared = await self.means.stored(lambda: self.journal.commit(plan, request.target, known))  # noqa: B023
+            if prepared is not None:
+                self._told(prepared.plan)
+                return prepared
+
+    async def smaller(self, request: Request, world: World, rung: str) -> tuple[Request, Prepared] | str:
+        """Return the request planned anew under pressure, or why it would not be smaller; then nothing is written."""
+        while True:
+            plan, known = await compacting.planned(self, request, world, trigger="overflow")
+            useless = compacting.useless(plan, rung)
+            if useless:
+                return useless
+            prepared = await self.means.stored(lambda: self.journal.commit(plan, request.target, known))  # noqa: B023
+            if prepared is not None:
+                self._told(prepared.plan)
+                return request, prepared
+
+    async def attempt(self, request: Request, prepared: Prepared, *, quiet: bool) -> Attempt:
+        """Return an attempt to have ``prepared`` answered; nothing was sent yet. Raises ``InvalidRequest``."""
+        slots: Sequence[Slot] = await self._transformed(prepared.slots)
+        sent = request.sent(prepared, slots)
+        if self.means.check:
+            checked(sent)
+        plan = prepared.plan
+        self.tell(events.Sending(self.key, len(slots), plan.after, prepared.target.limits.window))
+        return Attempt(self.means.upstream, sent, prepared, quiet=quiet)
+
+    async def refused(self, attempt: Attempt) -> None:
+        """Write down that an attempt failed, and what an overflow teaches."""
+        verdict, why, journal = attempt.verdict, attempt.why, self.journal
+        limit, requested = verdict.limit or 0, verdict.requested or 0
+        told = events.Refused(self.key, verdict.kind, why, limit, requested)
+        self.tell(told)
+        if verdict.is_overflow:
+            await self.hooked("on_overflow", told)
+        if verdict.is_overflow and (verdict.kind not in _OF_BYTES or limit or requested):
+            await self.means.stored(lambda: journal.learn(f"{verdict.kind}: {why}", limit, requested))
+        elif not await self.interrupted(attempt):
+            await self.means.stored(lambda: journal.fail(f"{verdict.kind}: {why}"))
+
+    async def interrupted(self, attempt: Attempt) -> bool:
+        """Return whether a part of an answer was given out; it is then in the log, as one that was interrupted."""
+        said, usage, _ = as_said(attempt.so_far, self.api)
+        if not (attempt.seen and said.message.parts):
+            return False
+        await self.means.stored(lambda: self.journal.record(said, usage, ABORTED))
+        return True
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _told(self, plan: Plan) -> None:
+        """Tell what ``plan`` decided."""
+        rules: dict[str, list[int]] = {}
+        for edit in plan.record:
+            rules.setdefault(edit.rule, []).append(edit.saves)
+        for rule, saves in rules.items():
+            self.tell(events.Decided(self.key, rule, len(saves), sum(saves)))
+        for notice in plan.notices:
+            self.tell(events.Noticed(self.key, notice.rule, notice.why))
+
+    async def hooked(self, name: str, *given: Any) -> Any:
+        """Return what the hook called ``name`` says; nothing where there is none, or where it fails."""
+        return await called(self.means.hooks, name, *given, tell=self.tell, session=self.key)
+
+    async def _offered(self, said: Message | Slot) -> Message | Slot:
+        """Return ``said`` as the hook wants it appended."""
+        if not isinstance(said, Message):
+            return said
+        changed = await self.hooked("on_append", said)
+        return said if changed is None else changed
+
+    async def _transformed(self, slots: Sequence[Slot]) -> Sequence[Slot]:
+        """Return the slots as the hook wants this request to show them."""
+        if self.means.hooks.transform_messages is None:
+            return slots
+        changed = await self.hooked("transform_messages", [slot.message for slot in slots])
+        if changed is None:
+            return slots
+        known = {id(slot.message): slot for slot in slots}
+        return [known.get(id(message)) or Slot(message) for message in changed]
+
+    def _target(self) -> Target:
+        if self.means.target is None:
+            raise ConfigError("this engine knows no model; give Engine.open api=… and model=…, or a whole request body")
+        return self.means.target
+
+    def _fields(self) -> Mapping[str, Any]:
+        """Return the fields beside the messages of requests that are made of words."""
+        environment = self.means.environment
+        told = {} if environment is None else environment.fields(self.api)
+        return {**told, **self.means.fields}

@@ -1,46 +1,80 @@
-"""Upstreams: one request to a provider, one reply. Nothing is judged here and nothing is tried again."""
+"""Upstreams: one request to a provider, one reply as it comes. Nothing is judged here and nothing is tried again."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self, TypeAlias
 from urllib.parse import quote
 
 import httpx2
 from msgspec import Struct
 
-from holdfast.errors import UpstreamError
+from holdfast.errors import FormatError, UpstreamError
 from holdfast.wire.apis import form_of
 
 PATIENCE = 600.0
 """Seconds without a byte after which a provider counts as gone: the SDKs of Anthropic and OpenAI wait as long."""
 CONNECT = 15.0
 """Seconds that connecting may take."""
-_PATHS = {
-    "anthropic": "/v1/messages",
-    "openai-chat": "/v1/chat/completions",
-    "openai-responses": "/v1/responses",
-    "gemini": "/v1beta/models/{model}:generateContent",
+Endpoint: TypeAlias = Literal["generate", "compact", "count"]
+"""An answer, a compaction (an address of its own on Responses alone), or a count of the prompt's tokens."""
+_PATHS: dict[tuple[str, Endpoint], str] = {
+    ("anthropic", "generate"): "/v1/messages",
+    ("anthropic", "count"): "/v1/messages/count_tokens",
+    ("openai-chat", "generate"): "/v1/chat/completions",
+    ("openai-responses", "generate"): "/v1/responses",
+    ("openai-responses", "compact"): "/v1/responses/compact",
+    ("openai-responses", "count"): "/v1/responses/input_tokens",
+    ("gemini", "generate"): "/v1beta/models/{model}:generateContent",
+    ("gemini", "count"): "/v1beta/models/{model}:countTokens",
 }
+_STREAMED = "/v1beta/models/{model}:streamGenerateContent?alt=sse"
+"""Gemini says in the address whether it streams; the others say it in the body."""
 _VERSION = re.compile(r"/v\d\w*$")
 """A base address that names a version of its own (``…/v1``, ``…/paas/v4``) gets none of ours."""
 
 
-class Reply(Struct, frozen=True):
-    """What came back: names of ``headers`` are in lower case, ``body`` is whole and not compressed."""
+class Sent(Struct, frozen=True):
+    """One request: its body, and what the address and the headers say."""
 
-    status: int
-    headers: Mapping[str, str]
+    api: str
     body: bytes
+    model: str = ""
+    endpoint: Endpoint = "generate"
+    stream: bool = False
+    """Whether the answer is to come as events; the body says the same where its API has a field for it."""
+    headers: Mapping[str, str] = {}
+
+
+class Reply:
+    """What comes back: names of ``headers`` are in lower case, ``chunks`` are the body as it comes, not compressed."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], chunks: AsyncIterable[bytes]) -> None:
+        self.status = status
+        self.headers = headers
+        self.chunks = chunks
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether the status tells of no error."""
+        return 200 <= self.status < 300
+
+    async def read(self) -> bytes:
+        """Return the rest of the body."""
+        return b"".join([chunk async for chunk in self.chunks])
 
 
 class Upstream(Protocol):
-    """Whoever answers requests: a provider over HTTP, or one of your own."""
+    """Whoever answers requests: a provider over HTTP, an SDK's client, or one of your own."""
 
-    async def send(self, body: bytes, model: str) -> Reply:
-        """Return the reply to ``body``, whatever its status; ``UpstreamError`` where none came."""
+    def send(self, sent: Sent) -> AbstractAsyncContextManager[Reply]:
+        """Return the reply to ``sent``, whatever its status, open as long as the block lasts.
+
+        ``UpstreamError`` of kind ``network`` where none came, or where it breaks off while its chunks are read.
+        """
 
 
 class Http:
@@ -62,20 +96,34 @@ class Http:
             transport=transport,
         )
 
-    def address(self, model: str) -> str:
-        """Return where requests for ``model`` go."""
-        path = _PATHS[self.api].format(model=quote(model.removeprefix("models/"), safe=""))
+    def address(self, sent: Sent) -> str:
+        """Return where ``sent`` goes; ``FormatError`` where its API has no such endpoint."""
+        known = _PATHS.get((sent.api, sent.endpoint))
+        if known is None:
+            raise FormatError(f"{sent.api} has no address for {sent.endpoint!r}; ask it for an answer")
+        streamed = sent.api == "gemini" and sent.endpoint == "generate" and sent.stream
+        path = (_STREAMED if streamed else known).format(model=quote(sent.model.removeprefix("models/"), safe=""))
         if _VERSION.search(self.base_url):
             path = "/" + path.split("/", 2)[2]
         return self.base_url + path
 
-    async def send(self, body: bytes, model: str) -> Reply:
-        """Return the reply to ``body``; ``UpstreamError`` of kind ``network`` where none came."""
+    @asynccontextmanager
+    async def send(self, sent: Sent) -> AsyncIterator[Reply]:
+        """Return the reply to ``sent`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
         try:
-            reply = await self._client.post(self.address(model), content=body)
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            async with self._client.stream(
+                "POST", self.address(sent), content=sent.body, headers=dict(sent.headers)
+            ) as reply:
+                yield Reply(reply.status_code, dict(reply.headers), self._read(reply))
+        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
             raise UpstreamError(_unreached(self.base_url, error), "network") from error
-        return Reply(reply.status_code, dict(reply.headers), reply.content)
+
+    async def _read(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in reply.aiter_bytes():
+                yield chunk
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
+            raise UpstreamError(_unreached(self.base_url, error), "network") from error
 
     async def close(self) -> None:
         """Close every connection; the upstream cannot be used afterwards."""

@@ -70,6 +70,26 @@ def forget(db: sqlite3.Connection, session: int) -> None:
         db.execute("DELETE FROM searched")
 
 
+def is_there(db: sqlite3.Connection) -> bool:
+    """Return whether there is an index."""
+    return bool(db.execute(f"SELECT {_THERE}").fetchone()[0])
+
+
+def is_sound(db: sqlite3.Connection) -> bool:
+    """Return whether SQLite finds nothing wrong with the index."""
+    try:
+        db.execute("INSERT INTO words (words) VALUES ('integrity-check')")
+    except sqlite3.DatabaseError:
+        return False
+    return True
+
+
+def drop(db: sqlite3.Connection) -> None:
+    """Take the index away: the next search makes it anew."""
+    db.execute("DELETE FROM searched")
+    db.execute("DROP TABLE words")
+
+
 def _plain(text: str) -> str:
     """Return ``text`` as the index can hold it: no NUL, no half characters."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from holdfast.errors import LogConflict
-from holdfast.model.entries import BranchSummary, Compaction, Entry, Revoke, Said
+from holdfast.model.entries import Body, BranchSummary, Compaction, Entry, Revoke, Said
 
 LONGEST_NAME = 1_000
 """[H] Characters of an id or a session key; tools make far shorter ones."""
@@ -23,12 +23,26 @@ _DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNOR
 """Names that are devices on Windows, with any ending."""
 
 
+def kind_of(body: Body | type[Body]) -> str:
+    """Return the kind of an entry: the tag of its body."""
+    return str(body.__struct_config__.tag)
+
+
 class Node(NamedTuple):
     """Where an entry stands in its tree; ``base`` is the ``seq`` of the newest compaction on its path, or 0."""
 
     seq: int
     depth: int
     base: int
+
+
+KINDS = frozenset(map(kind_of, Body.__args__))
+"""Every kind of entry there is."""
+ROOT = Node(0, 0, 0)
+"""What a first entry stands under."""
+SLOTTED = frozenset({kind_of(Said), kind_of(BranchSummary)})
+"""Kinds of entries that are messages of their branch."""
+COMPACTION, REVOKE = kind_of(Compaction), kind_of(Revoke)
 
 
 class Placed(NamedTuple):
@@ -55,17 +69,16 @@ def place(entries: Iterable[Entry], find: Callable[[str], Node | None], first: i
                 "append parents before their children"
             )
             raise LogConflict(msg)
-        node = _below(up or Node(0, 0, 0), entry, seq)
+        node = below(up or ROOT, kind_of(entry.body), seq)
         new[entry.id] = node
         placed.append(Placed(replace(entry, seq=seq), up.seq if up else None, node))
     return placed
 
 
-def _below(up: Node, entry: Entry, seq: int) -> Node:
-    """Return the node of ``entry`` under ``up``. After a revocation the branch is walked from its root again."""
-    depth = up.depth + isinstance(entry.body, Said | BranchSummary)
-    base = seq if isinstance(entry.body, Compaction) else 0 if isinstance(entry.body, Revoke) else up.base
-    return Node(seq, depth, base)
+def below(up: Node, kind: str, seq: int) -> Node:
+    """Return the node of an entry under ``up``. After a revocation the branch is walked from its root again."""
+    base = seq if kind == COMPACTION else 0 if kind == REVOKE else up.base
+    return Node(seq, up.depth + (kind in SLOTTED), base)
 
 
 def check_name(name: str, what: str) -> None:

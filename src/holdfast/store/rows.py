@@ -97,6 +97,19 @@ def to_row(entry: Entry, known: Decoders) -> Row:
     return Row(kind, at, slot.api, slot.size, slot.digest, mark, value, raws, origin, raw)
 
 
+def digest_of(row: Row, parent: str | None) -> bytes:
+    """Return the digest that ``row`` has behind ``parent``: where it is the stored one, both are what was stored."""
+    return _identity(row.kind, parent, row.raw, row.body, row.raws)
+
+
+def body_of(row: Row, known: Decoders) -> Body | None:
+    """Return what ``row`` says, unproven, or nothing if it cannot be read."""
+    try:
+        return _body(row, known)
+    except _UNREADABLE:
+        return None
+
+
 def check_types(entry: Entry) -> None:
     """Raise ``LogConflict``, which names the field, unless ``entry`` can be read again once it is stored."""
     _packed(entry)

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
+from holdfast.errors import FormatError, UpstreamError
 from holdfast.model.entries import Usage
 from holdfast.model.messages import Message
 from holdfast.model.target import Target, World
 from holdfast.runtime.journal import Journal, Prepared
-from holdfast.runtime.session import as_said, framed, rendered, told_by
-from holdfast.runtime.upstream import Reply
+from holdfast.runtime.replies import as_said
+from holdfast.runtime.requests import framed, rendered
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider.calls import Asked
 from holdfast.testing.provider.speaking import Call, speak
 from holdfast.testing.workday import Step, fields, results
-from holdfast.wire.answers import Answer
+from holdfast.wire.answers import Answer, answer
 from holdfast.wire.apis import form_of
 from holdfast.wire.lens import wires
+from holdfast.wire.overflow import ErrorReport
 
 COLD = 300
 """Seconds after which the agent takes the cache for cold."""
 _FIELDS = Decoder(dict[str, Raw])
 _LIST = Decoder(list[Raw])
+
+
+class Whole(Struct, frozen=True):
+    """A reply that is there as a whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class Turn(Struct, frozen=True):
@@ -56,13 +66,13 @@ def elements(prepared: Prepared) -> list[bytes]:
     return [bytes(wire) for group in shown for wire in group]
 
 
-def direct(provider: Provider, api: str) -> Callable[[bytes, str], Reply]:
+def direct(provider: Provider, api: str) -> Callable[[bytes, str], Whole]:
     """Return what sends a body to ``provider`` without any wire."""
 
-    def send(body: bytes, model: str) -> Reply:
+    def send(body: bytes, model: str) -> Whole:
         asked = Asked(api, "generate", body, model if api == "gemini" else "")
         told = speak(Call(api, "generate", "ticket"), asked, provider.answer(asked))
-        return Reply(told.status, told.headers, b"".join(told.pieces))
+        return Whole(told.status, told.headers, b"".join(told.pieces))
 
     return send
 
@@ -71,7 +81,7 @@ def drive(
     journal: Journal,
     target: Target,
     day: Sequence[Step],
-    send: Callable[[bytes, str], Reply],
+    send: Callable[[bytes, str], Whole],
     again: Callable[[Journal], Journal] = lambda journal: journal,
     wait: Callable[[int], object] = lambda _: None,
 ) -> Iterator[Turn]:
@@ -101,11 +111,27 @@ def drive(
             journal.append(results(turn.answer.message.calls, step))
 
 
-def _sent(journal: Journal, goal: Target, step: Step, world: World, send: Callable[[bytes, str], Reply]) -> Turn:
+def _sent(journal: Journal, goal: Target, step: Step, world: World, send: Callable[[bytes, str], Whole]) -> Turn:
     prepared = journal.prepare(goal, world)
     body = rendered(prepared, fields(goal.api))
     reply = send(body, goal.model)
-    return Turn(step.number, world, prepared, body, reply.status, told_by(reply, prepared))
+    return Turn(step.number, world, prepared, body, reply.status, _told(reply, prepared))
+
+
+def _told(reply: Whole, prepared: Prepared) -> Answer:
+    """Return what a reply says, an error of any shape as an answer with ``error``."""
+    api, fine = prepared.target.api, 200 <= reply.status < 300
+    try:
+        told = answer(api, reply.body)
+    except FormatError as error:
+        told = Answer()
+        if fine:
+            raise UpstreamError(f"HTTP {reply.status} came without an answer: {error}", "server") from error
+    if fine and told.error is None:
+        return told
+    said = told.error or ErrorReport(api, body=reply.body)
+    sizes = {"estimate": prepared.plan.after, "window": prepared.target.limits.window}
+    return replace(told, error=replace(said, status=said.status if fine else reply.status, **sizes))
 
 
 # -- what is said of a run ---------------------------------------------------------------------------------------------

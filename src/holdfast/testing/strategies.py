@@ -12,10 +12,12 @@ from typing import Any, cast
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
+from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import (
+    OVERFLOW,
     Answer,
     Body,
     Compaction,
@@ -157,7 +159,10 @@ def _other(draw: DrawFn, kind: int, said: Sequence[Message], law: Sequence[str])
         keep = draw(st.integers(pinned, len(said)))
         summary = draw(st.none() | st.builds(Message.of, st.just("user"), texts(60)))
         size = measure(summary).size if summary is not None else 0
-        return Compaction(keep, summary, size) if pinned < len(said) else None
+        native = draw(
+            st.none() | st.just(Raw(b'{"api":"openai-responses","model":"m","items":[{"type":"compaction"}]}'))
+        )
+        return Compaction(keep, summary, size, native=native) if pinned < len(said) else None
     if kind == 5:
         return Revoke(draw(st.sampled_from(law))) if law else None
     if kind == 6:
@@ -166,6 +171,9 @@ def _other(draw: DrawFn, kind: int, said: Sequence[Message], law: Sequence[str])
         return Request(draw(st.sampled_from(["b", "c", ""])), len(said), draw(st.sampled_from(["m", "n"])))
     if kind == 9:
         return Answer(draw(st.sampled_from(["b", "c", ""])), Usage(draw(st.integers(0, 5_000)), 10))
+    if kind == 10:
+        sizes = st.sampled_from([-1, 0, 3, 900, 2_000, 5_000, 10**12])
+        return Failure(OVERFLOW, "", draw(sizes), draw(sizes))
     others: list[Body] = [Failure("no-gain"), Note("a remark"), Label("e0", "here"), Frame()]
     return draw(st.sampled_from(others))
 

@@ -12,8 +12,10 @@ from itertools import pairwise
 from typing import cast
 from zlib import adler32
 
+from msgspec.structs import replace
+
 from holdfast.model.branch import Branch
-from holdfast.model.gauging import Gauge
+from holdfast.model.gauging import HIGHEST, LOWEST, Gauge
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.slots import Slot
@@ -28,8 +30,6 @@ DOCUMENT_TOKENS = 2_000
 """Tokens of a document whose pages are unknown (opencode v2)."""
 PRIOR_WEIGHT = 2_000
 """Estimated tokens of evidence that the prior of a model counts for."""
-LOWEST, HIGHEST = 0.5, 2.5
-"""The calibration never leaves these bounds, whatever is reported."""
 UNSEEN_MARGIN = 1.10
 """Before any usage was reported the estimate is rounded up by a tenth."""
 
@@ -269,19 +269,19 @@ def frame_tokens(target: Target) -> int:
 
 def ratio(branch: Branch, target: Target) -> float:
     """Return real tokens for one estimated token: the model's prior, moved by the usage reported so far."""
-    gauge = branch.gauge if _same_model(branch, target) else Gauge()
+    gauge = branch.gauge if is_same_model(branch, target) else Gauge()
     value = (gauge.true + PRIOR_WEIGHT * target.prior) / (gauge.estimated + PRIOR_WEIGHT)
     return min(HIGHEST, max(LOWEST, value))
 
 
 def cautious_ratio(branch: Branch, target: Target) -> float:
     """Return the ratio, a tenth more while no usage was reported."""
-    told = (branch.gauge.estimated > 0 or branch.anchor is not None) and _same_model(branch, target)
+    told = (branch.gauge.estimated > 0 or branch.anchor is not None) and is_same_model(branch, target)
     return ratio(branch, target) * (1.0 if told else UNSEEN_MARGIN)
 
 
-def _same_model(branch: Branch, target: Target) -> bool:
-    """Whether what was reported so far was reported by this model."""
+def is_same_model(branch: Branch, target: Target) -> bool:
+    """Return whether what was reported so far was reported by this model."""
     return branch.model == target.model or not (branch.model and target.model)
 
 
@@ -293,7 +293,12 @@ def estimate(branch: Branch, target: Target, held: int | None = None) -> int:
     """
     size = branch.held if held is None else held
     scale = cautious_ratio(branch, target)
-    anchor = branch.anchor if _same_model(branch, target) else None
+    anchor = branch.anchor if is_same_model(branch, target) else None
     if anchor is not None and held is None:
         return anchor.tokens + round(scale * (size - anchor.held))
     return frame_tokens(target) + round(scale * size)
+
+
+def refused_size(branch: Branch, target: Target) -> int:
+    """Return what ``estimate`` says now of the smallest request that was refused without a number."""
+    return estimate(replace(branch, held=branch.learned.refused), target)

@@ -32,6 +32,8 @@ class Traits(Struct, frozen=True):
     """``thinking.type`` may be ``disabled``; nothing = not known."""
     disabled_at_any_effort: bool = True
     """``disabled`` goes with the efforts ``xhigh`` and ``max`` too."""
+    compacts: bool = False
+    """The server compacts on demand: 4.6 and later, as its page lists them."""
 
 
 _OLD = Traits(prefill=True, binds=False, images=100, manual=True, adaptive=False, disabled=True)
@@ -39,9 +41,11 @@ _LAST_OLD = (4, 5)
 """Up to 4.5: prefill, manual thinking, a window of 200,000 tokens."""
 
 _TABLE: dict[str, Traits] = {
-    "opus 4.6": Traits(binds=False, images=600, manual=True, adaptive=True, disabled=True),
-    "opus 4.7": Traits(binds=False, images=600, manual=False, adaptive=True, disabled=True),
-    "opus 4.8": Traits(system_inside=True, binds=False, images=600, manual=False, adaptive=True, disabled=True),
+    "opus 4.6": Traits(binds=False, images=600, manual=True, adaptive=True, disabled=True, compacts=True),
+    "opus 4.7": Traits(binds=False, images=600, manual=False, adaptive=True, disabled=True, compacts=True),
+    "opus 4.8": Traits(
+        system_inside=True, binds=False, images=600, manual=False, adaptive=True, disabled=True, compacts=True
+    ),
     "opus 5.0": Traits(
         system_inside=True,
         binds=False,
@@ -50,14 +54,17 @@ _TABLE: dict[str, Traits] = {
         adaptive=True,
         disabled=True,
         disabled_at_any_effort=False,
+        compacts=True,
     ),
-    "opus 5.5": Traits(images=600, manual=False, adaptive=True),
-    "sonnet 4.6": Traits(binds=False, images=600, manual=True, adaptive=True, disabled=True),
-    "sonnet 5.0": Traits(binds=False, images=600, manual=False, adaptive=True, disabled=True),
-    "sonnet 5.5": Traits(images=600, manual=False, adaptive=True),
-    "haiku 5.5": Traits(adaptive=True),
-    "fable 5.0": Traits(system_inside=True, binds=False, images=600, manual=False, adaptive=True, disabled=False),
-    "fable 5.1": Traits(system_inside=True, images=600, manual=False, adaptive=True, disabled=False),
+    "opus 5.5": Traits(images=600, manual=False, adaptive=True, compacts=True),
+    "sonnet 4.6": Traits(binds=False, images=600, manual=True, adaptive=True, disabled=True, compacts=True),
+    "sonnet 5.0": Traits(binds=False, images=600, manual=False, adaptive=True, disabled=True, compacts=True),
+    "sonnet 5.5": Traits(images=600, manual=False, adaptive=True, compacts=True),
+    "haiku 5.5": Traits(adaptive=True, compacts=True),
+    "fable 5.0": Traits(
+        system_inside=True, binds=False, images=600, manual=False, adaptive=True, disabled=False, compacts=True
+    ),
+    "fable 5.1": Traits(system_inside=True, images=600, manual=False, adaptive=True, disabled=False, compacts=True),
     "fable 5.2": Traits(images=600, manual=False, adaptive=True, disabled=False),
 }
 """Family and version to rules, as documented up to 2026-11; Mythos is Fable under another name."""
@@ -79,6 +86,10 @@ def traits(model: str) -> Traits | None:
         return _OLD
     family = "fable" if family == "mythos" else family
     return _TABLE.get(f"{family} {version[0]}.{version[1]}")
+
+
+_BEDROCK = re.compile(r"(?:^|[./])anthropic\.claude")
+"""``eu.anthropic.claude-opus-5-5-v1:0``: Bedrock's names; it has no compaction on demand."""
 
 
 # -- kinds of parts ----------------------------------------------------------------------------------------------------
@@ -145,6 +156,7 @@ def anthropic_dialect(model: str) -> Dialect:
         markers=4,
         lookback=20,
         binds_thinking=known.binds,
+        compacts=known.compacts and not _BEDROCK.search(model.lower()),
         refused=_refused("anthropic"),
         refused_in_results=_NOT_IN_RESULTS,
         taken={"system": ("tool_addition", "tool_removal")},
@@ -253,8 +265,10 @@ _RESPONSES = Dialect(
 
 
 def responses_dialect(model: str) -> Dialect:
-    """Return the rules of the Responses API; they are the same for every ``model``."""
-    return replace(_RESPONSES, model=model)
+    """Return the rules of the Responses API, the same for every ``model``; OpenAI's own compacts on demand."""
+    name = model.lower()
+    own = bool(_OPENAI.search(name)) and not _OPEN_WEIGHTS.search(name)
+    return replace(_RESPONSES, model=model, compacts=own)
 
 
 # -- Gemini ------------------------------------------------------------------------------------------------------------

@@ -1,26 +1,30 @@
-"""The session: what goes over the wire, what comes back, and what the log says of both."""
+"""The session: what goes over the wire, what comes back, what the log says of both, and who waits for whom."""
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+
 import anyio
-import httpx2
 import msgspec
 import pytest
 from msgspec import Struct
 
 from holdfast.config import target
-from holdfast.errors import HoldfastError, UpstreamError
-from holdfast.model.entries import Answer, Failure, Request
+from holdfast.errors import Aborted, FormatError, UpstreamError, WindowTooSmall
+from holdfast.model.entries import Answer, Failure, Request, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
-from holdfast.runtime.journal import Journal
-from holdfast.runtime.session import Session
-from holdfast.runtime.upstream import Http, Reply
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.upstream import Http
+from holdfast.runtime.waiting import undelivered
 from holdfast.store.memory import MemoryStore
-from holdfast.testing.provider import Fault, Provider, Settings
+from holdfast.telemetry import events
+from holdfast.testing.clock import run
+from holdfast.testing.provider import Fault, Provider, Said, Settings
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.serving import serving
 from holdfast.testing.samples import KEY
+from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
 
 TOOL = {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}
 FIELDS = {
@@ -29,7 +33,8 @@ FIELDS = {
     "openai-responses": {"tools": [{"type": "function", "name": "read", "parameters": {"type": "object"}}]},
     "gemini": {"tools": [{"functionDeclarations": [{"name": "read"}]}]},
 }
-ASK = Message.of("user", 'call read {"path": "a"}')
+ASK = 'call read {"path": "a"}'
+OPUS = target("anthropic", "claude-opus-5-5")
 
 
 def result(answer, text="kelp"):
@@ -38,29 +43,17 @@ def result(answer, text="kelp"):
     return Message("tool", parts)
 
 
-class Scripted:
-    """An upstream that gives these replies one after the other, and keeps what it was sent."""
-
-    def __init__(self, *replies):
-        self.replies, self.sent = list(replies), []
-
-    async def send(self, body, model):
-        self.sent.append((body, model))
-        return self.replies.pop(0)
+@asynccontextmanager
+async def talking(upstream, goal=OPUS, store=None, fields=None, **more):
+    """Return a session of one store, answered by ``upstream``."""
+    told = {"max_tokens": 100} if fields is None and goal.api == "anthropic" else fields or {}
+    async with Engine.open(store or MemoryStore(), upstream=upstream, target=goal, fields=told, **more) as engine:
+        yield await engine.session(KEY)
 
 
-def said(text):
-    """Return the reply of a model that says ``text``."""
-    body = {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "m",
-        "content": [{"type": "text", "text": text}],
-        "stop_reason": "end_turn",
-        "usage": {"input_tokens": 12, "output_tokens": 3},
-    }
-    return Reply(200, {}, msgspec.json.encode(body))
+def bodies(store, kind=object):
+    """Return what the log's entries say, those of one kind."""
+    return [entry.body for entry in store.path(KEY) if isinstance(entry.body, kind)]
 
 
 @pytest.mark.parametrize("api", MODELS)
@@ -68,70 +61,79 @@ def test_a_turn_with_a_tool_over_http(api):
     """Asked over HTTP, the strict provider answers a call and its result; the log holds both answers and their cost."""
 
     async def talk(url):
-        async with Http(url, api, {"x-api-key": "k", "authorization": "Bearer k"}) as upstream:
-            session = Session(journal, upstream, target(api, MODELS[api]))
-            await session.append(ASK)
-            first = await session.ask(FIELDS[api])
+        headers = {"x-api-key": "k", "authorization": "Bearer k"}
+        goal = target(api, MODELS[api])
+        async with Http(url, api, headers) as upstream, talking(upstream, goal, store, FIELDS[api]) as session:
+            first = await session.ask(ASK)
             assert [call.name for call in first.message.calls] == ["read"]
             assert first.stop == "tool"
             await session.append(result(first))
-            return await session.ask(FIELDS[api])
+            return await session.ask()
 
     with serving(provider := Provider()) as url, MemoryStore() as store:
-        journal = Journal.open(store, KEY)
         second = anyio.run(talk, url)
-        bodies = [entry.body for entry in store.path(KEY)]
+        answers, requests = bodies(store, Answer), bodies(store, Request)
     assert second.message.text == "ok 2"
-    answers = [body for body in bodies if isinstance(body, Answer)]
-    assert [body.usage for body in answers][-1] == second.usage
+    assert answers[-1].usage == second.usage
     assert [body.usage.input for body in answers] == [one.tokens for one in provider.requests]
-    requests = [body.basis for body in bodies if isinstance(body, Request)]
-    assert [body.basis for body in answers] == requests
-    assert journal.branch.frame.tokens > 0
+    assert [body.basis for body in answers] == [body.basis for body in requests]
 
 
-@pytest.mark.parametrize(
-    ("base", "api", "model", "where"),
-    [
-        ("https://a.test", "anthropic", "m", "https://a.test/v1/messages"),
-        ("https://a.test/", "openai-chat", "m", "https://a.test/v1/chat/completions"),
-        ("https://a.test/v1", "openai-responses", "m", "https://a.test/v1/responses"),
-        ("https://a.test/paas/v4/", "openai-chat", "m", "https://a.test/paas/v4/chat/completions"),
-        ("https://a.test", "gemini", "models/g-3", "https://a.test/v1beta/models/g-3:generateContent"),
-        ("https://a.test/v1beta", "gemini", "../x?y#z", "https://a.test/v1beta/models/..%2Fx%3Fy%23z:generateContent"),
-    ],
-)
-def test_where_requests_go(base, api, model, where):
-    """A version in the base address counts; a model's name never becomes part of the path."""
-    assert Http(base, api).address(model) == where
-
-
-def test_an_upstream_that_nobody_speaks():
-    """An API without a form is refused when the upstream is made."""
-    with pytest.raises(HoldfastError, match="no module speaks"):
-        Http("https://a.test", "smoke-signals")
-
-
-def test_a_server_that_is_not_there_is_a_typed_error():
-    """``network``, with the address and what to do; the log holds the failure, and a retry is the same request."""
-
-    def down(_):
-        raise httpx2.ConnectError("connection refused")
+@pytest.mark.parametrize("api", MODELS)
+def test_a_body_leaves_as_it_came_and_its_events_too(api):
+    """A client's body that needs nothing is sent byte for byte; what comes back is the provider's own stream."""
+    provider = Provider()
+    upstream = ProviderUpstream(provider)
+    part = {"text": "Go."} if api == "gemini" else {"type": "text", "text": "Go."}
+    said = {"role": "user", "parts": [part]} if api == "gemini" else {"role": "user", "content": "Go."}
+    said = {"role": "user", "content": [part]} if api == "anthropic" else said
+    field = {"gemini": "contents", "openai-responses": "input"}.get(api, "messages")
+    body = {field: [said], **({} if api == "gemini" else {"model": MODELS[api], "stream": True})}
+    body |= {"max_tokens": 50} if api == "anthropic" else {}
 
     async def talk():
-        async with Http("https://a.test", "anthropic", transport=httpx2.MockTransport(down)) as upstream:
-            session = Session(journal, upstream, target("anthropic", "claude-opus-5-5"))
-            await session.append(Message.of("user", "Are you there?"))
-            with pytest.raises(UpstreamError, match=r"https://a\.test .*connection refused.*try again") as caught:
-                await session.ask()
-            session.upstream = Scripted(said("yes"))
-            await session.ask()
-            return caught.value
+        store = MemoryStore()
+        async with (
+            Engine.open(store, upstream=upstream, api=api, model=MODELS[api]) as engine,
+            (await engine.session(KEY)).run(body, stream=True) as going,
+        ):
+            raw = b"".join([event.raw async for event in going])
+        return raw, going.answer, bodies(store, Answer)
 
-    journal = Journal.open(MemoryStore(), KEY)
-    assert anyio.run(talk).kind == "network"
-    kinds = [type(entry.body).__name__ for entry in journal.store.path(KEY)]
-    assert kinds == ["Note", "Said", "Request", "Failure", "Said", "Answer"]
+    raw, answer, recorded = run(talk)
+    assert raw.startswith((b"event:", b"data:"))
+    assert answer.message.text == "ok 1"
+    sent = msgspec.json.decode(upstream.sent[0].body.replace(b',"cache_control":{"type":"ephemeral"}', b""))
+    assert sent == body
+    assert recorded[0].usage == (answer.usage or Usage())
+
+
+def test_a_body_with_an_edited_past_goes_on_beside_it():
+    """What the client said otherwise is a branch; the log keeps both."""
+    store, upstream = MemoryStore(), ScriptedUpstream(["one", "two", "three"])
+    told = [{"role": "user", "content": "A?"}]
+
+    def body(*messages):
+        return {"model": OPUS.model, "max_tokens": 50, "messages": [*told, *messages]}
+
+    async def talk():
+        async with talking(upstream, store=store) as session:
+            await drained(session.run(body()))
+            said = {"role": "assistant", "content": [{"type": "text", "text": "one"}]}
+            await drained(session.run(body(said, {"role": "user", "content": "B?"})))
+            await drained(session.run(body(said, {"role": "user", "content": "C?"})))
+            return [slot.message.text for slot in session.journal.branch.slots]
+
+    assert run(talk) == ["A?", "one", "C?", "three"]
+    texts = {entry.body.slot.message.text for entry in store.entries(KEY, "message")}
+    assert texts == {"A?", "one", "B?", "two", "C?", "three"}
+
+
+async def drained(going, seen=None):
+    """Read a run to its end, its events into ``seen``."""
+    async with going as one:
+        async for event in one:
+            _ = seen is None or seen.append(event)
 
 
 class Case(Struct):
@@ -143,115 +145,235 @@ class Case(Struct):
     retry_after: float | None = None
 
 
-CASES = [
-    Case("overloaded", 529, b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'),
+REFUSALS = [
     Case("auth", 401, b'{"type":"error","error":{"type":"authentication_error","message":"invalid x-api-key"}}'),
+    Case("invalid_request", 422, b'{"type":"error","error":{"type":"invalid_request_error","message":"no"}}'),
+    Case("model", 404, b'{"type":"error","error":{"type":"not_found_error","message":"model: m"}}'),
+]
+
+
+@pytest.mark.parametrize("case", REFUSALS, ids=lambda case: case.kind)
+def test_a_refusal_that_lasts_is_a_typed_error_at_once(case):
+    """Its kind is the classifier's; it says what to do; the log tells the failure; one request was sent."""
+    store, upstream = MemoryStore(), ScriptedUpstream([Given((case.body,), case.status)])
+
+    async def talk():
+        async with talking(upstream, store=store) as session:
+            with pytest.raises(UpstreamError) as caught:
+                await session.ask("Go.")
+            return caught.value
+
+    error = run(talk)
+    assert error.kind == case.kind
+    assert " or " in str(error)
+    assert len(upstream.sent) == 1
+    *_, request, failure = bodies(store)
+    assert isinstance(request, Request)
+    assert isinstance(failure, Failure)
+    assert failure.reason.startswith(case.kind)
+
+
+TRANSIENT = [
+    Case("overloaded", 529, b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'),
     Case("rate_limit", 429, b'{"type":"error","error":{"type":"rate_limit_error","message":"slow down"}}', 7.0),
     Case("server", 502, b"<html><body>Bad gateway</body></html>"),
     Case("server", 200, b"<html>kept alive</html>"),
     Case("server", 200, b""),
-    Case(
-        "context_window",
-        400,
-        b'{"type":"error","error":{"type":"invalid_request_error",'
-        b'"message":"prompt is too long: 215000 tokens > 200000 maximum"}}',
-    ),
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.status}")
-def test_a_refusal_is_a_typed_error(case):
-    """Its kind is the classifier's; it says what to do; the log tells the failure and no answer."""
+@pytest.mark.parametrize("case", TRANSIENT, ids=lambda case: f"{case.kind}-{case.status}")
+def test_bad_luck_is_tried_again_with_the_same_bytes(case):
+    """P8: a transient fault is waited out, as long as the provider asks for; the answer that comes then counts."""
     headers = {} if case.retry_after is None else {"retry-after": str(case.retry_after)}
-    journal = Journal.open(MemoryStore(), KEY)
+    upstream = ScriptedUpstream([Given((case.body,), case.status, headers), "yes"])
+    heard = []
 
     async def talk():
-        upstream = Scripted(Reply(case.status, headers, case.body))
-        session = Session(journal, upstream, target("anthropic", "claude-opus-5-5"))
-        await session.append(Message.of("user", "Go."))
-        with pytest.raises(UpstreamError) as caught:
-            await session.ask()
-        return caught.value
+        began = anyio.current_time()
+        async with talking(upstream, listen=heard.append) as session:
+            return (await session.ask("Go.")).message.text, anyio.current_time() - began
 
-    error = anyio.run(talk)
-    assert (error.kind, error.retry_after) == (case.kind, case.retry_after)
-    assert ";" in str(error)
-    *_, request, failure = [entry.body for entry in journal.store.path(KEY)]
-    assert isinstance(request, Request)
-    assert isinstance(failure, Failure)
-    assert failure.reason.startswith(case.kind)
-    if case.kind == "context_window":
-        assert "215,000 of 200,000 tokens" in str(error)
+    text, took = run(talk)
+    assert text == "yes"
+    assert upstream.sent[0].body == upstream.sent[1].body
+    waits = [event.seconds for event in heard if isinstance(event, events.Retrying)]
+    assert len(waits) == 1
+    assert took >= waits[0] >= (case.retry_after or 0.1)
 
 
-def test_an_overflow_of_the_strict_provider_is_told_with_its_numbers():
-    """The provider's own window counts, whatever we took it for."""
+def test_an_overflow_is_answered_by_sending_less():
+    """The provider's numbers teach; the next request is smaller, and every later one knows, also after a restart."""
+    provider = Provider(Settings(window=12_000))
+    store, heard = MemoryStore(), []
 
-    async def talk(url):
-        async with Http(url, "anthropic", {"x-api-key": "k"}) as upstream:
-            session = Session(journal, upstream, target("anthropic", "claude-opus-5-5", window=200_000))
-            await session.append(Message.of("user", "kelp " * 30_000))
-            with pytest.raises(UpstreamError) as caught:
-                await session.ask({"max_tokens": 100})
-            return caught.value
+    async def talk():
+        async with talking(ProviderUpstream(provider), store=store, listen=heard.append) as session:
+            for number in range(6):
+                await session.append(f"Note {number}: " + "kelp and rock " * 900, Message.of("assistant", "Noted."))
+            first = await session.ask("What did I say first?")
+        async with talking(ProviderUpstream(provider), store=store) as session:
+            return first, session.report()
 
-    journal = Journal.open(MemoryStore(), KEY)
-    with serving(Provider(Settings(window=5_000))) as url:
-        error = anyio.run(talk, url)
-    assert error.kind == "context_window"
-    assert "5,000 tokens" in str(error)
+    first, report = run(talk)
+    assert first.message.text
+    refused = [one for one in provider.requests if one.tokens > 12_000]
+    assert len(refused) == 1
+    assert [event.kind for event in heard if isinstance(event, events.Refused)] == ["context_window"]
+    assert (report.window, report.origin) == (12_000, "learned")
 
 
-def test_an_answer_that_breaks_off_is_a_typed_error():
-    """A connection that ends in the middle is ``network``: no half answer is recorded."""
+def test_what_can_never_fit_is_an_error_with_the_numbers():
+    """Where nothing is left that could be left out, the error says what was measured, the limit, and what to do."""
+    provider = Provider(Settings(window=3_000))
 
-    async def talk(url):
-        async with Http(url, "anthropic", {"x-api-key": "k"}) as upstream:
-            session = Session(journal, upstream, target("anthropic", "claude-opus-5-5"))
-            await session.append(Message.of("user", "Go."))
-            with pytest.raises(UpstreamError) as caught:
-                await session.ask({"max_tokens": 100})
-            return caught.value
+    async def talk():
+        async with talking(ProviderUpstream(provider)) as session:
+            with pytest.raises(WindowTooSmall) as caught:
+                await session.ask("Stay within " + "kelp " * 30_000)
+            return caught.value, session.journal.branch
 
-    journal = Journal.open(MemoryStore(), KEY)
-    with serving(Provider(), [Fault("cut", "middle")]) as url:
-        assert anyio.run(talk, url).kind == "network"
-    assert [entry.body for entry in journal.store.path(KEY) if isinstance(entry.body, Answer)] == []
+    error, branch = run(talk)
+    assert "3000 (learned)" in str(error).replace(",", "")
+    assert "or" in str(error)
+    assert [slot.message.role for slot in branch.slots] == ["user"]
+
+
+@pytest.mark.parametrize("stage", ["first", "middle"])
+def test_an_answer_that_breaks_off_is_tried_again_where_nobody_saw_it(stage):
+    """No half answer is recorded, and the caller gets the whole one."""
+    store = MemoryStore()
+
+    async def talk():
+        async with talking(ProviderUpstream(Provider(), [Fault("cut", stage)]), store=store) as session:
+            return await session.ask("Go.")
+
+    assert run(talk).message.text == "ok 2"
+    assert len(bodies(store, Answer)) == 1
+
+
+def test_nothing_is_said_twice_to_who_saw_a_part():
+    """Once bytes of an answer are given out a broken connection is an error; what was said is in the log."""
+    store, seen = MemoryStore(), []
+
+    async def talk():
+        provider = Provider(script=[Said("one two three four five six seven eight nine ten " * 20)])
+        async with talking(ProviderUpstream(provider, [Fault("cut", "middle")]), store=store) as session:
+            with pytest.raises(UpstreamError):
+                await drained(session.run("Go."), seen)
+
+    run(talk)
+    assert seen
+    assert [body.stop for body in bodies(store, Answer)] == ["aborted"]
+    assert bodies(store)[-2].slot.message.text.startswith("one two")
+
+
+def test_who_leaves_early_has_what_was_said_in_the_log():
+    """The lane is free again, the part that was given out is an interrupted answer, and the session goes on."""
+    store = MemoryStore()
+
+    async def talk():
+        provider = Provider(script=[Said("one two three four five six seven eight nine ten " * 20)])
+        async with talking(ProviderUpstream(provider), store=store) as session:
+            async with session.run("Go.") as going:
+                async for _ in going:
+                    break
+            with pytest.raises(Aborted):
+                _ = going.answer
+            assert session.means.lanes.is_idle
+            assert session.means.permits.is_idle
+            return await session.ask("Again?")
+
+    assert run(talk).message.text == "ok 2"
+    assert [body.stop for body in bodies(store, Answer)] == ["aborted", "end"]
 
 
 def test_who_asks_at_once_is_answered_in_turn():
     """A branch's work runs one at a time: each request holds the answers to those before it."""
-    journal = Journal.open(MemoryStore(), KEY)
-    upstream = Scripted(*(said(f"answer {number}") for number in range(5)))
+    upstream = ScriptedUpstream([f"answer {number}" for number in range(5)])
 
     async def talk():
-        session = Session(journal, upstream, target("anthropic", "claude-opus-5-5"))
-        await session.append(Message.of("user", "Go."))
-        async with anyio.create_task_group() as group:
-            for _ in range(5):
-                group.start_soon(session.ask)
+        async with talking(upstream) as session:
+            await session.append("Go.")
+            async with anyio.create_task_group() as group:
+                for _ in range(5):
+                    group.start_soon(session.ask)
 
-    anyio.run(talk)
-    held = [[f"answer {n}".encode() in body for n in range(5)] for body, _ in upstream.sent]
+    run(talk)
+    held = [[f"answer {n}".encode() in sent.body for n in range(5)] for sent in upstream.sent]
     assert held == [[n < number for n in range(5)] for number in range(5)]
+
+
+def test_words_that_arrive_meanwhile_are_stored_at_once_and_said_once():
+    """P10: they survive a crash before the answer comes, and stand behind it, also in a session opened anew."""
+    store = MemoryStore()
+    upstream = ProviderUpstream(Provider(), latency=5.0)
+
+    async def talk():
+        async with talking(upstream, store=store) as session, anyio.create_task_group() as group:
+            group.start_soon(session.ask, "first")
+            await anyio.sleep(1)
+            await session.append("second", "third")
+            waiting = undelivered(store, KEY, session.journal.leaf)
+            assert [message.text for _, message in waiting] == ["second", "third"]
+        return [slot.message.text for slot in session.journal.branch.slots]
+
+    assert run(talk) == ["first", "ok 1", "second", "third"]
+    assert run(lambda: reopened(store)) == ["first", "ok 1", "second", "third"]
+
+
+async def reopened(store):
+    """Return the texts of the session in a new engine."""
+    async with talking(ScriptedUpstream([]), store=store) as session:
+        await session.means.stored(session.journal.deliver)
+        return [slot.message.text for slot in session.journal.branch.slots]
 
 
 def test_giving_up_leaves_a_log_that_goes_on():
     """P6: a request that was cancelled is in the log as sent; the next one shows the same."""
-    journal = Journal.open(MemoryStore(), KEY)
-
-    class Silent:
-        async def send(self, body, model):
-            await anyio.sleep_forever()
+    store, upstream = MemoryStore(), ProviderUpstream(Provider(), [Fault("stall", "head")])
 
     async def talk():
-        session = Session(journal, Silent(), target("anthropic", "claude-opus-5-5"))
-        await session.append(Message.of("user", "Go."))
-        with anyio.move_on_after(0.05):
-            await session.ask()
-        session.upstream = Scripted(said("yes"))
-        return await session.ask()
+        async with talking(upstream, store=store) as session:
+            with anyio.move_on_after(5):
+                await session.ask("Go.")
+            return await session.ask()
 
-    assert anyio.run(talk).message.text == "yes"
-    kinds = [type(entry.body).__name__ for entry in journal.store.path(KEY)]
-    assert kinds == ["Note", "Said", "Request", "Said", "Answer"]
+    assert run(talk).message.text == "ok 2"
+    assert upstream.sent[0].body == upstream.sent[1].body
+
+
+def test_a_compaction_can_be_asked_for_and_taken_back():
+    """``compact`` says what became of it; the model reads less; ``undo`` brings it all back."""
+
+    async def talk():
+        async with talking(ScriptedUpstream([])) as session:
+            assert (await session.compact()).outcome == "nothing_to_compact"
+            for number in range(30):
+                await session.append(f"Look at file {number}.", Message.of("assistant", "Reading. " * 300))
+            before = session.report()
+            made = await session.compact()
+            after = session.report()
+            assert made.outcome == "compacted"
+            assert made.after < made.before
+            assert after.tokens < before.tokens
+            assert after.compactions == 1
+            await session.undo()
+            return before, session.report()
+
+    before, again = run(talk)
+    assert (again.tokens, again.compactions) == (before.tokens, 0)
+
+
+@pytest.mark.parametrize("said", [7, [None], {1: 2}, b"no body", {"messages": 3}])
+def test_what_is_nothing_to_say_is_refused(said):
+    """A typed error, before anything is written."""
+    store = MemoryStore()
+
+    async def talk():
+        async with talking(ScriptedUpstream([]), store=store) as session:
+            with pytest.raises(FormatError):
+                await drained(session.run(said))
+
+    run(talk)
+    assert [type(body).__name__ for body in bodies(store)] == ["Note"]

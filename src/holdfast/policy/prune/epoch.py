@@ -51,7 +51,7 @@ def _reasons(draft: Draft) -> Iterator[str]:
         yield "cold"
     if branch.seen and (_is_broken(draft) or branch.model != target.model):
         yield "broken"
-    if over_trigger(draft):
+    if draft.settings.auto and over_trigger(draft):
         yield "space"
 
 

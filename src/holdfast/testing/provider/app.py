@@ -20,14 +20,15 @@ from starlette.routing import Route
 
 from holdfast.errors import FormatError
 from holdfast.testing.provider.calls import Answered, Asked, Compacted, Endpoint, Refusal, Reply
-from holdfast.testing.provider.faults import KINDS, Fault, checked, striking
+from holdfast.testing.provider.faults import Fault, checked, striking
 from holdfast.testing.provider.incoming import TooLarge, discreet, received, unpacked
-from holdfast.testing.provider.mishaps import refusal, silent, strange
+from holdfast.testing.provider.mishaps import refusal
 from holdfast.testing.provider.performance import Performance, gone
 from holdfast.testing.provider.provider import Judged
 from holdfast.testing.provider.settings import Settings
 from holdfast.testing.provider.speaking import Call, late, speak
 from holdfast.testing.provider.steps import Leave, document, steps
+from holdfast.testing.provider.struck import is_told, judged, wants_events
 from holdfast.testing.provider.voices import VOICES
 from holdfast.testing.provider.voices.models import ALL, MODELS, ONE, OUTPUT, Model, page
 from holdfast.testing.provider.voices.voice import JSON
@@ -63,10 +64,6 @@ class Told(Struct, frozen=True):
     """Input tokens, where they were counted."""
     cached: int | None = None
     """Input tokens that were read from the cache."""
-
-
-class _Wish(Struct):
-    stream: bool = False
 
 
 def app(
@@ -131,7 +128,7 @@ class _Front:
             return Performance([Leave(reset=fault.kind == "reset")])
         if fault and fault.kind == "stall":
             await gone(request.scope, request.receive, fault.seconds or 0)
-        if fault and _is_status(fault):
+        if fault and is_told(fault):
             return self._said(request, call, Asked(call.api, call.endpoint, b""), refusal(fault, call.api))
         return await self._heard(request, call)
 
@@ -146,19 +143,10 @@ class _Front:
         except FormatError as error:
             asked = Asked(call.api, call.endpoint, b"")
             return self._said(request, call, asked, _unreadable(error, call.api))
-        stream = _wants_events(body) if call.stream is None else call.stream
+        stream = wants_events(body) if call.stream is None else call.stream
         heard = discreet(request.headers)
         asked = Asked(call.api, call.endpoint, body, call.model, stream and call.endpoint == "generate", heard)
-        return self._said(request, call, asked, self._judged(call, asked))
-
-    def _judged(self, call: Call, asked: Asked) -> Reply:
-        """Return the judge's answer, unless a fault comes before it; some faults change it."""
-        if call.fault and _is_status(call.fault):
-            return refusal(call.fault, call.api)
-        reply = self._provider.answer(asked)
-        if call.fault and isinstance(reply, Answered) and call.fault.kind in ("empty", "unknown"):
-            return silent(reply) if call.fault.kind == "empty" else strange(reply, call.api)
-        return reply
+        return self._said(request, call, asked, judged(self._provider.answer, call, asked))
 
     def _said(self, request: Request, call: Call, asked: Asked, reply: Reply) -> Response:
         spoken = speak(call, asked, reply)
@@ -256,17 +244,6 @@ def api_of(request: Request) -> str:
     if request.url.path.startswith(("/v1/messages", "/messages")):
         return "anthropic"
     return "anthropic" if {"anthropic-version", "x-api-key"} & set(request.headers) else "openai-chat"
-
-
-def _is_status(fault: Fault) -> bool:
-    return KINDS[fault.kind].group == "status"
-
-
-def _wants_events(body: bytes) -> bool:
-    try:
-        return msgspec.json.decode(body, type=_Wish).stream
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return False
 
 
 def _unreadable(error: FormatError, api: str) -> Refusal:

@@ -21,7 +21,7 @@ from holdfast.testing.provider.judge import obeys, returns, visible
 from holdfast.testing.provider.limits import Measure, limit, measure
 from holdfast.testing.provider.reading import Request, read
 from holdfast.testing.provider.saying import place
-from holdfast.testing.provider.script import Script
+from holdfast.testing.provider.script import Script, Speaker
 from holdfast.testing.provider.settings import Settings
 from holdfast.testing.provider.shelf import Shelf
 from holdfast.testing.provider.signing import Chain, Checked
@@ -46,9 +46,12 @@ class Provider:
     """
 
     def __init__(
-        self, settings: Settings | None = None, script: Sequence[Said] = (), clock: Callable[[], float] | None = None
+        self,
+        settings: Settings | None = None,
+        script: Sequence[Said] | Speaker = (),
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        """Open a provider that will say ``script``, then answer by a simple rule (``Script``)."""
+        """Open a provider that will say ``script``, then answer by a simple rule (``Script``), or as a speaker does."""
         self.settings = settings or Settings()
         if self.settings.overflow not in overflowing.NAMES:
             names = ", ".join(overflowing.NAMES)
@@ -58,7 +61,8 @@ class Provider:
         ticks = count()
         self._clock = clock or (lambda: float(next(ticks)))
         self._scale = Scale(counter(self.settings.tokenizer), self.settings.factor)
-        self._script, self._ledger, self._lock = Script(script), Ledger(), Lock()
+        self._script: Speaker = Script(script) if isinstance(script, Sequence) else script
+        self._ledger, self._lock = Ledger(), Lock()
         self._number = 0
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -14,6 +14,13 @@ from holdfast.testing.provider.reading import Request
 
 _CALL = re.compile(r"^call (\S+) (\{.*\})\s*$", re.MULTILINE)
 """A line of the user's that asks for a tool call: ``call NAME {json}``."""
+
+
+class Speaker(Protocol):
+    """Who decides what the model says."""
+
+    def next(self, request: Request, blocks: Sequence[Block]) -> Said:
+        """Return the next answer, to a request that passed every check; ``blocks`` are what it shows the model."""
 
 
 class Script:

@@ -1,0 +1,1 @@
+"""A small reference agent on the engine: a loop, nine tools, skills."""

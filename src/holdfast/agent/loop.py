@@ -1,0 +1,207 @@
+"""The loop: ask, do what the model calls for, say what came of it, ask again.
+
+Every result is in the log before the next call begins. So after a crash only the first call without a result may have
+been on its way: it is done again where that does no harm, and told to be unknown where it may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from anyio import CancelScope, get_cancelled_exc_class
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.agent.repeating import STOPPED, Circles
+from holdfast.agent.tools import answered, result, spec_of
+from holdfast.agent.words import said, words_of
+from holdfast.agent.workplace import Workplace
+from holdfast.errors import HoldfastError
+from holdfast.model.branch import Branch
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.runtime.session import Session
+from holdfast.wire.answers import Answer
+
+STEPS = 1_000
+"""[H] Answers of the model that one task may take: a long day of work."""
+LOST = "interrupted: the program ended while this ran, so its effects are unknown; look before you do it again"
+STOPPED_IN = "interrupted: the user stopped this while it ran, so its effects are unknown; look before you do it again"
+NOT_RUN = "not run: the user stopped the work before this began"
+
+Stop: TypeAlias = Literal["done", "steps", "repeating", "aborted", "error"]
+"""Why the work ended: the model had nothing more to do · the limit of steps · it went round in circles · somebody
+stopped it · something broke."""
+
+
+class Outcome(Struct, frozen=True):
+    """How the work on a task ended."""
+
+    stop: Stop
+    steps: int = 0
+    """Answers of the model."""
+    text: str = ""
+    """What it said last."""
+    why: str = ""
+    """What broke, or what can be done."""
+
+
+class Spoke(Struct, frozen=True):
+    """The model said something; ``ends`` where its words are over."""
+
+    text: str
+    ends: bool = True
+
+
+class Called(Struct, frozen=True):
+    """A tool begins."""
+
+    call: ToolCall
+
+
+class Returned(Struct, frozen=True):
+    """A tool ended, and its result is in the log."""
+
+    call: ToolCall
+    result: ToolResult
+
+
+Step: TypeAlias = Spoke | Called | Returned
+Tell: TypeAlias = Callable[[Step], object]
+
+
+class Work:
+    """One agent at work in one session."""
+
+    def __init__(self, session: Session, place: Workplace, *, tell: Tell, streams: bool) -> None:
+        self.session, self.place, self.tell, self.streams = session, place, tell, streams
+        self.circles = Circles()
+        self.steps = 0
+        self.text = ""
+
+    async def go(self, task: str, most_steps: int) -> Outcome:
+        """Return how the work on ``task`` ended; without one it goes on where the log ends."""
+        await self._begin()
+        await self._do(self._open(), resumed=True)
+        if task:
+            await self.session.append(task)
+        if is_answered(self.session.journal.branch):
+            return self.ended("done", "there is nothing to go on with; say what is to be done")
+        while self.steps < most_steps:
+            answer = await self._asked()
+            calls = self._open()
+            await self._do(calls)
+            if self.circles.is_one:
+                return self.ended("repeating", f"the model did the same {STOPPED} times; tell it what to do instead")
+            if not calls and answer.stop != "pause":
+                return self.ended("done", _cut(answer))
+        return self.ended("steps", f"{most_steps:,} steps are over; go on with the session to allow as many again")
+
+    def ended(self, stop: Stop, why: str = "") -> Outcome:
+        """Return how the work ended."""
+        return Outcome(stop, self.steps, self.text, why)
+
+    async def _begin(self) -> None:
+        """Put the system prompt into an empty log where the API has no field for it."""
+        environment = self.session.means.environment
+        if environment is not None and not self.session.journal.branch.slots:
+            await self.session.append(*environment.opening(self.session.api))
+
+    async def _asked(self) -> Answer:
+        """Return the model's next answer, its words told as they come where that is wanted."""
+        told = 0
+        async with self.session.run(quiet=not self.streams) as run:
+            async for event in run:
+                words = words_of(self.session.api, event)
+                told += len(words)
+                if words:
+                    self.tell(Spoke(words, ends=False))
+        self.steps += 1
+        text = said(self.session.api, run.answer.message)
+        self.text = text or self.text
+        if text:
+            self.tell(Spoke("" if told else text))
+        return run.answer
+
+    def _open(self) -> tuple[ToolCall, ...]:
+        return open_calls(self.session.journal.branch)
+
+    async def _do(self, calls: tuple[ToolCall, ...], *, resumed: bool = False) -> None:
+        """Do ``calls`` one after the other; where somebody stops it, say so of those that have no result."""
+        left = list(calls)
+        try:
+            while left:
+                self.tell(Called(left[0]))
+                again = spec_of(left[0].name)
+                lost = resumed and len(left) == len(calls) and again is not None and not again.repeats
+                made = result(left[0], LOST, is_error=True) if lost else await answered(self.place, left[0])
+                await self._say(left.pop(0), made)
+        except get_cancelled_exc_class():
+            for number, call in enumerate(left):
+                await self._say(call, result(call, NOT_RUN if number else STOPPED_IN, is_error=True))
+            raise
+
+    async def _say(self, call: ToolCall, made: ToolResult) -> None:
+        """Put a result into the log, whoever stops the work meanwhile."""
+        note = self.circles.add(call, made)
+        if note:
+            made = replace(made, content=(*made.content, Text(note)))
+        with CancelScope(shield=True):
+            await self.session.append(Message("tool", (made,)))
+        self.tell(Returned(call, made))
+
+
+async def work(
+    session: Session,
+    task: str,
+    place: Workplace,
+    *,
+    most_steps: int = STEPS,
+    tell: Tell = lambda _: None,
+    streams: bool = False,
+    scope: CancelScope | None = None,
+) -> Outcome:
+    """Return how the work on ``task`` ended; nothing is raised for what providers, models and stores do.
+
+    Without a task the session goes on where it ended. ``scope.cancel()`` stops it: what was done is in the log, and the
+    session can go on. ``streams`` tells words as they come; an answer that breaks off is then not asked for again.
+    """
+    at_work = Work(session, place, tell=tell, streams=streams)
+    with scope or CancelScope():
+        try:
+            return await at_work.go(task, most_steps)
+        except HoldfastError as error:
+            return at_work.ended("error", str(error))
+    return at_work.ended("aborted", "stopped; go on with the session whenever you like")
+
+
+def open_calls(branch: Branch) -> tuple[ToolCall, ...]:
+    """Return the calls of the newest answer that have no result yet; none of an answer that broke off."""
+    if not branch.open:
+        return ()
+    at = next(at for at in range(len(branch.slots) - 1, -1, -1) if branch.messages[at].role == "assistant")
+    if at in branch.broken:
+        return ()
+    waiting, found = list(branch.open), list[ToolCall]()
+    for call in reversed(branch.messages[at].calls):
+        if waiting and call.id == waiting[-1]:
+            found.append(call)
+            waiting.pop()
+    return tuple(reversed(found))
+
+
+def is_answered(branch: Branch) -> bool:
+    """Return whether the newest message is an answer that came to its end."""
+    last = len(branch.slots) - 1
+    return (
+        last < 0
+        or branch.messages[last].role == "system"
+        or (branch.messages[last].role == "assistant" and last not in branch.broken)
+    )
+
+
+def _cut(answer: Answer) -> str:
+    """Return why the model's last words may not be all."""
+    told = {"length": "the answer was cut at its limit", "refusal": "the model refused", "content_filter": "it was cut"}
+    return told.get(answer.stop, "")

@@ -1,0 +1,147 @@
+"""The nine tools: what the model is told of them, and one call from its arguments to its result.
+
+Whatever a model sends ends in a result that it can act on; nothing is raised for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal
+
+import msgspec
+from anyio import to_thread
+from msgspec import Meta, Struct
+
+from holdfast.agent import files, shell
+from holdfast.agent.arguments import given, schema
+from holdfast.agent.workplace import Answered, Workplace
+from holdfast.errors import FormatError, HoldfastError
+from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.runtime import recall
+from holdfast.runtime.restoring import line_of
+from holdfast.wire.asked import Tool
+
+_HALF = re.compile(r"[\ud800-\udfff]")
+"""Half a character, which no API takes: it becomes U+FFFD."""
+
+
+class Item(Struct, frozen=True, forbid_unknown_fields=True):
+    """One thing to do."""
+
+    text: Annotated[str, Meta(description="What is to be done.")]
+    status: Literal["open", "active", "done"] = "open"
+
+
+class Todo(Struct, frozen=True, forbid_unknown_fields=True):
+    """Keeps the plan of a task with several steps: all of its items, each time; the list replaces the one before."""
+
+    items: list[Item]
+
+
+class Spec(Struct, frozen=True):
+    """One tool: how it is told, and how it is done."""
+
+    name: str
+    about: str
+    parameters: dict[str, Any]
+    run: Callable[[Workplace, str], Awaitable[Answered]]
+    repeats: bool = True
+    """Whether doing it twice does no more than doing it once."""
+
+    @property
+    def tool(self) -> Tool:
+        """The tool as a request offers it."""
+        return Tool(self.name, self.about, self.parameters)
+
+
+def _spec(name: str, kind: type[Struct], do: Callable[[Workplace, Any], Any], *, repeats: bool = True) -> Spec:
+    """Return the tool whose arguments are a ``kind``, done by ``do`` in a thread."""
+
+    async def run(place: Workplace, arguments: str) -> Answered:
+        asked = given(name, arguments, kind)
+        return Answered(await to_thread.run_sync(do, place, asked))
+
+    return Spec(name, _about(kind), schema(kind), run, repeats)
+
+
+def _waiting(name: str, kind: type[Struct], do: Callable[[Workplace, Any], Awaitable[Answered]], **more: bool) -> Spec:
+    """Return the tool whose arguments are a ``kind``, done by ``do``, which waits."""
+
+    async def run(place: Workplace, arguments: str) -> Answered:
+        return await do(place, given(name, arguments, kind))
+
+    return Spec(name, _about(kind), schema(kind), run, **more)
+
+
+def _about(kind: type[Struct]) -> str:
+    return " ".join((kind.__doc__ or "").split())
+
+
+async def _fetch(place: Workplace, arguments: str) -> Answered:
+    try:
+        asked = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FormatError(
+            f"these are no arguments of fetch_result: {error}; give id, lines, chars, search or page"
+        ) from None
+    return await place.recall(asked)
+
+
+def _plan(_: Workplace, asked: Todo) -> str:
+    done = sum(item.status == "done" for item in asked.items)
+    lines = [line_of(msgspec.to_builtins(item)) for item in asked.items]
+    return "\n".join([f"[{done} of {len(lines)} done]", *lines])
+
+
+_FETCHED = {"type": "object", "properties": recall.PARAMETERS, "additionalProperties": False}
+_ABOUT_FETCH = f"{recall.ABOUT}\nWhere a preview or a notice says recall(…), call this with the same arguments."
+SPECS = {
+    spec.name: spec
+    for spec in (
+        _spec("read", files.Read, files.read),
+        _spec("write", files.Write, files.write, repeats=False),
+        _spec("edit", files.Edit, files.edit, repeats=False),
+        _waiting("bash", shell.Bash, shell.bash, repeats=False),
+        _waiting("grep", shell.Grep, shell.grep),
+        _spec("find", shell.Find, shell.find),
+        _spec("ls", files.Ls, files.ls),
+        Spec("fetch_result", _ABOUT_FETCH, _FETCHED, _fetch),
+        _spec("todo", Todo, _plan),
+    )
+}
+"""The nine tools by their names."""
+TOOLS = tuple(spec.tool for spec in SPECS.values())
+"""The nine tools as a request offers them."""
+_ALSO = {recall.NAME: "fetch_result"}
+"""Names that stand for one of them: previews say ``recall``."""
+
+
+def spec_of(name: str) -> Spec | None:
+    """Return the tool called ``name``, if there is one."""
+    return SPECS.get(_ALSO.get(name, name))
+
+
+async def answered(place: Workplace, call: ToolCall) -> ToolResult:
+    """Return the result of ``call``, once it is done; one that cannot be done is a result that says why."""
+    spec = spec_of(call.name)
+    if spec is None:
+        return result(call, f"there is no tool {call.name!r}; there are: {', '.join(SPECS)}", is_error=True)
+    try:
+        told = await spec.run(place, call.arguments)
+    except HoldfastError as error:
+        return result(call, str(error), is_error=True)
+    except (OSError, MemoryError) as error:
+        return result(call, _of_system(error), is_error=True)
+    return result(call, told.text, is_error=told.is_error)
+
+
+def result(call: ToolCall, text: str, *, is_error: bool = False) -> ToolResult:
+    """Return the result of ``call`` that says ``text``."""
+    return ToolResult(call.id, call.name, (Text(_HALF.sub("\ufffd", text)),), is_error)
+
+
+def _of_system(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return f"{(error.strerror or str(error)).lower()}; look with ls or find what there is"
+    return "there is not enough memory for this; ask for less"

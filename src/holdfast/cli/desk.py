@@ -1,0 +1,202 @@
+"""One session with the agent: its loop runs in a thread of its own, and whoever is at the terminal sees one queue.
+
+So ^C is what it is everywhere: it stops what runs, and a second one leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import click
+from anyio import CancelScope, Event
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from msgspec import Struct
+
+from holdfast.agent.agent import place_for, surroundings
+from holdfast.agent.loop import Outcome, work
+from holdfast.agent.workplace import Allow, everything_allowed, nothing_allowed
+from holdfast.cli.meter import Spent, spent, status
+from holdfast.cli.places import opened
+from holdfast.cli.providers import KEYS
+from holdfast.cli.screen import Screen
+from holdfast.model.target import Target
+from holdfast.policy.pipeline import Policy
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.session import Session
+from holdfast.runtime.summarise import Writer
+from holdfast.runtime.upstream import Http
+from holdfast.store.base import SessionStore
+
+T = TypeVar("T")
+
+
+class Order(Struct, frozen=True):
+    """What is asked for on the command line."""
+
+    target: Target
+    url: str
+    headers: dict[str, str]
+    folder: Path
+    policy: Policy
+    key: str
+    """The session's."""
+    store: str | None
+    skills: tuple[str, ...]
+    writer: Target | None
+    """The model that writes summaries."""
+    steps: int
+    streams: bool
+    allow: bool
+    """Whether every command may run."""
+    asks: bool
+    """Whether somebody is there who can be asked."""
+
+
+class Question:
+    """A command that waits for a yes."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self.is_allowed = False
+        self.answered = Event()
+
+
+class Desk:
+    """The session, and what can be done with it from the terminal."""
+
+    def __init__(self, portal: BlockingPortal, session: Session, order: Order, screen: Screen) -> None:
+        self.session, self.order, self.screen = session, order, screen
+        self.queue: SimpleQueue[object] = SimpleQueue()
+        self._portal = portal
+        self._scope: CancelScope | None = None
+        self._allows_all = order.allow
+
+    @property
+    def store(self) -> SessionStore:
+        """The store of the session."""
+        return self.session.means.store
+
+    def work(self, task: str) -> Outcome:
+        """Return how the work on ``task`` ended; without one the session goes on where it was."""
+        place = place_for(self.session, self.order.folder, allow=self._allow(), hidden=KEYS)
+        order, session, put = self.order, self.session, self.queue.put
+
+        async def go(scope: CancelScope) -> Outcome:
+            return await work(
+                session, task, place, most_steps=order.steps, tell=put, streams=order.streams, scope=scope
+            )
+
+        return self.run(go)
+
+    def stopped(self, do: Callable[[], Awaitable[T]]) -> T | None:
+        """Return what ``do`` returns, or nothing where it was stopped."""
+
+        async def go(scope: CancelScope) -> T | None:
+            with scope:
+                return await do()
+            return None
+
+        return self.run(go)
+
+    def run(self, do: Callable[[CancelScope], Awaitable[T]]) -> T:
+        """Return what ``do`` returns, showing meanwhile what happens; ^C stops it, and a second one raises."""
+
+        async def going() -> T:
+            self._scope = CancelScope()
+            return await do(self._scope)
+
+        future = self._portal.start_task_soon(going)
+        future.add_done_callback(self.queue.put)
+        is_stopping = False
+        while True:
+            try:
+                if (item := self.queue.get()) is future:
+                    return future.result()
+                self._take(item)
+            except (KeyboardInterrupt, click.Abort):
+                if is_stopping:
+                    raise KeyboardInterrupt from None
+                is_stopping = True
+                self.screen.note("stopping; ^C again leaves at once", "yellow")
+                self._portal.start_task_soon(self._stop)
+
+    def spent(self) -> Spent:
+        """Return what the session cost so far."""
+        return spent(self.store.entries(self.session.key, "answer"))
+
+    def status(self) -> str:
+        """Return how full the context is, and what was spent."""
+        return status(self.session.report(), self.spent(), self.order.target.prices)
+
+    def _take(self, item: object) -> None:
+        if isinstance(item, Question):
+            self._ask(item)
+        else:
+            self.screen.show(item)
+
+    def _ask(self, question: Question) -> None:
+        self.screen.note(f"the agent wants to run: {question.command}", "bold yellow")
+        told = click.prompt("allow? [y]es, [N]o, [a]ll from now on", default="n", show_default=False, err=True)
+        self._allows_all = self._allows_all or told.strip().lower() in ("a", "all")
+        question.is_allowed = self._allows_all or told.strip().lower() in ("y", "yes")
+        self._portal.call(question.answered.set)
+
+    def _allow(self) -> Allow:
+        if self.order.allow:
+            return everything_allowed
+        return self._asked if self.order.asks else nothing_allowed
+
+    async def _asked(self, command: str) -> bool:
+        if self._allows_all:
+            return True
+        question = Question(command)
+        self.queue.put(question)
+        await question.answered.wait()
+        return question.is_allowed
+
+    def _stop(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()
+
+
+@contextmanager
+def desk(order: Order, screen: Screen) -> Iterator[Desk]:
+    """Open the store, the provider and the session that ``order`` names; all are closed at the end."""
+    surrounding = surroundings(order.folder, skills=order.skills)
+    for notice in surrounding.notices:
+        screen.note(f"warning: {notice}", "yellow")
+    queues: list[SimpleQueue[object]] = []
+
+    def told(event: object) -> None:
+        for queue in queues:
+            queue.put(event)
+
+    with opened(order.store) as store, start_blocking_portal() as portal:
+        upstream = Http(order.url, order.target.api, order.headers)
+        engine = Engine.open(
+            store,
+            upstream=upstream,
+            target=order.target,
+            policy=order.policy,
+            environment=surrounding,
+            writers=_writers(order, upstream),
+            listen=told,
+        )
+        with portal.wrap_async_context_manager(upstream), portal.wrap_async_context_manager(engine) as there:
+            made = Desk(portal, portal.call(there.session, _key(store, order.key)), order, screen)
+            queues.append(made.queue)
+            yield made
+
+
+def _writers(order: Order, upstream: Any) -> Sequence[Writer]:
+    return () if order.writer is None else (Writer(upstream, order.writer),)
+
+
+def _key(store: SessionStore, name: str) -> str:
+    """Return the key of the session that ``name`` begins, or ``name`` for a new one; ``UnknownId`` for several."""
+    known = [info.key for info in store.sessions() if info.key.startswith(name)]
+    return name if not known or name in known else store.session(name).key

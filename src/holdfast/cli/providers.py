@@ -1,0 +1,69 @@
+"""Providers as people reach them: addresses, and the variables that hold their keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from holdfast.cli.faults import Stopped
+
+
+class Access(Struct, frozen=True):
+    """How one API is reached."""
+
+    url: str
+    """Where its own provider is."""
+    url_variable: str
+    """The variable that points its SDK elsewhere."""
+    keys: tuple[str, ...]
+    """The variables that may hold a key, the first one first."""
+    header: str
+    """The header that carries the key."""
+    before: str = ""
+    """What stands before the key there."""
+    more: Mapping[str, str] = {}
+
+
+_OPENAI = Access("https://api.openai.com", "OPENAI_BASE_URL", ("OPENAI_API_KEY",), "authorization", "Bearer ")
+ACCESS = {
+    "anthropic": Access(
+        "https://api.anthropic.com",
+        "ANTHROPIC_BASE_URL",
+        ("ANTHROPIC_API_KEY",),
+        "x-api-key",
+        more={"anthropic-version": "2023-06-01"},
+    ),
+    "openai-chat": _OPENAI,
+    "openai-responses": _OPENAI,
+    "gemini": Access(
+        "https://generativelanguage.googleapis.com",
+        "GOOGLE_GEMINI_BASE_URL",
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        "x-goog-api-key",
+    ),
+}
+"""The four APIs."""
+KEYS = frozenset(name for one in ACCESS.values() for name in one.keys)
+"""All variables that hold keys."""
+
+
+def address(api: str, given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """Return where ``api`` is reached: as given, else as its SDK's variable says, else at its own provider."""
+    return given or environment.get(ACCESS[api].url_variable) or ACCESS[api].url
+
+
+def headers(api: str, url: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the headers of requests to ``url``, with the key if there is one.
+
+    Raises ``Stopped`` where there is none and its own provider wants one; a server of your own may want none.
+    """
+    access = ACCESS[api]
+    key = next((environment[name] for name in access.keys if environment.get(name)), "")
+    if not key and url == access.url:
+        names = " or ".join(access.keys)
+        raise Stopped(f"{url} wants a key and there is none; set {names}, or give --base-url for another server")
+    if not (key.isascii() and key.isprintable()):
+        raise Stopped(f"the key in {access.keys[0]} is none: it holds letters that no header takes; set it again")
+    return {**access.more, **({access.header: f"{access.before}{key}"} if key else {})}

@@ -1,0 +1,99 @@
+"""What a person sees of an agent at work: its words, a line for each call, and what became of the context."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.text import Text
+
+from holdfast.agent.loop import Called, Returned, Spoke
+from holdfast.cli.terminal import clean, console, many, say_line
+from holdfast.model.messages import result_text
+from holdfast.telemetry import events
+from holdfast.view.references import arguments
+
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What steers a terminal, but for line ends and tabs; and halves of characters."""
+_WHAT = ("command", "path", "pattern", "folder", "id", "search")
+"""Arguments of which the first that is given stands for the call."""
+_LINE = 200
+"""Characters of a call that are looked at."""
+
+
+class Screen:
+    """Shows what happens: the model's words on standard output, all else on standard error; nothing if ``quiet``."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet
+        self.share = 0.0
+        """How much of the window the last request took."""
+        self._out = console(stderr=True)
+        self._is_amid = False
+
+    def show(self, item: object) -> None:
+        """Show one thing that happened."""
+        if isinstance(item, events.Sending):
+            self.share = item.tokens / item.window if item.window else 0.0
+        if self.quiet:
+            return
+        if isinstance(item, Spoke):
+            self._speak(item)
+            return
+        line = _line(item)
+        if line is not None:
+            self.note(line, how=f"{self.share:4.0%}  ")
+
+    def note(self, line: str, style: str = "dim", how: str = "") -> None:
+        """Show a line beside what the model says."""
+        if self.quiet:
+            return
+        if self._is_amid:
+            click.echo()
+            self._is_amid = False
+        say_line(self._out, Text(how + clean(line), style=style))
+
+    def text(self, text: str) -> None:
+        """Print ``text`` on standard output, with nothing in it that steers a terminal."""
+        click.echo(_STEERING.sub("\ufffd", text))
+
+    def _speak(self, said: Spoke) -> None:
+        click.echo(_STEERING.sub("\ufffd", said.text), nl=said.ends)
+        self._is_amid = not said.ends
+
+
+def _line(item: object) -> str | None:
+    """Return what happened on one line; nothing for what nobody wants to know."""
+    match item:
+        case Called(call):
+            return f"{call.name} {_what(arguments(call))}".rstrip()
+        case Returned(_, result):
+            return f"  {'failed: ' if result.is_error else ''}{_short(result_text(result))}"
+        case events.Compacted(outcome=outcome, by=by, before=before, after=after, why=why):
+            sizes = f"{before:,} → {after:,} tokens ({by})" if outcome == "compacted" else f"{outcome}: {why}"
+            return f"compacted: {sizes}" if outcome == "compacted" else f"not compacted, {sizes}"
+        case events.Decided(rule=rule, edits=edits, saves=saves):
+            return f"{rule}: {edits} shown shorter, {saves:,} tokens less"
+        case events.Retrying(kind=kind, seconds=seconds, attempt=attempt):
+            return f"{kind}: again in {seconds:.1f} s (try {attempt + 1})"
+        case events.Pressed(rung=rung):
+            return f"too large for the provider: {rung}"
+        case events.Noticed(rule=rule, why=why) | events.HookFailed(hook=rule, why=why):
+            return f"{rule}: {why}"
+    return None
+
+
+def _what(given: Any) -> str:
+    if not isinstance(given, Mapping):
+        return clean(str(given), _LINE)
+    told = next((given[name] for name in _WHAT if given.get(name)), "")
+    return clean(str(told), _LINE)
+
+
+def _short(text: str) -> str:
+    """Return the first line of a result, and how many more there are."""
+    first, _, rest = text.strip().partition("\n")
+    more = f" … {many(rest.count(chr(10)) + 1, 'more line')}" if rest else ""
+    return f"{clean(first, _LINE)}{more}"

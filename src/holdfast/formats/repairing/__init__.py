@@ -1,0 +1,61 @@
+"""Session files of other tools, mended so that the tool can go on with them.
+
+Two walks over the lines: ``survey`` tells what is wrong, ``mended`` yields the file as it should be. Lines with nothing
+wrong leave as they came; a file with nothing wrong is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from io import BytesIO
+
+from holdfast.errors import FormatError, Unrecognised
+from holdfast.formats.recognise import reader_of, told_by
+from holdfast.formats.repairing.mended import mended
+from holdfast.formats.repairing.pieces import Object, lines_of
+from holdfast.formats.repairing.survey import HEADER, survey
+from holdfast.formats.repairing.tools import TOOLS, Tool
+from holdfast.formats.repairing.values import Dropped, Finding, Repaired, Survey
+
+__all__ = ["HEADER", "Dropped", "Finding", "Repaired", "Survey", "mended", "repair", "survey", "tool_of", "whole"]
+
+_REQUEST = "this is a request, no session file: `holdfast fix` repairs requests"
+
+
+def repair(data: bytes) -> Repaired:
+    """Return a session file after its repair; ``FormatError`` where it is none that can be repaired."""
+    tool = tool_of(BytesIO(data))
+    if tool is None:
+        return Repaired(data, whole(data))
+    found = survey(BytesIO(data), tool)
+    if found.is_fine or found.reason:
+        return Repaired(data, found)
+    out = list(mended(BytesIO(data), tool, found))
+    dropped = tuple(one for one in out if isinstance(one, Dropped))
+    return Repaired(b"".join(one for one in out if isinstance(one, bytes)), found, dropped)
+
+
+def tool_of(raws: Iterable[bytes]) -> Tool | None:
+    """Return the tool whose session lies on these lines; nothing where no line tells."""
+    for line in lines_of(raws, _fits_any):
+        for piece in line.pieces:
+            kind = told_by(piece.raw)
+            if kind == "body":
+                raise FormatError(_REQUEST)
+            if kind is not None:
+                return TOOLS[kind]
+    return None
+
+
+def whole(data: bytes) -> Survey:
+    """Return that a file is fine which is one JSON value over all its lines; ``FormatError`` if it is none."""
+    if not data.strip():
+        raise FormatError(f"the file is empty ({len(data):,} bytes), so there is nothing to repair")
+    kind = reader_of(data)
+    if kind not in TOOLS:
+        raise Unrecognised(_REQUEST)
+    return Survey(kind)
+
+
+def _fits_any(said: Object) -> bool:
+    return any(tool.fits(said) for tool in TOOLS.values())

@@ -1,0 +1,51 @@
+"""Calls and results by their ids, as the fold counts them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from holdfast.model.messages import Message
+from holdfast.model.sequence import Seq
+from holdfast.model.slots import Slot
+
+if TYPE_CHECKING:
+    from holdfast.model.branch import Branch
+
+
+def called(branch: Branch, slots: Seq[Slot], message: Message) -> tuple[dict[str, int], int]:
+    """Return the first uses of call ids with ``message``'s own, and how many of its ids were used before."""
+    callers, count = branch.callers, len(branch.slots)
+    if not branch.slots.grew_into(slots):
+        callers = {id_: index for id_, index in callers.items() if index < count}
+    reused = 0
+    if message.role == "assistant":
+        for call in message.calls:
+            reused += callers.setdefault(call.id, count) != count
+    return callers, reused
+
+
+def still_open(waiting: tuple[str, ...], message: Message) -> tuple[str, ...]:
+    """Return the ids of ``waiting`` calls that have no result yet once ``message`` is said."""
+    if message.role == "assistant":
+        return tuple([call.id for call in message.calls])
+    if not waiting:
+        return waiting
+    given = Counter(result.call_id for result in message.results)
+    left: list[str] = []
+    for place, id_ in enumerate(waiting):
+        if not given:
+            return (*left, *waiting[place:])
+        if not _taken(given, id_):
+            left.append(id_)
+    return tuple(left)
+
+
+def _taken(given: Counter[str], id_: str) -> bool:
+    """Take one ``id_`` out of what is given; return whether there was one."""
+    if id_ not in given:
+        return False
+    given[id_] -= 1
+    if not given[id_]:
+        del given[id_]
+    return True

@@ -1,0 +1,118 @@
+"""What the fold learns of sizes: from the usage of an answer, and from the numbers of an overflow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from holdfast.model.entries import Answer, Failure
+from holdfast.model.gauging import (
+    HIGHEST,
+    LARGEST,
+    LEAST_LIMIT,
+    Anchor,
+    is_sensible,
+    raised,
+    smaller,
+    taught,
+)
+from holdfast.model.projected import basis_at
+
+if TYPE_CHECKING:
+    from holdfast.model.branch import Branch
+
+
+def is_newest(branch: Branch, answer: Answer) -> bool:
+    """Return whether ``answer`` tells what the newest request of ``branch`` cost."""
+    return bool(branch.seen) and answer.basis == branch.basis and answer.usage.input > 0
+
+
+def from_usage(branch: Branch, body: Answer) -> Branch:
+    """Return the branch knowing what its newest request cost: anchored there, its estimates calibrated.
+
+    What the provider took disproves a limit that was told before.
+    """
+    branch = replace(branch, learned=replace(branch.learned, overflows=0))
+    if not is_newest(branch, body):
+        return branch
+    tokens = body.usage.input
+    gauge, anchor, learned = branch.gauge, branch.anchor, branch.learned
+    true = tokens - (anchor.tokens if anchor else branch.frame.tokens)
+    estimated = branch.asked - (anchor.held if anchor else 0)
+    if (anchor is not None or branch.frame.exact) and (anchor is None or true <= LARGEST):
+        gauge = taught(gauge, true, estimated)
+    learned = replace(
+        learned,
+        limit=0 if tokens > learned.limit else learned.limit,
+        below=0 if tokens >= learned.below else learned.below,
+        refused=0 if branch.asked >= learned.refused else learned.refused,
+    )
+    return replace(branch, gauge=gauge, learned=learned, anchor=_anchored(branch, tokens, body.basis))
+
+
+def from_overflow(branch: Branch, body: Failure) -> Branch:
+    """Return the branch knowing that its newest request was refused as too large, by the numbers that were told.
+
+    A told size is the request's: an anchor, and a ratio no less from here on. A told limit is the window's, and the
+    size was over it. A size within its limit is explained by the room for the answer, once. Where neither is told, or
+    what is told makes no sense, the request as estimated was too large.
+    """
+    if not branch.seen or branch.asked <= 0:
+        return branch
+    estimated = branch.asked + branch.frame.tokens
+    requested = body.requested if is_sensible(body.requested, estimated) else 0
+    limit = body.limit if body.limit >= LEAST_LIMIT else 0
+    again = branch.learned.overflows > 0
+    explained = limit and (requested > limit or not again)
+    branch = _limited(branch, limit, 0 if explained else requested)
+    if requested:
+        return replace(_weighed(branch, requested), anchor=_anchored(branch, requested, branch.basis))
+    if not limit or again:
+        branch = _refused(branch)
+    heavier = is_sensible(limit, estimated) and _ratio(branch, limit) > _known_ratio(branch)
+    return replace(_weighed(branch, limit), anchor=None) if heavier else branch
+
+
+def _limited(branch: Branch, limit: int, below: int) -> Branch:
+    """Return the branch knowing of one overflow more, of a ``limit``, and of a size that no limit explains."""
+    old = branch.learned
+    told = replace(old, limit=smaller(old.limit, limit), below=smaller(old.below, below), overflows=old.overflows + 1)
+    return replace(branch, learned=told)
+
+
+def _refused(branch: Branch) -> Branch:
+    """Return the branch knowing that its newest request was too large, by how much nobody said."""
+    least = smaller(branch.learned.refused, branch.asked)
+    return replace(branch, learned=replace(branch.learned, refused=least))
+
+
+def _weighed(branch: Branch, tokens: int) -> Branch:
+    """Return the branch counting as if its newest request had ``tokens``, in the frame as in the messages."""
+    ratio = min(HIGHEST, _ratio(branch, tokens))
+    return replace(
+        branch, gauge=raised(branch.gauge, ratio, branch.asked), learned=replace(branch.learned, prior=ratio)
+    )
+
+
+def _ratio(branch: Branch, tokens: int) -> float:
+    """Return the real tokens for one estimated token where the newest request has ``tokens``.
+
+    Where the frame's size is no fact it is wrong by the same ratio as that of the messages.
+    """
+    frame = branch.frame
+    if frame.exact:
+        return max(0, tokens - frame.tokens) / branch.asked
+    return tokens / (branch.asked + frame.tokens)
+
+
+def _known_ratio(branch: Branch) -> float:
+    """Return the ratio that was reported so far; 1 where nothing was."""
+    gauge = branch.gauge
+    return max(gauge.true / gauge.estimated if gauge.estimated else 1.0, branch.learned.prior)
+
+
+def _anchored(branch: Branch, tokens: int, basis: str) -> Anchor | None:
+    """Return the anchor of the newest request, where what it showed still stands."""
+    stands = not basis or basis == basis_at(branch, branch.seen)
+    return Anchor(branch.seen, branch.asked, tokens) if stands else None

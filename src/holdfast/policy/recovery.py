@@ -1,0 +1,232 @@
+"""Recovery: what is done about a request that was refused, as a machine that cannot loop.
+
+It waits for nothing and sends nothing: the runner tells what happened and is told what to do. All that may be done
+between two answers is counted beforehand. Each action uses one of it up and nothing gives any back, so that ``rank``
+falls with every event, and ``bound`` is the most requests there can be.
+
+An overflow is never sent again as it was. It climbs a ladder: a compaction, results cut, media gone, the smallest
+request there is; some kinds enter elsewhere. What only bad luck refused goes out again, byte for byte, counted apart.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.model.branch import Branch
+from holdfast.policy.retrying import wait
+from holdfast.policy.settings import Settings
+
+Step: TypeAlias = Literal["output", "compact", "truncate", "media", "fallback"]
+"""Ways to make it smaller: room for the answer · a compaction · results cut · media gone · whatever gives way."""
+LADDER: tuple[Step, ...] = ("compact", "truncate", "media", "fallback")
+"""The order in which an overflow tries them; the output is lowered only where a provider counts it in."""
+ENTRY: dict[str, Step] = {
+    "input_plus_output": "output",
+    "request_bytes": "media",
+    "oversized_part": "media",
+    "media": "media",
+}
+"""Where a kind enters; every other overflow does with a compaction."""
+TRANSIENT = frozenset({"network", "rate_limit", "overloaded", "server", "unknown"})
+"""Kinds that the same bytes may survive a little later."""
+LASTING = frozenset({404, 405, 406, 414, 431, 501, 505})
+"""Statuses that no waiting changes, whatever kind they are: it is the address, or the headers, that are wrong."""
+OVERFLOWED = "context_overflow"
+"""Kind of the end of every recovery from an overflow."""
+Rule: TypeAlias = Literal[
+    "permanent", "seen", "switched_off", "terminal", "retry_limit", "wait_too_long", "exhausted", "compaction_failed"
+]
+"""Why a run stops: sending again cannot help · the client has a part of the answer · ``emergency`` is off · a setting
+ends this kind · tried too often · the provider asks for too long a wait · no rung is left · nothing but a compaction
+of our own went wrong."""
+
+
+class Refused(Struct, frozen=True):
+    """The newest request was refused or not answered: what the classifier says of it, as plain values."""
+
+    kind: str
+    """A word of ``holdfast.wire.overflow.KINDS``."""
+    is_overflow: bool = False
+    retry_after: float | None = None
+    """Seconds the provider wants to wait, where it said so."""
+    limit: int | None = None
+    """Tokens it takes, and ``requested`` the tokens it counted."""
+    requested: int | None = None
+    tokens: int = 0
+    """What the request was estimated at."""
+    seen: bool = False
+    """Whether the client already has bytes of an answer."""
+    status: int | None = None
+
+
+class Useless(Struct, frozen=True):
+    """What was pressed for did not make the request smaller; ``outcome`` says why, in the word of a compaction."""
+
+    outcome: str
+
+
+Event: TypeAlias = Refused | Useless
+
+
+class Retry(Struct, frozen=True):
+    """Send the same bytes again after ``seconds``."""
+
+    seconds: float
+
+
+class Press(Struct, frozen=True):
+    """Make the request smaller by ``rung`` and send it, or say that this was useless."""
+
+    rung: Step
+
+
+class Stop(Struct, frozen=True):
+    """Give up: ``kind`` is the refusal's, or ``context_overflow``; ``why`` is for people, ``rule`` for programs."""
+
+    kind: str
+    why: str
+    rule: Rule = "permanent"
+
+
+Action: TypeAlias = Retry | Press | Stop
+
+
+class Recovery(Struct, frozen=True):
+    """Where a run stands between two answers: how often each thing may still be done."""
+
+    settings: Settings
+    retries: int
+    output: int = 0
+    compact: int = 0
+    truncate: int = 0
+    media: int = 0
+    fallback: int = 0
+    refused: Refused | None = None
+    """The overflow that is being recovered from."""
+    tried: tuple[str, ...] = ()
+    """What was done about it, with the outcome where that was useless."""
+    ended: Stop | None = None
+
+
+def begin(branch: Branch, settings: Settings) -> Recovery:
+    """Return where a run begins: what the log has used up since the last answer stays used up, also after a restart.
+
+    An open breaker leaves no compaction: what failed so often is not tried again, the next rung is.
+    """
+    rungs = settings.recovery_rungs
+    fresh = Recovery(
+        settings,
+        retries=settings.retries_most,
+        output=1,
+        compact=min(settings.recovery_compactions, settings.compactions_most) * ("compact" in rungs),
+        truncate=int("truncate" in rungs),
+        media=int("media" in rungs),
+        fallback=int("fallback" in rungs),
+    )
+    return counted(fresh, branch)
+
+
+def counted(state: Recovery, branch: Branch) -> Recovery:
+    """Return ``state`` less what ``branch`` has used up: also compactions that nobody pressed for count."""
+    settings = state.settings
+    most = min(settings.recovery_compactions, settings.compactions_most)
+    most = 0 if branch.failures >= settings.breaker_failures else max(0, most - branch.compactions)
+    return replace(
+        state, compact=min(state.compact, most), truncate=min(state.truncate, max(0, 1 - branch.truncations))
+    )
+
+
+def after(state: Recovery, event: Event) -> tuple[Recovery, Action]:
+    """Return what to do about ``event``, and where the run stands then. After a ``Stop`` there is only that stop."""
+    if state.ended is not None:
+        return state, state.ended
+    if isinstance(event, Useless):
+        return _climbed(_useless(state, event))
+    if event.seen:
+        return _stopped(state, event, "seen", "a part of the answer was passed on already, and nothing is said twice")
+    if is_transient(event):
+        return _retried(state, event)
+    if not event.is_overflow and event.kind not in ENTRY:
+        return _stopped(state, event, "permanent", "the same request would be refused again")
+    return _pressed(state, event)
+
+
+def is_transient(event: Refused) -> bool:
+    """Return whether the same bytes may be answered a little later."""
+    return event.kind in TRANSIENT and not event.is_overflow and event.status not in LASTING
+
+
+def rank(state: Recovery) -> tuple[int, ...]:
+    """Return how much may still be done, the last resort first; it falls with every event until the run has ended."""
+    alive = int(state.ended is None)
+    return (alive, state.fallback, state.media, state.truncate, state.compact, state.output, state.retries)
+
+
+def bound(settings: Settings) -> int:
+    """Return the most requests for one answer: the first, and one for each action that ``rank`` counts.
+
+    Requests for summaries are not among them; who writes those counts them.
+    """
+    return sum(rank(begin(Branch(), settings)))
+
+
+def _retried(state: Recovery, event: Refused) -> tuple[Recovery, Action]:
+    settings = state.settings
+    if not state.retries:
+        why = f"it was sent {settings.retries_most + 1} times since the last answer (retries_most)"
+        return _stopped(state, event, "retry_limit", why)
+    seconds = wait(settings.retries_most - state.retries, event.retry_after, settings)
+    if seconds is None:
+        most = f"{settings.retry_wait_most:,g} s at most are waited (retry_wait_most)"
+        return _stopped(
+            state, event, "wait_too_long", f"the provider wants {event.retry_after:,g} s to pass, and {most}"
+        )
+    return replace(state, retries=state.retries - 1), Retry(seconds)
+
+
+def _pressed(state: Recovery, event: Refused) -> tuple[Recovery, Action]:
+    """Return the first step about an overflow, unless a setting says that there is none."""
+    if not state.settings.emergency:
+        return _stopped(state, event, "switched_off", "recovery is switched off (emergency)")
+    if event.kind == "tpm_ceiling" and state.settings.tpm_terminal:
+        return _stopped(state, event, "terminal", "one request is over the limit of a minute (tpm_terminal)")
+    return _climbed(replace(state, refused=event))
+
+
+def _useless(state: Recovery, event: Useless) -> Recovery:
+    """A compaction that changed nothing is not made twice: what it would be made of is still the same."""
+    last = state.tried[-1].partition(" ")[0] if state.tried else "compact"
+    told = f"{last} ({event.outcome.replace('_', ' ')})"
+    return replace(state, compact=0 if last == "compact" else state.compact, tried=(*state.tried[:-1], told))
+
+
+def _climbed(state: Recovery) -> tuple[Recovery, Action]:
+    """Return the first step that is left; the run ends where none is."""
+    rung = next((step for step in _steps(state.refused) if getattr(state, step)), None)
+    if rung is None or not state.settings.emergency:
+        return _exhausted(state)
+    left = {rung: getattr(state, rung) - 1}
+    return replace(state, tried=(*state.tried, rung), **left), Press(rung)
+
+
+def _steps(refused: Refused | None) -> tuple[Step, ...]:
+    """Return the steps for an overflow in their order; a picture that is refused has only one."""
+    entry: tuple[Step, ...] = (ENTRY[refused.kind],) if refused and refused.kind in ENTRY else ()
+    return (*entry, *LADDER) if refused is None or refused.is_overflow else entry
+
+
+def _exhausted(state: Recovery) -> tuple[Recovery, Action]:
+    done = ", ".join(state.tried) or "nothing"
+    if state.refused is None:
+        ended = Stop("unknown", f"the compaction before the request failed; tried: {done}", "compaction_failed")
+        return replace(state, ended=ended), ended
+    return _stopped(state, state.refused, "exhausted", f"nothing is left that would make it smaller; tried: {done}")
+
+
+def _stopped(state: Recovery, event: Refused, rule: Rule, why: str) -> tuple[Recovery, Action]:
+    kind = OVERFLOWED if event.is_overflow else event.kind
+    ended = Stop(kind, why, rule)
+    return replace(state, refused=event, ended=ended), ended

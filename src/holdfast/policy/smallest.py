@@ -1,0 +1,182 @@
+"""The smallest request there is: a short extract, the newest words and the open calls, whatever else there was.
+
+It needs no model and no store: where a text cannot be stored away it is cut, and read back from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from msgspec.structs import replace
+
+from holdfast.model.branch import Branch
+from holdfast.model.edits import Blob, Edit, Span
+from holdfast.model.entries import FALLBACK
+from holdfast.model.messages import placeholder, result_text
+from holdfast.model.parts import Media, Part, Text, ToolResult
+from holdfast.model.projected import messages_at, shown
+from holdfast.model.target import Target, World
+from holdfast.policy.draft import Draft
+from holdfast.policy.guard import in_force, measure_room
+from holdfast.policy.neutralise import harmless
+from holdfast.policy.select import cuts, first_unseen
+from holdfast.policy.settings import HANDLE, LEAST_SUMMARY, Settings
+from holdfast.policy.stand_in import stand_in
+from holdfast.policy.truncate import truncate_text
+from holdfast.policy.weighing import CHARS_A_TOKEN
+from holdfast.view.boundaries import group_ends
+from holdfast.view.text import fingerprint
+from holdfast.view.tokens import DOCUMENT_TOKENS, IMAGE_TOKENS, count
+
+LEVELS = ((500, 500), (500, 100), (200, 40))
+"""[H] Estimator tokens that a text of the user keeps, and a result; the next ones where those are too many."""
+TAIL_SHARE = 0.5
+"""[H] Of the room, for what is kept, before texts get shorter still."""
+RULE = "fallback"
+"""Rule of the edits of the smallest request."""
+
+
+def smallest(draft: Draft) -> Draft:
+    """Return the draft as the smallest request that shows the user's newest words and the calls that are open.
+
+    Every medium is words, long texts are cut or spilled, all before the newest group is a short extract. It is as it
+    was where that would not be smaller.
+    """
+    best = draft
+    for keep, level in product(_places(draft), LEVELS):
+        made = _made(draft, keep, level)
+        if made.at_most <= draft.room.usable and _is_modest(made):
+            return made if made.estimate < draft.estimate else draft
+        best = min(best, made, key=lambda one: one.estimate)
+    return best
+
+
+def floor(branch: Branch, target: Target, settings: Settings) -> int:
+    """Return the tokens of what can never be reduced: frame, the newest words cut short, the open calls cut short."""
+    target = in_force(target, branch, settings)
+    room = measure_room(target, settings)
+    draft = Draft(branch, target, settings, World(), room)
+    kept = {*range(open_group(branch), len(branch.slots)), newest_words(branch)} - {-1}
+    size = sum(slot.size for slot in branch.slots.slice(0, branch.pinned))
+    size += sum(_size(branch, index) - _saved(draft, index, LEVELS[-1]) for index in kept)
+    return room.frame + round(draft.scale * size)
+
+
+def newest_words(branch: Branch) -> int:
+    """Return the slot of the user's newest message that a request shows, or -1."""
+    places = range(len(branch.slots) - 1, branch.keep - 1, -1)
+    return next((index for index in places if branch.messages[index].starts_turn), -1)
+
+
+def open_group(branch: Branch) -> int:
+    """Return the slot of the message whose calls are not all answered; the end where there is none."""
+    messages = branch.messages.slice(branch.keep)
+    back = range(len(messages) - 1, -1, -1)
+    newest = next((place for place in back if messages[place].role == "assistant"), -1)
+    is_open = newest >= 0 and group_ends(messages)[newest] > len(messages)
+    return branch.keep + newest if is_open else len(branch.slots)
+
+
+def _places(draft: Draft) -> list[int]:
+    """Return where the kept tail may begin: at words no request has shown, at the newest group, nowhere."""
+    legal = cuts(draft.branch)
+    if not legal:
+        return [draft.branch.keep]
+    unseen = first_unseen(draft)
+    wanted = [
+        *[cut for cut in legal if cut <= unseen][-1:],
+        *[cut for cut in legal if cut < len(draft.branch.slots)][-1:],
+    ]
+    return sorted({*wanted, legal[-1]})
+
+
+def _made(draft: Draft, keep: int, level: tuple[int, int]) -> Draft:
+    """Return the draft with all before ``keep`` in a short extract, and every text behind it short."""
+    branch = draft.branch
+    cut = {*range(keep, len(branch.slots)), newest_words(branch)} - {-1}
+    pairs = [pair for index in sorted(cut) for pair in _shorter(draft, index, level)]
+    short = draft.decide(
+        tuple(edit for edit, _ in pairs), tuple(blob for _, blob in pairs if blob is not None and draft.world.spill)
+    )
+    if keep <= branch.pinned:
+        return short
+    alone = replace(short, settings=replace(draft.settings, restore_files=0), world=replace(draft.world, restored=()))
+    made = stand_in(alone, keep, draft.room.share(LEAST_SUMMARY))
+    if made is None:
+        return short
+    made = replace(made, trigger=FALLBACK)
+    return short.compact(replace(made, after=short.compact(made).estimate))
+
+
+def _is_modest(draft: Draft) -> bool:
+    """Return whether what is kept leaves as much room for what comes."""
+    held = sum(_size(draft.branch, index) for index in range(draft.branch.keep, len(draft.branch.slots)))
+    return draft.scale * held <= draft.room.share(TAIL_SHARE)
+
+
+def _size(branch: Branch, index: int) -> int:
+    return sum(slot.size for slot in shown(branch, index))
+
+
+def _saved(draft: Draft, index: int, level: tuple[int, int]) -> int:
+    return sum(edit.saves for edit, _ in _shorter(draft, index, level))
+
+
+def _shorter(draft: Draft, index: int, level: tuple[int, int]) -> Iterator[tuple[Edit, Blob | None]]:
+    """Yield the edits that make what a slot shows short, with the texts to be stored."""
+    branch = draft.branch
+    message, found = branch.messages[index], messages_at(branch, index)
+    if message.role == "assistant" or len(found) != 1 or len(found[0].parts) != len(message.parts):
+        return
+    for place, (part, old) in enumerate(zip(found[0].parts, message.parts, strict=True)):
+        put, blob = _short(draft, part, old, level[isinstance(part, ToolResult)])
+        saves = _tokens(part) - _tokens(put)
+        if put is not part and saves > 0:
+            why = "nothing else made the request small enough"
+            yield Edit(Span(index, index + 1, place), (put,), RULE, why, saves, blob.hash if blob else ""), blob
+
+
+def _short(draft: Draft, part: Part, old: Part, most: int) -> tuple[Part, Blob | None]:
+    """Return what stands for ``part``, said as ``old``, in about ``most`` tokens, and the text to be stored for it."""
+    if isinstance(part, Media):
+        return Text(placeholder(part)), None
+    if isinstance(part, Text):
+        short, blob = _cut(draft, part.text, old.text if isinstance(old, Text) else part.text, most)
+        return (Text(short), blob) if short != part.text else (part, None)
+    if not isinstance(part, ToolResult):
+        return part, None
+    text = result_text(part)
+    short, blob = _cut(draft, text, result_text(old) if isinstance(old, ToolResult) else text, most)
+    media = [Text(placeholder(one)) for one in part.content if isinstance(one, Media)]
+    if short == text and not media:
+        return part, None
+    return ToolResult(part.call_id, part.name, (Text(short), *media), part.is_error), blob
+
+
+def _cut(draft: Draft, text: str, whole: str, most: int) -> tuple[str, Blob | None]:
+    """Return ``text``, which shows ``whole``, in about ``most`` tokens, and the blob it points to where it is cut."""
+    if count(text) <= most:
+        return text, None
+    blob = Blob(fingerprint(whole), whole) if draft.world.spill else None
+    chars = most * CHARS_A_TOKEN
+    short = ""
+    while chars >= most // 4:
+        short = harmless(truncate_text(whole, chars, blob.hash[:HANDLE] if blob else ""))
+        if count(short) <= most + NOTICE:
+            break
+        chars //= 2
+    return short, blob
+
+
+NOTICE = 40
+"""Estimator tokens of the line that says what is left out, about."""
+
+
+def _tokens(part: Part) -> int:
+    """Return the tokens of a part, as the estimator counts them."""
+    if isinstance(part, Media):
+        return DOCUMENT_TOKENS if part.kind == "document" else IMAGE_TOKENS
+    if isinstance(part, ToolResult):
+        return sum(map(_tokens, part.content))
+    return count(part.text) if isinstance(part, Text) else 0

@@ -1,0 +1,132 @@
+"""What stands for turns that gave way: an extract, or what somebody wrote with what that leaves out; sources behind it.
+
+The ledger, the user's words and the coverage lines are made over the whole head from the log, whoever wrote the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from holdfast.model.branch import Branch
+from holdfast.model.entries import Compaction
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text
+from holdfast.model.projected import edited, native_of
+from holdfast.model.slots import Slot
+from holdfast.model.target import Written
+from holdfast.policy.draft import Draft
+from holdfast.policy.extract import Shares, extract, supplement
+from holdfast.policy.neutralise import harmless_summary
+from holdfast.policy.restored import restored
+from holdfast.policy.settings import Settings
+from holdfast.view.text import clip
+from holdfast.view.tokens import count, measure
+
+PREFACE = (
+    "The conversation before this point was replaced by this summary of it ({messages} messages). Whatever is not here "
+    "can be read back with recall."
+)
+LEAST_BESIDE = 200
+"""Estimator tokens under which nothing but the user's newest words is put beside a written summary. [H]"""
+WRITERS = frozenset({"model", "hook"})
+"""Who writes a text that a later summary brings up to date."""
+
+
+def stand_in(draft: Draft, keep: int, cap: float, written: Written | None = None) -> Compaction | None:
+    """Return the compaction that keeps from slot ``keep`` on, its summary in at most about ``cap`` tokens.
+
+    ``written`` is what somebody made for it; without, it is an extract. Nothing where nothing was really said.
+    """
+    head = told(draft, keep)
+    if not any(slot.message.text.strip() or slot.message.calls or slot.message.results for slot in head):
+        return None
+    sources = list(_sources(draft))
+    budget = draft.own(cap) - sum(map(count, sources))
+    texts = [*_words(draft, head, keep, budget, written), *_files(draft, head), *sources]
+    summary = Message("user", tuple(map(Text, harmless_summary(texts, draft.branch))))
+    size = measure(summary).size
+    made = Compaction(keep, summary, size, before=draft.estimate)
+    if written is None:
+        return made
+    made = replace(made, by=written.by, native=written.native)
+    native = native_of(made)
+    return replace(made, size=draft.own(native.tokens)) if native is not None and native.tokens > 0 else made
+
+
+def anchor_of(branch: Branch) -> str:
+    """Return the text that somebody wrote for the summary in force; nothing where nobody did."""
+    made = branch.compaction
+    if made is None or made.by not in WRITERS or made.summary is None or len(made.summary.parts) < 2:
+        return ""
+    part = made.summary.parts[1]
+    return part.text if isinstance(part, Text) else ""
+
+
+def told(draft: Draft, keep: int) -> list[Slot]:
+    """Return the whole head from the log, with long words of the user as they were shown: spilled, not whole."""
+    branch = draft.branch
+    head = branch.slots.slice(branch.pinned, keep)
+    for index, edits in branch.edits.items():
+        if branch.pinned <= index < keep and branch.messages[index].starts_turn:
+            head[index - branch.pinned] = edited(branch.slots[index], edits)
+    return head
+
+
+def _words(draft: Draft, head: Sequence[Slot], keep: int, budget: int, written: Written | None) -> Iterator[str]:
+    """Yield the texts of the summary: an extract, or a preface, what was written, and what that leaves out."""
+    tail, shares = draft.branch.slots.slice(keep), _shares(draft.settings)
+    if written is None or not written.text.strip():
+        yield extract(head, tail, budget, shares)
+        return
+    yield PREFACE.format(messages=len(head))
+    yield written.text.strip()
+    left = budget - count(written.text)
+    if left < LEAST_BESIDE and any(slot.message.starts_turn for slot in tail):
+        return
+    beside = supplement(head, tail, written.text, max(0, left), shares)
+    if beside:
+        yield beside
+
+
+def _shares(settings: Settings) -> Shares:
+    return Shares(
+        settings.summary_user_share,
+        settings.summary_ledger_share,
+        settings.summary_decision_share,
+        settings.summary_index_share,
+    )
+
+
+def _files(draft: Draft, head: Sequence[Slot]) -> list[str]:
+    """Return the files of the head that the agent touched last, as it read them."""
+    settings = draft.settings
+    if not settings.restore_files:
+        return []
+    files = restored([slot.message for slot in head], settings.restore_files, settings.restore_tokens, draft.scale)
+    return [part.text for part in files]
+
+
+def _sources(draft: Draft) -> Iterator[str]:
+    """Yield the texts from their source, as far as their budgets go: of each, and of all together."""
+    settings = draft.settings
+    left = draft.own(min(settings.restore_sources_together, draft.room.share(settings.restore_share)))
+    for text in draft.world.restored:
+        most = min(draft.own(settings.restore_source_tokens), left)
+        size = count(text)
+        shown = text if size <= most else _clipped(text, most, size)
+        left -= count(shown)
+        if left < 0:
+            return
+        yield shown
+
+
+def _clipped(text: str, most: int, size: int) -> str:
+    """Return as much of a text of ``size`` tokens as goes into ``most``, with a line that says what is left out."""
+    held = clip(text, int(len(text) * max(0, most - LINE) / size))
+    return f"{held}\n[{len(text) - len(held):,} characters of this are left out here]"
+
+
+LINE = 20
+"""Estimator tokens of the line that says what is left out."""

@@ -1,0 +1,37 @@
+"""What OpenClaw asks of a summary, and how much of it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.policy.summary.cutting import before
+from holdfast.policy.summary.keeping import missing, reflects
+
+SUMMARY_CHARS = 16_000
+"""[O] Characters of a summary with all that is added to it."""
+HEADINGS = ("## Decisions", "## Open TODOs", "## Constraints/Rules", "## Pending user asks", "## Exact identifiers")
+"""[O] What its summary is made of."""
+CUT = "\n\n[Compaction summary truncated to fit budget]"
+"""[O] What stands where a summary was cut."""
+
+
+def capped(body: str, suffix: str = "", most: int = SUMMARY_CHARS) -> str:
+    """Return ``body`` and ``suffix`` in ``most`` characters: the suffix is whole, the body is cut and says so."""
+    if len(suffix) >= most:
+        return suffix[len(suffix) - most :]
+    room = most - len(suffix)
+    if len(body) <= room:
+        return body + suffix
+    left = room - len(CUT)
+    return (body[: before(body, left)] + CUT if left > 0 else body[: before(body, room)]) + suffix
+
+
+def complaints(
+    summary: str, identifiers: Sequence[str] = (), ask: str | None = None, policy: str = "strict"
+) -> list[str]:
+    """Return what ``summary`` lacks, in OpenClaw's words: sections, identifiers (``strict`` alone), the newest ask."""
+    lines = {line.strip() for line in summary.splitlines()}
+    told = [f"missing_section:{heading}" for heading in HEADINGS if heading not in lines]
+    lost = missing(summary, identifiers) if policy == "strict" else ()
+    told += [f"missing_identifiers:{','.join(lost)}"] if lost else []
+    return told + ([] if reflects(summary, ask or "") else ["latest_user_ask_not_reflected"])

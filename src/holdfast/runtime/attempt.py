@@ -1,0 +1,108 @@
+"""One attempt: a request goes out, its events come in, and what came of it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from holdfast.errors import UpstreamError
+from holdfast.policy.recovery import Refused
+from holdfast.runtime.journal import Prepared
+from holdfast.runtime.replies import Incoming
+from holdfast.runtime.upstream import Sent, Upstream
+from holdfast.wire.answers import Answer
+from holdfast.wire.overflow import ErrorReport, Verdict, classify
+from holdfast.wire.sse import Event
+
+ACCEPTED = frozenset({"content", "output_limit", "silent_overflow", "silent_truncation"})
+"""Kinds of answers that are the model's, whatever is to be learned from them."""
+_CUT = 400
+"""Characters of a provider's own words that an error repeats."""
+
+
+class Attempt:
+    """A request on its way. Iterate it for the events; afterwards it has an ``answer``, and why it is none.
+
+    Nothing is given out before the model says something, so that until then another attempt can take its place;
+    ``quiet`` gives out nothing at all. What is no stream is given out once it is judged.
+    """
+
+    def __init__(self, upstream: Upstream, sent: Sent, prepared: Prepared, *, quiet: bool = False) -> None:
+        self._upstream, self._sent, self._prepared, self._quiet = upstream, sent, prepared, quiet
+        self.seen = False
+        """Whether bytes of the answer were given out."""
+        self.answer = Answer()
+        self.verdict = Verdict("network")
+        self.why = "the answer was not read to its end"
+        self._held: list[Event] = []
+        self._incoming: Incoming | None = None
+        self._status: int | None = None
+
+    @property
+    def so_far(self) -> Answer:
+        """What the model said before the answer broke off."""
+        fold = self._incoming.fold if self._incoming is not None else None
+        return Answer() if fold is None else fold.answer()
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the model's own answer came, to its end."""
+        return self.verdict.kind in ACCEPTED
+
+    @property
+    def refused(self) -> Refused:
+        """What recovery is told."""
+        verdict = self.verdict
+        return Refused(
+            verdict.kind,
+            verdict.is_overflow,
+            retry_after=verdict.retry_after,
+            limit=verdict.limit,
+            requested=verdict.requested,
+            tokens=self._prepared.plan.after,
+            seen=self.seen,
+            status=self._status,
+        )
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Yield the API's own events as they come, and judge what they say."""
+        try:
+            async with self._upstream.send(self._sent) as reply:
+                incoming = self._incoming = Incoming(reply, self._sent)
+                async for event, meaningful in incoming.events():
+                    self._held.append(event)
+                    if meaningful and incoming.is_stream and not self._quiet:
+                        for one in self._given():
+                            yield one
+                self._judge(incoming.answer())
+        except UpstreamError as error:
+            self.verdict, self.why = Verdict("server" if error.kind == "server" else "network"), str(error)
+        if self.is_answered or self.seen:
+            for one in self._given():
+                yield one
+
+    def _given(self) -> list[Event]:
+        """Return the events that were held back; from now on they are given out as they come."""
+        if self._quiet:
+            return []
+        held, self._held, self.seen = self._held, [], True
+        return held
+
+    def _judge(self, told: Answer) -> None:
+        plan, target = self._prepared.plan, self._prepared.target
+        self.answer = told
+        report = told.report(plan.after, target.limits.window)
+        self.verdict = classify(report)
+        if isinstance(report, ErrorReport):
+            self.why, self._status = said_by(report, self.verdict), report.status
+        elif not told.complete:
+            self.verdict, self.why = Verdict("network"), "the answer broke off before its end"
+        elif not told.message.parts and told.stop == "unknown":
+            self.verdict, self.why = Verdict("server"), "the answer says nothing, not even why"
+
+
+def said_by(report: ErrorReport, verdict: Verdict) -> str:
+    """Return what the provider said, with its status and its numbers."""
+    said = report.message or (report.body.decode("utf-8", "replace") if isinstance(report.body, bytes) else "")
+    status = f"HTTP {report.status}" if report.status else "an error"
+    numbers = f", {verdict.requested:,} of {verdict.limit:,} tokens" if verdict.requested and verdict.limit else ""
+    return f"the provider answered with {status} ({verdict.kind}{numbers}): {' '.join(said.split())[:_CUT]}"

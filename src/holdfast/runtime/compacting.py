@@ -1,0 +1,186 @@
+"""Compaction with all that the planner cannot do itself: hooks, the provider's own, a model's summary, the events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anyio import CancelScope
+from msgspec.structs import replace
+
+from holdfast.errors import CompactionFailed
+from holdfast.model.plan import Ask, Notice, Plan
+from holdfast.model.slots import Slot
+from holdfast.model.target import Target, World, Written
+from holdfast.policy.pipeline import OVER_WINDOW
+from holdfast.runtime.hooks import Before
+from holdfast.runtime.native import compact_native
+from holdfast.runtime.requests import Request
+from holdfast.runtime.summarise import summarise
+from holdfast.telemetry import events
+from holdfast.telemetry.events import Outcome
+
+if TYPE_CHECKING:
+    from holdfast.runtime.session import Session
+
+_OUTCOMES: dict[str, Outcome] = {
+    "nothing-to-compact": "nothing_to_compact",
+    "not-smaller": "not_smaller",
+    "not-compacted": "not_smaller",
+    "breaker": "not_smaller",
+}
+"""What the planner's notices say of a compaction that did not come about."""
+
+
+async def world(session: Session, target: Target) -> World:
+    """Return what the planner is told: how old the cache is, who writes summaries, what stands behind them."""
+    means = session.means
+    idle = await means.stored(session.journal.idle)
+    environment = means.environment
+    return World(
+        cache="cold" if idle > target.cache.ttl else "warm",
+        idle=idle,
+        writes=bool(means.writers or means.native or means.hooks.before_compaction),
+        restored=() if environment is None else environment.restored(),
+        cooled=await means.stored(session.journal.is_cooled),
+    )
+
+
+async def planned(
+    session: Session, request: Request, world: World, *, trigger: str = "auto", instructions: str = ""
+) -> tuple[Plan, World]:
+    """Return the plan of the next request with its summary made, and what the planner was told for it.
+
+    A summary that does not come, or does not help, is told, written down, and replaced by an extract.
+    """
+    target, journal = request.target, session.journal
+    plan = await session.means.stored(lambda: journal.plan(target, world))
+    written: Written | None = None
+    if plan.ask is not None:
+        written, outcome, why = await _in_flight(session, request, plan.ask, trigger, instructions)
+        plan, world = await _with(session, target, world, written, outcome)
+        if written is not None and plan.compaction is None:
+            written, outcome, why = None, *_why(plan)
+            plan, world = await _with(session, target, world, None, outcome)
+        if outcome != "compacted":
+            await _failed(session, outcome, why)
+    elif plan.compaction is not None:
+        session.tell(events.Compacting(session.key, trigger))
+    if plan.compaction is not None:
+        session.tell(_compacted(session, plan, "extract" if written is None else written.by))
+    return plan, world
+
+
+async def _with(
+    session: Session, target: Target, world: World, written: Written | None, outcome: Outcome
+) -> tuple[Plan, World]:
+    """Return the plan with what was written, an extract where nothing was, and no compaction where it was cancelled."""
+    known = replace(world, writes=False, written=written)
+    if outcome == "cancelled":
+        known = replace(known, force=False, breaker=False)
+    return await session.means.stored(lambda: session.journal.plan(target, known)), known
+
+
+async def compact(session: Session, request: Request, instructions: str) -> events.Compacted:
+    """Compact now; return what became of it. Nothing is sent to the model but what a summary needs."""
+    forced = replace(await world(session, request.target), force=True)
+    while True:
+        plan, known = await planned(session, request, forced, trigger="manual", instructions=instructions)
+        if plan.compaction is None:
+            outcome, why = _why(plan)
+            return events.Compacted(session.key, outcome, before=plan.before, after=plan.before, why=why)
+        if await session.means.stored(lambda: session.journal.decide(plan, request.target, known)):  # noqa: B023
+            return _compacted(session, plan, "extract" if known.written is None else known.written.by)
+
+
+def useless(plan: Plan, rung: str) -> str:
+    """Return why a plan that was pressed for is no smaller than the request that was refused, or nothing."""
+    if plan.compaction is None and not plan.record:
+        return _why(plan)[0]
+    too_large = rung != "fallback" and any(notice.rule == OVER_WINDOW for notice in plan.notices)
+    return "not_smaller" if plan.after >= plan.before or too_large else ""
+
+
+async def _in_flight(
+    session: Session, request: Request, ask: Ask, trigger: str, instructions: str
+) -> tuple[Written | None, Outcome, str]:
+    """Return what ``_written`` does, while everybody may know that a compaction is under way, and stop it."""
+    made: tuple[Written | None, Outcome, str] = (None, "cancelled", "the session was closed")
+    with CancelScope() as scope:
+        session.inflight.start(scope.cancel)
+        try:
+            made = await _written(session, request, ask, trigger, instructions)
+        finally:
+            again = trigger == "overflow" and made[0] is not None
+            session.inflight.end(made[1], will_retry=again)
+    return made
+
+
+async def _written(
+    session: Session, request: Request, ask: Ask, trigger: str, instructions: str
+) -> tuple[Written | None, Outcome, str]:
+    """Return the summary that was asked for; or nothing, with what became of it and why."""
+    means, head = session.means, await session.means.stored(lambda: session.journal.said(ask.start, ask.stop))
+    told = await session.hooked("before_compaction", [slot.message for slot in head], trigger)
+    before = told if isinstance(told, Before) else Before()
+    if before.cancel:
+        return None, "cancelled", "the hook before_compaction cancelled it"
+    if before.summary:
+        return Written(ask.stop, before.summary, by="hook"), "compacted", ""
+    if not (means.native or means.writers):
+        return None, "compacted", ""
+    session.tell(events.Compacting(session.key, trigger, "native" if means.native else "model"))
+    try:
+        return await _asked(session, request, ask, head, before, instructions), "compacted", ""
+    except CompactionFailed as failed:
+        return None, _outcome(failed.outcome), str(failed)
+
+
+async def _asked(
+    session: Session, request: Request, ask: Ask, head: Sequence[Slot], before: Before, instructions: str
+) -> Written:
+    """Return the summary of the first that makes one: the provider's own compaction, then the models in their order."""
+    means = session.means
+    if means.native and not before.prompt:
+        try:
+            return await compact_native(session, request, ask, instructions=instructions)
+        except CompactionFailed:
+            if not means.writers:
+                raise
+    return await summarise(
+        head,
+        ask,
+        means.writers,
+        session.settings,
+        instructions=instructions,
+        context=before.add,
+        prompt=before.prompt,
+        permit=means.permits.hold,
+        tell=session.tell,
+        session=session.key,
+    )
+
+
+async def _failed(session: Session, outcome: Outcome, why: str) -> None:
+    """Write a failed compaction down, and tell it."""
+    if outcome not in {"nothing_to_compact", "cancelled"}:
+        await session.means.stored(lambda: session.journal.fail(why, outcome))
+    session.tell(events.Compacted(session.key, outcome, "model", why=why))
+
+
+def _compacted(session: Session, plan: Plan, by: str) -> events.Compacted:
+    made = plan.compaction
+    before, after = (made.before, made.after) if made is not None else (plan.before, plan.after)
+    return events.Compacted(session.key, "compacted", by, before, after)
+
+
+def _why(plan: Plan) -> tuple[Outcome, str]:
+    """Return why there is no compaction in ``plan``."""
+    told: Sequence[Notice] = [notice for notice in plan.notices if notice.rule in _OUTCOMES]
+    if not told:
+        return "nothing_to_compact", "there is nothing to compact"
+    return _OUTCOMES[told[-1].rule], told[-1].why
+
+
+def _outcome(word: str) -> Outcome:
+    return word if word in events.OUTCOMES else "provider_error"  # type: ignore[return-value]

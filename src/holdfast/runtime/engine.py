@@ -1,0 +1,118 @@
+"""The engine: a store, whoever answers, and sessions that never have to think of the window."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from types import MappingProxyType
+from typing import Any
+
+from anyio import CancelScope
+
+from holdfast.config import configuration, target
+from holdfast.errors import DeadlineExceeded
+from holdfast.model.target import Target
+from holdfast.policy.pipeline import Policy
+from holdfast.runtime.environment import Environment
+from holdfast.runtime.hooks import Hooks
+from holdfast.runtime.journal import Journal
+from holdfast.runtime.lanes import PERMITS, Permits
+from holdfast.runtime.means import Means
+from holdfast.runtime.sdk import as_upstream
+from holdfast.runtime.session import Session
+from holdfast.runtime.summarise import Writer
+from holdfast.runtime.upstream import Upstream
+from holdfast.store import open_store
+from holdfast.store.base import SessionStore
+from holdfast.telemetry.events import Listener
+
+CLOSING = 60.0
+"""Seconds that runs have to end when the engine closes. [O]"""
+
+
+class Engine:
+    """Opens sessions of one store. Use ``Engine.open`` as ``async with``."""
+
+    def __init__(self, means: Means, policy: Policy) -> None:
+        self.means = means
+        self.policy = policy
+        self._sessions: dict[str, Session] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(  # noqa: PLR0913 -- the door: each has a name and a default
+        cls,
+        place: str | os.PathLike[str] | SessionStore,
+        *,
+        upstream: Upstream | Any,
+        api: str = "",
+        model: str = "",
+        policy: str | Policy = "holdfast",
+        target: Target | None = None,
+        environment: Environment | None = None,
+        fields: Mapping[str, Any] = MappingProxyType({}),
+        writers: Sequence[Writer] = (),
+        native: bool = False,
+        hooks: Hooks = Hooks(),
+        listen: Listener | None = None,
+        permits: int = PERMITS,
+        check: bool = True,
+    ) -> AsyncIterator[Engine]:
+        """Open the store at ``place`` (a path, a URL, or a store) for sessions answered by ``upstream``.
+
+        ``upstream`` is an ``Upstream`` or an official SDK's client. ``api`` and ``model`` (or a ``target``) are those
+        of requests made of words, which have the ``fields`` beside their messages, over those of the ``environment``;
+        a whole body brings its own. ``writers`` are models that write summaries, tried in turn, and ``native`` lets
+        the provider compact where it can; without either an extract is made. ``listen`` is told of everything that
+        happens. At most ``permits`` model calls run at once. With ``check`` a request that breaks a rule of its API is
+        an ``InvalidRequest`` before it is sent. Raises ``ConfigError`` for what is none of these.
+        """
+        chosen = configuration().policy(policy) if isinstance(policy, str) else policy
+        store = open_store(place) if isinstance(place, str | os.PathLike) else place
+        means = Means(
+            store,
+            upstream if callable(getattr(upstream, "send", None)) else as_upstream(upstream, api),
+            target=target or _target(api, model),
+            fields=fields,
+            environment=environment,
+            writers=writers,
+            native=native,
+            hooks=hooks,
+            listen=listen,
+            permits=Permits(permits),
+            check=check,
+        )
+        engine = cls(means, chosen)
+        try:
+            yield engine
+        finally:
+            await engine._close()
+            if store is not place:
+                store.close()
+
+    async def session(self, key: str, *, leaf: str | None = None) -> Session:
+        """Return the session called ``key``, created if need be; with ``leaf`` the branch that ends there.
+
+        What was said to it while an answer was on its way, before a crash, is said now.
+        """
+        if leaf is None and key in self._sessions:
+            return self._sessions[key]
+        journal = await self.means.stored(
+            lambda: Journal.open(self.means.store, key, self.policy, leaf=leaf, clock=self.means.clock)
+        )
+        session = Session(self.means, journal)
+        if leaf is None:
+            session = self._sessions.setdefault(key, session)
+        return session
+
+    async def _close(self) -> None:
+        """Take no new work; wait for what runs, and give it up where it does not end in time."""
+        for session in self._sessions.values():
+            session.close()
+        with CancelScope(shield=True), suppress(DeadlineExceeded):
+            await self.means.lanes.drain(deadline=CLOSING)
+
+
+def _target(api: str, model: str) -> Target | None:
+    return target(api, model, catalog=configuration().catalog) if api and model else None

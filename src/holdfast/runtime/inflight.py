@@ -1,0 +1,177 @@
+"""Compaction in flight: who may report that it is done, who waits, and what a timeout in the middle means.
+
+The state is a value with pure transitions; ``InFlight`` holds one, wakes those that wait, and aborts what runs once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from anyio import CancelScope, Event, current_time, move_on_after
+from anyio.lowlevel import checkpoint
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.errors import Aborted, DeadlineExceeded
+from holdfast.telemetry.events import Outcome
+
+T = TypeVar("T")
+
+WINDOW = 60.0
+"""Seconds a wait lasts after the last that happened; as often again while a compaction is really in flight. [O]"""
+TIMEOUT = 180.0
+"""Seconds a compaction may take, and by which a run's deadline is extended once for it. [O]"""
+
+
+class Flight(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a session stands between compactions and what is tried again after them."""
+
+    in_flight: bool = False
+    pending_retry: int = 0
+    """Requests that a compaction was made for and that have not ended since."""
+    begun: int = 0
+    count: int = 0
+    """Compactions that are in the log: an aborted or empty one is none."""
+    is_over: bool = False
+    """Nothing starts any more, and who waits is turned away."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run may not yet report that it is done."""
+        return self.in_flight or self.pending_retry > 0
+
+
+def started(flight: Flight) -> Flight:
+    """Return the state with a compaction in flight."""
+    return replace(flight, in_flight=True, begun=flight.begun + 1)
+
+
+def ended(flight: Flight, outcome: Outcome, *, will_retry: bool = False) -> Flight:
+    """Return the state after that compaction; ``will_retry``: a request goes out again because of it."""
+    if not flight.in_flight:
+        return flight
+    return replace(
+        flight,
+        in_flight=False,
+        pending_retry=flight.pending_retry + will_retry,
+        count=flight.count + (outcome == "compacted"),
+    )
+
+
+def settled(flight: Flight) -> Flight:
+    """Return the state after a run ended: one retry fewer is awaited."""
+    return replace(flight, pending_retry=max(0, flight.pending_retry - 1))
+
+
+def flags_compaction_timeout(*, timed_out: bool, pending: bool, in_flight: bool) -> bool:
+    """Return whether a timeout is the compaction's: it timed out while one was in flight or its retry pending."""
+    return timed_out and (pending or in_flight)
+
+
+def snapshot_to_use(before: T | None, current: T, *, flagged: bool) -> T:
+    """Return what a run goes on with after a timeout: what stood before the compaction where that is to blame."""
+    return before if flagged and before is not None else current
+
+
+def extended(deadline: float, extra: float, now: float, *, busy: bool) -> float:
+    """Return when a run ends: a compaction under way at its ``deadline`` gives it ``extra``, however many there are."""
+    return deadline + extra if busy or now > deadline else deadline
+
+
+class InFlight:
+    """The compactions of one session as they come and go. One task of one event loop at a time changes it."""
+
+    def __init__(self) -> None:
+        self.flight = Flight()
+        self._changed = Event()
+        self._abort: Callable[[], object] | None = None
+        self._runs: list[_Run] = []
+
+    def start(self, abort: Callable[[], object] | None = None) -> None:
+        """Say that a compaction began, which ``abort`` stops. ``Aborted`` after ``unsubscribe``: none begins then."""
+        if self.flight.is_over:
+            raise Aborted("no compaction begins any more: the session is being closed; open it again")
+        self._abort = abort
+        self._move(started(self.flight))
+
+    def end(self, outcome: Outcome, *, will_retry: bool = False) -> None:
+        """Say what became of it; with ``will_retry`` those that wait go on waiting until ``settled``."""
+        self._abort = None
+        self._move(ended(self.flight, outcome, will_retry=will_retry))
+
+    def settled(self) -> None:
+        """Say that a run ended, with an answer or without: a request tried again after a compaction is awaited less."""
+        self._move(settled(self.flight))
+
+    async def wait(self, window: float = WINDOW) -> bool:
+        """Return once no compaction is in flight and no retry pending, at the next checkpoint at the earliest.
+
+        ``False`` where a retry was pending and for ``window`` seconds nothing came and nothing was in flight: it counts
+        as lost, and nobody waits for it any more. ``Aborted`` after ``unsubscribe``.
+        """
+        await checkpoint()
+        while self.flight.is_busy and not self.flight.is_over:
+            with move_on_after(window) as scope:
+                await self._changed.wait()
+            if scope.cancelled_caught and self.flight.is_busy and not self.flight.in_flight:
+                self._move(replace(self.flight, pending_retry=0))
+                return False
+        if self.flight.is_over:
+            raise Aborted("the session was closed while its compaction was waited for; open it again")
+        return True
+
+    def unsubscribe(self) -> None:
+        """Turn away those that wait and come to wait, then abort the running call, once."""
+        abort, self._abort = self._abort, None
+        self._move(replace(self.flight, is_over=True))
+        if abort is not None:
+            abort()
+
+    async def snapshot(self, take: Callable[[], Awaitable[T]]) -> T | None:
+        """Return what ``take`` gives, or nothing where a compaction was in flight before, after or meanwhile."""
+        before = self.flight
+        taken = await take()
+        return None if before.in_flight or self.flight.begun != before.begun else taken
+
+    @contextmanager
+    def limited(self, seconds: float, extra: float = TIMEOUT) -> Iterator[None]:
+        """Cancel the block after ``seconds`` and raise ``DeadlineExceeded``; a compaction gives it ``extra``, once."""
+        with CancelScope(deadline=current_time() + seconds) as scope:
+            run = _Run(scope, extra)
+            self._runs.append(run)
+            try:
+                run.judge(self.flight)
+                yield
+            finally:
+                self._runs.remove(run)
+        if scope.cancelled_caught:
+            raise DeadlineExceeded(_late(seconds, self.flight))
+
+    def _move(self, flight: Flight) -> None:
+        self.flight = flight
+        for run in self._runs:
+            run.judge(flight)
+        self._changed.set()
+        self._changed = Event()
+
+
+class _Run:
+    """A deadline that a compaction moves once."""
+
+    def __init__(self, scope: CancelScope, extra: float) -> None:
+        self.scope = scope
+        self.deadline = scope.deadline
+        self.extra = extra
+
+    def judge(self, flight: Flight) -> None:
+        """Let the run end when it should, with the session as ``flight`` says."""
+        self.scope.deadline = extended(self.deadline, self.extra, current_time(), busy=flight.is_busy)
+
+
+def _late(seconds: float, flight: Flight) -> str:
+    pending = flight.pending_retry > 0
+    if flags_compaction_timeout(timed_out=True, pending=pending, in_flight=flight.in_flight):
+        return f"the run's {seconds:g} s were over during a compaction; what stood before it is in force: try again"
+    return f"the run's {seconds:g} s were over; give it more time, or less to do"

@@ -1,0 +1,235 @@
+"""Lanes and permits: what runs one at a time in the order it came, and how many model calls run at once.
+
+A branch's work holds its lane; a permit is taken last, around a model call alone. Who is inside already (the task that
+holds it, or one that it started) goes in again at once, so nothing waits for itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+
+from anyio import CancelScope, Event, current_time
+
+from holdfast.errors import DeadlineExceeded, LaneCleared, LaneClosed
+
+PERMITS = 4
+"""Model calls at once. [H]"""
+PATIENCE = 600.0
+"""Seconds in which no permit was given back after which who waits for one gives up. [H] as long as a provider has."""
+
+
+class _Place:
+    """A place at a gate: waited for while ``depth`` is 0, then held once for each time its holder went in."""
+
+    def __init__(self, behind: int) -> None:
+        self.behind = behind
+        """How many came before and had not left."""
+        self.depth = 0
+        self.called = Event()
+        """Its turn came, or never will."""
+
+
+_HELD: ContextVar[tuple[_Place, ...]] = ContextVar("holdfast_places", default=())
+"""The places of this task; a task that it starts has the same."""
+
+
+class _Gate:
+    """Lets ``most`` in at a time, in the order they came."""
+
+    def __init__(self, most: int = 1) -> None:
+        self.most = most
+        self.inside: set[_Place] = set()
+        self.waiting: deque[_Place] = deque()
+        self.left = -math.inf
+        """When somebody last left."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody is inside or waits."""
+        return not self.inside and not self.waiting
+
+    def mine(self) -> _Place | None:
+        """Return the place of the calling task, if it is inside."""
+        return next((place for place in _HELD.get() if place in self.inside), None)
+
+    def come(self) -> _Place:
+        """Return a place: the caller's own, once more, or a new one whose turn may not have come yet."""
+        own = self.mine()
+        if own is not None:
+            own.depth += 1
+            return own
+        place = _Place(len(self.inside) + len(self.waiting))
+        self.waiting.append(place)
+        self._call()
+        return place
+
+    async def turn(self, place: _Place, patience: float = math.inf) -> None:
+        """Return when ``place`` is inside; ``TimeoutError`` where nobody left for ``patience`` seconds."""
+        try:
+            await self._called(place, patience)
+        except BaseException:
+            self.leave(place)
+            raise
+        if not place.depth:
+            raise LaneCleared(f"the work was taken out of its lane while it waited behind {place.behind}; ask again")
+        _HELD.set((*(held for held in _HELD.get() if held.depth and held is not place), place))
+
+    async def _called(self, place: _Place, patience: float) -> None:
+        came = current_time()
+        while not place.called.is_set():
+            until = max(came, self.left) + patience
+            if current_time() >= until:
+                raise TimeoutError
+            with CancelScope(deadline=until):
+                await place.called.wait()
+
+    def leave(self, place: _Place) -> None:
+        """Give ``place`` back; who went in several times leaves with the last."""
+        if place not in self.inside:
+            if not place.called.is_set():
+                self.waiting.remove(place)
+            return
+        place.depth -= 1
+        if not place.depth:
+            self.inside.remove(place)
+            self.left = current_time()
+            self._call()
+
+    def clear(self) -> int:
+        """Turn away all that wait; return how many."""
+        turned, self.waiting = self.waiting, deque()
+        for place in turned:
+            place.called.set()
+        return len(turned)
+
+    def _call(self) -> None:
+        while self.waiting and len(self.inside) < self.most:
+            place = self.waiting.popleft()
+            place.depth = 1
+            self.inside.add(place)
+            place.called.set()
+
+
+class Lanes:
+    """Work under one key runs one at a time, in the order it came; work under other keys does not wait for it."""
+
+    def __init__(self) -> None:
+        self._gates: dict[str, _Gate] = {}
+        self._is_closed = False
+        self._freed = Event()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody holds a lane or waits for one."""
+        return not self._gates
+
+    @asynccontextmanager
+    async def hold(self, key: str, *, deadline: float | None = None) -> AsyncIterator[None]:
+        """Hold lane ``key`` for the block, which starts when all that came before it have ended.
+
+        A block inside one that holds the key goes on at once. Who holds several keys takes them in one order or gives
+        a ``deadline``: seconds for waiting and block together, after which the block is cancelled and
+        ``DeadlineExceeded`` raised. Raises ``LaneCleared`` where ``clear`` took it out, ``LaneClosed`` after ``drain``.
+        """
+        gate = self._gate(key)
+        place, began = gate.come(), current_time()
+        entered = math.inf
+        try:
+            with CancelScope(deadline=began + _seconds(deadline)) as scope:
+                await gate.turn(place)
+                entered = current_time()
+                try:
+                    yield
+                finally:
+                    gate.leave(place)
+        finally:
+            self._forget(key, gate)
+        if scope.cancelled_caught:
+            raise DeadlineExceeded(_late(key, place, _seconds(deadline), entered - began))
+
+    def clear(self, key: str) -> int:
+        """Turn away all that wait for lane ``key`` with ``LaneCleared``; what runs goes on. Return how many."""
+        gate = self._gates.get(key)
+        return gate.clear() if gate is not None else 0
+
+    async def drain(self, *, deadline: float | None = None) -> None:
+        """Take no new work from here on, and return when what was taken before has ended.
+
+        What runs may still begin what it needs; what the caller itself holds is not waited for. ``DeadlineExceeded``
+        after ``deadline`` seconds: some of it still runs then.
+        """
+        self._is_closed = True
+        with CancelScope(deadline=current_time() + _seconds(deadline)):
+            while self._others():
+                await self._freed.wait()
+        if busy := self._others():
+            text = f"{busy} lanes were still in use after {deadline:g} s; cancel what runs, or wait longer"
+            raise DeadlineExceeded(text)
+
+    def _gate(self, key: str) -> _Gate:
+        if self._is_closed and len(self._gates) == self._others():
+            raise LaneClosed(f"lane {key!r} takes no new work: its engine is closing; open the engine again")
+        return self._gates.setdefault(key, _Gate())
+
+    def _others(self) -> int:
+        return sum(gate.mine() is None for gate in self._gates.values())
+
+    def _forget(self, key: str, gate: _Gate) -> None:
+        if gate.is_free and self._gates.get(key) is gate:
+            del self._gates[key]
+            self._freed.set()
+            self._freed = Event()
+
+
+class Permits:
+    """At most so many model calls run at once, whoever makes them; the others wait in the order they came.
+
+    A call inside a call has the permit of the outer one.
+    """
+
+    def __init__(self, most: int = PERMITS, *, patience: float = PATIENCE) -> None:
+        if most < 1:
+            raise ValueError(f"with {most} permits no model call could run; give at least 1")
+        self.most = most
+        self.patience = patience
+        self._gate = _Gate(most)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every permit is free and nobody waits."""
+        return self._gate.is_free
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """Hold one permit for the block; ``DeadlineExceeded`` where none was given back for ``patience`` seconds."""
+        place = self._gate.come()
+        try:
+            await self._gate.turn(place, self.patience)
+        except TimeoutError as late:
+            raise DeadlineExceeded(self._stuck(place)) from late
+        try:
+            yield
+        finally:
+            self._gate.leave(place)
+
+    def _stuck(self, place: _Place) -> str:
+        return (
+            f"none of {self.most} model calls at once ended in {self.patience:g} s, while this one waited behind "
+            f"{place.behind}; try again, or allow more of them at once (permits)"
+        )
+
+
+def _seconds(deadline: float | None) -> float:
+    return math.inf if deadline is None else deadline
+
+
+def _late(key: str, place: _Place, deadline: float, waited: float) -> str:
+    waiting = min(waited, deadline)
+    return (
+        f"lane {key!r}: its {deadline:g} s are over, {waiting:.1f} of them waiting behind {place.behind} and "
+        f"{deadline - waiting:.1f} running; give it more time, or less to do"
+    )

@@ -1,0 +1,69 @@
+"""The means that all sessions of one engine share: who answers, who may run, who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from anyio import CancelScope, CapacityLimiter, to_thread
+
+from holdfast.config import Catalog, shipped, target
+from holdfast.model.target import Target
+from holdfast.runtime.environment import Environment
+from holdfast.runtime.hooks import Hooks
+from holdfast.runtime.lanes import Lanes, Permits
+from holdfast.runtime.summarise import Writer
+from holdfast.runtime.upstream import Upstream
+from holdfast.store.base import SessionStore
+from holdfast.store.tree import now_ms
+from holdfast.telemetry.events import Event, Listener
+
+T = TypeVar("T")
+
+
+@dataclass
+class Means:
+    """What the sessions of one engine work with. The store is used by one thread at a time, whoever calls."""
+
+    store: SessionStore
+    upstream: Upstream
+    target: Target | None = None
+    """Where requests that are made of words go."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """What stands beside their messages, over what the environment says."""
+    environment: Environment | None = None
+    writers: Sequence[Writer] = ()
+    """Models that write summaries, tried in turn."""
+    native: bool = False
+    """Whether the provider compacts where it can."""
+    hooks: Hooks = field(default_factory=Hooks)
+    listen: Listener | None = None
+    check: bool = True
+    """Whether a request that breaks a rule of its API is refused here, before it is sent."""
+    permits: Permits = field(default_factory=Permits)
+    catalog: Catalog = field(default_factory=shipped)
+    clock: Callable[[], int] = now_ms
+    lanes: Lanes = field(default_factory=Lanes)
+    _worker: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
+
+    def tell(self, event: Event) -> None:
+        """Tell the listener; one that raises is told of nothing more, and changes nothing."""
+        if self.listen is not None:
+            try:
+                self.listen(event)
+            except Exception:  # noqa: BLE001 -- whatever a listener does, the session goes on
+                self.listen = None
+
+    async def stored(self, verb: Callable[[], T]) -> T:
+        """Return what ``verb`` returns, done in the worker; it is done to its end even where the caller gives up."""
+        with CancelScope(shield=True):
+            done = await to_thread.run_sync(verb, limiter=self._worker)
+        return done  # noqa: RET504 -- for the type checker a scope may swallow a return
+
+    def target_of(self, api: str, model: str) -> Target:
+        """Return all that is known of requests to ``model`` by ``api``: the engine's own target if it is that one."""
+        own = self.target
+        if own is not None and own.api == api and model in ("", own.model):
+            return own
+        return target(api, model, catalog=self.catalog)

@@ -1,0 +1,167 @@
+"""Compaction by the provider itself: the head of a conversation goes out as it was shown, and comes back as its items.
+
+Nothing is written down here. What the provider makes only it can read, and only for the same model: the readable twin
+is the planner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from anyio import move_on_after, sleep
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.errors import Aborted, CompactionFailed, DeadlineExceeded, UpstreamError
+from holdfast.model.branch import Branch
+from holdfast.model.entries import Compaction
+from holdfast.model.messages import Message
+from holdfast.model.plan import Ask, Plan
+from holdfast.model.projected import origins, patched, project
+from holdfast.model.slots import Slot
+from holdfast.model.target import Target, World, Written
+from holdfast.policy.compaction import summary_share
+from holdfast.policy.draft import Draft
+from holdfast.policy.guard import guard, in_window, learned
+from holdfast.policy.pipeline import Policy, advance
+from holdfast.policy.settings import Settings
+from holdfast.policy.stand_in import stand_in
+from holdfast.policy.summary.prompts import focused
+from holdfast.runtime.journal import Prepared
+from holdfast.runtime.replies import ask as asked
+from holdfast.runtime.requests import Request
+from holdfast.runtime.upstream import Sent, Upstream
+from holdfast.runtime.writing import Permit
+from holdfast.telemetry.events import Listener, Retrying
+from holdfast.wire.compacting import PASSING, Made, Unmade, asking, brought, by_itself, can_compact, made
+from holdfast.wire.thresholds import betas, headers
+
+if TYPE_CHECKING:
+    from holdfast.runtime.session import Session
+
+_SHOWN = Policy(stages=())
+"""Decides nothing: what is planned with it is what stands."""
+
+
+async def compact_native(session: Session, request: Request, ask: Ask, *, instructions: str = "") -> Written:
+    """Return what the provider of ``request`` made of the session's slots before ``ask.stop``.
+
+    Raises ``CompactionFailed`` where it cannot, or did not.
+    """
+    target, means = request.target, session.means
+    if not can_compact(target):
+        raise CompactionFailed(
+            f"{target.api} compacts nothing for {target.model or 'this model'}; name a model that writes summaries"
+        )
+    sent = await means.stored(lambda: head_request(session.journal.branch, request, ask.stop))
+    native = await compacted(
+        means.upstream,
+        sent,
+        session.settings,
+        instructions=instructions,
+        beside=() if means.environment is None else means.environment.restored(),
+        permit=means.permits.hold,
+        tell=session.tell,
+        session=session.key,
+    )
+    return Written(ask.stop, "", "native", native)
+
+
+async def compacted(
+    upstream: Upstream,
+    sent: Sent,
+    settings: Settings = Settings(),
+    *,
+    instructions: str = "",
+    beside: Sequence[str] = (),
+    permit: Permit = nullcontext,
+    tell: Listener = lambda _: None,
+    session: str = "",
+) -> Raw:
+    """Return what the provider made of all that ``sent`` shows, as ``Compaction.native``.
+
+    The texts ``beside`` it follow as the user's. ``permit`` is held around each call alone. Raises ``CompactionFailed``
+    with what became of it: ``nothing_to_compact``, ``summary_rejected``, ``provider_error``, ``cancelled``, or
+    ``timed_out`` after ``summary_deadline`` seconds.
+    """
+    order = asking(sent.api, sent.body, instructions=focused(instructions, settings.summary_focus_chars))
+    needed = headers(sent.headers, betas(sent.api, order.body))
+    wanted = replace(sent, body=order.body, endpoint=order.endpoint, stream=False, headers=needed)
+    with move_on_after(settings.summary_deadline):
+        found = await _made(upstream, wanted, settings, permit, tell, session)
+        return found.beside(sent.api, beside).native(sent.api, sent.model)
+    late = f"the provider did not compact in {settings.summary_deadline:g} s; raise summary_deadline, or go on without"
+    raise CompactionFailed(late, "timed_out")
+
+
+async def _made(
+    upstream: Upstream, sent: Sent, settings: Settings, permit: Permit, tell: Listener, session: str
+) -> Made:
+    """Return the compaction; where only the provider is at fault it is asked again, ``summary_tries`` times in all."""
+    attempt = 1
+    while True:
+        found = await _tried(upstream, sent, permit)
+        if isinstance(found, Made):
+            return found
+        if not found.again or attempt >= settings.summary_tries:
+            raise CompactionFailed(found.why, found.outcome)
+        usual = settings.summary_wait_least * 2 ** (attempt - 1)
+        seconds = min(settings.summary_wait_most, max(usual, found.retry_after or 0.0))
+        attempt += 1
+        tell(Retrying(session, found.outcome, seconds, attempt))
+        await sleep(seconds)
+
+
+async def _tried(upstream: Upstream, sent: Sent, permit: Permit) -> Made | Unmade:
+    try:
+        async with permit():
+            return made(sent.api, await asked(upstream, sent))
+    except UpstreamError as error:
+        why = f"the provider did not compact ({error.kind}): {error}"
+        return Unmade("provider_error", why, error.kind in PASSING, error.retry_after)
+    except Aborted as error:
+        outcome = "timed_out" if isinstance(error, DeadlineExceeded) else "cancelled"
+        raise CompactionFailed(f"the provider was not asked to compact: {error}", outcome) from error
+
+
+# -- the request -------------------------------------------------------------------------------------------------------
+
+
+def head_request(branch: Branch, request: Request, stop: int) -> Sent:
+    """Return ``request`` as it shows the slots before ``stop`` and no more, just as they were shown before."""
+    plan = advance(branch, request.target, _SHOWN)
+    slots = _head(plan, stop)
+    last = len(slots) - 1
+    markers = (last, *[place for place in plan.options.markers if place < last]) if plan.options.markers else ()
+    options = replace(plan.options, markers=markers)
+    return request.sent(Prepared(replace(plan, options=options), slots, "", request.target))
+
+
+def _head(plan: Plan, stop: int) -> tuple[Slot, ...]:
+    place = sum(index < stop for index in origins(plan.branch))
+    repairs = [edit for edit in plan.repair if edit.span.stop <= place]
+    return tuple(patched(project(plan.branch)[:place], repairs))
+
+
+# -- what the provider compacted while it answered ---------------------------------------------------------------------
+
+
+def taken_over(branch: Branch, target: Target, settings: Settings) -> Compaction | None:
+    """Return the compaction that the newest answer brought along, with its readable twin; nothing where it has none.
+
+    Once it is in the log, no later request shows what lies before it.
+    """
+    index = len(branch.slots) - 1
+    if index < 0 or not brought(branch.slots[index].message):
+        return None
+    known = learned(target, branch, settings)
+    room, _ = guard(known, settings)
+    draft = Draft(branch, in_window(known, settings), settings, World(), room)
+    extract = stand_in(draft, index, room.share(summary_share(room, settings)))
+    twin = extract.summary if extract is not None else None
+    taken = by_itself(target.api, target.model, branch.slots[index].message, index, twin or Message("user"))
+    if taken is None:
+        return None
+    return replace(taken, before=draft.estimate, after=draft.compact(taken).estimate)

@@ -1,0 +1,94 @@
+"""Replies as answers: event by event, or all at once. An error of any shape is an answer with ``error``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.errors import FormatError, UpstreamError
+from holdfast.model.entries import Usage
+from holdfast.model.slots import Slot
+from holdfast.runtime.upstream import Reply, Sent, Upstream
+from holdfast.wire.answers import Answer, Fold, answer
+from holdfast.wire.overflow import ErrorReport
+from holdfast.wire.sse import ArrayReader, Event, Reader
+
+_EVENTS = "text/event-stream"
+
+
+class Incoming:
+    """A reply being read. Its events come one by one; ``answer`` is what they say so far.
+
+    A reply that is no stream is one event, which holds the whole body.
+    """
+
+    def __init__(self, reply: Reply, sent: Sent) -> None:
+        self.reply = reply
+        self.api = sent.api
+        self.fold: Fold | None = Fold(sent.api) if reply.is_fine and _is_streamed(reply, sent) else None
+        self._body = b""
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer comes as events."""
+        return self.fold is not None
+
+    async def events(self) -> AsyncIterator[tuple[Event, bool]]:
+        """Yield each event, and whether it holds something the model said."""
+        if self.fold is None:
+            self._body = await self.reply.read()
+            yield Event(self._body, raw=self._body), self.reply.is_fine and bool(self._body)
+            return
+        reader = Reader() if _EVENTS in self.reply.headers.get("content-type", "") else ArrayReader()
+        try:
+            async for chunk in self.reply.chunks:
+                for event in reader.feed(chunk):
+                    yield event, self.fold.feed(event)
+            for event in reader.close():
+                yield event, self.fold.feed(event)
+        except FormatError as error:
+            raise UpstreamError(f"the answer cannot be read: {error}", "server") from error
+
+    def answer(self) -> Answer:
+        """Return what the reply says so far; ``UpstreamError`` where a status of success came without an answer."""
+        if self.fold is not None:
+            return self._told(self.fold.answer())
+        try:
+            return self._told(answer(self.api, self._body))
+        except FormatError as error:
+            if self.reply.is_fine:
+                why = f"HTTP {self.reply.status} came without an answer: {error}; try again"
+                raise UpstreamError(why, "server") from error
+            return self._told(Answer(stop="error", complete=False))
+
+    def _told(self, told: Answer) -> Answer:
+        if self.reply.is_fine and told.error is None:
+            return told
+        said = told.error or ErrorReport(self.api, body=self._body)
+        status = said.status if self.reply.is_fine else self.reply.status
+        return replace(told, error=replace(said, status=status, headers=self.reply.headers))
+
+
+def _is_streamed(reply: Reply, sent: Sent) -> bool:
+    """Whether the body comes as events, or as an array of them (Gemini without ``alt=sse``)."""
+    return _EVENTS in reply.headers.get("content-type", "") or (sent.stream and sent.api == "gemini")
+
+
+async def ask(upstream: Upstream, sent: Sent) -> Answer:
+    """Return the whole answer to ``sent``; what the provider refuses is in its ``error``.
+
+    ``UpstreamError`` where none came, or where it broke off.
+    """
+    async with upstream.send(sent) as reply:
+        incoming = Incoming(reply, sent)
+        async for _ in incoming.events():
+            pass
+        return incoming.answer()
+
+
+def as_said(told: Answer, api: str) -> tuple[Slot, Usage, str]:
+    """Return an answer as the log takes it: in the provider's own bytes."""
+    raw = Raw(b",".join(told.history)) if told.history else None
+    return Slot(told.message, api=api, raw=raw), told.usage or Usage(), told.stop

@@ -1,0 +1,113 @@
+"""Requests as they are handed in: words to say, or a whole body of a provider's API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.errors import FormatError, InvalidRequest
+from holdfast.model.messages import Message
+from holdfast.model.slots import Slot
+from holdfast.model.target import Target
+from holdfast.runtime.journal import Prepared
+from holdfast.runtime.upstream import Sent
+from holdfast.wire.lens import Lens, body, measured, open_body, render
+from holdfast.wire.rules import validate
+
+Words: TypeAlias = str | Message | Slot
+"""Something to say: a text is the user's."""
+Asked: TypeAlias = Words | Sequence[Words] | bytes | Mapping[str, Any] | None
+"""Words to append · a body with the whole conversation · nothing, to go on with what the log holds."""
+_STREAMED: Mapping[str, Mapping[str, Any]] = {
+    "anthropic": {"stream": True},
+    "openai-chat": {"stream": True, "stream_options": {"include_usage": True}},
+    "openai-responses": {"stream": True},
+    "gemini": {},
+}
+"""Fields that ask for events, and for the usage at their end."""
+
+
+class Request(Struct, frozen=True):
+    """What goes out beside the messages that are planned: a target, and the fields or the body they stand in."""
+
+    target: Target
+    fields: Mapping[str, Any] = MappingProxyType({})
+    lens: Lens | None = None
+    """The body that the caller handed in, where it was one: what nothing touched keeps its bytes."""
+    stream: bool = True
+
+    def body(self, prepared: Prepared, slots: Sequence[Slot] | None = None) -> bytes:
+        """Return the body that shows ``slots``, those of ``prepared`` by default."""
+        shown = prepared.slots if slots is None else slots
+        if self.lens is not None:
+            return render(self.lens, shown, prepared.plan.options)
+        api, model = self.target.api, self.target.model
+        return body(api, model, shown, frame_fields=self.fields, options=prepared.plan.options)
+
+    def sent(self, prepared: Prepared, slots: Sequence[Slot] | None = None) -> Sent:
+        """Return what goes to the provider."""
+        return Sent(self.target.api, self.body(prepared, slots), self.target.model, stream=self.stream)
+
+
+def of_words(target: Target, fields: Mapping[str, Any], *, stream: bool = True) -> Request:
+    """Return the request to ``target`` with ``fields`` beside its messages."""
+    told = {**(_STREAMED[target.api] if stream else {}), **fields}
+    head = open_body(body(target.api, target.model, (), frame_fields=told), target.api)
+    limits = replace(target.limits, asked_output=head.asked_output)
+    return Request(replace(target, frame=head.frame, limits=limits), told, stream=stream)
+
+
+def framed(target: Target, fields: Mapping[str, Any] = MappingProxyType({})) -> Target:
+    """Return ``target`` with what the fields beside the messages say: the frame, and the output asked for."""
+    return of_words(target, fields, stream=False).target
+
+
+def rendered(prepared: Prepared, fields: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+    """Return the body of a prepared request that has ``fields`` beside its messages."""
+    return Request(prepared.target, fields).body(prepared)
+
+
+def of_body(target: Target, lens: Lens, *, stream: bool = False) -> Request:
+    """Return the request that the opened body ``lens`` is; ``stream`` says it where the body does not (Gemini)."""
+    limits = replace(target.limits, asked_output=lens.asked_output)
+    told = bytes(lens.fields.get("stream", b"")) == b"true"
+    return Request(replace(target, frame=lens.frame, limits=limits), lens=lens, stream=stream or told)
+
+
+def opened(given: bytes | Mapping[str, Any], api: str | None = None) -> Lens:
+    """Return a body with its messages measured; ``FormatError`` for what is none."""
+    try:
+        data = given if isinstance(given, bytes) else msgspec.json.encode(given)
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"this body is no JSON: {error}; give plain dicts, lists, texts and numbers") from None
+    return measured(open_body(data, api))
+
+
+def words(given: Asked) -> list[Message | Slot]:
+    """Return what is to be said, a text as the user's; ``FormatError`` for what is nothing to say."""
+    if given is None:
+        return []
+    listed: Iterable[Any] = given if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
+    return [_message(one) for one in listed]
+
+
+def _message(one: Any) -> Message | Slot:
+    if isinstance(one, str):
+        return Message.of("user", one)
+    if isinstance(one, Message | Slot):
+        return one
+    raise FormatError(f"a {type(one).__name__} is nothing to say; give a text, a Message, or a whole request body")
+
+
+def checked(sent: Sent) -> None:
+    """Do nothing for a request that its API takes; ``InvalidRequest`` says what is wrong with another, and where."""
+    wrong = [found for found in validate(sent.body, sent.api, model=sent.model) if found.level == "error"]
+    if wrong:
+        first, more = wrong[0], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        text = f"{first.path}: {first.message}{more}; run `holdfast lint` on the request, or send it with check=False"
+        raise InvalidRequest(f"the request breaks the rule {first.rule!r} of {sent.api}: {text}")

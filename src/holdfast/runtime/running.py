@@ -1,0 +1,174 @@
+"""A run: a request and all it takes to get its answer. What to do next is told by ``policy/recovery.py``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Self
+
+from anyio import CancelScope, sleep
+from msgspec.structs import replace
+
+from holdfast.errors import Aborted, ContextOverflow, UpstreamError
+from holdfast.policy.guard import in_force
+from holdfast.policy.recovery import OVERFLOWED, Press, Recovery, Refused, Retry, Stop, Useless, after, begin, counted
+from holdfast.policy.smallest import floor
+from holdfast.policy.stopping import explain
+from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.journal import Prepared
+from holdfast.runtime.replies import as_said
+from holdfast.runtime.requests import Asked, Request
+from holdfast.telemetry import events
+from holdfast.view.tokens import estimate
+from holdfast.wire.answers import Answer
+from holdfast.wire.sse import Event
+
+if TYPE_CHECKING:
+    from holdfast.runtime.session import Session
+
+
+class Run:
+    """One request of a session, as ``async with``; iterate it for the API's own events as they come.
+
+    Behind the block ``answer`` is in the log, or the error was raised. Who leaves early has what was said so far in
+    the log, as an answer that was interrupted.
+    """
+
+    def __init__(self, session: Session, asked: Asked, *, quiet: bool = False, stream: bool | None = None) -> None:
+        self._session, self._asked, self._quiet, self._stream = session, asked, quiet, stream
+        self._stack = AsyncExitStack()
+        self._events: AsyncGenerator[Event] | None = None
+        self._answer: Answer | None = None
+
+    @property
+    def answer(self) -> Answer:
+        """The model's answer; ``Aborted`` where the run was not read to its end."""
+        if self._answer is None:
+            raise Aborted("this run has no answer: it was not read to its end; iterate it, or use session.ask")
+        return self._answer
+
+    async def __aenter__(self) -> Self:
+        """Hold the branch's lane until the end of the block."""
+        await self._stack.enter_async_context(self._session.lane())
+        self._events = self._going()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            if self._events is not None:
+                await self._events.aclose()
+        finally:
+            self._session.inflight.settled()
+            await self._stack.aclose()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """Return the API's own events."""
+        if self._events is None:
+            raise Aborted("a run is read inside of its block: async with session.run(…) as run")
+        return self._events
+
+    async def _going(self) -> AsyncGenerator[Event]:
+        session = self._session
+        request = await session.taken(self._asked, stream=self._stream)
+        state = begin(session.journal.branch, session.settings)
+        prepared = await session.prepared(request, await session.world(request.target))
+        with session.answering():
+            while True:
+                attempt = await session.attempt(request, prepared, quiet=self._quiet)
+                try:
+                    async with session.means.permits.hold():
+                        async for event in attempt.events():
+                            yield event
+                except BaseException:
+                    await _broken(session, attempt)
+                    raise
+                if attempt.is_answered:
+                    self._answer = await recorded(session, attempt, prepared)
+                    return
+                request, prepared, state = await recovered(session, request, prepared, state, attempt)
+
+
+async def recorded(session: Session, attempt: Attempt, prepared: Prepared) -> Answer:
+    """Return the answer of ``attempt``, once it is in the log with what it cost, and what its size teaches."""
+    told, journal = attempt.answer, session.journal
+    slot, usage, stop = as_said(told, prepared.target.api)
+    verdict = attempt.verdict
+    if told.message.parts:
+        await session.means.stored(lambda: journal.record(slot, usage, stop))
+    else:
+        await session.means.stored(lambda: journal.silent(usage, stop))
+    if verdict.is_overflow:
+        read = usage.input if verdict.kind == "silent_truncation" else verdict.limit or 0
+        await session.means.stored(lambda: journal.learn(verdict.kind, read, verdict.requested or 0))
+    session.tell(events.Answered(session.key, stop, usage.input, usage.output, usage.cache_read, usage.cache_write))
+    return told
+
+
+async def _broken(session: Session, attempt: Attempt) -> None:
+    """Record what was said before the caller left, or that nothing was."""
+    with CancelScope(shield=True):
+        if not await session.interrupted(attempt):
+            await session.means.stored(lambda: session.journal.fail("the caller left before the answer"))
+
+
+async def recovered(
+    session: Session, request: Request, prepared: Prepared, state: Recovery, attempt: Attempt
+) -> tuple[Request, Prepared, Recovery]:
+    """Return what is sent next after an attempt that failed: the same again, or less. Raises where nothing is left."""
+    refused = attempt.refused
+    await session.refused(attempt)
+    event: Refused | Useless = refused
+    while True:
+        state, action = after(counted(state, session.journal.branch), event)
+        if isinstance(action, Stop):
+            raise stopped(session, prepared, action, attempt)
+        if isinstance(action, Retry):
+            session.tell(
+                events.Retrying(
+                    session.key, refused.kind, action.seconds, session.settings.retries_most - state.retries
+                )
+            )
+            await sleep(action.seconds)
+            return request, prepared, state
+        session.tell(events.Pressed(session.key, action.rung, session.journal.branch.compactions))
+        smaller = await pressed(session, request, prepared, action)
+        if isinstance(smaller, str):
+            event = Useless(smaller)
+        else:
+            return *smaller, state
+
+
+async def pressed(
+    session: Session, request: Request, prepared: Prepared, press: Press
+) -> tuple[Request, Prepared] | str:
+    """Return the request made smaller as ``press`` says, or why it does not get smaller."""
+    world = await session.world(request.target)
+    if press.rung == "output":
+        lower = _with_less_output(session, request, prepared)
+        return lower if isinstance(lower, str) else (lower, await session.prepared(lower, world))
+    harder = replace(world, force=True) if press.rung == "compact" else replace(world, rung=press.rung, writes=False)
+    return await session.smaller(request, harder, press.rung)
+
+
+def _with_less_output(session: Session, request: Request, prepared: Prepared) -> Request | str:
+    """Return ``request`` with a lower limit for the answer, or why that would not help."""
+    branch, settings = session.journal.branch, session.settings
+    target = in_force(request.target, branch, settings)
+    left, least = target.limits.window - estimate(branch, target), settings.reserve_min
+    asked = prepared.plan.options.max_tokens or request.target.limits.asked_output
+    if asked is None or asked <= least:
+        return "not_smaller"
+    if left < least:
+        return "too_large_without_it"
+    limits = replace(request.target.limits, asked_output=max(least, min(asked // 2, left)))
+    return replace(request, target=replace(request.target, limits=limits))
+
+
+def stopped(session: Session, prepared: Prepared, stop: Stop, attempt: Attempt) -> UpstreamError:
+    """Return the error that ends a run: what was measured, and what can be done."""
+    verdict, target = attempt.verdict, prepared.target
+    if stop.kind != OVERFLOWED:
+        return UpstreamError(explain(stop, attempt.refused, said=attempt.why), verdict.kind, verdict.retry_after)
+    least = floor(session.journal.branch, target, session.settings)
+    text = explain(stop, attempt.refused, window=target.limits.window, floor=least, said=attempt.why)
+    return ContextOverflow(text, verdict.kind)

@@ -1,0 +1,241 @@
+"""The engine without ``async``: the same verbs, for programs that have no event loop.
+
+::
+
+    with open_engine("agent.db", upstream=Http(url, "anthropic", headers), api="anthropic", model=model) as engine:
+        session = engine.session("tide")
+        print(session.ask("How high is it?").message.text)
+
+The loop runs in a thread of its own, which ends with the block. What a verb raises is what its ``async`` twin raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager, suppress
+from contextvars import Context, ContextVar, copy_context
+from functools import partial, wraps
+from threading import Event as Flag
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+
+from anyio import BrokenResourceError, ClosedResourceError, EndOfStream, create_memory_object_stream
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from holdfast.errors import Aborted, HoldfastError
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.requests import Asked
+from holdfast.runtime.running import Run
+from holdfast.runtime.session import Report, Session
+from holdfast.view.paging import Page
+from holdfast.wire.answers import Answer
+from holdfast.wire.sse import Event
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_AROUND: ContextVar[Context | None] = ContextVar("holdfast_around", default=None)
+"""What is around the run whose block this thread is in: its work goes into the run's lane, and has its permit."""
+
+
+def _begun(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> Future[T]:
+    """Return the future of ``work``; ``Aborted`` where the loop has ended, or is the caller's own."""
+    around = _AROUND.get()
+    context = copy_context() if around is None else around.copy()
+    try:
+        return context.run(portal.start_task_soon, work)
+    except RuntimeError as error:
+        text = f"the engine cannot be used here ({error}); open it again, or call it from another thread"
+        raise Aborted(text) from error
+
+
+def _result(future: Future[T]) -> T:
+    """Return what is waited for; it is given up where the caller is interrupted."""
+    try:
+        return future.result()
+    except CancelledError as error:
+        raise Aborted("the engine was closed before this ended; open it again") from error
+    finally:
+        future.cancel()
+
+
+def _verb(verb: Callable[Concatenate[Session, P], Awaitable[T]]) -> Callable[Concatenate[SyncSession, P], T]:
+    """Return ``verb`` as one that returns when it is done."""
+
+    @wraps(verb)
+    def done(self: SyncSession, /, *args: P.args, **options: P.kwargs) -> T:
+        return _result(_begun(self.portal, partial(verb, self.session, *args, **options)))
+
+    return done
+
+
+class SyncSession:
+    """A ``Session`` whose verbs return when they are done."""
+
+    def __init__(self, portal: BlockingPortal, session: Session) -> None:
+        self.portal = portal
+        self.session = session
+
+    @property
+    def key(self) -> str:
+        """The session's name in the store."""
+        return self.session.key
+
+    append = _verb(Session.append)
+    ask = _verb(Session.ask)
+    compact = _verb(Session.compact)
+    undo = _verb(Session.undo)
+    prepare = _verb(Session.prepare)
+    record = _verb(Session.record)
+    wait_for_compaction = _verb(Session.wait_for_compaction)
+
+    def branch(self, entry: str) -> SyncSession:
+        """Return a session that goes on behind ``entry``; this one stays where it is."""
+        branched = partial(self.session.branch, entry)
+        return SyncSession(self.portal, _result(_begun(self.portal, branched)))
+
+    def recall(self, id: str = "", **where: Any) -> Page:  # noqa: A002 -- what it is called everywhere
+        """Return a page of a text that was stored away, or of what an entry says."""
+        return _result(_begun(self.portal, partial(self.session.recall, id, **where)))
+
+    def report(self) -> Report:
+        """Return how full the context is."""
+
+        async def reported() -> Report:
+            return self.session.report()
+
+        return _result(_begun(self.portal, reported))
+
+    @contextmanager
+    def run(self, asked: Asked = None, *, quiet: bool = False, stream: bool | None = None) -> Iterator[SyncRun]:
+        """Run a request of words or of a whole body; iterate what is returned for the API's own events.
+
+        Who leaves the block early has what was said so far in the log, as an answer that was interrupted.
+        """
+        before = _AROUND.get()
+        run = SyncRun(self.portal, self.session.run(asked, quiet=quiet, stream=stream))
+        try:
+            run.begin()
+            yield run
+        except BaseException:
+            with suppress(HoldfastError):
+                run.leave()
+            raise
+        else:
+            run.leave()
+        finally:
+            _AROUND.set(before)
+
+
+_Given: TypeAlias = tuple[Event | None, Context]
+"""An event, and what is around the run now; no event when its turn has come."""
+
+
+class SyncRun:
+    """A ``Run`` to be iterated. One task does all of it, and goes on by one event whenever one is asked for."""
+
+    def __init__(self, portal: BlockingPortal, run: Run) -> None:
+        self._portal = portal
+        self._run = run
+        self._asks, asked = create_memory_object_stream[None]()
+        gives, self._given = create_memory_object_stream[_Given]()
+        self._is_asking = False
+        self._has_left = Flag()
+        self._ended = _begun(portal, partial(self._task, asked, gives))
+
+    @property
+    def answer(self) -> Answer:
+        """The model's answer; ``Aborted`` where the run was not read to its end."""
+        return self._run.answer
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the API's own events as they come; what the run raises is raised here."""
+        while (event := self._next()) is not None:
+            yield event
+
+    def begin(self) -> None:
+        """Return when the run's turn has come."""
+        self._next()
+
+    def leave(self) -> None:
+        """Return when the run is over, with what was said so far in the log; raise what it raised."""
+        _result(_begun(self._portal, self._asks.aclose))
+        if self._is_asking:
+            self._ended.cancel()
+            self._has_left.wait()
+        _result(self._ended)
+
+    def _next(self) -> Event | None:
+        """Return the next event; nothing when the turn has come, and at the end."""
+        self._is_asking = True
+        given = _result(_begun(self._portal, self._exchange))
+        self._is_asking = False
+        if given is None:
+            _result(self._ended)
+            return None
+        event, around = given
+        _AROUND.set(around)
+        return event
+
+    async def _exchange(self) -> _Given | None:
+        """Return what the run gives next, or nothing at its end."""
+        try:
+            await self._asks.send(None)
+            return await self._given.receive()
+        except (BrokenResourceError, ClosedResourceError, EndOfStream):
+            return None
+
+    async def _task(self, asked: MemoryObjectReceiveStream[None], gives: MemoryObjectSendStream[_Given]) -> None:
+        try:
+            async with asked, gives, self._given, self._run:
+                events = aiter(self._run)
+                await asked.receive()
+                await gives.send((None, copy_context()))
+                async for _ in asked:
+                    event = await anext(events, None)
+                    if event is None:
+                        break
+                    await gives.send((event, copy_context()))
+        finally:
+            self._has_left.set()
+
+
+class SyncEngine:
+    """An ``Engine`` whose sessions need no event loop; ``open_engine`` makes one."""
+
+    def __init__(self, portal: BlockingPortal, engine: Engine) -> None:
+        self._portal = portal
+        self.engine = engine
+
+    def session(self, key: str, *, leaf: str | None = None) -> SyncSession:
+        """Return the session called ``key``, created if need be; with ``leaf`` the branch that ends there."""
+        opened = partial(self.engine.session, key, leaf=leaf)
+        return SyncSession(self._portal, _result(_begun(self._portal, opened)))
+
+
+def _entered(stack: ExitStack, context: AbstractContextManager[T]) -> T:
+    """Return what ``context`` gives; ``stack`` leaves it, and does not say why: that could end the loop."""
+    entered = context.__enter__()
+    stack.callback(context.__exit__, None, None, None)
+    return entered
+
+
+def _opener(opens: Callable[P, AbstractAsyncContextManager[Engine]]) -> Callable[P, AbstractContextManager[SyncEngine]]:
+    @contextmanager
+    def open_engine(*args: P.args, **options: P.kwargs) -> Iterator[SyncEngine]:
+        """Open an engine as ``Engine.open`` does, with the same arguments, for programs that have no event loop.
+
+        An ``upstream`` that is to be used as ``async with`` (``Http``, an SDK's async client) is closed with it.
+        """
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal(name="holdfast"))
+            upstream = options.get("upstream")
+            if isinstance(upstream, AbstractAsyncContextManager):
+                _entered(stack, portal.wrap_async_context_manager(upstream))
+            yield SyncEngine(portal, _entered(stack, portal.wrap_async_context_manager(opens(*args, **options))))
+
+    return open_engine
+
+
+open_engine = _opener(Engine.open)

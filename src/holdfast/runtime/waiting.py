@@ -1,0 +1,38 @@
+"""Messages that wait for an answer on its way: stored at once as notes, said behind it, each of them once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.model.entries import Entry, Note
+from holdfast.model.messages import Message
+from holdfast.model.packing import pack, unpack
+from holdfast.store.base import SessionStore
+
+QUEUED, DELIVERED = "queued", "delivered"
+"""Reasons of the notes: a message that waits, and which of them were said."""
+
+
+def queued(message: Message) -> Note:
+    """Return the note that holds ``message``."""
+    return Note(QUEUED, pack(message))
+
+
+def delivered(ids: Sequence[str]) -> Note:
+    """Return the note that says that the messages of those notes were said."""
+    return Note(DELIVERED, data={"notes": list(ids)})
+
+
+def undelivered(store: SessionStore, key: str, leaf: str | None) -> list[tuple[str, Message]]:
+    """Return the messages that wait on the branch at ``leaf``, oldest first, with the ids of their notes."""
+    if not any(_notes(store.entries(key, "note"), QUEUED)):
+        return []
+    path = store.path(key, leaf)
+    done = {id_ for _, note in _notes(path, DELIVERED) for id_ in note.data["notes"]}
+    return [(id_, unpack(note.raw, Message)) for id_, note in _notes(path, QUEUED) if id_ not in done]
+
+
+def _notes(entries: Sequence[Entry], reason: str) -> Iterator[tuple[str, Note]]:
+    for entry in entries:
+        if isinstance(entry.body, Note) and entry.body.reason == reason:
+            yield entry.id, entry.body

@@ -1,0 +1,180 @@
+"""One writer of summaries: requests to it, and its answers, tried again while only its provider is at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeAlias
+
+from anyio import sleep
+from msgspec import Struct
+
+from holdfast.errors import Aborted, CompactionFailed, DeadlineExceeded, HoldfastError, UpstreamError
+from holdfast.model.messages import Message
+from holdfast.model.plan import Options
+from holdfast.model.slots import Slot
+from holdfast.model.target import Target
+from holdfast.policy.settings import Settings
+from holdfast.policy.summary.prompts import INSTRUCTIONS
+from holdfast.runtime.replies import ask
+from holdfast.runtime.upstream import Sent, Upstream
+from holdfast.view.tokens import UNSEEN_MARGIN, count
+from holdfast.wire import asked as asking
+from holdfast.wire.answers import Answer
+from holdfast.wire.apis import form_of
+from holdfast.wire.lens import body, open_body, render
+from holdfast.wire.overflow import OVERFLOWS, Verdict, classify
+
+TRANSIENT = frozenset({"rate_limit", "overloaded", "server", "network"})
+"""Kinds of errors that the same request may not meet again."""
+_OURS = frozenset(
+    {
+        "tools", "functions", "tool_choice", "function_call", "parallel_tool_calls", "toolConfig", "tool_config",
+        "response_format", "text", "instructions", "stop", "stop_sequences", "previous_response_id", "conversation",
+        "cachedContent", "cached_content", "context_management",
+    }
+)  # fmt: skip
+"""Fields of an agent's requests that a request for a summary has not: tools, the form of answers, history elsewhere."""
+Permit: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
+"""What is held around one model call and nothing else."""
+Retried: TypeAlias = Callable[[str, float, int], object]
+"""Told before a request goes out again: the kind of its error, the seconds waited, the number of the try."""
+
+
+class Writer(Struct, frozen=True):
+    """A model that writes summaries. ``fields`` stand beside the messages of its requests; tools in them stay out."""
+
+    upstream: Upstream
+    target: Target
+    fields: Mapping[str, Any] = {}
+    headers: Mapping[str, str] = {}
+    scale: float = 0.0
+    """Real tokens for one of the estimator; 0 = what is known of the model before any usage, and a tenth."""
+
+    @property
+    def ratio(self) -> float:
+        """Real tokens that one of the estimator counts for."""
+        return self.scale or self.target.prior * UNSEEN_MARGIN
+
+    @property
+    def window(self) -> int:
+        """Tokens of a request that this model reads."""
+        return min(self.target.limits.window, self.target.limits.max_input or self.target.limits.window)
+
+    def tokens(self, text: str) -> int:
+        """Return about how many of this model's tokens ``text`` has."""
+        return round(count(text) * self.ratio)
+
+    def output(self, cap: int, settings: Settings) -> int:
+        """Return the most tokens to ask for: ``cap`` for the summary, and some for a model that thinks before it."""
+        wanted = cap + min(settings.summary_spare, self.window // 8)
+        return min(wanted, self.target.limits.max_output or wanted)
+
+    def request(self, text: str, output: int) -> Sent:
+        """Return the request that shows this model our instructions and ``text``, and nothing else."""
+        form, model = form_of(self.target.api), self.target.model
+        slots = [Slot(Message.of("system", INSTRUCTIONS)), Slot(Message.of("user", text))]
+        out_of_place = {*_OURS, *form.system, form.field}
+        fields = {name: value for name, value in self.fields.items() if name not in out_of_place}
+        told = body(form.api, model, slots, frame_fields=fields, options=Options(max_tokens=output))
+        return Sent(form.api, told, model, stream=fields.get("stream") is True, headers=self.headers)
+
+
+class Prefix(Struct, frozen=True):
+    """A request that the provider has just read, so that its cache holds what a summary is to be made of."""
+
+    api: str
+    model: str
+    body: bytes
+    """As it went out, byte for byte."""
+    stop: int
+    """Slots of the branch that it stands for: the first it does not know."""
+    tokens: int
+    """Of its prompt, as the provider counts them or as they are estimated."""
+    stream: bool = False
+    """Whether events were asked for."""
+
+    def request(self, writer: Writer, text: str) -> Sent | None:
+        """Return the same request with ``text`` behind it; nothing where that would be another one, or too large.
+
+        It is another one for another model, and where its answer cannot be plain words. The output it asks for is its
+        own.
+        """
+        if (self.api, self.model) != (writer.target.api, writer.target.model):
+            return None
+        lens = open_body(self.body, self.api)
+        told = asking.read(self.api, lens.fields, form_of(self.api).field)
+        forced = told.choice in {"any", "tool"} or any(option.name == "format" for option in told.options)
+        output = lens.asked_output or 0
+        if forced or self.tokens + writer.tokens(text) + output > writer.target.limits.window:
+            return None
+        said = render(lens, [*lens.slots, Slot(Message.of("user", text))])
+        return Sent(self.api, said, self.model, stream=self.stream or told.stream is True, headers=writer.headers)
+
+
+class TooLarge(CompactionFailed):
+    """A request for a summary was itself too large, by the numbers that the provider gave."""
+
+    def __init__(self, text: str, verdict: Verdict) -> None:
+        super().__init__(text)
+        self.limit = verdict.limit or 0
+        self.requested = verdict.requested or 0
+
+
+async def answered(
+    writer: Writer, sent: Sent, settings: Settings, permit: Permit, retried: Retried, tokens: int = 0
+) -> Answer:
+    """Return the answer to ``sent``, a request of ``tokens`` tokens or more, whatever it says.
+
+    Where only the provider is at fault it goes out again, ``summary_tries`` times in all. Raises ``TooLarge`` for an
+    overflow and ``CompactionFailed`` for any other error; work that was aborted is not tried again.
+    """
+    attempt = 1
+    while True:
+        told, verdict, why = await _tried(writer, sent, permit, tokens)
+        if verdict.is_overflow:
+            raise TooLarge(f"{_name(writer)} takes no request for a summary this large: {why}", verdict)
+        if told is not None:
+            return told
+        if verdict.kind not in TRANSIENT or attempt >= settings.summary_tries:
+            raise CompactionFailed(f"{_name(writer)} wrote no summary ({verdict.kind}, try {attempt}): {why}")
+        seconds = _pause(attempt, verdict.retry_after, settings)
+        attempt += 1
+        retried(verdict.kind, seconds, attempt)
+        await sleep(seconds)
+
+
+async def _tried(writer: Writer, sent: Sent, permit: Permit, tokens: int) -> tuple[Answer | None, Verdict, str]:
+    """Return the answer, or nothing with what went wrong."""
+    try:
+        async with permit():
+            told = await ask(writer.upstream, sent)
+    except UpstreamError as error:
+        return None, _verdict(error), str(error)
+    except DeadlineExceeded as error:
+        raise CompactionFailed(f"no summary was written: {error}", "timed_out") from error
+    except Aborted as error:
+        raise CompactionFailed(f"no summary was written: {error}", "cancelled") from error
+    except CompactionFailed:
+        raise
+    except HoldfastError as error:
+        return None, Verdict("invalid_request"), str(error)
+    verdict = classify(told.report(tokens or None, writer.target.limits.window))
+    if told.error is None:
+        return told, verdict, "its own usage says so"
+    return None, verdict, told.error.message or f"HTTP {told.error.status}"
+
+
+def _verdict(error: UpstreamError) -> Verdict:
+    kind = error.kind if error.kind in TRANSIENT | OVERFLOWS else "unknown"
+    return Verdict(kind, retry_after=error.retry_after)  # type: ignore[arg-type]
+
+
+def _pause(attempt: int, wanted: float | None, settings: Settings) -> float:
+    """Return the seconds before the next try: doubled each time, or what the provider asks for, up to the most."""
+    usual = settings.summary_wait_least * 2 ** (attempt - 1)
+    return min(settings.summary_wait_most, max(usual, wanted or 0.0))
+
+
+def _name(writer: Writer) -> str:
+    return writer.target.model or writer.target.api

@@ -1,0 +1,207 @@
+"""A damaged store put right: looked through, mended in one transaction, with the file as it was kept beside it.
+
+Where SQLite itself cannot read the file through, what can be read goes into a new one, which takes its place.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from holdfast.errors import StoreCorrupt, StoreError
+from holdfast.store.blobs import FileBlobs
+from holdfast.store.files import create, refusal, sync_directory
+from holdfast.store.migrations import version
+from holdfast.store.repairing.mender import Mender
+from holdfast.store.repairing.salvage import salvage
+from holdfast.store.repairing.session import STAND_IN
+from holdfast.store.repairing.values import Mended, Repaired
+
+__all__ = ["STAND_IN", "Mended", "Repaired", "repair_store"]
+
+Tick = Callable[[int], None]
+"""Is told, after each entry, how many there are."""
+_OF_INDEX = ("missing from index", "wrong # of entries in index", "non-unique entry in index")
+"""What SQLite says of an index that differs from its table: it can be made anew from that."""
+
+
+class _BrokenError(Exception):
+    """SQLite cannot read the file through; the text says why."""
+
+
+class _FineError(Exception):
+    """Nothing was found, so nothing is to be written."""
+
+
+def repair_store(path: str | os.PathLike[str], *, dry_run: bool = False, tick: Tick = lambda _: None) -> Repaired:
+    """Look through the store in the file at ``path`` and put right what is damaged; return what was found.
+
+    Nothing found: nothing is written. Else the file as it was stays beside it (``backup``). With ``dry_run`` a copy is
+    repaired and thrown away. A file that is not there is fine; one of another program, or of a newer version, is a
+    ``StoreCorrupt`` and is not touched.
+    """
+    file = Path(path)
+    if not file.exists():
+        return Repaired(str(file))
+    if not dry_run:
+        return _repaired(file, file.with_name(f"{file.name}.blobs"), tick, dry_run=False)
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / file.name
+        _backed_up(file, copy)
+        found = _repaired(copy, file.with_name(f"{file.name}.blobs"), tick, dry_run=True)
+    return replace(found, file=str(file), backup="")
+
+
+def _repaired(file: Path, blobs: Path, tick: Tick, *, dry_run: bool) -> Repaired:
+    try:
+        _check(file)
+        return _in_place(file, blobs, tick, dry_run=dry_run)
+    except _BrokenError as error:
+        return _anew(file, blobs, tick, str(error), dry_run=dry_run)
+    except StoreCorrupt as error:
+        if not isinstance(error.__cause__, sqlite3.DatabaseError):
+            raise
+        return _anew(file, blobs, tick, str(error.__cause__), dry_run=dry_run)
+
+
+def _check(file: Path) -> None:
+    """Raise what keeps a file from being mended in place: ``_BrokenError``, or ``StoreCorrupt`` if it is not ours."""
+    with closing(_opened(file)) as db:
+        try:
+            version(db, str(file))
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+                msg = f"{file} begins with no header of a database, so nothing in it can be found; use a backup"
+                raise StoreCorrupt(msg) from None
+            raise _BrokenError(str(error)) from error
+
+
+def _opened(file: Path) -> sqlite3.Connection:
+    try:
+        return sqlite3.connect(f"file:{quote(os.fsencode(file))}?mode=ro", uri=True, isolation_level=None)
+    except sqlite3.OperationalError as error:
+        msg = f"{file} cannot be opened ({error}); give yourself access to it, or another path with --store"
+        raise StoreError(msg) from error
+
+
+# -- in place ----------------------------------------------------------------------------------------------------------
+
+
+def _in_place(file: Path, blobs: Path, tick: Tick, *, dry_run: bool) -> Repaired:
+    """Mend a file that SQLite can read, in one transaction; the backup is made before that ends."""
+    found: tuple[Mended, ...] = ()
+    backup = ""
+    with _mender(file, blobs) as mender:
+        lost = _mended_blobs(mender, dry_run=dry_run)
+        with suppress(_FineError), mender.transaction() as db:
+            found = _indexes(db)
+            total = mender.count()
+            found += mender.mend(lambda: tick(total))
+            if not found:
+                raise _FineError
+            if not dry_run:
+                backup = str(_backed_up(file, _beside(file)))
+        return Repaired(str(file), found + lost, mender.entries_seen, backup)
+
+
+def _mended_blobs(mender: Mender, *, dry_run: bool) -> tuple[Mended, ...]:
+    with mender.looking():
+        return mender.mend_blobs(dry_run=dry_run)
+
+
+@contextmanager
+def _mender(file: Path, blobs: Path) -> Iterator[Mender]:
+    with closing(Mender(file)) as mender:
+        mender.use(FileBlobs(blobs))
+        yield mender
+
+
+def _indexes(db: sqlite3.Connection) -> tuple[Mended, ...]:
+    """Make SQLite's own indexes anew where they differ from their tables; ``_BrokenError`` if more is wrong."""
+    faults = _faults(db)
+    if not faults:
+        return ()
+    other = [fault for fault in faults if not any(one in fault for one in _OF_INDEX)]
+    if other:
+        raise _BrokenError(other[0])
+    db.execute("REINDEX")
+    left = _faults(db)
+    if left:
+        raise _BrokenError(left[0])
+    return (Mended("index", f"SQLite's indexes differ from their tables: {faults[0]}", "made anew"),)
+
+
+def _faults(db: sqlite3.Connection) -> list[str]:
+    told = [line for (text,) in db.execute("PRAGMA integrity_check") for line in str(text).splitlines()]
+    return [line for line in told if line != "ok" and not line.startswith("***")]
+
+
+# -- anew --------------------------------------------------------------------------------------------------------------
+
+
+def _anew(file: Path, blobs: Path, tick: Tick, why: str, *, dry_run: bool) -> Repaired:
+    """Put what can be read into a new file, and that in the old one's place; the old one stays beside it."""
+    new = _beside(file, "new")
+    try:
+        with _mender(new, blobs) as mender, mender.transaction() as db:
+            with closing(_opened(file)) as source:
+                count = salvage(source, db)
+            found = mender.mend(lambda: tick(count))
+        with _mender(new, blobs) as mender:
+            lost = _mended_blobs(mender, dry_run=dry_run)
+        backup = _swapped(file, new)
+    except BaseException:
+        _remove(new)
+        raise
+    told = Mended("file", f"SQLite cannot read it through: {why}", f"{count:,} entries were read into a new file")
+    return Repaired(str(file), (told, *found, *lost), mender.entries_seen or count, str(backup), salvaged=True)
+
+
+def _swapped(file: Path, new: Path) -> Path:
+    """Put ``new`` in the place of ``file``, which is moved beside it with what SQLite keeps next to it."""
+    backup = _beside(file)
+    for ending in ("-wal", "-shm", ""):
+        with suppress(FileNotFoundError):
+            file.with_name(file.name + ending).rename(backup.with_name(backup.name + ending))
+    new.rename(file)
+    sync_directory(file.parent)
+    return backup
+
+
+def _remove(new: Path) -> None:
+    for ending in ("", "-wal", "-shm"):
+        new.with_name(new.name + ending).unlink(missing_ok=True)
+
+
+# -- files beside it ---------------------------------------------------------------------------------------------------
+
+
+def _beside(file: Path, kind: str = "bak") -> Path:
+    """Return a free name beside ``file`` that says when it was made."""
+    stem = f"{file.name}.{kind}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    names = (stem if not number else f"{stem}-{number}" for number in range(1_000))
+    return next(path for path in map(file.with_name, names) if not os.path.lexists(path))
+
+
+def _backed_up(file: Path, place: Path) -> Path:
+    """Copy the database as it was last committed to ``place``, for its owner only; return that."""
+    try:
+        os.close(create(place))
+    except OSError as error:
+        raise refusal(error, f"no copy of {file} could be made; nothing was changed") from error
+    try:
+        with closing(_opened(file)) as source, closing(sqlite3.connect(place)) as target:
+            source.backup(target)
+    except sqlite3.Error as error:
+        place.unlink(missing_ok=True)
+        msg = f"{file} could not be copied to {place} ({error}); nothing was changed: free some space, or use a backup"
+        raise StoreCorrupt(msg) from error
+    return place

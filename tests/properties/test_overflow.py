@@ -1,0 +1,300 @@
+"""What an overflow teaches, and that there is always a request that fits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast import Branch, Policy, World, plan
+from holdfast.config import target
+from holdfast.errors import WindowTooSmall
+from holdfast.model.branch import extend
+from holdfast.model.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Frame, Request, Usage
+from holdfast.model.gauging import Learned
+from holdfast.model.messages import Message, media_of, result_text
+from holdfast.model.parts import Media, Text, ToolCall, ToolResult
+from holdfast.policy.compaction import floor
+from holdfast.policy.guard import learned, measure_room
+from holdfast.policy.pipeline import advance
+from holdfast.policy.planning import reconcile
+from holdfast.policy.presets import PRESETS
+from holdfast.policy.projection import send_slots
+from holdfast.testing.histories import words
+from holdfast.testing.strategies import broken_histories, conversations, wild_histories
+from holdfast.view.tokens import count, estimate
+
+OURS = Policy()
+talks = conversations(turns=4, steps=5, longest=9_000)
+anything = talks | broken_histories(longest=9_000) | wild_histories()
+windows = st.sampled_from([7_000, 12_000, 40_000])
+policies = st.sampled_from([Policy.preset(name) for name in PRESETS])
+
+
+def place(window, frame=0, *, exact=False, model="claude-sonnet-4-5"):
+    """Return a target whose window may be under what a preset accepts by itself."""
+    return target("anthropic", model, window=window, frame=Frame("f" * bool(frame), frame, exact))
+
+
+def lenient(policy):
+    """Return ``policy`` without its least window: here it is the room that counts."""
+    return policy.with_settings(window_min=0, window_min_share=0.0)
+
+
+def known(where, branch):
+    """Return what is known of ``where`` after ``branch``."""
+    return learned(where, branch, OURS.settings)
+
+
+def refused(branch, limit=0, requested=0):
+    """Return ``branch`` after its newest request was refused with these numbers."""
+    return extend(branch, Entry("", None, Failure(OVERFLOW, "too large", limit, requested)))
+
+
+def work(steps, chars=4_000):
+    """Return one turn of ``steps`` steps, each of which reads ``chars`` characters."""
+    out = [Message.of("user", "Rename compute_total to total_price everywhere.")]
+    for step in range(steps):
+        out += [
+            Message("assistant", (ToolCall(f"c{step}", "read", f'{{"path":"src/part_{step}.py"}}'),)),
+            Message("tool", (ToolResult(f"c{step}", "read", (Text(words(step, chars)),)),)),
+        ]
+    return out
+
+
+# -- the request that always fits --------------------------------------------------------------------------------------
+
+
+@given(anything, windows, policies, st.booleans(), st.integers(0, 1_000))
+def test_the_smallest_request_always_fits(messages, window, policy, spill, frame):
+    """P5: for every history and every target with room the last rung's request is usable, with a store or without."""
+    where, policy = place(window, frame), lenient(policy)
+    room = measure_room(where, policy.settings)
+    assume(room.size >= 4_000)
+    made = plan(messages, where, policy, world=World(rung="fallback", spill=spill))
+    assert made.after <= room.usable
+    assert estimate(made.branch, where) == made.after
+
+
+@given(anything, windows, policies, st.sampled_from(["truncate", "media", "fallback"]), st.booleans())
+def test_no_rung_makes_a_request_larger(messages, window, policy, rung, spill):
+    """P8: what a rung decides makes the request smaller; where it decides nothing a notice says so."""
+    policy = lenient(policy).with_settings(auto=False)
+    where = place(window)
+    plain = plan(messages, where, policy, world=World(spill=spill))
+    made = plan(messages, where, policy, world=World(spill=spill, rung=rung))
+    decided = made.record != plain.record or made.compaction != plain.compaction
+    assert made.after < plain.after if decided else made.after == plain.after
+    assert decided or "not-smaller" in [notice.rule for notice in made.notices]
+
+
+@given(anything, windows, policies, st.sampled_from(["truncate", "media", "fallback"]), st.booleans())
+def test_no_rung_loses_the_newest_words(messages, window, policy, rung, spill):
+    """C3: what the user said last stands in the request word for word, or its beginning with a notice of the rest."""
+    made = plan(messages, place(window), lenient(policy).with_settings(auto=False), world=World(rung=rung, spill=spill))
+    said = [message for message in messages if message.starts_turn and message.text.strip()]
+    assume(said)
+    newest = next(part.text for part in said[-1].parts if isinstance(part, Text) and part.text.strip())
+    shown = "\n".join(text for slot in send_slots(made) for text in texts(slot.message))
+    assert plain(newest)[:60].strip() in plain(shown)
+
+
+def texts(message):
+    """Return all that a message says."""
+    out = [part.text for part in message.parts if isinstance(part, Text)]
+    return [*out, *(result_text(part) for part in message.parts if isinstance(part, ToolResult))]
+
+
+def plain(text):
+    """Return ``text`` as it can be found again: without what repairs change and what escapes change."""
+    return "".join(char for char in text if char.isalnum())
+
+
+@given(talks, windows, st.booleans())
+def test_open_calls_stay(messages, window, spill):
+    """C1: a call that waits for its result is never folded, on the last rung either."""
+    messages = [*messages, Message("assistant", (ToolCall("open_1", "read", "{}"), ToolCall("open_2", "read", "{}")))]
+    messages.append(Message("tool", (ToolResult("open_1", "read", (Text("x" * 9_000),)),)))
+    made = plan(messages, place(window), world=World(rung="fallback", spill=spill))
+    assert made.branch.keep <= len(messages) - 2
+    assert [call.id for slot in send_slots(made) for call in slot.message.calls][-2:] == ["open_1", "open_2"]
+
+
+def test_a_rung_acts_whatever_the_policy_does_by_itself():
+    """A policy that never compacts or cuts by itself does under pressure, each rung its own thing."""
+    photo = Media("image", "image/png", 90_000, "a.png", "iVBORw0KGgo=")
+    said = [Message("user", (Text("look"), photo)), Message.of("assistant", "yes"), *work(3, 60_000)]
+    said += [Message.of("assistant", "done"), Message("user", (Text("and this"), photo))]
+    policy, where = Policy.preset("append-only"), place(30_000)
+    cut = plan(said, where, policy, world=World(rung="truncate"))
+    assert {edit.rule for edit in cut.record} == {"truncate"}
+    assert cut.branch.truncations == 1
+    gone = plan(said, where, policy, world=World(rung="media"))
+    assert {edit.rule for edit in gone.record} == {"media"}
+    branch = refused(plan(said[:-1], where, policy).branch)
+    least = advance(reconcile(branch, said), where, policy, World(rung="fallback"))
+    assert least.compaction.trigger == "fallback"
+    assert least.branch.compactions == 0
+    assert least.after < min(cut.after, gone.after)
+
+
+def test_the_newest_media_go_last():
+    """All media but the newest message's go first; those go where nothing else is left, or it is still too much."""
+    photo = Media("image", "image/png", 90_000, "a.png", "iVBORw0KGgo=")
+    said = [Message("user", (Text("look"), photo)), Message.of("assistant", "yes"), Message("user", (photo, Text("b")))]
+    once = plan(said, place(30_000), world=World(rung="media"))
+    assert [len(media_of(slot.message)) for slot in send_slots(once)] == [0, 0, 1]
+    again = advance(refused(once.branch), place(30_000), world=World(rung="media"))
+    assert [len(media_of(slot.message)) for slot in send_slots(again)] == [0, 0, 0]
+    assert "[Attached image/png: a.png]" in send_slots(again)[2].message.text
+    third = advance(refused(again.branch), place(30_000), world=World(rung="media"))
+    assert third.record == ()
+
+
+def test_results_under_pressure_keep_their_share():
+    """A result over 0.30 of the room keeps that much of it, never under 500 characters; the rest can be read back."""
+    where = place(20_000)
+    policy = OURS.with_settings(spill_chars=0)
+    said = work(2, 22_000)
+    made = plan(said, where, policy.with_settings(compact="off"), world=World(rung="truncate"))
+    room = measure_room(where, policy.settings)
+    put = [result_text(edit.put[0]) for edit in made.record]
+    assert len(put) == 2
+    assert all(count(text) <= room.share(0.30) for text in put)
+    assert all(blob.hash[:12] in text for blob, text in zip(made.blobs, put, strict=True))
+    assert [blob.text for blob in made.blobs] == [words(0, 22_000), words(1, 22_000)]
+
+
+def test_what_cannot_be_made_smaller_is_an_error_with_its_numbers():
+    """P3: arguments of an open call that alone are larger than the window are told before any call."""
+    said = [Message.of("user", "go"), Message("assistant", (ToolCall("c1", "write", words(3, 60_000)),))]
+    where = place(9_000)
+    least = floor(reconcile(Branch(), said), where, OURS.settings)
+    assert least > 9_000
+    with pytest.raises(WindowTooSmall, match=rf"{least:,}.*9,000"):
+        plan(said, where)
+
+
+@given(talks, windows)
+def test_the_floor_is_under_every_request(messages, window):
+    """The floor is no larger than the smallest request that can be made."""
+    where = place(window)
+    made = plan(messages, where, world=World(rung="fallback"))
+    assert floor(made.branch, where, OURS.settings) <= made.after + 100
+
+
+# -- what is learned ---------------------------------------------------------------------------------------------------
+
+
+@given(talks, st.floats(1.0, 2.4), st.booleans(), st.integers(0, 3_000))
+def test_a_told_size_is_the_size_from_here_on(messages, factor, exact, frame):
+    """The refused request, planned again, is as large as the provider said, and so is it where the prefix changed."""
+    where = place(200_000, frame, exact=exact)
+    sent = plan(messages, where)
+    told = round(factor * sent.after) + frame * exact
+    branch = refused(sent.branch, requested=told)
+    again = known(where, branch)
+    assert estimate(branch, again) == told
+    loose = replace(branch, anchor=None)
+    asked = sent.branch.asked
+    most = min(told, frame + 2.5 * asked if exact else 2.5 * (frame + asked))
+    assert estimate(loose, again) >= 0.97 * most - 20
+
+
+@given(talks, st.integers(1_024, 400_000))
+def test_a_told_limit_is_the_window_of_that_model(messages, limit):
+    """A limit caps the window until another model is asked or more is taken; where it came from is told."""
+    where = place(200_000)
+    branch = refused(plan(messages, where).branch, limit=limit)
+    capped = known(where, branch)
+    assert capped.limits.window == min(200_000, limit)
+    assert capped.limits.origin == ("learned" if limit < 200_000 else where.limits.origin)
+    other = place(200_000, model="claude-opus-4-5")
+    assert known(other, branch) == other
+    asked = extend(branch, Entry("", None, Request("b", len(branch.slots), "claude-opus-4-5")))
+    assert asked.learned == Learned()
+    taken = extend(branch, Entry("", None, Answer(branch.basis, Usage(limit + 1, 5))))
+    assert known(where, taken).limits.window == 200_000
+
+
+def test_a_learned_window_is_planned_for():
+    """The next plan fits the window that was told, and says which window that was."""
+    where, said = place(200_000), work(30)
+    branch = refused(plan(said, where).branch, limit=16_000)
+    made = advance(branch, where)
+    assert made.window == 16_000
+    assert made.compaction is not None
+    assert made.after <= measure_room(known(where, branch), OURS.settings).usable
+    tiny = refused(branch, limit=2_000)
+    with pytest.raises(WindowTooSmall, match=r"2000 \(learned\)"):
+        advance(tiny, where)
+
+
+@pytest.mark.parametrize("numbers", [(0, 0), (0, 5), (7, 0), (-3, -3), (0, 10**12)])
+def test_without_sensible_numbers_each_refusal_shrinks_the_next(numbers):
+    """What is refused again and again gets smaller each time, until it is the smallest."""
+    where, said = place(200_000), work(60)
+    sent = plan(said, where)
+    for steps in (30, 16, 10):
+        before = sent.after
+        branch = refused(sent.branch, *numbers)
+        window = known(where, branch).limits.window
+        assert window <= max(0.8 * before, 5_335)
+        smaller = advance(branch, where, world=World(force=True))
+        assert smaller.after < before
+        assert smaller.after <= smaller.window == window
+        said = [*said, *work(steps, 3_000)]
+        sent = plan(said, where, branch=smaller.branch)
+        assert sent.after <= window
+
+
+def test_a_size_within_its_limit_is_believed_once():
+    """A prompt within the limit was refused for the room of its answer; if it is again the window must be smaller."""
+    where = place(200_000)
+    sent = plan(work(20), where)
+    once = refused(sent.branch, limit=100_000, requested=sent.after)
+    assert known(where, once).limits.window == 100_000
+    twice = refused(once, limit=100_000, requested=sent.after)
+    assert known(where, twice).limits.window < sent.after
+
+
+def test_an_overflow_is_no_failed_compaction():
+    """The breaker counts compactions that failed, and an overflow is none."""
+    branch = plan(work(3), place(200_000)).branch
+    for _ in range(5):
+        branch = refused(branch, 100_000, 120_000)
+    assert branch.failures == 0
+    assert branch.learned.overflows == 5
+    assert extend(branch, Entry("", None, Answer(branch.basis))).learned.overflows == 0
+
+
+def test_nothing_is_learned_before_anything_was_asked():
+    """An overflow without a request before it is of no request."""
+    assert refused(Branch(), 9_000, 10_000) == Branch()
+
+
+def test_automatic_compaction_can_be_switched_off():
+    """With ``auto`` off only force and rungs compact, and nothing is cleared or hidden for space."""
+    where, said = place(16_000), work(30, 3_000)
+    for policy in (OURS.with_settings(prune_when=("space",)), Policy.preset("sliding")):
+        off = plan(said, where, policy.with_settings(auto=False))
+        assert off.compaction is None
+        assert not {edit.rule for edit in off.record} & {"prune"}
+        assert plan(said, where, policy.with_settings(auto=False), world=World(force=True)).compaction is not None
+
+
+@given(talks, windows, st.sampled_from(["truncate", "media", "fallback"]))
+def test_what_a_rung_decided_stands(messages, window, rung):
+    """K1: the next request shows what the rung made of this one, word for word, and the log alone gives the same."""
+    where, policy = place(window), OURS.with_settings(auto=False)
+    made = plan(messages, where, policy, world=World(rung=rung))
+    entries = [Decision(made.record)] if made.record else []
+    entries += [made.compaction] if made.compaction is not None else []
+    branch = reconcile(Branch(), messages)
+    for number, body in enumerate(entries):
+        branch = extend(branch, Entry(f"e{number}", None, body))
+    assert [slot.message for slot in send_slots(replace(made, branch=branch))] == [
+        slot.message for slot in send_slots(made)
+    ]
+    assert isinstance(made.compaction, Compaction | None)

@@ -1,0 +1,71 @@
+"""Summaries by a model, whatever its provider does: an accepted one or a typed error, and never too many requests."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.config import target
+from holdfast.errors import CompactionFailed
+from holdfast.model.messages import Message
+from holdfast.model.plan import Ask
+from holdfast.policy.accepting import HEADINGS
+from holdfast.policy.settings import Settings
+from holdfast.policy.summary.judging import Told, Wanted, objections
+from holdfast.runtime.lanes import Permits
+from holdfast.runtime.summarise import Writer, summarise
+from holdfast.telemetry.events import OUTCOMES
+from holdfast.testing.clock import FakeClock
+from holdfast.testing.provider import Fault, Provider
+from holdfast.testing.provider import Settings as Strict
+from holdfast.testing.provider.calls import Refusal, Said
+from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider.faults import KINDS
+from holdfast.testing.strategies import broken_histories, conversations
+from holdfast.testing.upstream import ProviderUpstream
+from holdfast.view.tokens import count, measure
+
+GOOD = "\n".join(f"## {name}\n- kelp on the rock" for name in HEADINGS)
+ANSWERS = [GOOD, GOOD, "", "I'm sorry, but I can't", GOOD.replace("##", ""), "## Goal"]
+WINDOW = 12_000
+
+faults = st.lists(st.builds(Fault, st.sampled_from(sorted(KINDS)), at=st.integers(0, 9)), max_size=3)
+scripts = st.lists(st.sampled_from(ANSWERS), min_size=1, max_size=8)
+heads = broken_histories(longest=200) | conversations(longest=8_000, turns=6)
+
+
+def ended(clock, go):
+    """Return the summary that was written, or what became of it."""
+    try:
+        return clock.run(go).text, "compacted"
+    except CompactionFailed as error:
+        return "", error.outcome
+
+
+@pytest.mark.parametrize("api", MODELS)
+@settings(max_examples=settings().max_examples // 3)
+@given(heads, scripts, faults, st.sampled_from(["merge", "fold"]), st.sampled_from([1.0, 1.3, 2.0]))
+def test_every_attempt_ends(api, head, script, faults, stages, factor):
+    """Y1: every attempt ends in time in a summary that is one or in a typed error, with its permit given back.
+
+    No request is refused for its shape, and there are at most so many as the parts and the tries allow.
+    """
+    provider = Provider(Strict(window=WINDOW, factor=factor), [Said(one) for one in script])
+    upstream, permits, clock = ProviderUpstream(provider, faults), Permits(1), FakeClock()
+    writer = Writer(upstream, target(api, MODELS[api], window=WINDOW))
+    chosen = Settings(summary_least=20, summary_identifiers=0, summary_stages=stages)
+
+    async def go():
+        slots = [*map(measure, head), measure(Message.of("user", "put the kelp on the rock"))]
+        ask = Ask(0, len(slots), 900)
+        return await summarise(slots, ask, [writer, writer], chosen, permit=permits.hold)
+
+    text, outcome = ended(clock, go)
+    assert outcome in OUTCOMES
+    assert not text or not objections(Told(text, count(text)), Wanted(900, 20))
+    assert permits.is_idle
+    assert clock() <= chosen.summary_deadline + 1
+    shapes = [one.reply for one in provider.requests if isinstance(one.reply, Refusal) and not one.tokens]
+    assert not shapes
+    assert len(upstream.sent) <= 2 * 2 * 2 * 3 * (len(head) + 2)

@@ -1,0 +1,222 @@
+"""Tools that run programs: what they print, how they end, and that they always do."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from holdfast.agent import grepping, shell
+from holdfast.agent.processes import OUTPUT_BYTES, ran
+from holdfast.agent.workplace import nothing_allowed
+
+
+def is_alive(pid):
+    """Return whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# -- bash --------------------------------------------------------------------------------------------------------------
+
+
+def test_both_streams_come_as_they_were_printed(call):
+    """Standard output and standard error are interleaved, and the exit code stands at the end; failing is an error."""
+    told = call("bash", command="echo one; echo two >&2; echo three; exit 3")
+    assert told == ("one\ntwo\nthree\n[exit code 3]", True)
+    assert call("bash", command="true") == ("(no output)\n[exit code 0]", False)
+    assert call("bash", command="kill -9 $$") == ("(no output)\n[ended by signal 9]", True)
+
+
+def test_a_command_runs_in_the_folder_without_input(call, folder):
+    """Its folder is the working folder, its input is empty, and its environment is the user's without hidden keys."""
+    assert call("bash", command="pwd; cat")[0] == f"{folder}\n[exit code 0]"
+
+
+def test_keys_are_hidden(call, place, monkeypatch):
+    """Commands do not see the variables that hold the keys of providers."""
+    monkeypatch.setenv("SOME_API_KEY", "SECRET")
+    monkeypatch.setenv("OTHER", "kelp")
+    text, _ = call("bash", command="echo $SOME_API_KEY $OTHER", at=replace(place, hidden=frozenset({"SOME_API_KEY"})))
+    assert text == "kelp\n[exit code 0]"
+
+
+def test_a_command_that_is_not_allowed_is_not_run(call, place, folder):
+    """Without permission nothing runs and the model is told; who is asked sees the command word for word."""
+    asked = []
+
+    async def ask(command):
+        asked.append(command)
+        return False
+
+    for allow in (nothing_allowed, ask):
+        text, is_error = call("bash", command="touch mine", at=replace(place, allow=allow))
+        assert is_error
+        assert "did not allow" in text
+    assert asked == ["touch mine"]
+    assert not (folder / "mine").exists()
+
+
+def test_a_command_ends_when_its_time_is_over(call, folder):
+    """It is ended with all that it started, what it printed is kept, and the model is told how to go on."""
+    began = time.monotonic()
+    text, is_error = call("bash", command="echo begun; sleep 60 & echo $! > pid; wait", seconds=1)
+    assert time.monotonic() - began < 10
+    assert is_error
+    assert text.startswith("begun\n[ended after 1 seconds; give more seconds")
+    assert not is_alive(int((folder / "pid").read_text()))
+
+
+def test_who_does_not_listen_is_killed(call):
+    """A program that ignores being told to end is killed."""
+    began = time.monotonic()
+    assert call("bash", command="trap '' TERM; while :; do sleep 0.1; done", seconds=1)[1]
+    assert time.monotonic() - began < 10
+
+
+def test_what_runs_on_in_the_background_ends_with_the_call(call, folder):
+    """A program left behind does not keep the call waiting, and does not outlive it."""
+    began = time.monotonic()
+    assert call("bash", command="sleep 60 & echo $! > pid; echo started") == ("started\n[exit code 0]", False)
+    assert time.monotonic() - began < 10
+    assert not is_alive(int((folder / "pid").read_text()))
+
+
+def test_a_cancelled_command_ends(folder):
+    """Who cancels the call ends the command and all that it started."""
+
+    async def main():
+        with anyio.move_on_after(1):
+            await ran(["sh", "-c", "sleep 60 & echo $! > pid; wait"], folder, 60)
+
+    anyio.run(main)
+    assert not is_alive(int((folder / "pid").read_text()))
+
+
+def test_output_is_kept_at_both_ends(call):
+    """Of more output than a call may have the first half and the last are kept, and how much is missing is told."""
+    size = 3 * OUTPUT_BYTES
+    text, _ = call("bash", command=f"echo begun; head -c {size} /dev/zero | tr '\\0' 'x'; echo; echo ended")
+    assert text.startswith("begun\nxxx")
+    assert text.endswith("xxx\nended\n[exit code 0]")
+    gone = int(text.partition("[")[2].partition(" bytes of output")[0].replace(",", ""))
+    chunk = 65_536
+    assert size - OUTPUT_BYTES - chunk <= gone <= size
+    assert len(text) <= OUTPUT_BYTES + chunk + 200
+
+
+def test_output_that_is_no_text_is_shown(call):
+    """Bytes that are no UTF-8 are shown as such, not raised."""
+    assert call("bash", command="printf 'a\\377b'") == ("a\ufffdb\n[exit code 0]", False)
+
+
+@pytest.mark.parametrize(
+    "given", [{"command": ""}, {"command": "true", "seconds": 0}, {"command": "true", "seconds": 99_999}]
+)
+def test_arguments_out_of_range(call, given):
+    """An empty command and a time that is none are refused with what the tool takes."""
+    text, is_error = call("bash", **given)
+    assert is_error
+    assert "call bash again with command (string, needed), seconds (integer)" in text
+
+
+# -- grep and find -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(folder):
+    """Make some files to search, one of them no text, one behind a link, one in a folder that is passed over."""
+    for name, text in {
+        "src/app.py": "import os\n\ndef run():\n    return os.name\n",
+        "src/deep/er/test_app.py": "import run\n",
+        "notes.md": "run it\n",
+        ".git/config": "run\n",
+        "long.txt": f"run {'x' * 900}\n",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "data.bin").write_bytes(b"run\0run\n")
+    (folder / "latin.txt").write_bytes(b"run caf\xe9\n")
+    (folder / "link.md").symlink_to("notes.md")
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+def test_lines_are_found(call, files):
+    """Text files below the folder, sorted, with line numbers; long lines are cut; no binary file, link or .git."""
+    found = call("grep", pattern=r"\brun\b")
+    assert found[0].splitlines() == [
+        "latin.txt:1: run caf\ufffd",
+        f"long.txt:1: run {'x' * (grepping.LINE_CHARS - 4)}…",
+        "notes.md:1: run it",
+        "src/app.py:3: def run():",
+        "src/deep/er/test_app.py:1: import run",
+    ]
+    assert not found[1]
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        ({"glob": "*.py"}, ["src/app.py", "src/deep/er/test_app.py"]),
+        ({"glob": "src/**/test_*.py"}, ["src/deep/er/test_app.py"]),
+        ({"glob": "**/notes.md"}, ["notes.md"]),
+        ({"folder": "src/deep"}, ["src/deep/er/test_app.py"]),
+        ({"folder": "notes.md"}, ["notes.md"]),
+        ({"glob": "*.rs"}, []),
+    ],
+)
+def test_where_lines_are_found(call, files, more, names):
+    """A glob without a slash is of names, with one of paths; a folder may be a file; nothing found is no error."""
+    text, is_error = call("grep", pattern="run", **more)
+    assert not is_error
+    assert ([line.partition(":")[0] for line in text.splitlines()] if names else text) == (names or "no line matches")
+
+
+def test_a_pattern_that_is_none(call, files):
+    """A broken pattern, and a folder that is not there, are told with what to do."""
+    assert "missing )" in call("grep", pattern="(a")[0]
+    assert "is not there" in call("grep", pattern="a", folder="gone")[0]
+
+
+def test_a_pattern_that_never_ends_is_ended(call, folder, monkeypatch):
+    """A search has its time, whatever the pattern does."""
+    monkeypatch.setattr(shell, "SEARCHED", 1)
+    (folder / "a.txt").write_text("a" * 5_000 + "b")
+    began = time.monotonic()
+    text, is_error = call("grep", pattern="(a+)+$")
+    assert time.monotonic() - began < 10
+    assert is_error
+    assert "simpler pattern" in text
+
+
+def test_a_module_in_the_folder_does_not_get_in_the_way(call, folder):
+    """A search runs no code that lies in the folder it searches, whatever its files are called."""
+    for name in ("re.py", "json.py", "sitecustomize.py", "fnmatch.py"):
+        (folder / name).write_text("open('ran', 'w')\n")
+    assert call("grep", pattern="ran", glob="re.py")[0] == "re.py:1: open('ran', 'w')"
+    assert not (folder / "ran").exists()
+
+
+def test_many_lines_are_cut(call, folder):
+    """Of very many lines that match the first are shown, with what to do."""
+    (folder / "a.txt").write_text("x\n" * (shell.FOUND + 10))
+    text, _ = call("grep", pattern="x")
+    assert text.count("\n") == shell.FOUND
+    assert text.endswith("give a narrower pattern, glob or folder]")
+
+
+def test_files_are_found_by_name(call, files):
+    """The last changed comes first; links and folders are passed over; nothing found is no error."""
+    os.utime(files / "src" / "app.py", (2**31, 2**31))
+    text, _ = call("find", pattern="*.py")
+    assert text.splitlines() == ["src/app.py", "src/deep/er/test_app.py"]
+    assert call("find", pattern="*.md") == ("notes.md", False)
+    assert call("find", pattern="*.rs") == ("no file has such a name", False)
+    assert call("find", pattern="*", folder="notes.md")[1]

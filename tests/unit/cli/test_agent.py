@@ -1,0 +1,330 @@
+"""``holdfast agent``: a task over HTTP against the strict provider, a prompt, and whatever ends either."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from holdfast.agent.loop import LOST, NOT_RUN, STOPPED_IN
+from holdfast.model.entries import Said as SaidEntry
+from holdfast.model.messages import result_text
+from holdfast.store import open_store
+from holdfast.testing.provider import Answered, Fault, Provider, Said, Settings
+from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider.serving import serving
+
+MODEL = MODELS["anthropic"]
+LOOK = Said("I look.", (("read", {"path": "app.py"}),))
+MEND = Said("", (("edit", {"path": "app.py", "old": " + 1", "new": ""}), ("bash", {"command": "echo ran >> ran"})))
+DONE = Said("It doubles now.")
+
+
+@pytest.fixture(autouse=True)
+def folder(home, monkeypatch):
+    """Return the folder that the agent works in; no key is set."""
+    for name in list(os.environ):
+        if name.endswith(("_API_KEY", "_BASE_URL")):
+            monkeypatch.delenv(name)
+    inside = home / "work"
+    inside.mkdir()
+    (inside / "app.py").write_text("def double(x):\n    return x + x + 1\n")
+    return inside
+
+
+def results(home, key):
+    """Return what every tool of a session said."""
+    with open_store(str(home / "store" / "holdfast.db")) as store:
+        said = [entry.body.slot.message for entry in store.path(key) if isinstance(entry.body, SaidEntry)]
+    return [result_text(result) for message in said for result in message.results]
+
+
+@contextmanager
+def model(*script, faults=(), **limits):
+    """Yield the provider that says ``script``, and the options that lead to it."""
+    provider = Provider(Settings(**limits), script)
+    with serving(provider, faults) as url:
+        yield provider, ("--model", MODEL, "--base-url", url, "--dir", "work", "--session", "task")
+
+
+# -- a task ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", MODELS)
+def test_a_task(run, folder, api):
+    """The work is done, its words are on standard output, the calls and the state of the context beside them."""
+    with model(LOOK, MEND, DONE) as (provider, options):
+        more = ("--api", api, "--model", MODELS[api], "--allow-bash")
+        done = run("agent", "Mend double.", *options, *more)
+    assert (done.exit_code, done.stdout) == (0, "I look.\nIt doubles now.\n"), done.output
+    assert (folder / "app.py").read_text() == "def double(x):\n    return x + x\n"
+    assert (folder / "ran").read_text() == "ran\n"
+    for told in ("read app.py", "edit app.py", "bash echo ran", "session task"):
+        assert told in done.stderr
+    assert re.search(r"context [\d,]+ of [\d,]+ tokens \(\d+%\) · 0 compactions · cache \d+% · \$\d", done.stderr)
+    assert all(isinstance(one.reply, Answered) for one in provider.requests)
+
+
+def test_a_task_for_programs(run, home):
+    """With --json one object tells how it ended, and nothing else is printed."""
+    with model(LOOK, MEND, DONE) as (provider, options):
+        done = run("agent", "Mend double.", *options, "--json")
+    told = json.loads(done.stdout)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert {key: told[key] for key in ("session", "outcome", "steps", "text", "why")} == {
+        "session": "task",
+        "outcome": "done",
+        "steps": 3,
+        "text": "It doubles now.",
+        "why": "",
+    }
+    assert told["input"] == sum(one.tokens for one in provider.requests)
+    assert 0 < told["tokens"] < told["window"]
+    assert "did not allow" in results(home, "task")[2], "nobody could be asked"
+    assert run("ls").output.count("Mend double.") == 1
+
+
+def test_mistakes_of_the_model(run, home, folder):
+    """Unknown tools, broken arguments and ways out of the folder are results; the work goes on to its end."""
+    calls = (
+        ("fly", {}),
+        ("read", {"file": "app.py"}),
+        ("write", {"path": "../mine", "text": "x"}),
+        ("read", {"path": "/etc/passwd"}),
+        ("grep", {"pattern": "("}),
+    )
+    with model(Said("", calls), DONE) as (_, options):
+        assert run("agent", "Go.", *options).exit_code == 0
+    whys = ("no tool 'fly'", "unknown field `file`", "outside", "outside", "no regular expression")
+    assert all(why in text for text, why in zip(results(home, "task"), whys, strict=True))
+    assert not (home / "mine").exists()
+
+
+def test_a_small_window(run, folder):
+    """Far more is read than the window holds; what became of the context is told."""
+    (folder / "log.txt").write_text("".join(f"line {n} {n * 7919}\n" for n in range(4_000)))
+    script = [Said("", (("read", {"path": "log.txt", "lines": f"{n * 300 + 1}-{n * 300 + 300}"}),)) for n in range(12)]
+    with model(*script, DONE, window=32_000) as (provider, options):
+        done = run("agent", "Read it all.", *options, "--window", "32000")
+    assert done.exit_code == 0, done.output
+    assert all(one.tokens <= 32_000 for one in provider.requests)
+    assert "compacted: " in done.stderr
+
+
+def test_the_limit_of_steps(run):
+    """A task that takes too many answers ends with exit code 1, and an empty task goes on with it."""
+    with model(LOOK, MEND, DONE) as (_, options):
+        done = run("agent", "Mend double.", *options, "--steps", "2")
+        assert done.exit_code == 1
+        assert "steps: 2 steps are over" in done.stderr
+        assert run("agent", "", *options).stdout == "It doubles now.\n"
+
+
+# -- wrong use ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--model", MODEL], "set ANTHROPIC_API_KEY"),
+        (["--model", "gemini-3-pro-preview"], "set GEMINI_API_KEY or GOOGLE_API_KEY"),
+        (["--model", MODEL, "--base-url", "nowhere"], "is no address"),
+        (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--dir", "gone"], "gone: is no folder"),
+        (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--policy", "hope"], "hope"),
+        (["--model", MODEL, "--base-url", "http://127.0.0.1:9"], "check the address"),
+        (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--window", "3000"], "3,000"),
+        ([], "Missing option '--model'"),
+    ],
+)
+def test_what_cannot_work(run, options, why):
+    """No key, no folder, no provider, no room: exit code 2, what to do, and no traceback."""
+    done = run("agent", "Go.", *options)
+    assert done.exit_code == 2, done.output
+    assert why in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_a_key_that_the_provider_refuses(run, monkeypatch):
+    """The provider's own words are told, and the key is not."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-SECRET")
+    with model(faults=[Fault("401", "head", 0)]) as (_, options):
+        done = run("agent", "Go.", *options)
+    assert done.exit_code == 2
+    assert "401" in done.stderr
+    assert "SECRET" not in done.output
+
+
+def test_json_wants_a_task(run):
+    """A prompt has no one outcome to tell."""
+    done = run("agent", "--model", MODEL, "--json")
+    assert (done.exit_code, "give a TASK too" in done.stderr) == (2, True)
+
+
+# -- the prompt --------------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt(run, home):
+    """What is typed is answered; words with a slash tell and change the context; the session stays."""
+    typed = """
+Look at it.
+/context
+/branch
+/recall
+/compact the tests
+/undo
+/fly
+/help
+/quit
+never read
+"""
+    with model(LOOK, DONE) as (provider, options):
+        done = run("agent", *options, given=typed)
+        again = run("agent", *options, given="/branch 0\nAnother way.\n")
+    assert (done.exit_code, again.exit_code) == (0, 0)
+    assert "I look.\nIt doubles now.\n" in done.stdout
+    for told in (
+        "next request",
+        "window",
+        "room left",
+        "#0 ",
+        "Look at it.",
+        "nothing was stored away yet",
+        "/compact",
+    ):
+        assert told in done.stdout
+    for told in ("session task begins", "not_smaller", "nothing is in force", "there is no /fly; there are /context"):
+        assert told in done.stderr
+    assert "goes on behind 4 messages" in again.stderr
+    assert "goes on behind 1 message" in again.stderr
+    assert len(provider.requests) == 3
+    assert b"Another way." in provider.requests[-1].asked.body
+    assert b"It doubles" not in provider.requests[-1].asked.body
+
+
+def test_what_gave_way_is_read_back_and_taken_back(run, folder):
+    """/compact, /undo and /recall work on a session that has something to reduce."""
+    (folder / "log.txt").write_text("".join(f"line {n} {n * 7919}\n" for n in range(9_000)))
+    reads = [Said("", (("read", {"path": "log.txt", "lines": f"{n * 300 + 1}-{n * 300 + 300}"}),)) for n in range(6)]
+    with model(*reads, Said("", (("read", {"path": "log.txt"}),)), DONE) as (provider, options):
+        run("agent", "Read.", *options)
+        done = run("agent", *options, given="/recall\n/compact\n/undo\n/recall zz\nGo on.\n")
+        id_ = re.search(r"^> ([0-9a-f]{6,})", done.stdout, re.MULTILINE)
+        assert id_, done.output
+        page = run("agent", *options, given=f"/recall {id_[1]} 5001-5002\n")
+    assert re.search(r"compacted: [\d,]+ → [\d,]+ tokens \(extract\)", done.stderr), done.stderr
+    assert "took back" in done.stderr
+    assert "line 5000 39595000\nline 5001 39602919\n" in page.stdout
+    assert "lines 5001-5002 of" in page.stderr
+    assert all(isinstance(one.reply, Answered) for one in provider.requests)
+
+
+@pytest.mark.parametrize(
+    ("typed", "ran"), [("y\nn\n", ["1"]), ("n\ny\n", ["2"]), ("a\n", ["1", "2"]), ("\n\n", []), ("what\nyes\n", ["2"])]
+)
+def test_a_command_is_asked_for(run, folder, typed, ran):
+    """Each command waits for a yes, all of them for one; anything else is a no."""
+    script = [Said("", (("bash", {"command": f"echo {n} >> ran"}),)) for n in (1, 2)]
+    with model(*script, DONE) as (_, options):
+        done = run("agent", *options, given=f"Go.\n{typed}/quit\n")
+    assert done.exit_code == 0
+    assert "the agent wants to run: echo 1 >> ran" in done.stderr
+    assert ((folder / "ran").read_text().split() if ran else (folder / "ran").exists()) == (ran or False)
+
+
+def test_nothing_steers_the_terminal(run, folder):
+    """Escape sequences that a model or a file says are shown as such."""
+    (folder / "evil").write_text("\x1b]0;owned\x07\x1b[2J")
+    script = [Said("\x1b[31mred\x1b[0m\u202e", (("read", {"path": "evil"}),)), Said("\x1b[2Jbye")]
+    with model(*script) as (_, options):
+        done = run("agent", "Go.", *options)
+        typed = run("agent", *options, given="again\n")
+    assert "\x1b" not in done.output + typed.output
+    assert "\u202e" not in done.output
+
+
+# -- whatever ends it --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def started(task, options, **environment):
+    """Yield the program as a process of its own."""
+    words = [sys.executable, "-m", "holdfast", "agent", task, *options, "--allow-bash"]
+    env = {**os.environ, "NO_COLOR": "1", **environment}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def begun(path):
+    """Return the text of ``path`` once it is there."""
+    until = time.monotonic() + 60
+    while not (path.exists() and path.read_text().endswith("\n")):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return path.read_text().strip()
+
+
+SLOW = Said("", (("ls", {}), ("bash", {"command": "echo $$ >> pid; sleep 60"}), ("bash", {"command": "echo 2 >> ran"})))
+
+
+def test_a_kill_in_the_middle_of_a_command(run, home, folder):
+    """After kill -9 the session opens, tells that the command's effects are unknown, and does what had not begun."""
+    with model(SLOW, DONE) as (provider, options):
+        with started("Go.", options) as process:
+            shell = int(begun(folder / "pid"))
+            process.kill()
+            process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(shell, signal.SIGKILL)
+        done = run("agent", "", *options, "--allow-bash")
+    assert (done.exit_code, done.stdout) == (0, "It doubles now.\n"), done.output
+    told = results(home, "task")
+    assert [told[1], told[2]] == [LOST, "(no output)\n[exit code 0]"]
+    assert (folder / "pid").read_text().split() == [str(shell)], "it was not run again"
+    assert (folder / "ran").read_text() == "2\n"
+    assert len(provider.requests) == 2
+
+
+def test_an_interrupt_in_the_middle_of_a_command(run, home, folder):
+    """^C ends the command and the work, with exit code 130 and without a traceback; an empty task goes on."""
+    with model(SLOW, DONE) as (_, options):
+        with started("Go.", options) as process:
+            shell = int(begun(folder / "pid"))
+            process.send_signal(signal.SIGINT)
+            _, stderr = process.communicate(timeout=30)
+        assert process.returncode == 130, stderr
+        assert "aborted: stopped" in stderr
+        assert "Traceback" not in stderr
+        assert "\x1b" not in stderr
+        with pytest.raises(ProcessLookupError):
+            os.killpg(shell, 0)
+        assert results(home, "task")[1:] == [STOPPED_IN, NOT_RUN]
+        assert run("agent", "", *options).stdout == "It doubles now.\n"
+    assert not (folder / "ran").exists()
+
+
+def test_two_interrupts(folder):
+    """A second ^C leaves at once, and what was said stays in the log."""
+    with (
+        model(SLOW, faults=[Fault("stall", "head", 1, 60.0)]) as (provider, options),
+        started("Go.", options) as process,
+    ):
+        until = time.monotonic() + 60
+        while not provider.requests and time.monotonic() < until:
+            time.sleep(0.02)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr

@@ -1,0 +1,59 @@
+"""The plan that stands behind a summary again: the newest one that was made, as long as it is not done."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolCall
+from holdfast.policy.restored import PLAN, restored_plan
+from holdfast.testing.strategies import messages
+from holdfast.view.tokens import count
+
+
+def made(name, *items, key="todos"):
+    return Message("assistant", (ToolCall("1", name, json.dumps({key: items})),))
+
+
+OPEN = {"content": "dive", "status": "in_progress"}
+DONE = {"content": "swim", "status": "completed"}
+
+
+@pytest.mark.parametrize(("name", "key"), [("TodoWrite", "todos"), ("todo", "items"), ("update_plan", "plan")])
+def test_the_newest_plan_is_told(name, key):
+    """The newest call that makes a plan counts, whatever its tool is called; every item stands on a line."""
+    head = [made(name, {"step": "old"}, key=key), made(name, DONE, OPEN, key=key), Message.of("user", "go on")]
+    (text,) = restored_plan(head, 5_000)
+    assert text.text.split("\n") == [PLAN, "- [completed] swim", "- [in_progress] dive"]
+
+
+def test_a_plan_that_is_done_is_none():
+    """Where all is done nothing is told, nor where no call made a plan, or nothing may be told."""
+    assert restored_plan([made("todo", OPEN), made("todo", DONE)], 5_000) == ()
+    assert restored_plan([made("read", OPEN), made("todo"), made("todo", "text")], 5_000) == ()
+    assert restored_plan([made("todo", OPEN)], 0) == ()
+
+
+def test_a_plan_outlives_the_next_compaction():
+    """What an earlier summary told of the plan counts until a newer one is made."""
+    told = restored_plan([made("todo", OPEN)], 5_000)
+    summary = Message("user", (Text("the summary"), *told))
+    assert restored_plan([summary, Message.of("user", "go on")], 5_000) == told
+    assert restored_plan([summary, made("todo", {"text": "rest"})], 5_000)[0].text == f"{PLAN}\n- [open] rest"
+
+
+def test_a_long_plan_is_cut():
+    """A plan keeps its first lines within its tokens and says what is left out."""
+    (text,) = restored_plan([made("todo", *[{"text": f"step {n} of the way"} for n in range(500)])], 300, scale=1.5)
+    assert count(text.text) < 220
+    assert "characters of the plan are left out here]" in text.text
+
+
+@given(st.lists(messages(), max_size=6))
+def test_any_history_has_a_plan_or_none(head):
+    """Whatever calls there are, nothing raises."""
+    assert len(restored_plan(head, 100)) <= 1

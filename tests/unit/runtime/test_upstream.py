@@ -1,0 +1,92 @@
+"""Where requests go, and what comes back when nobody is there."""
+
+from __future__ import annotations
+
+import anyio
+import httpx2
+import pytest
+
+from holdfast.errors import FormatError, HoldfastError, UpstreamError
+from holdfast.runtime.upstream import Http, Sent
+from holdfast.testing.provider import Fault, Provider
+from holdfast.testing.provider.serving import serving
+
+
+@pytest.mark.parametrize(
+    ("base", "sent", "where"),
+    [
+        ("https://a.test", Sent("anthropic", b"", "m"), "https://a.test/v1/messages"),
+        ("https://a.test", Sent("anthropic", b"", "m", "count"), "https://a.test/v1/messages/count_tokens"),
+        ("https://a.test/", Sent("openai-chat", b"", "m"), "https://a.test/v1/chat/completions"),
+        ("https://a.test/v1", Sent("openai-responses", b"", "m"), "https://a.test/v1/responses"),
+        ("https://a.test", Sent("openai-responses", b"", "m", "compact"), "https://a.test/v1/responses/compact"),
+        ("https://a.test/paas/v4/", Sent("openai-chat", b"", "m"), "https://a.test/paas/v4/chat/completions"),
+        (
+            "https://a.test",
+            Sent("gemini", b"", "models/g-3"),
+            "https://a.test/v1beta/models/g-3:generateContent",
+        ),
+        (
+            "https://a.test",
+            Sent("gemini", b"", "g-3", stream=True),
+            "https://a.test/v1beta/models/g-3:streamGenerateContent?alt=sse",
+        ),
+        (
+            "https://a.test/v1beta",
+            Sent("gemini", b"", "../x?y#z"),
+            "https://a.test/v1beta/models/..%2Fx%3Fy%23z:generateContent",
+        ),
+    ],
+)
+def test_where_requests_go(base, sent, where):
+    """A version in the base address counts; a model's name never becomes part of the path."""
+    assert Http(base, sent.api).address(sent) == where
+
+
+def test_an_endpoint_that_an_api_lacks():
+    """Nothing is sent to an address that nobody documented."""
+    with pytest.raises(FormatError, match="no address for 'compact'"):
+        Http("https://a.test", "gemini").address(Sent("gemini", b"", "m", "compact"))
+
+
+def test_an_upstream_that_nobody_speaks():
+    """An API without a form is refused when the upstream is made."""
+    with pytest.raises(HoldfastError, match="no module speaks"):
+        Http("https://a.test", "smoke-signals")
+
+
+def test_a_server_that_is_not_there_is_a_typed_error():
+    """``network``, with the address and what to do."""
+
+    def down(_):
+        raise httpx2.ConnectError("connection refused")
+
+    async def talk():
+        async with Http("https://a.test", "anthropic", transport=httpx2.MockTransport(down)) as upstream:
+            with pytest.raises(UpstreamError, match=r"https://a\.test .*connection refused.*try again") as caught:
+                async with upstream.send(Sent("anthropic", b"{}", "m")):
+                    pass
+            return caught.value
+
+    assert anyio.run(talk).kind == "network"
+
+
+def test_a_body_that_breaks_off_is_a_typed_error():
+    """What came before is read; the end is ``network``."""
+
+    async def talk(url):
+        async with Http(url, "anthropic", {"x-api-key": "k"}) as upstream:
+            body = b'{"model":"claude-opus-5-5","max_tokens":9,"messages":[{"role":"user","content":"Go."}]}'
+            with pytest.raises(UpstreamError) as caught:
+                await whole(upstream, body)
+            return caught.value
+
+    with serving(Provider(), [Fault("cut", "middle")]) as url:
+        assert anyio.run(talk, url).kind == "network"
+
+
+async def whole(upstream, body):
+    """Return the whole body of the reply."""
+    async with upstream.send(Sent("anthropic", body, "claude-opus-5-5")) as reply:
+        assert reply.status == 200
+        return await reply.read()
