@@ -1,6 +1,6 @@
-"""Draw what ``holdfast replay`` prints of the example session: ``docs/images/replay.svg``.
+"""Draw what commands print: ``docs/images/demo.svg``, and ``replay.svg`` of the example session.
 
-    uv run --extra exact python docs/picture.py
+    uv run --extra exact python docs/picture.py [demo|replay]
 
 The command runs as a user would run it, in a terminal with colours of 100 columns; its output becomes the picture, and
 nothing in it comes from elsewhere: no font, no style sheet, no script.
@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -20,8 +21,9 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
-PICTURE = ROOT / "docs" / "images" / "replay.svg"
-COMMAND = ["holdfast", "replay", "examples/long-session.jsonl"]
+IMAGES = ROOT / "docs" / "images"
+COMMANDS = {"demo": ["holdfast", "demo"], "replay": ["holdfast", "replay", "examples/long-session.jsonl"]}
+"""The pictures and what they show."""
 COLUMNS = 100
 LARGEST = 100_000
 """Bytes of the picture: a README should load at once."""
@@ -55,34 +57,35 @@ _THEME = TerminalTheme(
 )  # fmt: skip
 
 
-def printed() -> str:
-    """Return what the command prints in a terminal with colours."""
+def printed(command: Sequence[str]) -> str:
+    """Return what ``command`` prints in a terminal with colours."""
     wanted = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(COLUMNS)}
     kept = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "HOLDFAST_STORE"}}
-    program = Path(sys.executable).with_name(COMMAND[0])
+    program = Path(sys.executable).with_name(command[0])
     done = subprocess.run(
-        [program, *COMMAND[1:]], cwd=ROOT, env=kept | wanted, capture_output=True, text=True, check=True
+        [program, *command[1:]], cwd=ROOT, env=kept | wanted, capture_output=True, text=True, check=True
     )
     return done.stdout
 
 
-def drawn(text: str) -> str:
-    """Return ``text``, with its colours, as an SVG."""
+def drawn(name: str, text: str) -> str:
+    """Return ``text``, with its colours, as the SVG of the picture called ``name``."""
     console = Console(width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(Text.from_ansi(f"$ {' '.join(COMMAND)}\n{text.rstrip()}"))
-    picture = console.export_svg(title="", theme=_THEME, code_format=_FORMAT, unique_id="replay")
+    console.print(Text.from_ansi(f"$ {' '.join(COMMANDS[name])}\n{text.rstrip()}"))
+    picture = console.export_svg(title="", theme=_THEME, code_format=_FORMAT, unique_id=name)
     return re.sub(r"[ \t]+\n", "\n", picture)
 
 
 def main() -> None:
-    """Write the picture; refuse one that is too large."""
-    picture = drawn(printed())
-    size = len(picture.encode())
-    if size > LARGEST:
-        sys.exit(f"the picture has {size:,} bytes, {LARGEST:,} are allowed; make it narrower")
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(picture, "utf-8")
-    print(f"{PICTURE.relative_to(ROOT)}: {size:,} bytes")
+    """Write the pictures asked for, or all; refuse one that is too large."""
+    for name in sys.argv[1:] or COMMANDS:
+        picture = drawn(name, printed(COMMANDS[name]))
+        size = len(picture.encode())
+        if size > LARGEST:
+            sys.exit(f"the picture has {size:,} bytes, {LARGEST:,} are allowed; make it narrower")
+        IMAGES.mkdir(exist_ok=True)
+        (IMAGES / f"{name}.svg").write_text(picture, "utf-8")
+        print(f"docs/images/{name}.svg: {size:,} bytes")
 
 
 if __name__ == "__main__":

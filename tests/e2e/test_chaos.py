@@ -394,12 +394,11 @@ class Walk:
         self.calm, self.number, self.words = False, 0, []
 
     def strike(self, _sent, _number):
-        """Return a fault for one request in eight; one in twenty meets a smaller window."""
-        small = not self.calm and self.dice.random() < 0.05
-        wording = self.dice.choice(WORDINGS) if small else "native"
-        self.provider.settings = Settings(
-            window=self.dice.randrange(12_000, 24_000) if small else WINDOW, overflow=wording
-        )
+        """Return a fault for one request in eight; one in twelve meets a window that may be smaller than it is."""
+        small = not self.calm and self.dice.random() < 0.08
+        last = next((one.tokens for one in reversed(self.provider.requests) if one.tokens), 0)
+        window = max(SIZE, int(last * self.dice.uniform(0.5, 1.0))) if small else WINDOW
+        self.provider.settings = Settings(window=window, overflow=self.dice.choice(WORDINGS))
         if self.calm or small or self.dice.random() > 0.125:
             return None
         kind, stage = self.dice.choice(PLACES)
@@ -409,6 +408,7 @@ class Walk:
         """Do what the dice say, and look after each step that nothing was left behind."""
         async with AsyncExitStack() as stack:
             self.engine, self.session = await self.opened(stack)
+            await self.session.append(*TALK)
             for step in range(STEPS):
                 sent = len(self.upstream.sent)
                 act = self.dice.choices(list(ACTS), [weight for weight, _ in ACTS.values()])[0]
@@ -432,7 +432,7 @@ class Walk:
         """Return words of the user that were never said before; most ask for a tool."""
         self.number += 1
         asked = f'call read {{"path": "src/part_{self.number}.py"}}\\n' if self.dice.random() < 0.7 else ""
-        return f"Task {self.number}: {_text(self.number, self.dice.choice([1, 3, 30]))}\\n{asked}"
+        return f"Task {self.number}: {_text(self.number, self.dice.choice([1, 10, 100]))}\\n{asked}"
 
     async def ask(self):
         """Answer the open calls if there are any, else say something new, and ask."""
@@ -441,7 +441,7 @@ class Walk:
     async def next_said(self):
         calls = self.session.journal.branch.open
         if calls:
-            lines = self.dice.choice([0, 5, 50, 400, 3_000])
+            lines = self.dice.choice([0, 20, 80, 200, 3_000])
             parts = [ToolResult(id_, "read", (Text(_text(self.number, lines) or "x"),)) for id_ in calls]
             await self.session.append(Message("tool", tuple(parts)))
             return ()

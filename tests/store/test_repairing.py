@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.errors import StoreCorrupt
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Decision, Entry, Note, Said
+from holdfast.model.entries import Decision, Entry, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
 from holdfast.store import open_store

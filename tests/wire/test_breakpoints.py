@@ -12,6 +12,7 @@ from holdfast.model.edits import Edit, Span
 from holdfast.model.parts import Text, ToolResult
 from holdfast.model.plan import Options
 from holdfast.model.projected import edited
+from holdfast.wire import breakpoints
 from holdfast.wire.breakpoints import in_message
 from holdfast.wire.lens import measured, open_body, render
 from holdfast.wire.rules import validate
@@ -146,3 +147,18 @@ def test_ours_never_break_a_rule(contents, markers, frame):
     before = {one.rule for one in validate(raw, "anthropic") if "cache" in one.rule}
     after = {one.rule for one in validate(marked(raw, *markers, frame=frame), "anthropic") if "cache" in one.rule}
     assert after <= before
+
+
+def test_of_several_messages_in_one_stretch_the_last_is_marked():
+    """A provider's compaction may stand in one stretch with what follows it: the last message gets the breakpoint."""
+    first, last = (
+        '{"role":"assistant","content":[{"type":"compaction","cache_control":null}]}',
+        '{"role": "user","content":[]}',
+    )
+    both = f"{first},{last}".encode()
+    assert breakpoints.marked(both) == both
+    second = json.dumps({"role": "user", "content": [text("rules")]})
+    new = breakpoints.marked(f"{first} ,{second}".encode())
+    assert new.startswith(first.encode())
+    assert json.loads(b"[" + new + b"]")[1]["content"] == [text("rules", cache_control=FIVE)]
+    assert (in_message(new), in_message(both)) == (["5m"], [])

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.config import target
+from holdfast.config import Catalog, shipped, target
+from holdfast.config.catalog import Model
 from holdfast.errors import ConfigError
 from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Text, Thinking
@@ -175,6 +176,14 @@ def test_others_compact_nothing(api):
 def test_which_models_can(api, model, can):
     """Claude from 4.6 on where its page lists it, not on Bedrock; OpenAI's models by Responses; nobody else."""
     assert can_compact(target(api, model)) is can
+
+
+def test_the_catalogue_has_the_last_word():
+    """A line of the user's own says what a server can, where that is not what its name tells."""
+    lines = (Model("qwen3-*", compacts=True), Model("claude-*", compacts=False))
+    mine = Catalog(lines).before(shipped())
+    assert can_compact(target(RESPONSES, "qwen3-coder", catalog=mine))
+    assert not can_compact(target(ANTHROPIC, "claude-opus-5-5", catalog=mine))
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------

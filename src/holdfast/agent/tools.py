@@ -19,11 +19,15 @@ from holdfast.agent.workplace import Answered, Workplace
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.runtime import recall
-from holdfast.runtime.restoring import line_of
+from holdfast.view.text import one_line
 from holdfast.wire.asked import Tool
 
 _HALF = re.compile(r"[\ud800-\udfff]")
 """Half a character, which no API takes: it becomes U+FFFD."""
+
+
+ITEM_CHARS = 300
+"""[H] Characters of an item of a plan that are told back."""
 
 
 class Item(Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,7 +94,7 @@ async def _fetch(place: Workplace, arguments: str) -> Answered:
 
 def _plan(_: Workplace, asked: Todo) -> str:
     done = sum(item.status == "done" for item in asked.items)
-    lines = [line_of(msgspec.to_builtins(item)) for item in asked.items]
+    lines = [f"- [{item.status}] {one_line(item.text, ITEM_CHARS)}" for item in asked.items]
     return "\n".join([f"[{done} of {len(lines)} done]", *lines])
 
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "recall": "Read back what was stored away in a session, or anything that was said in it.",
     "mcp": "Serve recall and search to a client of the Model Context Protocol.",
     "export": "Write a session in the form of a tool, or as a request.",
+    "repair": "Mend damaged session files of other tools, or the store.",
     "rm": "Remove sessions from the store.",
     "gc": "Remove texts that no session names any more.",
     "agent": "Let a model work on a task in a folder, for as long as it takes.",

@@ -21,6 +21,8 @@ STORE = "session.db"
 """The file of the second run's session."""
 AGREED = "agreed surcharge"
 """What each line of the audit says that can be read back."""
+_FEW = 8
+"""Lines of the first picture, which only grows."""
 _OUTCOMES = {
     "finished": ("finished", "green"),
     "overflow": ("died of an overflow", "red"),
@@ -61,7 +63,7 @@ def say_beginning(out: Console) -> None:
 
 def say_without(out: Console, run: Run) -> None:
     """Print how the first run went."""
-    out.print(drawn(out, "without Holdfast", run.points))
+    out.print(drawn(out, "without Holdfast", run.points, _FEW, legend=False))
     say_whole(out, Text.assemble(("the provider: ", "dim"), (clean(run.error), "red")))
     out.print()
 
@@ -116,6 +118,10 @@ def _say_next(out: Console, both: Both, kept: Path | None) -> None:
         say_whole(out, Text("To look into that session yourself: holdfast demo --keep DIR", style="dim"))
         return
     where = f"--store {kept / STORE}"
-    for verb in ("show", "context", f'recall {{}} {both.recalled.handle[:12]} --search "{AGREED}"', "why {} 4"):
-        named = verb.replace("{}", KEY) if "{}" in verb else f"{verb} {KEY}"
-        say_command(out, Text(f"holdfast {named} {where}", style="dim"))
+    for verb, rest in (
+        ("show", ""),
+        ("context", f"--window {WINDOW} "),
+        ("why", "4 "),
+        ("recall", f'{both.recalled.handle[:12]} --search "{AGREED}" '),
+    ):
+        say_command(out, Text(f"holdfast {verb} {KEY} {rest}{where}", style="dim"))

@@ -100,15 +100,15 @@ def _both(folder: Path, out: Console, *, quiet: bool) -> Both:
     from holdfast.cli.watching import Watcher
     from holdfast.store import open_store
 
-    began = time.monotonic()
+    began, aside = time.monotonic(), console(stderr=True)
     if not quiet:
         say_beginning(out)
-    with Watcher(out, "without", wanted=not quiet) as watcher:
+    with Watcher(aside, "without", wanted=not quiet) as watcher:
         first = run(without, folder / "without", watcher.see)
     if not quiet:
         say_without(out, first)
     with open_store(str(folder / STORE)) as store:
-        with Watcher(out, "with", wanted=not quiet) as watcher:
+        with Watcher(aside, "with", wanted=not quiet) as watcher:
             second = run(with_holdfast, folder / "with", store, watcher.see)
         return Both(first, second, _recalled(store), time.monotonic() - began)
 

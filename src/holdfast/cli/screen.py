@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 
 from holdfast.agent.loop import Called, Returned, Spoke
-from holdfast.cli.terminal import clean, console, many, say_line
+from holdfast.cli.terminal import clean, console, many, say_line, say_whole
 from holdfast.model.messages import result_text
 from holdfast.telemetry import events
 from holdfast.view.references import arguments
@@ -44,20 +44,24 @@ class Screen:
             return
         line = _line(item)
         if line is not None:
-            self.note(line, how=f"{self.share:4.0%}  ")
+            self._begin()
+            say_line(self._out, Text(f"{self.share:4.0%}  {line}", style="dim"))
 
-    def note(self, line: str, style: str = "dim", how: str = "") -> None:
-        """Show a line beside what the model says."""
-        if self.quiet:
-            return
-        if self._is_amid:
-            click.echo()
-            self._is_amid = False
-        say_line(self._out, Text(how + clean(line), style=style))
+    def note(self, line: str, style: str = "dim") -> None:
+        """Show all of a line beside what the model says."""
+        if not self.quiet:
+            self._begin()
+            say_whole(self._out, Text(clean(line), style=style))
 
     def text(self, text: str) -> None:
         """Print ``text`` on standard output, with nothing in it that steers a terminal."""
         click.echo(_STEERING.sub("\ufffd", text))
+
+    def _begin(self) -> None:
+        """Begin a line of its own."""
+        if self._is_amid:
+            click.echo()
+            self._is_amid = False
 
     def _speak(self, said: Spoke) -> None:
         click.echo(_STEERING.sub("\ufffd", said.text), nl=said.ends)

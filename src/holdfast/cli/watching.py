@@ -75,6 +75,7 @@ class Watcher:
                 )
 
 
-def drawn(out: Console, name: str, points: tuple[Point, ...]) -> Text:
+def drawn(out: Console, name: str, points: tuple[Point, ...], rows: int = ROWS, *, legend: bool = True) -> Text:
     """Return the picture of a run."""
-    return picture(name, points, WINDOW, USABLE, out.width, letters=not has_colours(out), rows=ROWS)
+    letters = not has_colours(out)
+    return picture(name, points, WINDOW, USABLE, out.width, letters=letters, rows=rows, legend=legend)

@@ -399,7 +399,7 @@ def _request(branch: Branch, _id: str, body: Request) -> Branch:
         branch,
         seen=body.slots,
         standing=body.slots,
-        found=branch.found if retried else (branch.seen, branch.standing),
+        found=branch.found if retried or branch.learned.overflows else (branch.seen, branch.standing),
         asked=branch.held,
         basis=body.basis,
         model=body.model,

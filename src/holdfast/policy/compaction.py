@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from holdfast.model.branch import Branch
 from holdfast.model.plan import Ask
 from holdfast.model.target import Written
 from holdfast.policy.draft import Draft
@@ -14,6 +15,7 @@ from holdfast.policy.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
 from holdfast.policy.smallest import floor
 from holdfast.policy.stand_in import anchor_of, stand_in
 from holdfast.policy.triggers import is_over, line, passes
+from holdfast.view.conversation import is_real
 
 __all__ = ["compact", "floor", "goal", "is_written", "over_trigger", "summary_share", "trigger"]
 
@@ -30,6 +32,8 @@ def compact(draft: Draft) -> Draft:
         return draft
     if not draft.world.force and (stopped := _stopped(draft)):
         return draft.note("breaker", stopped)
+    if not _is_said(draft.branch):
+        return draft.note("nothing-to-compact", "nobody said anything yet: blanks and tool traffic are no conversation")
     rule, why = "nothing-to-compact", "everything that could be summarised already is"
     written = draft.world.written
     for keep in _places(draft):
@@ -50,6 +54,11 @@ def _is_due(draft: Draft) -> bool:
     if settings.compact != "summary" or world.rung == "fallback":
         return False
     return world.force or (settings.auto and over_trigger(draft))
+
+
+def _is_said(branch: Branch) -> bool:
+    """Return whether there is a real conversation, now or in what gave way before."""
+    return branch.compaction is not None or is_real(branch.messages.slice(branch.pinned))
 
 
 def _places(draft: Draft) -> list[int]:

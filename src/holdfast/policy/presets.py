@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.policy.settings import Settings
+from holdfast.policy.triggers import reserve_tokens
 
 _PLAIN = Settings(
     room_min=0,
@@ -102,7 +103,7 @@ PRESETS: dict[str, Settings] = {
         append_chars=400_000,
         measure="usage+chars",
         trigger_share=0.0,
-        trigger_reserve=20_000,
+        trigger_reserve=reserve_tokens(16_384),
         trigger_reserve_share=0.25,
         tail="tokens",
         tail_tokens=20_000,

@@ -47,7 +47,8 @@ def _share(draft: Draft, messages: list[Message], legal: list[int]) -> list[int]
 def first_unseen(draft: Draft) -> int:
     """Return the slot of the first message of the user that no request has shown yet; the end if there is none."""
     branch = draft.branch
-    places = range(max(branch.keep, branch.seen), len(branch.slots))
+    seen = branch.found[0] if branch.learned.overflows else branch.seen  # what was refused nobody read
+    places = range(max(branch.keep, seen), len(branch.slots))
     return next((index for index in places if branch.messages[index].starts_turn), len(branch.slots))
 
 

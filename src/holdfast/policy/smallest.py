@@ -57,15 +57,15 @@ def floor(branch: Branch, target: Target, settings: Settings) -> int:
     target = in_force(target, branch, settings)
     room = measure_room(target, settings)
     draft = Draft(branch, target, settings, World(), room)
-    kept = {*range(open_group(branch), len(branch.slots)), newest_words(branch)} - {-1}
+    kept = {*range(open_group(branch), len(branch.slots)), newest_words(branch, branch.keep)} - {-1}
     size = sum(slot.size for slot in branch.slots.slice(0, branch.pinned))
     size += sum(_size(branch, index) - _saved(draft, index, LEVELS[-1]) for index in kept)
     return room.frame + round(draft.scale * size)
 
 
-def newest_words(branch: Branch) -> int:
-    """Return the slot of the user's newest message that a request shows, or -1."""
-    places = range(len(branch.slots) - 1, branch.keep - 1, -1)
+def newest_words(branch: Branch, start: int) -> int:
+    """Return the slot of the user's newest message from slot ``start`` on, or -1."""
+    places = range(len(branch.slots) - 1, start - 1, -1)
     return next((index for index in places if branch.messages[index].starts_turn), -1)
 
 
@@ -94,7 +94,7 @@ def _places(draft: Draft) -> list[int]:
 def _made(draft: Draft, keep: int, level: tuple[int, int]) -> Draft:
     """Return the draft with all before ``keep`` in a short extract, and every text behind it short."""
     branch = draft.branch
-    cut = {*range(keep, len(branch.slots)), newest_words(branch)} - {-1}
+    cut = {*range(keep, len(branch.slots)), newest_words(branch, branch.pinned)} - {-1}
     pairs = [pair for index in sorted(cut) for pair in _shorter(draft, index, level)]
     short = draft.decide(
         tuple(edit for edit, _ in pairs), tuple(blob for _, blob in pairs if blob is not None and draft.world.spill)

@@ -58,10 +58,10 @@ def stand_in(draft: Draft, keep: int, cap: float, written: Written | None = None
 def anchor_of(branch: Branch) -> str:
     """Return the text that somebody wrote for the summary in force; nothing where nobody did."""
     made = branch.compaction
-    if made is None or made.by not in WRITERS or made.summary is None or len(made.summary.parts) < 2:
+    if made is None or made.by not in WRITERS or made.summary is None:
         return ""
-    part = made.summary.parts[1]
-    return part.text if isinstance(part, Text) else ""
+    texts = [part.text for part in made.summary.parts if isinstance(part, Text)]
+    return texts[min(1, len(texts) - 1)] if texts else ""  # ours stands behind its preface; an imported one alone
 
 
 def told(draft: Draft, keep: int) -> list[Slot]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from holdfast.model.target import Limits
 from holdfast.policy.settings import Settings
 
+RESERVE_FLOOR = 20_000
+"""Tokens that are held back at least; 0 switches the floor off. [A] [O]"""
 BUFFER = 20_000
 """Tokens that opencode holds back of an input limit where nothing is set, or the output if that is less. [C]"""
 
@@ -26,6 +28,11 @@ def passes(size: int, limit: int, settings: Settings) -> bool:
 def line(limits: Limits, settings: Settings) -> int:
     """Return the size in tokens at which a policy compacts whose trigger is no share of the room."""
     return _RULES[settings.trigger_rule](limits, settings)
+
+
+def reserve_tokens(current: int, configured: int | None = None, least: int = RESERVE_FLOOR) -> int:
+    """Return the tokens held back of a window: what is configured, or what there is, but no less than ``least``."""
+    return max(current if configured is None else configured, least)
 
 
 def effective_window(limits: Limits, most: int) -> int:

@@ -110,11 +110,12 @@ def picture(
     *,
     letters: bool = False,
     rows: int = ROWS,
+    legend: bool = True,
 ) -> Text:
     """Return the picture of policy ``name``, at most ``width`` columns wide, in ``rows`` lines and some around them.
 
     Bars are as long as the window or the largest request, whichever is more, with a mark at ``usable`` tokens.
-    ``letters`` stand for colours where there are none.
+    ``letters`` stand for colours where there are none; ``legend`` tells what all of it means.
     """
     if not points:
         return Text(f"{name}: no request")
@@ -123,7 +124,7 @@ def picture(
     label = max(len(group.label) for group in shown)
     cells = max(LEAST_BAR, min(BAR, width - label - 25 - EVENTS))
     draw = _Draw(usable, scale, cells, label, width, letters)
-    lines = [draw.head(name), *(draw.line(group) for group in shown), draw.legend()]
+    lines = [draw.head(name), *(draw.line(group) for group in shown), *([draw.legend()] if legend else [])]
     return Text("\n").join(lines)
 
 

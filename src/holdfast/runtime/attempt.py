@@ -8,6 +8,7 @@ from holdfast.errors import UpstreamError
 from holdfast.policy.recovery import Refused
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.replies import Incoming
+from holdfast.runtime.summarise import Prefix
 from holdfast.runtime.upstream import Sent, Upstream
 from holdfast.wire.answers import Answer
 from holdfast.wire.overflow import ErrorReport, Verdict, classify
@@ -36,6 +37,8 @@ class Attempt:
         self._held: list[Event] = []
         self._incoming: Incoming | None = None
         self._status: int | None = None
+        self.is_cut = False
+        """Whether the model's own answer ended where the window did."""
 
     @property
     def so_far(self) -> Answer:
@@ -46,7 +49,14 @@ class Attempt:
     @property
     def is_answered(self) -> bool:
         """Whether the model's own answer came, to its end."""
-        return self.verdict.kind in ACCEPTED
+        return self.verdict.kind in ACCEPTED or (self.is_cut and self.seen)
+
+    @property
+    def prefix(self) -> Prefix:
+        """What the provider has just read, for a summary that goes on from it."""
+        sent, branch = self._sent, self._prepared.plan.branch
+        tokens = self.answer.usage.input if self.answer.usage else self._prepared.plan.after
+        return Prefix(sent.api, sent.model, sent.body, len(branch.slots), tokens, sent.stream)
 
     @property
     def refused(self) -> Refused:
@@ -92,6 +102,7 @@ class Attempt:
         self.answer = told
         report = told.report(plan.after, target.limits.window)
         self.verdict = classify(report)
+        self.is_cut = not isinstance(report, ErrorReport) and self.verdict.kind == "context_window"
         if isinstance(report, ErrorReport):
             self.why, self._status = said_by(report, self.verdict), report.status
         elif not told.complete:

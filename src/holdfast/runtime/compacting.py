@@ -33,15 +33,13 @@ _OUTCOMES: dict[str, Outcome] = {
 
 
 async def world(session: Session, target: Target) -> World:
-    """Return what the planner is told: how old the cache is, who writes summaries, what stands behind them."""
+    """Return what the planner is told: how old the cache is, and who writes summaries."""
     means = session.means
     idle = await means.stored(session.journal.idle)
-    environment = means.environment
     return World(
         cache="cold" if idle > target.cache.ttl else "warm",
         idle=idle,
         writes=bool(means.writers or means.native or means.hooks.before_compaction),
-        restored=() if environment is None else environment.restored(),
         cooled=await means.stored(session.journal.is_cooled),
     )
 
@@ -56,6 +54,8 @@ async def planned(
     target, journal = request.target, session.journal
     plan = await session.means.stored(lambda: journal.plan(target, world))
     written: Written | None = None
+    if plan.ask is not None or plan.compaction is not None:
+        world = replace(world, restored=await session.means.stored(lambda: _restored(session)))
     if plan.ask is not None:
         written, outcome, why = await _in_flight(session, request, plan.ask, trigger, instructions)
         plan, world = await _with(session, target, world, written, outcome)
@@ -66,9 +66,20 @@ async def planned(
             await _failed(session, outcome, why)
     elif plan.compaction is not None:
         session.tell(events.Compacting(session.key, trigger))
+        plan = await session.means.stored(lambda: journal.plan(target, world)) if world.restored else plan
     if plan.compaction is not None:
-        session.tell(_compacted(session, plan, "extract" if written is None else written.by))
+        await session.compacted(_compacted(session, plan, "extract" if written is None else written.by))
     return plan, world
+
+
+def _restored(session: Session) -> tuple[str, ...]:
+    """Return the texts that stand behind a summary again: rules that changed, skills that were used, the plan."""
+    environment, branch = session.means.environment, session.journal.branch
+    if environment is None:
+        return ()
+    summary = branch.compaction.summary if branch.compaction is not None else None
+    before = () if summary is None else (summary,)
+    return environment.restored([*before, *(slot.message for slot in branch.slots.slice(branch.keep))])
 
 
 async def _with(
@@ -155,6 +166,7 @@ async def _asked(
         instructions=instructions,
         context=before.add,
         prompt=before.prompt,
+        prefix=session.prefix,
         permit=means.permits.hold,
         tell=session.tell,
         session=session.key,
@@ -165,7 +177,8 @@ async def _failed(session: Session, outcome: Outcome, why: str) -> None:
     """Write a failed compaction down, and tell it."""
     if outcome not in {"nothing_to_compact", "cancelled"}:
         await session.means.stored(lambda: session.journal.fail(why, outcome))
-    session.tell(events.Compacted(session.key, outcome, "model", why=why))
+    by = "model" if session.means.writers or not session.means.native else "native"
+    await session.compacted(events.Compacted(session.key, outcome, by, why=why))
 
 
 def _compacted(session: Session, plan: Plan, by: str) -> events.Compacted:

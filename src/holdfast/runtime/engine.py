@@ -26,6 +26,7 @@ from holdfast.runtime.upstream import Upstream
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
 from holdfast.telemetry.events import Listener
+from holdfast.wire.apis import form_of
 
 CLOSING = 60.0
 """Seconds that runs have to end when the engine closes. [O]"""
@@ -52,6 +53,7 @@ class Engine:
         target: Target | None = None,
         environment: Environment | None = None,
         fields: Mapping[str, Any] = MappingProxyType({}),
+        summary_model: str = "",
         writers: Sequence[Writer] = (),
         native: bool = False,
         hooks: Hooks = Hooks(),
@@ -63,20 +65,22 @@ class Engine:
 
         ``upstream`` is an ``Upstream`` or an official SDK's client. ``api`` and ``model`` (or a ``target``) are those
         of requests made of words, which have the ``fields`` beside their messages, over those of the ``environment``;
-        a whole body brings its own. ``writers`` are models that write summaries, tried in turn, and ``native`` lets
-        the provider compact where it can; without either an extract is made. ``listen`` is told of everything that
-        happens. At most ``permits`` model calls run at once. With ``check`` a request that breaks a rule of its API is
-        an ``InvalidRequest`` before it is sent. Raises ``ConfigError`` for what is none of these.
+        a whole body brings its own. ``summary_model`` (of the same upstream) and ``writers`` are models that write
+        summaries, tried in turn, and ``native`` lets the provider compact where it can; without any of them an extract
+        is made. ``listen`` is told of everything that happens. At most ``permits`` model calls run at once. With
+        ``check`` a request that breaks a rule of its API is an ``InvalidRequest`` before it is sent. Raises
+        ``ConfigError`` for what is none of these.
         """
         chosen = configuration().policy(policy) if isinstance(policy, str) else policy
+        answers: Upstream = upstream if callable(getattr(upstream, "send", None)) else as_upstream(upstream, api)
         store = open_store(place) if isinstance(place, str | os.PathLike) else place
         means = Means(
             store,
-            upstream if callable(getattr(upstream, "send", None)) else as_upstream(upstream, api),
+            answers,
             target=target or _target(api, model),
             fields=fields,
             environment=environment,
-            writers=writers,
+            writers=(*writers, *_writer(answers, api, summary_model)),
             native=native,
             hooks=hooks,
             listen=listen,
@@ -114,5 +118,11 @@ class Engine:
             await self.means.lanes.drain(deadline=CLOSING)
 
 
+def _writer(upstream: Upstream, api: str, model: str) -> list[Writer]:
+    goal = _target(api, model)
+    return [] if goal is None else [Writer(upstream, goal)]
+
+
 def _target(api: str, model: str) -> Target | None:
-    return target(api, model, catalog=configuration().catalog) if api and model else None
+    """Return all that is known of requests to ``model`` by ``api``, an API that there is; nothing without a model."""
+    return target(form_of(api).api, model, catalog=configuration().catalog) if api and model else None

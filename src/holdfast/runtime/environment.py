@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.model.messages import Message
-from holdfast.runtime.restoring import after, clipped
+from holdfast.policy.restored import restored_plan
+from holdfast.runtime.restoring import clipped, used_skills
 from holdfast.runtime.skills import SKILL, Skill, found_skills
 from holdfast.runtime.within import beginning
 from holdfast.view.text import fingerprint
@@ -87,7 +88,7 @@ class Environment(Struct, frozen=True):
         return () if is_field or not self.prompt else (Message.of("system", self.prompt),)
 
     def restored(
-        self, messages: Iterable[Message] = (), *, used_skills: Sequence[str] = (), most: int = RESTORED_TOKENS
+        self, messages: Iterable[Message] = (), *, skills: Sequence[str] = (), most: int = RESTORED_TOKENS
     ) -> tuple[str, ...]:
         """Return the texts that stand behind a summary again, each from its source and within its budget.
 
@@ -95,10 +96,11 @@ class Environment(Struct, frozen=True):
         used, the last one first, and the plan. ``messages`` are the active branch: what it tells of skills and plan
         counts, also after a restart. ``most`` are the tokens of all skills.
         """
-        told = after(messages, {skill.name: skill.path for skill in self.skills})
-        names = dict.fromkeys((*used_skills, *told.skills))
-        used = [skill for name in names for skill in self.skills if skill.name == name]
-        plan = (clipped(told.plan, PLAN_TOKENS, "the plan"),) if told.plan else ()
+        said = tuple(messages)
+        known = {skill.name: skill for skill in self.skills}
+        told = used_skills(said, {name: skill.path for name, skill in known.items()})
+        used = [known[name] for name in dict.fromkeys((*skills, *told)) if name in known]
+        plan = (part.text for part in restored_plan(said, PLAN_TOKENS))
         return (*_changed(self.rules), *_bodies(used, most), *plan)
 
 

@@ -22,6 +22,7 @@ from holdfast.model.entries import (
     Answer,
     Body,
     BranchSummary,
+    Compaction,
     Decision,
     Entry,
     Failure,
@@ -265,6 +266,11 @@ class Journal:
             bodies = _decided(self.branch, self._kept(plan, target, world), target, self.policy.name)
             self._write(bodies[:-1])
         return True
+
+    def compact(self, made: Compaction) -> str:
+        """Append a compaction that somebody else made of what was said here; return its id."""
+        with self.store.writing(self.key):
+            return self._write([made])[0].id
 
     def _stands(self, plan: Plan) -> bool:
         """Whether ``plan`` was made for the branch as it is."""

@@ -41,32 +41,37 @@ from holdfast.wire.thresholds import betas, headers
 if TYPE_CHECKING:
     from holdfast.runtime.session import Session
 
-_SHOWN = Policy(stages=())
-"""Decides nothing: what is planned with it is what stands."""
-
 
 async def compact_native(session: Session, request: Request, ask: Ask, *, instructions: str = "") -> Written:
     """Return what the provider of ``request`` made of the session's slots before ``ask.stop``.
 
     Raises ``CompactionFailed`` where it cannot, or did not.
     """
-    target, means = request.target, session.means
+    target, means, journal = request.target, session.means, session.journal
     if not can_compact(target):
         raise CompactionFailed(
             f"{target.api} compacts nothing for {target.model or 'this model'}; name a model that writes summaries"
         )
-    sent = await means.stored(lambda: head_request(session.journal.branch, request, ask.stop))
+    sent = await means.stored(lambda: head_request(journal.branch, request, ask.stop, journal.policy))
     native = await compacted(
         means.upstream,
         sent,
         session.settings,
         instructions=instructions,
-        beside=() if means.environment is None else means.environment.restored(),
+        beside=_sources(session),
         permit=means.permits.hold,
         tell=session.tell,
         session=session.key,
     )
     return Written(ask.stop, "", "native", native)
+
+
+def _sources(session: Session) -> tuple[str, ...]:
+    """Return the texts from their source that stand behind a compaction; the planner puts them behind the twin."""
+    environment, branch = session.means.environment, session.journal.branch
+    if environment is None:
+        return ()
+    return environment.restored(slot.message for slot in branch.slots.slice(branch.keep))
 
 
 async def compacted(
@@ -129,9 +134,9 @@ async def _tried(upstream: Upstream, sent: Sent, permit: Permit) -> Made | Unmad
 # -- the request -------------------------------------------------------------------------------------------------------
 
 
-def head_request(branch: Branch, request: Request, stop: int) -> Sent:
+def head_request(branch: Branch, request: Request, stop: int, policy: Policy = Policy()) -> Sent:
     """Return ``request`` as it shows the slots before ``stop`` and no more, just as they were shown before."""
-    plan = advance(branch, request.target, _SHOWN)
+    plan = advance(branch, request.target, replace(policy, stages=()))
     slots = _head(plan, stop)
     last = len(slots) - 1
     markers = (last, *[place for place in plan.options.markers if place < last]) if plan.options.markers else ()

@@ -10,12 +10,15 @@ from anyio import CancelScope, sleep
 from msgspec.structs import replace
 
 from holdfast.errors import Aborted, ContextOverflow, UpstreamError
+from holdfast.model.messages import Message
 from holdfast.policy.guard import in_force
+from holdfast.policy.hygiene.neighbours import GO_ON
 from holdfast.policy.recovery import OVERFLOWED, Press, Recovery, Refused, Retry, Stop, Useless, after, begin, counted
 from holdfast.policy.smallest import floor
 from holdfast.policy.stopping import explain
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.journal import Prepared
+from holdfast.runtime.native import taken_over
 from holdfast.runtime.replies import as_said
 from holdfast.runtime.requests import Asked, Request
 from holdfast.telemetry import events
@@ -100,8 +103,27 @@ async def recorded(session: Session, attempt: Attempt, prepared: Prepared) -> An
     if verdict.is_overflow:
         read = usage.input if verdict.kind == "silent_truncation" else verdict.limit or 0
         await session.means.stored(lambda: journal.learn(verdict.kind, read, verdict.requested or 0))
+    session.prefix = attempt.prefix
+    await _taken_over(session, prepared)
+    if verdict.kind == "context_window":
+        await _continued(session)
     session.tell(events.Answered(session.key, stop, usage.input, usage.output, usage.cache_read, usage.cache_write))
     return told
+
+
+async def _taken_over(session: Session, prepared: Prepared) -> None:
+    """Write down the compaction that the answer brought along, where the provider compacted by itself."""
+    journal, target = session.journal, prepared.target
+    taken = taken_over(journal.branch, target, session.settings)
+    if taken is not None:
+        await session.means.stored(lambda: journal.compact(taken))
+        await session.compacted(events.Compacted(session.key, "compacted", "native", taken.before, taken.after))
+
+
+async def _continued(session: Session) -> None:
+    """Let the next request go on where the window cut this answer, unless a hook says no."""
+    if await session.hooked("autocontinue") is not False:
+        await session.means.stored(lambda: session.journal.append(Message.of("user", GO_ON)))
 
 
 async def _broken(session: Session, attempt: Attempt) -> None:

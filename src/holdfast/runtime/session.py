@@ -25,6 +25,7 @@ from holdfast.runtime.means import Means
 from holdfast.runtime.replies import as_said
 from holdfast.runtime.requests import Asked, Request, checked, of_body, of_words, opened, words
 from holdfast.runtime.running import Run
+from holdfast.runtime.summarise import Prefix
 from holdfast.telemetry import events
 from holdfast.view.paging import Page
 from holdfast.view.tokens import estimate
@@ -74,6 +75,8 @@ class Session:
         self.means = means
         self.journal = journal
         self.inflight = InFlight()
+        self.prefix: Prefix | None = None
+        """The last request that was answered, as the provider's cache holds it."""
         self._answering = 0
         self._noticed: set[tuple[str, str]] = set()
 
@@ -199,6 +202,11 @@ class Session:
                 return
             self._noticed.add((event.rule, event.why))
         self.means.tell(event)
+
+    async def compacted(self, event: events.Compacted) -> None:
+        """Tell what became of a compaction, the hook too."""
+        self.tell(event)
+        await self.hooked("after_compaction", event)
 
     @contextmanager
     def answering(self) -> Iterator[None]:

@@ -62,14 +62,28 @@ def _peek(raw: Raw) -> _Block:
 
 
 def in_message(message: bytes) -> list[str]:
-    """Return the lifetimes of the breakpoints in one wire message."""
+    """Return the lifetimes of the breakpoints in one wire message, or in several with commas between them."""
     if b'"cache_control"' not in message:
         return []
-    return standing(fields(message, "the message").get("content"))
+    return [life for one in _each(message) for life in standing(fields(one, "the message").get("content"))]
 
 
 def marked(message: bytes, lifetime: str = "5m") -> bytes:
-    """Return ``message`` with a breakpoint behind its last part; the same bytes when there is one, or no place."""
+    """Return ``message`` with a breakpoint behind its last part; the same bytes when there is one, or no place.
+
+    Of several messages with commas between them the last one gets it.
+    """
+    *before, last = map(bytes, _each(message))
+    new = _marked(last, lifetime)
+    return message if new == last else b",".join([*before, new])
+
+
+def _each(messages: bytes) -> list[Raw]:
+    """Return each message of a stretch; what a provider compacted may be one with what stands beside it."""
+    return read(_BLOCKS, b"[%b]" % messages, "the message")
+
+
+def _marked(message: bytes, lifetime: str) -> bytes:
     content = read(_HOLDER, message, "the message").content
     if content is None or (isinstance(content, str) and not content.strip()):
         return message

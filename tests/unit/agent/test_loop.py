@@ -63,6 +63,24 @@ class Agent:
     def run(self, task="Go.", **more):
         return anyio.run(lambda: self.work(task, **more))
 
+    def stopped(self, when, **more):
+        """Return how the work ended that was stopped a moment after ``when`` was so."""
+
+        async def main():
+            scope = anyio.CancelScope()
+
+            async def stop():
+                while not when():  # noqa: ASYNC110 -- another thread or process makes it so
+                    await anyio.sleep(0.02)
+                await anyio.sleep(0.05)
+                scope.cancel()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(stop)
+                return await self.work("Go.", scope=scope, **more)
+
+        return anyio.run(main)
+
     def results(self):
         """Return what every tool said, in the order of the log."""
         with open_store(str(self.store)) as store:
@@ -133,6 +151,25 @@ def test_a_long_task_in_a_small_window(folder):
     assert "«needle»" in agent.results()[-1]
 
 
+def test_what_is_in_use_survives_compactions_and_restarts(folder):
+    """Behind every summary the skill in use and the plan stand again, also where another process compacts next."""
+    home = folder / ".agents" / "skills" / "tides"
+    home.mkdir(parents=True)
+    (home / "SKILL.md").write_text("---\nname: tides\ndescription: d\n---\nLook at the moon.")
+    (folder / "log.txt").write_text("\n".join(f"line {n} {n * 7919}" for n in range(20_000)))
+    reads = [says(("read", {"path": "log.txt", "lines": f"{n * 400 + 1}-{n * 400 + 400}"})) for n in range(30)]
+    begin = says(("read", {"path": "skill:tides"}), ("todo", {"items": [{"text": "mend the nets"}]}))
+    agent = Agent(folder, [begin, *reads, Said("Done.")], window=32_000)
+    assert agent.run(most_steps=14).stop == "steps"
+    assert agent.run("").stop == "done"
+    with open_store(str(agent.store)) as store:
+        compactions = sum(isinstance(entry.body, entries.Compaction) for entry in store.path(KEY))
+        summary = store.branch(KEY).compaction.summary.text
+    assert compactions >= 3
+    assert summary.count("Skill tides, in use:\n\nLook at the moon.") == 1
+    assert summary.count("The plan as it stands:\n- [open] mend the nets") == 1
+
+
 # -- where it stops ----------------------------------------------------------------------------------------------------
 
 
@@ -186,19 +223,7 @@ def test_a_stop_in_the_middle_of_a_command(folder):
     script = [says(("ls", {}), bash("echo 1 >> ran; sleep 60"), bash("echo 2 >> ran")), Said("I see.")]
     agent = Agent(folder, script)
 
-    async def main():
-        scope = anyio.CancelScope()
-
-        async def stop():
-            while not (folder / "ran").exists():  # noqa: ASYNC110 -- another process makes it
-                await anyio.sleep(0.02)
-            scope.cancel()
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(stop)
-            return await agent.work("Go.", scope=scope)
-
-    outcome = anyio.run(main)
+    outcome = agent.stopped(lambda: (folder / "ran").exists())
     assert outcome.stop == "aborted"
     assert agent.results() == ["[. is empty]", STOPPED_IN, NOT_RUN]
     outcome = agent.run("")
@@ -213,10 +238,7 @@ def test_a_stop_in_the_middle_of_an_answer(folder, api, streams):
     script = [says(bash("echo 1 >> ran"), text="I run it. " * 50), says(bash("echo 2 >> ran")), Said("Done.")]
     agent = Agent(folder, script, api=api, faults=[Fault("stall", "end", 1, 600.0)])
 
-    async def main():
-        return await agent.work("Go.", scope=anyio.CancelScope(deadline=anyio.current_time() + 0.25), streams=streams)
-
-    assert anyio.run(main).stop == "aborted"
+    assert agent.stopped(lambda: agent.provider.requests, streams=streams).stop == "aborted"
     assert agent.results() == []
     assert agent.run("Go on.").stop == "done"
     assert (folder / "ran").read_text() == "2\n"

@@ -250,10 +250,9 @@ def test_it_comes_back_again_and_again(tmp_path):
 
 
 def test_a_plan_that_is_done_is_over(tmp_path):
-    """A plan of which every item is done, or that is empty, is not brought back; a broken call changes nothing."""
+    """A plan of which every item is done is not brought back; a broken call makes none."""
     made = environment(tmp_path)
     assert made.restored([called("todo", items=[{"text": "a", "status": "done"}])]) == ()
-    assert made.restored([called("todo", items=[{"text": "a"}]), called("todo", items=[])]) == ()
     assert made.restored([Message("assistant", (ToolCall("c", "todo", "{broken"),))]) == ()
 
 
@@ -274,9 +273,9 @@ def test_restored_texts_have_budgets(tmp_path):
         skill(tmp_path, name, f"---\nname: {name}\ndescription: d\n---\n" + "kelp grows on rocks\n" * 6_000)
     made = environment(tmp_path)
     used = ["one", "two", "three"]
-    told = made.restored(used_skills=used)
+    told = made.restored(skills=used)
     assert len(told) == 3
     assert all(4_500 < count(text) < 5_200 for text in told)
     assert all("left out here" in text for text in told)
-    assert sum(map(count, made.restored(used_skills=used, most=7_000))) < 7_200
-    assert made.restored(used_skills=["gone", "one"], most=0) == ()
+    assert sum(map(count, made.restored(skills=used, most=7_000))) < 7_200
+    assert made.restored(skills=["gone", "one"], most=0) == ()

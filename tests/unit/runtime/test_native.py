@@ -22,10 +22,11 @@ from holdfast.model.projected import Native
 from holdfast.model.target import World, Written
 from holdfast.policy.settings import Settings as Numbers
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.environment import environment
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.native import compacted, head_request, taken_over
 from holdfast.runtime.replies import as_said, ask
-from holdfast.runtime.requests import of_words
+from holdfast.runtime.requests import of_body, of_words, opened
 from holdfast.runtime.upstream import Reply, Sent
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.calls import Said
@@ -36,6 +37,7 @@ from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 from holdfast.wire.apis import form_of
 from holdfast.wire.compacting import Made
+from holdfast.wire.lens import body
 from holdfast.wire.rules import validate
 from holdfast.wire.thresholds import betas, headers, threshold_fields
 
@@ -171,6 +173,19 @@ def test_the_head_goes_out_as_it_was_shown(api):
     assert told.tokens > 5_000
     if api == "anthropic":
         assert told.cached > told.tokens / 2
+
+
+@both
+def test_a_body_that_was_handed_in_is_asked_as_it_is(api):
+    """Where the caller handed in a body, its head is compacted in the caller's own bytes, with the fields it has."""
+    talk = Talk(api)
+    bodies = anyio.run(talk.work)
+    own = body(api, MODELS[api], (), frame_fields=FIELDS[api]).replace(b'{"model":', b'{ "x-own" : 1,  "model":', 1)
+    request = of_body(talk.target, opened(own, api))
+    sent = head_request(talk.journal.branch, request, talk.asked().stop)
+    assert sent.body.startswith(b'{ "x-own" : 1,  "model":')
+    shown = contents(sent.body, api)
+    assert shown == contents(bodies[-1], api)[: len(shown)]
 
 
 @both
@@ -447,6 +462,36 @@ def test_a_session_compacts_by_its_provider(api):
     if api == "anthropic":
         by, made = anyio.run(go, "claude-sonnet-4-5")
         assert (by, made.native) == ("extract", None)
+
+
+def test_rules_that_changed_stand_behind_it(tmp_path):
+    """What stands behind a summary from its source stands behind the provider's compaction too, as the user's."""
+    rules = tmp_path / "AGENTS.md"
+    rules.write_text("Kelp first.")
+    own = environment(tmp_path)
+    rules.write_text("Rock first.")
+
+    async def go():
+        upstream = ProviderUpstream(Provider(Settings(factor=1.3)))
+        async with Engine.open(
+            MemoryStore(),
+            upstream=upstream,
+            target=goal("anthropic"),
+            environment=own,
+            fields={"max_tokens": 900},
+            native=True,
+        ) as engine:
+            session = await engine.session(KEY)
+            for _ in range(6):
+                await session.ask(LONG * 3)
+            assert (await session.compact()).by == "native"
+            await session.ask("next")
+            return items_of(session.journal.branch.compaction.native), upstream.sent[-1].body
+
+    items, shown = anyio.run(go)
+    assert b"Rock first." in items[1]
+    assert contents(shown, "anthropic")[0] == items[0]
+    assert b"Rock first." in contents(shown, "anthropic")[1]
 
 
 # -- what a provider compacted while it answered -----------------------------------------------------------------------

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 
 import anyio
 import httpx2
@@ -262,19 +263,71 @@ def test_closing_gives_up_what_other_threads_wait_for(monkeypatch):
     assert silent.left.is_set()
 
 
+class Interrupted:
+    """An upstream at whose first request the user presses Ctrl-C, and that answers the next."""
+
+    def __init__(self):
+        self.left = []
+
+    @asynccontextmanager
+    async def send(self, sent):
+        if self.left:
+            async with ScriptedUpstream(["fine"]).send(sent) as reply:
+                yield reply
+            return
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.left.append("left")
+
+
+@pytest.mark.parametrize("how", ["ask", "run"])
+def test_ctrl_c_gives_up_what_runs(how):
+    """The call is cancelled and its lane is free; who catches ``KeyboardInterrupt`` goes on with the same session."""
+    upstream = Interrupted()
+    with opened(upstream) as engine:
+        session = engine.session("tide")
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            if how == "ask":
+                session.ask("How high is it?")
+            with session.run("How high is it?") as run:
+                list(run)
+        assert session.ask().message.text == "fine"
+    assert upstream.left == ["left"]
+
+
+def test_context_variables_reach_the_loop():
+    """What is set when a verb is called counts for it, also behind the block of a run."""
+    trace, seen = ContextVar("trace", default="none"), []
+
+    class Seeing(ScriptedUpstream):
+        @asynccontextmanager
+        async def send(self, sent):
+            seen.append(trace.get())
+            async with super().send(sent) as reply:
+                yield reply
+
+    with opened(Seeing(["one", "two", "three"])) as engine:
+        session = engine.session("tide")
+        trace.set("t-1")
+        session.ask("How high is it?")
+        with session.run("And now?") as run:
+            list(run)
+        trace.set("t-2")
+        session.ask("And now?")
+    assert seen == ["t-1", "t-1", "t-2"]
+
+
 PROGRAM = """
-import sys, threading
+import threading
 from holdfast.runtime.sync import open_engine
 from holdfast.store.memory import MemoryStore
 from tests_silent import Silent
 
 try:
     with open_engine(MemoryStore(), upstream=Silent(), api="anthropic", model="claude-opus-5-5") as engine:
-        session = engine.session("tide")
-        if sys.argv[1] == "ask":
-            session.ask("How high is it?")
-        with session.run("How high is it?") as run:
-            list(run)
+        engine.session("tide").ask("How high is it?")
 except KeyboardInterrupt:
     print("interrupted", [thread.name for thread in threading.enumerate() if thread.name == "holdfast"])
 """
@@ -294,12 +347,11 @@ class Silent:
 """
 
 
-@pytest.mark.parametrize("how", ["ask", "run"])
-def test_ctrl_c_gives_up_what_runs(how, tmp_path):
-    """The call is cancelled, the thread ends, and the program goes on with ``KeyboardInterrupt``."""
+def test_ctrl_c_ends_a_program(tmp_path):
+    """What runs is cancelled, the thread ends, and the program goes on with ``KeyboardInterrupt``."""
     (tmp_path / "tests_silent.py").write_text(SILENT)
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    child = subprocess.Popen([sys.executable, "-c", PROGRAM, how], stdout=subprocess.PIPE, text=True, env=env)
+    child = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, env=env)
     assert child.stdout.readline() == "asked\n"
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=20)

@@ -17,14 +17,29 @@ from holdfast.formats.repairing.survey import HEADER, survey
 from holdfast.formats.repairing.tools import TOOLS, Tool
 from holdfast.formats.repairing.values import Dropped, Finding, Repaired, Survey
 
-__all__ = ["HEADER", "Dropped", "Finding", "Repaired", "Survey", "mended", "repair", "survey", "tool_of", "whole"]
+__all__ = [
+    "HEADER",
+    "TOOLS",
+    "Dropped",
+    "Finding",
+    "Repaired",
+    "Survey",
+    "mended",
+    "repair",
+    "survey",
+    "tool_of",
+    "whole",
+]
 
 _REQUEST = "this is a request, no session file: `holdfast fix` repairs requests"
 
 
-def repair(data: bytes) -> Repaired:
-    """Return a session file after its repair; ``FormatError`` where it is none that can be repaired."""
-    tool = tool_of(BytesIO(data))
+def repair(data: bytes, format_: str = "") -> Repaired:
+    """Return a session file after its repair; ``FormatError`` where it is none that can be repaired.
+
+    ``format_`` is its tool, one of ``TOOLS``, where no line of it may tell.
+    """
+    tool = TOOLS[format_] if format_ else tool_of(BytesIO(data))
     if tool is None:
         return Repaired(data, whole(data))
     found = survey(BytesIO(data), tool)

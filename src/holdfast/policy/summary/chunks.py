@@ -16,7 +16,7 @@ from holdfast.policy.summary.rendering import Style, rendered
 from holdfast.view.boundaries import legal_cuts
 from holdfast.view.tokens import count
 
-_JOINT = 0
+_JOINT = 2
 """Tokens that the empty line between two blocks costs at most, with what rounding hides."""
 LEAST_ROOM = 500
 """Tokens under which a part holds too little to be worth a request. [H]"""

@@ -48,10 +48,6 @@ class Style(Struct, frozen=True):
         return replace(self, **short)
 
 
-PI = Style(arguments=0, tail=0.0, failures=False, guarded=False)
-"""As pi tells it. [P]"""
-
-
 def rendered(head: Iterable[Slot | Message], style: Style = Style()) -> str:
     """Return ``head`` as text: a block for what each message says, its calls, and each result; empty lines between."""
     messages = (one.message if isinstance(one, Slot) else one for one in head)

@@ -143,8 +143,15 @@ class Log:
         """Return what is said in the place of an entry of ``kind``."""
         if not is_message:
             return Note(LOST, data={"kind": kind, "why": CHANGED})
-        answered = "answer" in self._children(seq) or (above is not None and above.kind == "request")
-        return Said(measure(Message.of("assistant" if answered else "user", STAND_IN)))
+        answers = "answer" in self._children(seq) or self._asked(above)
+        return Said(measure(Message.of("assistant" if answers else "user", STAND_IN)))
+
+    def _asked(self, above: Place | None) -> bool:
+        """Return whether what comes behind ``above`` is a model's answer: a request, or its usage, comes before it."""
+        if above is None or above.kind != "answer":
+            return above is not None and above.kind == "request"
+        query = "SELECT p.kind FROM entries e JOIN entries p ON p.seq = e.parent WHERE e.seq = ?"
+        return bool(self._db.execute(query, (above.node.seq,)).fetchone() == ("request",))
 
     def _children(self, seq: int) -> set[str]:
         """Return the kinds of what hangs on a row."""

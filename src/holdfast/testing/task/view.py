@@ -9,9 +9,6 @@ from msgspec import Struct
 
 from holdfast.testing.provider.blocks import Block
 
-_MARKS = str.maketrans("", "", "«»")
-"""What a search puts around the words that it found."""
-
 
 class View(Struct, frozen=True):
     """A request's words: all of them, and those that came since the model spoke last."""
@@ -36,4 +33,5 @@ def view(blocks: Sequence[Block]) -> View:
 
 
 def _words(blocks: Sequence[Block]) -> str:
-    return "\n".join([block.rendering.text for block in blocks]).translate(_MARKS)
+    """Return what blocks say, without the marks that a search puts around the words that it found."""
+    return "\n".join([block.rendering.text for block in blocks]).replace("«", "").replace("»", "")

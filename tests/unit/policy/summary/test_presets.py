@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.messages import Message
-from holdfast.model.parts import Media, Text, ToolCall, ToolResult
+from holdfast.model.parts import Media, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.measures import estimate_tokens
 from holdfast.policy.summary import openclaw, opencode
 from holdfast.policy.summary.openclaw_chunks import (
@@ -20,8 +20,8 @@ from holdfast.policy.summary.openclaw_chunks import (
     within_share,
 )
 from holdfast.policy.summary.openclaw_turns import failures_section, quoted, recent, turns_kept
-from holdfast.policy.summary.pi import Files, carried, files
-from holdfast.testing.strategies import conversations
+from holdfast.policy.summary.pi import Files, carried, files, serialized
+from holdfast.testing.strategies import conversations, messages
 
 
 def words(tokens, role="user"):
@@ -163,6 +163,32 @@ def test_what_its_summary_lacks():
 
 
 # -- pi ----------------------------------------------------------------------------------------------------------------
+
+
+def test_how_pi_tells_a_conversation():
+    """Labelled blocks, no media or thinking; a result keeps 2,000 characters as JavaScript counts, no half pair."""
+    calls = (ToolCall("1", "read", '{"path": "a", "n": [1]}'), ToolCall("2", "bash", '{"command": "ls"}'))
+    said = [
+        Message("user", (Text("look"), Media("image", "image/png", 3))),
+        Message("assistant", (Thinking("hm"), Text("yes"), *calls)),
+        result("1", "x" * 1_999 + "😀" + "y" * 99, is_error=True),
+        result("2", ""),
+        result("2", "z" * 2_000),
+    ]
+    assert serialized(said).split("\n\n") == [
+        "[User]: look",
+        "[Assistant]: yes",
+        '[Assistant tool calls]: read(path="a", n=[1]); bash(command="ls")',
+        "[Tool result]: " + "x" * 1_999,
+        "[... 101 more characters truncated]",
+        "[Tool result]: " + "z" * 2_000,
+    ]
+
+
+@given(st.lists(messages(), max_size=4))
+def test_pi_tells_anything(head):
+    """Any messages can be told as pi does, as text that can be sent."""
+    serialized(head).encode()
 
 
 def test_files_of_calls():

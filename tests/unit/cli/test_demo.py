@@ -1,0 +1,205 @@
+"""``holdfast demo``: both runs, the same numbers each time, what is shown of them, and what is left of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import anyio
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from holdfast.cli import command, trial
+from holdfast.cli.beside import AGREED, STORE, Both, Recalled, say_beginning, say_both, say_without
+from holdfast.cli.watching import Watcher
+from holdfast.model.entries import Answer, Compaction
+from holdfast.store import open_store
+from holdfast.testing.task.routes import ROUTES, SIGNED
+
+SOME = ROUTES[:16]
+"""Routes that are too many for the window, and not much more."""
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Return a folder with all that the demonstration leaves if it is told to."""
+    return tmp_path_factory.mktemp("kept") / "ferries"
+
+
+@pytest.fixture(scope="module")
+def told(kept):
+    """Return what the demonstration tells programs; all that it made is kept."""
+    done = CliRunner().invoke(command, ["demo", "--json", "--keep", str(kept)])
+    assert (done.exit_code, done.stderr) == (0, ""), done.output
+    return json.loads(done.stdout)
+
+
+def second_run(folder, watch):
+    """Return how the shorter task ends with Holdfast."""
+    with open_store(":memory:") as store:
+        return anyio.run(trial.with_holdfast, folder, store, watch, SOME)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """Return both runs of a shorter task, with all progress that was told of them."""
+    folder, told = tmp_path_factory.mktemp("both"), []
+    first = anyio.run(trial.without, folder / "a", told.append, SOME)
+    found = Recalled(9, 4, "harwich: agreed", "0123456789abcdef")
+    return Both(first, second_run(folder / "b", told.append), found, 1.0), told
+
+
+def test_it_dies_without_and_finishes_with(told):
+    """Without, the provider refuses a request over its window, in its own words; with, the task is done."""
+    assert list(told) == ["without", "with", "seconds"]
+    assert list(told["without"]) == ["outcome", "steps", "error"]
+    assert list(told["with"]) == ["outcome", "steps", "tokens", "usd", "cache_hit", "compactions"]
+    assert told["without"]["outcome"] == "overflow"
+    assert "prompt is too long: " in told["without"]["error"]
+    assert told["with"]["outcome"] == "finished"
+    assert 120 <= told["with"]["steps"] <= 200
+    assert told["with"]["steps"] > 2 * told["without"]["steps"]
+    assert told["with"]["compactions"] >= 3
+    assert told["with"]["cache_hit"] > 0.9
+    assert told["with"]["usd"] > 0.1
+    assert 0 < told["seconds"] < 60
+
+
+def test_it_is_the_same_each_time(both, tmp_path):
+    """A run has the numbers of the run before; tokens differ by those of the ids that a search shows."""
+    one, two = both[0].aided, second_run(tmp_path, lambda _: None)
+    assert (one.outcome, one.steps, one.compactions, one.recalled) == (
+        two.outcome,
+        two.steps,
+        two.compactions,
+        two.recalled,
+    )
+    assert one.totals.tokens == pytest.approx(two.totals.tokens, rel=0.01)
+    assert one.totals.usd == pytest.approx(two.totals.usd, rel=0.01)
+    assert one.totals.cache_hit == pytest.approx(two.totals.cache_hit, rel=0.01)
+
+
+def test_what_is_kept_can_be_gone_on_with(told, kept, run):
+    """The session is in its store with every answer and compaction, and the files are as the task wants them."""
+    with open_store(str(kept / STORE)) as store:
+        answers = store.entries("demo", "answer")
+        assert sum(isinstance(entry.body, Answer) for entry in answers) == told["with"]["steps"]
+        compactions = store.entries("demo", "compaction")
+        assert sum(isinstance(entry.body, Compaction) for entry in compactions) == told["with"]["compactions"]
+    report = (kept / "with" / "REPORT.md").read_text()
+    assert report.endswith(SIGNED)
+    assert all(f"- {route.name}: first wrong invoice {route.invoice}," in report for route in ROUTES)
+    assert not (kept / "without" / "REPORT.md").exists()
+    assert trial.TITLE in run("ls", "--store", str(kept / STORE)).output
+    assert trial.MODEL in run("context", "demo", "--store", str(kept / STORE)).output
+
+
+def test_a_folder_that_is_there_is_left_alone(told, kept, run):
+    """A folder with something in it is not written into."""
+    done = run("demo", "--keep", str(kept))
+    assert done.exit_code == 2
+    assert "is there already; give --keep a new folder" in done.stderr
+
+
+def test_both_are_seen_beside_each_other(both):
+    """The pictures, the provider's words, the table, what can be read back, and how to go on."""
+    found, _ = both
+    out = Console(file=io.StringIO(), width=100)
+    say_beginning(out)
+    say_without(out, found.without)
+    say_both(out, found, None)
+    said = out.file.getvalue()
+    assert all(len(line) <= 100 for line in said.splitlines())
+    assert f"the provider: {found.without.error}" in said
+    for words in ("died of an overflow", "finished", "compactions", "4 of its lines", "such as harwich", "--keep DIR"):
+        assert words in said
+    assert "⟱" in said
+
+
+def test_every_request_fits_and_the_bars_are_what_the_provider_counted(both):
+    """With Holdfast no request is over the window; what a bar is made of adds up to the tokens of the request."""
+    found, _ = both
+    for run in (found.without, found.aided):
+        for point in run.points:
+            assert abs(sum(point.kinds.values()) - point.tokens) <= 3
+    assert found.without.points[-1].tokens > trial.WINDOW
+    assert found.aided.totals.largest <= trial.WINDOW
+    drops = [point for point in found.aided.points if point.event == "compaction"]
+    assert len(drops) == found.aided.compactions > 0
+    assert all(point.kinds["summary"] > 0 for point in drops)
+
+
+def test_commands_to_go_on_with_can_be_run(both, told, kept, run):
+    """Each command that is printed at the end works as it is printed."""
+    found, _ = both
+    with open_store(str(kept / STORE)) as store:
+        handle = store.search("demo", f'"{AGREED}"', limit=1_000)[-1].entry
+    out = Console(file=io.StringIO(), width=100)
+    say_both(out, Both(found.without, found.aided, Recalled(9, 4, "x", handle), 1.0), kept)
+    commands = [line for line in out.file.getvalue().splitlines() if line.startswith("holdfast ")]
+    assert len(commands) == 4
+    for line in commands:
+        done = run(*shlex.split(line)[1:])
+        assert done.exit_code == 0, done.output
+    assert "harwich: agreed surcharge" in done.output
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(both):
+    """Each compaction is told, and a step here and there; nothing where nothing is wanted."""
+    found, told = both
+    for wanted in (True, False):
+        out = Console(file=io.StringIO(), width=100)
+        with Watcher(out, "with", wanted=wanted) as watcher:
+            for progress in told:
+                if progress.points and progress.points == found.aided.points[: len(progress.points)]:
+                    watcher.see(progress)
+        lines = out.file.getvalue().splitlines()
+        assert (len(lines) > 2) == wanted
+        assert sum("⟱" in line for line in lines) == (found.aided.compactions if wanted else 0)
+
+
+def test_progress_at_a_terminal_is_a_picture_that_goes_away(both):
+    """It is drawn over itself, and the cursor is back at the end."""
+    _, told = both
+    out = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="truecolor", _environ={"TERM": "x"})
+    with Watcher(out, "with") as watcher:
+        for progress in told[:3]:
+            watcher.see(progress)
+    said = out.file.getvalue()
+    assert "tokens" in said
+    assert "read HANDOVER.md" in said
+    assert said.rindex("\x1b[?25h") > said.index("\x1b[?25l")
+
+
+def test_a_task_that_is_not_finished_is_an_exit_code(run, monkeypatch):
+    """Where the steps are not enough the outcome says so, and so does the exit code."""
+    monkeypatch.setattr(trial, "MOST_STEPS", 5)
+    done = run("demo", "--json")
+    assert done.exit_code == 1
+    assert [json.loads(done.stdout)[name]["outcome"] for name in ("without", "with")] == ["stopped", "stopped"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no signals to send")
+def test_an_interrupt_leaves_nothing(tmp_path):
+    """Interrupted in the middle it ends at once with 130, and its temporary files are gone."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    words = [sys.executable, "-m", "holdfast", "demo"]
+    with subprocess.Popen(
+        words, env={**os.environ, "TMPDIR": str(place)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as going:
+        while not list(place.glob("*/with")) and going.poll() is None:
+            time.sleep(0.02)
+        going.send_signal(signal.SIGINT)
+        _, told = going.communicate(timeout=30)
+    assert going.returncode == 130
+    assert "interrupted" in told
+    assert "Traceback" not in told
+    assert list(place.iterdir()) == []

@@ -1,0 +1,317 @@
+"""The engine: summaries by a model or by the provider, hooks that fail, stores that fail, and what happens told."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+import holdfast
+from holdfast.config import target
+from holdfast.errors import ConfigError, InvalidRequest, StoreReadOnly, UnknownPolicy, WindowTooSmall
+from holdfast.model.entries import Compaction, Failure
+from holdfast.model.messages import Message
+from holdfast.policy.accepting import HEADINGS
+from holdfast.policy.pipeline import Policy
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.hooks import Before, Hooks
+from holdfast.runtime.summarise import Writer
+from holdfast.store.memory import MemoryStore
+from holdfast.telemetry import events
+from holdfast.testing.clock import run
+from holdfast.testing.provider import Provider, Said, Settings
+from holdfast.testing.samples import KEY
+from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
+
+OPUS = target("anthropic", "claude-opus-5-5", window=32_000)
+OUTPUT = {"max_tokens": 500}
+SUMMARY = "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in HEADINGS) + "word " * 200
+
+
+def talk(notes=40):
+    """Return a conversation that is over the trigger of a window of 32,000 tokens."""
+    turns = [(f"Read note {number}.", f"Note {number}: " + "kelp on the rock " * 120) for number in range(notes)]
+    return [Message.of(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
+
+
+def asked(upstream, *said, store=None, goal=OPUS, **more):
+    """Return the answer to ``said`` behind a long conversation, the session, and what happened."""
+    heard = []
+
+    async def go():
+        async with Engine.open(
+            store or MemoryStore(),
+            upstream=upstream,
+            target=goal,
+            fields=OUTPUT if goal.api == "anthropic" else {},
+            listen=heard.append,
+            **more,
+        ) as engine:
+            session = await engine.session(KEY)
+            await session.append(*talk())
+            return await session.ask(*said or ("And now?",)), session
+
+    answer, session = run(go)
+    return answer, session, heard
+
+
+def of(heard, kind):
+    """Return the events of one kind."""
+    return [event for event in heard if isinstance(event, kind)]
+
+
+def compaction(session):
+    """Return the compaction in force."""
+    return session.journal.branch.compaction
+
+
+def test_without_a_model_an_extract_is_made():
+    """P5: nobody is asked; the extract is in force, and that is told."""
+    answer, session, heard = asked(ProviderUpstream(Provider(Settings(window=32_000))))
+    assert answer.message.text
+    assert [(event.outcome, event.by) for event in of(heard, events.Compacted)] == [("compacted", "extract")]
+    assert "without a model" in compaction(session).summary.text
+
+
+def test_a_model_writes_the_summary_and_ours_stands_behind_it():
+    """The model's text comes first, then what it leaves uncovered; the request for it is text alone, without tools."""
+    provider = Provider(Settings(window=32_000), [Said(SUMMARY), Said("yes")])
+    upstream = ProviderUpstream(provider)
+    answer, session, heard = asked(upstream, summary_model="claude-opus-5-5", api="anthropic")
+    assert answer.message.text == "yes"
+    assert [(event.outcome, event.by) for event in of(heard, events.Compacted)] == [("compacted", "model")]
+    text = compaction(session).summary.text
+    assert "keep it all" in text
+    assert text.index("keep it all") < text.index("User")
+    assert b'"tools"' not in upstream.sent[0].body
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Said("I'm sorry, but I can't help with that."),
+        Said("", (("read", {"path": "a"}),)),
+        Said("x" * 1_000_000),
+        Said(""),
+    ],
+    ids=["refuses", "calls a tool", "1 MB", "nothing"],
+)
+def test_a_summary_that_is_none_gives_way_to_an_extract(bad):
+    """Y1: what is refused twice is told and written down; the turn goes on with an extract."""
+    store = MemoryStore()
+    writer = Writer(ScriptedUpstream([bad] * 12), target("openai-chat", "gpt-5.5", window=64_000))
+    answer, session, heard = asked(ProviderUpstream(Provider(Settings(window=32_000))), store=store, writers=[writer])
+    assert answer.message.text
+    outcomes = [(event.outcome, event.by) for event in of(heard, events.Compacted)]
+    assert outcomes[-1] == ("compacted", "extract")
+    assert outcomes[0][0] in {"summary_rejected", "provider_error"}
+    failures = [entry.body.kind for entry in store.path(KEY) if isinstance(entry.body, Failure)]
+    assert failures == [outcomes[0][0]]
+    assert "without a model" in compaction(session).summary.text
+
+
+def test_the_provider_compacts_and_undo_brings_all_back():
+    """What the provider made goes out as it is; its readable twin stands beside it; an undo shows all again."""
+    upstream = ProviderUpstream(Provider(Settings(window=32_000)))
+    answer, session, heard = asked(upstream, native=True, goal=target("openai-responses", "gpt-5.5", window=32_000))
+    assert answer.message.text
+    assert [event.by for event in of(heard, events.Compacted)] == ["native"]
+    assert compaction(session).native is not None
+    assert compaction(session).summary.text
+    assert b'"encrypted_content"' in upstream.sent[-1].body
+    session.journal.undo()
+    assert compaction(session) is None
+
+
+# -- hooks -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_hook_may_supply_the_summary():
+    """Nobody else is asked then."""
+
+    def supply(head, reason):
+        return Before(summary=f"{len(head)} messages about kelp, asked for by {reason}")
+
+    _, session, heard = asked(
+        ProviderUpstream(Provider(Settings(window=32_000))), hooks=Hooks(before_compaction=supply)
+    )
+    assert [event.by for event in of(heard, events.Compacted)] == ["hook"]
+    assert "messages about kelp, asked for by auto" in compaction(session).summary.text
+
+
+def test_a_hook_may_cancel_a_compaction():
+    """It is told as cancelled, and it is no failure; what does not fit without is still made to fit."""
+    store = MemoryStore()
+    _, session, heard = asked(
+        ProviderUpstream(Provider(Settings(window=32_000))),
+        store=store,
+        hooks=Hooks(before_compaction=lambda *_: Before(cancel=True)),
+    )
+    assert "cancelled" in [event.outcome for event in of(heard, events.Compacted)]
+    assert session.journal.branch.failures == 0
+
+
+async def hangs(*_):
+    """Return never."""
+    await anyio.sleep_forever()
+
+
+def raises(*_):
+    """Raise what nobody expects."""
+    raise ZeroDivisionError("a hook of yours")
+
+
+SEEN = {"before_compaction", "transform_messages", "after_compaction", "on_append"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [(hangs, SEEN), (raises, SEEN), (lambda *_: 7, SEEN - {"after_compaction"})],
+    ids=["hangs", "raises", "wrong type"],
+)
+def test_a_hook_that_fails_is_told_and_changes_nothing(bad, told):
+    """The session goes on as without it: the same requests go out, byte for byte."""
+    plain, struck = (ProviderUpstream(Provider(Settings(window=32_000))) for _ in range(2))
+    asked(plain)
+    _, _, heard = asked(struck, hooks=Hooks(**dict.fromkeys(SEEN, bad)))
+    assert [sent.body for sent in struck.sent] == [sent.body for sent in plain.sent]
+    assert {event.hook for event in of(heard, events.HookFailed)} == told
+
+
+def test_hooks_see_and_change_what_they_may():
+    """``on_append`` changes the log, ``transform_messages`` one request alone."""
+    upstream = ProviderUpstream(Provider(Settings(window=200_000)))
+
+    def louder(message):
+        return Message.of(message.role, message.text.upper()) if message.role == "user" else None
+
+    def short(messages):
+        return list(messages)[-1:]
+
+    async def go():
+        async with Engine.open(
+            MemoryStore(),
+            upstream=upstream,
+            target=OPUS,
+            fields=OUTPUT,
+            hooks=Hooks(on_append=louder, transform_messages=short),
+        ) as engine:
+            session = await engine.session(KEY)
+            await session.ask("one")
+            await session.ask("two")
+            return [slot.message.text for slot in session.journal.branch.slots]
+
+    assert run(go) == ["ONE", "ok 1", "TWO", "ok 2"]
+    assert b"TWO" in upstream.sent[1].body
+    assert b"ONE" not in upstream.sent[1].body
+
+
+def test_a_listener_that_raises_is_told_of_nothing_more():
+    """It changes nothing."""
+    heard = []
+
+    def listen(event):
+        heard.append(event)
+        raise RuntimeError
+
+    async def go():
+        async with Engine.open(
+            MemoryStore(), upstream=ScriptedUpstream(["yes"]), target=OPUS, fields=OUTPUT, listen=listen
+        ) as engine:
+            return (await (await engine.session(KEY)).ask("Go.")).message.text
+
+    assert run(go) == "yes"
+    assert len(heard) == 1
+
+
+# -- wrong input -------------------------------------------------------------------------------------------------------
+
+
+def opening(**given):
+    """Return what asking an engine opened with ``given`` raises."""
+
+    async def go():
+        async with Engine.open(MemoryStore(), **({"upstream": ScriptedUpstream(["yes"])} | given)) as engine:
+            session = await engine.session(KEY)
+            return await session.ask("Go."), session.report()
+
+    return run(go)
+
+
+def test_an_unknown_model_gets_an_assumed_window():
+    """The report says so."""
+    _, report = opening(api="openai-chat", model="nobody-knows-this")
+    assert report.window == 200_000
+    assert "default" in report.origin or "assumed" in report.origin
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"api": "smoke", "model": "m"}, holdfast.HoldfastError, "smoke"),
+        ({}, ConfigError, "knows no model"),
+        ({"upstream": object(), "api": "anthropic", "model": "m"}, ConfigError, "no client known"),
+        ({"policy": "hope", "target": OPUS}, UnknownPolicy, "hope"),
+        ({"target": target("anthropic", "m", window=3_000)}, WindowTooSmall, "3000"),
+        ({"target": OPUS, "permits": 0}, ValueError, "permits"),
+        ({"target": OPUS, "fields": {"max_tokens": 5, "tools": [{"name": "a b"}]}}, InvalidRequest, "tools"),
+    ],
+    ids=["api", "no model", "no client", "policy", "window", "permits", "rule"],
+)
+def test_what_an_engine_cannot_do_is_said(given, error, text):
+    """A typed error that names what is wrong, before any call."""
+    upstream = ScriptedUpstream(["yes"])
+    with pytest.raises(error, match=text):
+        opening(**({"upstream": upstream} | given))
+    assert upstream.sent == []
+
+
+def test_a_store_that_takes_no_more_stops_the_session_and_loses_nothing():
+    """S6: what was acknowledged is there; the error is the store's own."""
+    store, upstream = MemoryStore(), ScriptedUpstream(["one", "two"])
+    whole = store.append
+
+    async def go():
+        async with Engine.open(store, upstream=upstream, target=OPUS, fields=OUTPUT) as engine:
+            session = await engine.session(KEY)
+            await session.ask("first")
+
+            def full(*_, **__):
+                raise StoreReadOnly("the disk is full; free some space and open the store again")
+
+            store.append = full
+            with pytest.raises(StoreReadOnly):
+                await session.ask("second")
+            assert session.means.lanes.is_idle
+            store.append = whole
+            await session.ask("third")
+            return [slot.message.text for slot in session.journal.branch.slots]
+
+    assert run(go) == ["first", "one", "third", "two"]
+
+
+def test_auto_off_leaves_the_request_alone_and_recovery_still_works():
+    """Two switches: nothing is compacted by itself, an overflow is still answered by sending less."""
+    policy = Policy().with_settings(auto=False)
+    _, _, heard = asked(ProviderUpstream(Provider(Settings(window=12_000))), policy=policy)
+    refused, compacted = of(heard, events.Refused), of(heard, events.Compacted)
+    assert refused
+    assert compacted
+    assert heard.index(refused[0]) < heard.index(compacted[0])
+    off = Policy().with_settings(auto=False, emergency=False)
+    with pytest.raises(holdfast.HoldfastError, match="emergency"):
+        asked(ProviderUpstream(Provider(Settings(window=12_000))), policy=off)
+
+
+def test_a_session_is_one_object_and_a_compaction_one_record():
+    """S11: the same key is the same session; what a compaction decided is in one entry."""
+    store = MemoryStore()
+
+    async def go():
+        async with Engine.open(store, upstream=ScriptedUpstream([]), target=OPUS, fields=OUTPUT) as engine:
+            session = await engine.session(KEY)
+            assert await engine.session(KEY) is session
+            await session.append(*talk())
+            await session.compact()
+
+    run(go)
+    assert len([entry for entry in store.path(KEY) if isinstance(entry.body, Compaction)]) == 1
