@@ -20,9 +20,9 @@ from holdfast.testing.provider.voices import VOICES
 from holdfast.wire.answers import Fold, answer
 from holdfast.wire.compacting import Made, Unmade, asking, brought, by_itself, can_compact, made
 from holdfast.wire.lens import open_body
-from holdfast.wire.overflow import ErrorReport
+from holdfast.wire.overflow import ErrorReport, classify
 from holdfast.wire.rules import validate
-from holdfast.wire.sse import Reader
+from holdfast.wire.sse import Event, Reader
 from holdfast.wire.thresholds import betas, clearing_fields, headers, threshold_fields, together
 
 WORDS = Settings(tokenizer="words")
@@ -429,6 +429,40 @@ def test_what_a_threshold_made_takes_the_place_of_the_head(api):
     reply = client.say("next", anthropic_beta=beta)
     assert isinstance(reply, Answered), reply
     assert client.provider.requests[-1].tokens < 1_000
+
+
+@pytest.mark.parametrize("api", [ANTHROPIC, RESPONSES])
+def test_an_answer_that_compacted_is_no_truncation(api):
+    """The size of the request is compared with all that was read of it, not with what a compaction left."""
+    _, told, _ = over_threshold(api)
+    assert told.asked.input > 50_000
+    assert classify(told.report(60_000, 200_000)).kind == "content"
+    assert classify(told.report(600_000, 900_000)).kind == "silent_truncation"
+
+
+def test_what_was_cleared_was_sent():
+    """Tokens that context editing left out count in the size of the request; streamed or not, they are found."""
+    edits = [
+        {"type": "clear_tool_uses_20250919", "cleared_tool_uses": 9, "cleared_input_tokens": 40_000},
+        {"type": "x"},
+    ]
+    body = {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "hi"}],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 20_000, "output_tokens": 5},
+        "context_management": {"applied_edits": edits},
+    }
+    told = answer(ANTHROPIC, encoded(body))
+    assert (told.cleared, told.usage.input, told.asked.input) == (40_000, 20_000, 60_000)
+    assert classify(told.report(60_000, 200_000)).kind == "content"
+    start = {"type": "message_start", "message": {**body, "content": [], "context_management": None}}
+    end = {"type": "message_delta", "delta": {}, "context_management": body["context_management"]}
+    fold = Fold(ANTHROPIC)
+    for event in (start, end, {"type": "message_stop"}):
+        fold.feed(Event(encoded(event), event["type"]))
+    assert fold.answer().cleared == 40_000
+    assert answer(ANTHROPIC, encoded({**body, "context_management": {"applied_edits": 7}})).asked.input == 20_000
 
 
 def test_an_answer_without_one_takes_nothing():

@@ -16,8 +16,9 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Text, ToolCall, ToolResult
 from holdfast.model.plan import Options
 from holdfast.model.slots import Slot
+from holdfast.view.tokens import measure
 from holdfast.wire.apis import APIS, FORMS
-from holdfast.wire.lens import body, measured, open_body, render
+from holdfast.wire.lens import body, measured, open_body, render, whole_frame
 
 ODD = rb"""{"u": "\u4f60\/\n",  "n": [12345678901234567890123, 1e5, -0.0, 1E+2 ],
   "x_new" : {"b":1,"a":{"c" : [ ]}} , "d":null}"""
@@ -213,3 +214,24 @@ def test_an_opaque_item_is_nobodys_turn():
     assert lens.slots[-1].message.parts[0].kind == "message"
     assert isinstance(lens.slots[-1].message.parts[0], Opaque)
     assert bytes(lens.slots[-1].raw) in render(lens, lens.slots[1:])
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_messages_among_the_frame_stand_first(api):
+    """Messages given beside the others stand before them byte for byte, count in the frame, and markers stay in place."""
+    form = FORMS[api]
+    lead = {"role": "system" if api == "openai-chat" else "user", "content": "First."}
+    lead = {"role": "user", "parts": [{"text": "First."}]} if api == "gemini" else lead
+    slots = [measure(Message.of("user", "Second.")), measure(Message.of("assistant", "Third."))]
+    made = body(api, "m", slots, frame_fields={form.field: [lead]}, options=Options(markers=(1,)))
+    said = [slot.message.text for slot in open_body(made, api).slots]
+    assert said == ["First.", "Second.", "Third."]
+    assert msgspec.json.decode(made)[form.field][0] == lead
+    assert made.count(b"cache_control") == (1 if form.markers else 0)
+    assert made.find(b"cache_control") in (-1, made.rfind(b"cache_control"))
+    assert not form.markers or made.index(b"cache_control") > made.index(b"Third.")
+    alone = open_body(body(api, "m", (), frame_fields={form.field: [lead]}), api)
+    assert whole_frame(alone).tokens > alone.frame.tokens == 0
+    assert whole_frame(alone).digest != alone.frame.digest
+    empty = open_body(body(api, "m", ()), api)
+    assert whole_frame(empty) == empty.frame

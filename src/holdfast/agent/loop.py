@@ -82,7 +82,6 @@ class Work:
 
     async def go(self, task: str, most_steps: int) -> Outcome:
         """Return how the work on ``task`` ended; without one it goes on where the log ends."""
-        await self._begin()
         await self._do(self._open(), resumed=True)
         if task:
             await self.session.append(task)
@@ -101,12 +100,6 @@ class Work:
     def ended(self, stop: Stop, why: str = "") -> Outcome:
         """Return how the work ended."""
         return Outcome(stop, self.steps, self.text, why)
-
-    async def _begin(self) -> None:
-        """Put the system prompt into an empty log where the API has no field for it."""
-        environment = self.session.means.environment
-        if environment is not None and not self.session.journal.branch.slots:
-            await self.session.append(*environment.opening(self.session.api))
 
     async def _asked(self) -> Answer:
         """Return the model's next answer, its words told as they come where that is wanted."""

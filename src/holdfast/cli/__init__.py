@@ -19,6 +19,7 @@ COMMANDS = {
     "why": "Tell what happened to a message: what was decided, and how to get it back.",
     "diff": "Show what the model saw before and after: replaced, hidden, said, back.",
     "undo": "Take back a decision: what it had reduced is shown again.",
+    "compact": "Let the older turns of a session give way to a summary, now.",
     "branch": "List the branches of a session, or go on from another entry.",
     "stats": "Tell what was saved, and what that cost in cache.",
     "recall": "Read back what was stored away in a session, or anything that was said in it.",

@@ -121,10 +121,10 @@ def _found(asked: Asked) -> tuple[Context, SessionInfo]:
         info = there.session(asked.session)
         if asked.policy is None:
             branch, told = there.branch(info.key), None
-            place = _target(info, branch, asked, known.catalog)
+            place = target_of(info, branch, asked.model, asked.window, known.catalog)
         else:
             log = read_log(there, info.key)
-            place = _target(info, log.branch, asked, known.catalog)
+            place = target_of(info, log.branch, asked.model, asked.window, known.catalog)
             policy = known.policy(asked.policy).for_session(info.key)
             told, branch = _prospect(there, info.key, log, place, policy, record=asked.record)
     return context_of(info.key, branch, place, asked.top, settings, told), info
@@ -139,10 +139,11 @@ def _prospect(
     return recorded(store, key, log, place, policy, world) if record and told.would else (told, log.branch)
 
 
-def _target(info: SessionInfo, branch: Branch, asked: Asked, catalog: Catalog) -> Target:
+def target_of(info: SessionInfo, branch: Branch, model: str | None, window: int | None, catalog: Catalog) -> Target:
+    """Return where the next request of a stored session goes: to ``model``, or as it was recorded."""
     apis = [slot.api for slot in project(branch) if slot.api in APIS]
     api = apis[0] if apis else APIS[0]
-    return config.target(api, asked.model or info.model, window=asked.window, frame=branch.frame, catalog=catalog)
+    return config.target(api, model or info.model, window=window, frame=branch.frame, catalog=catalog)
 
 
 def context_of(

@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.cli.faults import EXPECTED, WRONG_USE, Stopped, of_file, reason
 from holdfast.cli.mending import FileRepaired, repair_file
 from holdfast.cli.places import file_of, store_option, store_place
-from holdfast.cli.terminal import Waiting, clean, json_option, many, say_json
+from holdfast.cli.terminal import Waiting, clean, console, json_option, many, say_json, say_whole
 from holdfast.formats.repairing import HEADER, TOOLS, Finding
 from holdfast.store.repairing import Mended, Repaired, repair_store
 
@@ -60,10 +60,10 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Mend damaged session files of Claude Code, Codex, Gemini CLI and pi, or the store.
+    """Mend damaged session files of other tools, or the store.
 
-    FILE is a session file or a store; without one the store in use is looked through. A file with nothing wrong is
-    not touched. One that is mended stays beside itself as it was (.bak-…), and what had to be left out of it stays
+    FILE is a session file of Claude Code, Codex, Gemini CLI or pi, or a store; without one the store in use is looked
+    through. A file with nothing wrong is not touched. One that is mended stays beside itself as it was (.bak-…), and what had to be left out of it stays
     too (.left-out-…, a JSON object a line). Close the tool that writes a file first.
     """
     if files and store is not None:
@@ -196,9 +196,11 @@ def _say_store(one: Repaired, *, dry_run: bool) -> None:
 
 
 def _say_lines(lines: Iterable[str]) -> None:
-    told = list(lines)
+    from rich.text import Text
+
+    told, out = list(lines), console()
     for line in told[:SHOWN]:
-        click.echo(f"  {clean(line)}")
+        say_whole(out, Text(f"  {clean(line)}"))
     if len(told) > SHOWN:
         click.echo(f"  and {len(told) - SHOWN:,} more; --json lists them all")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anyio import CancelScope
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import CompactionFailed
@@ -30,6 +31,17 @@ _OUTCOMES: dict[str, Outcome] = {
     "breaker": "not_smaller",
 }
 """What the planner's notices say of a compaction that did not come about."""
+
+
+class Occasion(Struct, frozen=True):
+    """What a summary is asked for."""
+
+    request: Request
+    ask: Ask
+    trigger: str
+    instructions: str
+    is_warm: bool
+    """Whether the provider still holds what it read last."""
 
 
 async def world(session: Session, target: Target) -> World:
@@ -57,7 +69,8 @@ async def planned(
     if plan.ask is not None or plan.compaction is not None:
         world = replace(world, restored=await session.means.stored(lambda: _restored(session)))
     if plan.ask is not None:
-        written, outcome, why = await _in_flight(session, request, plan.ask, trigger, instructions)
+        occasion = Occasion(request, plan.ask, trigger, instructions, world.cache == "warm")
+        written, outcome, why = await _in_flight(session, occasion)
         plan, world = await _with(session, target, world, written, outcome)
         if written is not None and plan.compaction is None:
             written, outcome, why = None, *_why(plan)
@@ -112,26 +125,23 @@ def useless(plan: Plan, rung: str) -> str:
     return "not_smaller" if plan.after >= plan.before or too_large else ""
 
 
-async def _in_flight(
-    session: Session, request: Request, ask: Ask, trigger: str, instructions: str
-) -> tuple[Written | None, Outcome, str]:
+async def _in_flight(session: Session, occasion: Occasion) -> tuple[Written | None, Outcome, str]:
     """Return what ``_written`` does, while everybody may know that a compaction is under way, and stop it."""
     made: tuple[Written | None, Outcome, str] = (None, "cancelled", "the session was closed")
     with CancelScope() as scope:
         session.inflight.start(scope.cancel)
         try:
-            made = await _written(session, request, ask, trigger, instructions)
+            made = await _written(session, occasion)
         finally:
-            again = trigger == "overflow" and made[0] is not None
+            again = occasion.trigger == "overflow" and made[0] is not None
             session.inflight.end(made[1], will_retry=again)
     return made
 
 
-async def _written(
-    session: Session, request: Request, ask: Ask, trigger: str, instructions: str
-) -> tuple[Written | None, Outcome, str]:
+async def _written(session: Session, occasion: Occasion) -> tuple[Written | None, Outcome, str]:
     """Return the summary that was asked for; or nothing, with what became of it and why."""
-    means, head = session.means, await session.means.stored(lambda: session.journal.said(ask.start, ask.stop))
+    means, ask, trigger = session.means, occasion.ask, occasion.trigger
+    head = await means.stored(lambda: session.journal.said(ask.start, ask.stop))
     told = await session.hooked("before_compaction", [slot.message for slot in head], trigger)
     before = told if isinstance(told, Before) else Before()
     if before.cancel:
@@ -142,19 +152,17 @@ async def _written(
         return None, "compacted", ""
     session.tell(events.Compacting(session.key, trigger, "native" if means.native else "model"))
     try:
-        return await _asked(session, request, ask, head, before, instructions), "compacted", ""
+        return await _asked(session, occasion, head, before), "compacted", ""
     except CompactionFailed as failed:
         return None, _outcome(failed.outcome), str(failed)
 
 
-async def _asked(
-    session: Session, request: Request, ask: Ask, head: Sequence[Slot], before: Before, instructions: str
-) -> Written:
+async def _asked(session: Session, occasion: Occasion, head: Sequence[Slot], before: Before) -> Written:
     """Return the summary of the first that makes one: the provider's own compaction, then the models in their order."""
-    means = session.means
+    means, ask, focus = session.means, occasion.ask, occasion.instructions
     if means.native and not before.prompt:
         try:
-            return await compact_native(session, request, ask, instructions=instructions)
+            return await compact_native(session, occasion.request, ask, instructions=focus)
         except CompactionFailed:
             if not means.writers:
                 raise
@@ -163,10 +171,10 @@ async def _asked(
         ask,
         means.writers,
         session.settings,
-        instructions=instructions,
+        instructions=focus,
         context=before.add,
         prompt=before.prompt,
-        prefix=session.prefix,
+        prefix=session.prefix if occasion.is_warm else None,
         permit=means.permits.hold,
         tell=session.tell,
         session=session.key,

@@ -21,7 +21,7 @@ from holdfast.runtime.skills import SKILL, Skill, found_skills
 from holdfast.runtime.within import beginning
 from holdfast.view.text import fingerprint
 from holdfast.view.tokens import count
-from holdfast.wire.apis import form_of
+from holdfast.wire.apis import Form, form_of
 from holdfast.wire.asked import Asked, Tool, write
 from holdfast.wire.lens import system_field
 
@@ -74,18 +74,21 @@ class Environment(Struct, frozen=True):
     def fields(self, api: str) -> dict[str, Any]:
         """Return the fields of a request of ``api`` beside its messages; ``Unrecognised`` for another API.
 
-        Where the API has no field for the system prompt, ``opening`` has it.
+        Where the API has no field for the system prompt, it is a message that stands before all others.
         """
         form = form_of(api)
         body, _ = write(api, Asked(tools=self.tools, limit=self.output))
-        if api == "openai-responses" and self.prompt:
-            return {"instructions": self.prompt, **body}
-        return {**system_field(form, [self.prompt] if self.prompt else []), **body}
+        return {**self._prompted(form), **body}
 
-    def opening(self, api: str) -> tuple[Message, ...]:
-        """Return what a session begins with: the system prompt where it is a message (Chat Completions), or nothing."""
-        is_field = bool(form_of(api).system) or api == "openai-responses"
-        return () if is_field or not self.prompt else (Message.of("system", self.prompt),)
+    def _prompted(self, form: Form) -> dict[str, Any]:
+        """Return the field that holds the system prompt."""
+        if not self.prompt:
+            return {}
+        told = {
+            "openai-responses": {"instructions": self.prompt},
+            "openai-chat": {form.field: [{"role": "system", "content": self.prompt}]},
+        }
+        return told.get(form.api) or system_field(form, [self.prompt])
 
     def restored(
         self, messages: Iterable[Message] = (), *, skills: Sequence[str] = (), most: int = RESTORED_TOKENS

@@ -16,13 +16,15 @@ from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.upstream import Sent
-from holdfast.wire.lens import Lens, body, measured, open_body, render
+from holdfast.wire.lens import Lens, body, measured, open_body, render, whole_frame
 from holdfast.wire.rules import validate
 
 Words: TypeAlias = str | Message | Slot
 """Something to say: a text is the user's."""
 Asked: TypeAlias = Words | Sequence[Words] | bytes | Mapping[str, Any] | None
 """Words to append · a body with the whole conversation · nothing, to go on with what the log holds."""
+OUTPUT = 16_000
+"""[H] Tokens asked for where an API must be told a limit and nobody says one: few answers of an agent are longer."""
 _STREAMED: Mapping[str, Mapping[str, Any]] = {
     "anthropic": {"stream": True},
     "openai-chat": {"stream": True, "stream_options": {"include_usage": True}},
@@ -56,10 +58,17 @@ class Request(Struct, frozen=True):
 
 def of_words(target: Target, fields: Mapping[str, Any], *, stream: bool = True) -> Request:
     """Return the request to ``target`` with ``fields`` beside its messages."""
-    told = {**(_STREAMED[target.api] if stream else {}), **fields}
+    told = {**_needed(target), **(_STREAMED[target.api] if stream else {}), **fields}
     head = open_body(body(target.api, target.model, (), frame_fields=told), target.api)
     limits = replace(target.limits, asked_output=head.asked_output)
-    return Request(replace(target, frame=head.frame, limits=limits), told, stream=stream)
+    return Request(replace(target, frame=whole_frame(head), limits=limits), told, stream=stream)
+
+
+def _needed(target: Target) -> dict[str, int]:
+    """Return the field that an API must be told, where nobody else says it: the longest answer of the Messages API."""
+    if target.api != "anthropic":
+        return {}
+    return {"max_tokens": min(target.limits.max_output or OUTPUT, OUTPUT)}
 
 
 def framed(target: Target, fields: Mapping[str, Any] = MappingProxyType({})) -> Target:

@@ -104,7 +104,8 @@ def _work(head: Sequence[Message], ask: Ask, settings: Settings, order: Order) -
     keep = newest_identifiers(head, settings.summary_newest, settings.summary_identifiers)
     focus = prompts.focused(order.focus, settings.summary_focus_chars)
     order = replace(order, words=int(ask.cap * WORDS), keep=keep, focus=focus)
-    wanted = Wanted(ask.cap, settings.summary_least, identifiers=keep, request=newest_request(head), anchor=ask.anchor)
+    least = min(settings.summary_least, ask.cap // 2)
+    wanted = Wanted(ask.cap, least, identifiers=keep, request=newest_request(head), anchor=ask.anchor)
     return _Work(tuple(head), ask, order, replace(wanted, headings=()) if order.prompt else wanted, settings)
 
 

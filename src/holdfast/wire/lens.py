@@ -52,6 +52,16 @@ class Lens(Struct, frozen=True):
         return frame_of(self.api, self.fields)
 
 
+def whole_frame(lens: Lens) -> Frame:
+    """Return digest and tokens of all that a body holds, where other messages go behind its own."""
+    frame = lens.frame
+    if not lens.slots:
+        return frame
+    said = [measure(slot.message) for slot in lens.slots]
+    digest = blake2b(b"\x00".join([frame.digest.encode(), *(slot.digest for slot in said)]), digest_size=16).hexdigest()
+    return Frame(digest, frame.tokens + sum(slot.size for slot in said))
+
+
 def open_body(body: bytes, api: str | None = None) -> Lens:
     """Return the lens of a request body; the API is told from its keys when it is not given.
 
@@ -109,14 +119,20 @@ def body(
     frame_fields: Mapping[str, Any] = MappingProxyType({}),
     options: Options = Options(),
 ) -> bytes:
-    """Return a request body made from ``slots`` without one to start from; ``frame_fields`` are its other fields."""
+    """Return a request body made from ``slots`` without one to start from; ``frame_fields`` are its other fields.
+
+    Messages among these stand before all others: the system prompt of an API that has no field for it.
+    """
     form = form_of(api)
     lead = _leading_system(form, slots) if form.system and not frame_fields.keys() & set(form.system) else 0
     words = [slot.message.text for slot in slots[:lead] if slot.message.text.strip()]
     fields_ = {**system_field(form, words), **frame_fields}
-    moved = replace(options, markers=tuple(place - lead for place in options.markers if place >= lead))
+    first = fields_.pop(form.field, [])
     named = {"model": model} if form.named else {}
-    return render(open_body(write({**named, **fields_, form.field: []}), api), slots[lead:], moved)
+    opened = open_body(write({**named, **fields_, form.field: first}), api)
+    further = len(opened.slots) - lead
+    moved = replace(options, markers=tuple(place + further for place in options.markers if place >= lead))
+    return render(opened, [*opened.slots, *slots[lead:]], moved)
 
 
 def system_field(form: Form, words: Sequence[str]) -> dict[str, Any]:

@@ -223,7 +223,7 @@ def test_a_stop_in_the_middle_of_a_command(folder):
     script = [says(("ls", {}), bash("echo 1 >> ran; sleep 60"), bash("echo 2 >> ran")), Said("I see.")]
     agent = Agent(folder, script)
 
-    outcome = agent.stopped(lambda: (folder / "ran").exists())
+    outcome = agent.stopped((folder / "ran").exists)
     assert outcome.stop == "aborted"
     assert agent.results() == ["[. is empty]", STOPPED_IN, NOT_RUN]
     outcome = agent.run("")
@@ -316,3 +316,17 @@ def test_nothing_is_done_twice(folder, monkeypatch, data):
     assert len(ran) == len(set(ran))
     assert len(agent.results()) == sum(groups)
     assert sum(text == LOST for text in agent.results()) <= len(deaths)
+
+
+@pytest.mark.parametrize("first", MODELS)
+@pytest.mark.parametrize("then", MODELS)
+def test_a_session_goes_on_with_another_api(folder, first, then):
+    """What was begun over one API goes on over another; the strict provider takes it, with one system prompt."""
+    agent = Agent(folder, [says(("ls", {}), text="I look."), Said("Empty.")], api=first)
+    assert agent.run("Look.").stop == "done"
+    other = Agent(folder, [says(("ls", {})), Said("Still empty.")], api=then)
+    outcome = other.run("Look again.")
+    assert (outcome.stop, outcome.text) == ("done", "Still empty."), outcome
+    for one in other.provider.requests:
+        assert isinstance(one.reply, Answered)
+        assert one.asked.body.count(b"You work on the user's task in one folder") == 1

@@ -190,10 +190,10 @@ def test_any_text_has_front_matter_and_a_body(text):
 
 @pytest.mark.parametrize("api", APIS)
 def test_every_api_gets_prompt_and_tools(tmp_path, api):
-    """The fields and the opening make a request that the rules of the API take, with the prompt and the tools in it."""
+    """The fields make a request that the rules of the API take, with the prompt and the tools in it."""
     (tmp_path / "AGENTS.md").write_text("Use tabs.")
     made = environment(tmp_path, system="You help.", tools=[READ])
-    said = [*made.opening(api), Message.of("user", "Go.")]
+    said = [Message.of("user", "Go.")]
     request = body(api, "some-model", [measure(one) for one in said], frame_fields=made.fields(api))
     assert validate(request, api=api) == ()
     for words in (b"You help.", b"Use tabs.", b"Reads a file."):
@@ -204,7 +204,6 @@ def test_every_api_gets_prompt_and_tools(tmp_path, api):
 @pytest.mark.parametrize("api", APIS)
 def test_nothing_said_is_nothing_sent(api):
     """An empty environment asks for an answer of some length and nothing else."""
-    assert Environment().opening(api) == ()
     assert set(Environment().fields(api)) <= {
         "max_tokens",
         "max_completion_tokens",

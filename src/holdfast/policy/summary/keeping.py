@@ -25,7 +25,8 @@ _IDENTIFIER = re.compile(
 )
 """Addresses, hosts with a port, absolute paths, eight hexadecimal digits, six decimal ones. [O]"""
 _EDGES = " \t\r\n.,:;!?\"'`()[]{}<>"
-_SHORTEST = 4
+_SHORTEST, _LONGEST = 4, 200
+"""Characters of an identifier; what is longer is data, which nobody copies letter by letter. [O] [H]"""
 _WORD = re.compile(r"[^\W_]+")
 _DENSE = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\u0e00-\u0e7f]+")
 """Scripts without spaces between words, or with whole phrases between them."""
@@ -50,7 +51,7 @@ def _exact(text: str) -> Iterator[str]:
     """Yield the identifiers in ``text`` as they are written, without what stands around them."""
     for match in _IDENTIFIER.finditer(text):
         word = match.group().strip(_EDGES).removeprefix("0x")
-        if len(word) >= _SHORTEST:
+        if _SHORTEST <= len(word) <= _LONGEST:
             yield word
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from shutil import copyfile
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
@@ -41,6 +42,10 @@ class _FineError(Exception):
     """Nothing was found, so nothing is to be written."""
 
 
+class _NothingError(Exception):
+    """Not one entry could be read."""
+
+
 def repair_store(path: str | os.PathLike[str], *, dry_run: bool = False, tick: Tick = lambda _: None) -> Repaired:
     """Look through the store in the file at ``path`` and put right what is damaged; return what was found.
 
@@ -55,7 +60,7 @@ def repair_store(path: str | os.PathLike[str], *, dry_run: bool = False, tick: T
         return _repaired(file, file.with_name(f"{file.name}.blobs"), tick, dry_run=False)
     with TemporaryDirectory() as folder:
         copy = Path(folder) / file.name
-        _backed_up(file, copy)
+        _copied(file, copy)
         found = _repaired(copy, file.with_name(f"{file.name}.blobs"), tick, dry_run=True)
     return replace(found, file=str(file), backup="")
 
@@ -67,9 +72,10 @@ def _repaired(file: Path, blobs: Path, tick: Tick, *, dry_run: bool) -> Repaired
     except _BrokenError as error:
         return _anew(file, blobs, tick, str(error), dry_run=dry_run)
     except StoreCorrupt as error:
-        if not isinstance(error.__cause__, sqlite3.DatabaseError):
+        cause = error.__cause__
+        if not isinstance(cause, sqlite3.DatabaseError) or not isinstance(_named(cause, file), _BrokenError):
             raise
-        return _anew(file, blobs, tick, str(error.__cause__), dry_run=dry_run)
+        return _anew(file, blobs, tick, str(cause), dry_run=dry_run)
 
 
 def _check(file: Path) -> None:
@@ -78,10 +84,15 @@ def _check(file: Path) -> None:
         try:
             version(db, str(file))
         except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-                msg = f"{file} begins with no header of a database, so nothing in it can be found; use a backup"
-                raise StoreCorrupt(msg) from None
-            raise _BrokenError(str(error)) from error
+            raise _named(error, file) from error
+
+
+def _named(error: sqlite3.DatabaseError, file: Path) -> Exception:
+    """Return what keeps ``file`` from being read: damage that can be gone round, or what is to be said."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return _BrokenError(str(error))
+    return StoreError(f"{file} could not be looked through ({error}); nothing was changed: see that nobody holds it")
 
 
 def _opened(file: Path) -> sqlite3.Connection:
@@ -152,17 +163,28 @@ def _anew(file: Path, blobs: Path, tick: Tick, why: str, *, dry_run: bool) -> Re
     new = _beside(file, "new")
     try:
         with _mender(new, blobs) as mender, mender.transaction() as db:
-            with closing(_opened(file)) as source:
-                count = salvage(source, db)
+            count = _saved(file, db)
             found = mender.mend(lambda: tick(count))
         with _mender(new, blobs) as mender:
             lost = _mended_blobs(mender, dry_run=dry_run)
         backup = _swapped(file, new)
-    except BaseException:
+    except BaseException as error:
         _remove(new)
+        if isinstance(error, _NothingError):
+            msg = f"{file} is damaged ({why}) and not one entry in it can be read; it was left as it is: use a backup"
+            raise StoreCorrupt(msg) from None
         raise
     told = Mended("file", f"SQLite cannot read it through: {why}", f"{count:,} entries were read into a new file")
     return Repaired(str(file), (told, *found, *lost), mender.entries_seen or count, str(backup), salvaged=True)
+
+
+def _saved(file: Path, target: sqlite3.Connection) -> int:
+    """Copy what can be read of ``file``; return how many entries there were, or raise if there was none."""
+    with closing(_opened(file)) as source:
+        count = salvage(source, file, target)
+    if not count:
+        raise _NothingError
+    return count
 
 
 def _swapped(file: Path, new: Path) -> Path:
@@ -191,6 +213,16 @@ def _beside(file: Path, kind: str = "bak") -> Path:
     return next(path for path in map(file.with_name, names) if not os.path.lexists(path))
 
 
+def _copied(file: Path, place: Path) -> None:
+    """Copy a store to ``place``: by SQLite, or as it lies there where SQLite cannot."""
+    try:
+        _backed_up(file, place)
+    except StoreCorrupt:
+        for ending in ("", "-wal"):
+            with suppress(FileNotFoundError):
+                copyfile(file.with_name(file.name + ending), place.with_name(place.name + ending))
+
+
 def _backed_up(file: Path, place: Path) -> Path:
     """Copy the database as it was last committed to ``place``, for its owner only; return that."""
     try:
@@ -200,7 +232,7 @@ def _backed_up(file: Path, place: Path) -> Path:
     try:
         with closing(_opened(file)) as source, closing(sqlite3.connect(place)) as target:
             source.backup(target)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         place.unlink(missing_ok=True)
         msg = f"{file} could not be copied to {place} ({error}); nothing was changed: free some space, or use a backup"
         raise StoreCorrupt(msg) from error

@@ -1,11 +1,15 @@
-"""A database that SQLite cannot read through, copied row by row: what lies on damaged pages is passed over."""
+"""A database that SQLite cannot read through, copied row by row: what is damaged itself is passed over."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from holdfast.store.placing import KINDS
+from holdfast.store.repairing.pages import Pages, Values
 from holdfast.store.repairing.session import QUARANTINE, TABLE
 
 TABLES = {"sessions": "session", "entries": "seq", TABLE: "number"}
@@ -14,34 +18,71 @@ GAP = 10_000
 """[H] Numbers in a row that are tried behind one that cannot be read: a page holds far fewer."""
 
 
-def salvage(source: sqlite3.Connection, target: sqlite3.Connection) -> int:
-    """Copy what can be read into ``target``, which has the tables; return how many entries there were."""
-    source.text_factory = _text
+def salvage(source: sqlite3.Connection, file: Path, target: sqlite3.Connection) -> int:
+    """Copy what can be read of ``file`` into ``target``, which has the tables; return how many entries there were.
+
+    First by SQLite, which knows what is a row and what was deleted; then page by page what it does not reach.
+    """
     target.execute("PRAGMA defer_foreign_keys = ON")
     target.execute(QUARANTINE)
-    copied = {table: _copied(source, target, table, key) for table, key in TABLES.items()}
-    return copied["entries"]
+    with suppress(sqlite3.DatabaseError):
+        source.text_factory = _text
+        source.execute("PRAGMA writable_schema = ON")  # a file shorter than its header says is then read all the same
+        for table, key in TABLES.items():
+            _copied(source, target, table, key)
+    for number, values in Pages(file).rows():
+        if _is_entry(values):
+            _put(target, "entries", (number, *values[1:]))
+        elif _is_session(values):
+            _put(target, "sessions", (number, *values[1:]))
+    return int(target.execute("SELECT count(*) FROM entries").fetchone()[0])
+
+
+def _put(target: sqlite3.Connection, table: str, row: Values) -> None:
+    """Write a row that was found on a page, unless the table has one with its number or its name."""
+    columns = [told[1] for told in target.execute(f"PRAGMA table_info({table})")][: len(row)]
+    with suppress(sqlite3.IntegrityError):
+        target.execute(
+            f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(row))})",  # noqa: S608 -- names of our own schema
+            row,
+        )
+
+
+_ENTRY = (None, int, int | None, int, int, str, str, int | None, str, int, bytes, bytes, *[bytes | None] * 4)
+_SESSION = (None, str, str, str, str, str, int | None, int | None, int, str | None, int)
+"""The types of the values in a row of a table; the first is the row's number, which lies elsewhere."""
+
+
+def _is_entry(values: Values) -> bool:
+    return len(values) == len(_ENTRY) and _fits(values, _ENTRY) and values[6] in KINDS
+
+
+def _is_session(values: Values) -> bool:
+    return len(values) in (len(_SESSION) - 1, len(_SESSION)) and _fits(values, _SESSION)
+
+
+def _fits(values: Values, types: tuple[Any, ...]) -> bool:
+    return all(
+        value is None if type_ is None else isinstance(value, type_)
+        for value, type_ in zip(values, types, strict=False)
+    )
 
 
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _copied(source: sqlite3.Connection, target: sqlite3.Connection, table: str, key: str) -> int:
-    """Copy one table; return how many of its rows could be read and taken."""
+def _copied(source: sqlite3.Connection, target: sqlite3.Connection, table: str, key: str) -> None:
+    """Copy the rows of one table that can be read."""
     columns = [row[1] for row in target.execute(f"PRAGMA table_info({table})")]
     there = _columns(source, table)
     names = [name for name in columns if name in there]
     if key not in names:
-        return 0
+        return
     insert = f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 -- names of our own schema
-    count = 0
     for row in _rows(source, table, key, names):
-        try:
-            count += target.execute(insert, row).rowcount
-        except sqlite3.IntegrityError:
-            continue
-    return count
+        with suppress(sqlite3.IntegrityError):
+            target.execute(insert, row)
 
 
 def _columns(source: sqlite3.Connection, table: str) -> set[str]:

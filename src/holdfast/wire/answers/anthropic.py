@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.wire import anthropic
 from holdfast.wire.answers.base import NOTHING, decoded, lookup, said
-from holdfast.wire.answers.pieces import count_of, fields_of, given, text_of
+from holdfast.wire.answers.pieces import count_of, fields_of, given, items_of, text_of
 from holdfast.wire.answers.values import Answer, Stop
 from holdfast.wire.splice import as_object, write
 
@@ -31,7 +32,15 @@ def read(found: Mapping[str, Raw]) -> Answer:
     native = text_of(found.get("stop_reason"))
     element = write({"role": "assistant", "content": found["content"]}) if "content" in found else b""
     message = decoded(anthropic.decode, element) if element else NOTHING
-    return said(anthropic.API, found, message, (element,), (lookup(STOPS, native), native))
+    answer = said(anthropic.API, found, message, (element,), (lookup(STOPS, native), native))
+    cleared = _cleared(fields_of(found.get("context_management")))
+    return replace(answer, cleared=cleared) if cleared else answer
+
+
+def _cleared(told: Mapping[str, Raw]) -> int:
+    """Return the tokens that context editing left out of the prompt."""
+    edits = map(fields_of, items_of(told.get("applied_edits")))
+    return sum(count_of(edit.get("cleared_input_tokens")) for edit in edits)
 
 
 def meaningful(name: str, found: Mapping[str, Raw]) -> bool:

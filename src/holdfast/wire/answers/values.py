@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.model.entries import Usage
 from holdfast.model.messages import Message
+from holdfast.model.parts import Opaque
 from holdfast.wire.overflow.report import AnswerReport, ErrorReport, Report
 
 Stop: TypeAlias = Literal[
@@ -49,6 +50,20 @@ class Answer(Struct, frozen=True):
     """What the provider says went wrong, in the body or behind HTTP 200, as ``wire.overflow`` classifies it."""
     complete: bool = True
     """Whether the answer was told to its end: not one that was cut, failed, or goes on in the background."""
+    cleared: int = 0
+    """Tokens of the prompt that the provider left out by itself, since the request let it (context editing)."""
+
+    @property
+    def asked(self) -> Usage | None:
+        """The usage of the request as it was sent: with what the provider compacted of it, or cleared, while answering.
+
+        That is what sizes are compared with; ``usage`` is what was left of it.
+        """
+        if self.usage is None:
+            return None
+        if any(isinstance(part, Opaque) and part.kind == "compaction" for part in self.message.parts):
+            return self.spent or self.usage
+        return replace(self.usage, input=self.usage.input + self.cleared) if self.cleared else self.usage
 
     def report(self, estimate: int | None = None, window: int | None = None) -> Report:
         """Return what ``wire.overflow.classify`` judges: the error, or how the answer ended and what it cost.
@@ -57,5 +72,6 @@ class Answer(Struct, frozen=True):
         """
         if self.error is not None:
             return replace(self.error, estimate=estimate, window=window)
-        counts = {} if self.usage is None else {"prompt_tokens": self.usage.input, "output_tokens": self.usage.output}
+        whole = self.asked
+        counts = {} if whole is None else {"prompt_tokens": whole.input, "output_tokens": whole.output}
         return AnswerReport("", self.native_stop, counts, estimate, window)

@@ -91,6 +91,7 @@ def test_a_replaced_prompt_is_all_there_is():
         ("db.internal:5432 localhost:8080 10.0.0.7:22", ["db.internal:5432", "localhost:8080", "10.0.0.7:22"]),
         ("ticket 1234567 but not 12345 nor a/b", ["1234567"]),
         ("defaced facade 12:30 and/or", []),
+        ("ab12" * 100 + " https://x.io/" + "q" * 300, []),
         (" ".join(str(100_000 + n) for n in range(20)), [str(100_000 + n) for n in range(12)]),
     ],
 )

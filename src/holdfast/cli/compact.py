@@ -1,0 +1,99 @@
+"""``holdfast compact``: the older turns of a stored session give way to a summary now, whatever its size."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast import config
+from holdfast.cli.context import target_of
+from holdfast.cli.describing import session_line
+from holdfast.cli.explaining import SHORT, read_log
+from holdfast.cli.places import opened, store_option
+from holdfast.cli.preparing import world_of
+from holdfast.cli.terminal import console, json_option, say_json, say_line, say_whole
+from holdfast.model.target import Target, World
+from holdfast.policy.pipeline import Policy
+from holdfast.runtime.journal import Journal
+from holdfast.store.base import SessionInfo, SessionStore
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast compact 4d56
+  holdfast compact 4d56 --window 64000
+  holdfast compact 4d56 --policy pi --json
+"""
+
+
+class Made(Struct, frozen=True, omit_defaults=True):
+    """What became of it. Tokens are estimates of the next request."""
+
+    session: str
+    policy: str
+    compacted: bool
+    before: int
+    after: int
+    why: str = ""
+    """Why nothing was compacted."""
+    entry: str = ""
+    """The entry that records it; ``holdfast undo`` takes it back."""
+    keep: int = 0
+    """The first message that is still shown as it was said."""
+
+
+@click.command("compact", epilog=EXAMPLES)
+@click.argument("session")
+@click.option("--policy", default="holdfast", show_default=True, help="Whose compaction.")
+@click.option("--model", help="The model it goes to. [default: the recorded one]")
+@click.option("--window", type=click.IntRange(1), help="Its window in tokens. [default: the model's]")
+@store_option
+@json_option("what became of it")
+def command(
+    session: str, policy: str, model: str | None, window: int | None, store: str | None, *, as_json: bool
+) -> None:
+    """Compact a session now: its older turns give way to a summary that is made without a model.
+
+    SESSION is the beginning of an id. Nothing that was said is deleted: the messages stay in the log, the model can
+    read them back with recall, and holdfast undo brings them all back. Where a compaction would not make the next
+    request smaller nothing is written, and that is said.
+    """
+    known = config.configuration()
+    with opened(store) as there:
+        info = there.session(session)
+        log = read_log(there, info.key)
+        place = target_of(info, log.branch, model, window, known.catalog)
+        world = world_of(log.entries, place)
+        chosen = known.policy(policy).for_session(info.key)
+        made = _compacted(there, info.key, chosen, place, replace(world, force=True))
+    if as_json:
+        say_json(msgspec.to_builtins(made))
+    else:
+        _say(info, made)
+
+
+def _compacted(store: SessionStore, key: str, policy: Policy, place: Target, world: World) -> Made:
+    """Compact session ``key`` and return what became of it."""
+    journal = Journal.open(store, key, policy)
+    plan = journal.plan(place, world)
+    made = plan.compaction
+    if made is None or not journal.decide(plan, place, world):
+        why = "; ".join(notice.why for notice in plan.notices) or "there is nothing to compact"
+        return Made(key, policy.name, compacted=False, before=plan.before, after=plan.before, why=why)
+    entry = journal.branch.law[-1][0]
+    return Made(key, policy.name, compacted=True, before=plan.before, after=plan.after, entry=entry, keep=made.keep)
+
+
+def _say(info: SessionInfo, made: Made) -> None:
+    from rich.text import Text
+
+    out = console()
+    say_line(out, session_line(info))
+    if not made.compacted:
+        say_whole(out, Text(f"nothing was compacted: {made.why}", "yellow"))
+        return
+    sizes = f"{made.before:,} → {made.after:,} tokens"
+    say_whole(out, Text(f"compacted: {sizes}, message {made.keep} is the first that is shown as it was said", "green"))
+    say_whole(out, Text(f"holdfast undo {info.key[:SHORT]} {made.entry[:SHORT]} takes it back", "dim"))

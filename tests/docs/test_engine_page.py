@@ -1,0 +1,34 @@
+"""The page about the engine names everything there is to name."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from holdfast.runtime.hooks import Hooks
+from holdfast.runtime.session import Session
+from holdfast.telemetry import events
+
+PAGE = (Path(__file__).parents[2] / "docs" / "engine.md").read_text("utf-8")
+NAMES = [
+    *(event.__name__ for event in get_args(events.Event)),
+    *events.OUTCOMES,
+    *(name for name in Hooks.__struct_fields__ if name != "patience"),
+]
+VERBS = ("ask", "run", "append", "compact", "undo", "branch", "recall", "prepare", "record", "report")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_event_outcome_and_hook_is_told(name):
+    """Whatever a listener or a hook can meet stands on the page."""
+    assert name in PAGE
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_told(verb):
+    """What a session can do stands on the page, and is there."""
+    assert f"{verb}(" in PAGE
+    assert inspect.isfunction(getattr(Session, verb))

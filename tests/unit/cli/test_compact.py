@@ -1,0 +1,77 @@
+"""``holdfast compact``: done, taken back, refused with a reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import command
+from holdfast.store import open_store
+
+SESSION = Path(__file__).parents[3] / "examples" / "long-session.jsonl"
+
+
+@pytest.fixture
+def store(tmp_path, run):
+    """Return the path of a store with our example session."""
+    path = str(tmp_path / "store.db")
+    assert run("import", SESSION, "--store", path).exit_code == 0
+    return path
+
+
+@pytest.fixture
+def key(store):
+    """Return the key of its session."""
+    with open_store(store) as there:
+        return there.sessions()[0].key
+
+
+def test_it_is_done_once_and_can_be_taken_back(run, store, key):
+    """The request gets smaller, the log only longer; a second time there is less to gain, and undo brings all back."""
+    with open_store(store) as there:
+        said = len(there.entries(key, "message"))
+    made = json.loads(run("compact", key[:8], "--store", store, "--json").stdout)
+    assert made["compacted"]
+    assert made["after"] < made["before"]
+    undone = run("undo", key[:8], "--store", store, "--json")
+    assert json.loads(undone.stdout)["revoked"]["id"] == made["entry"]
+    with open_store(store) as there:
+        assert len(there.entries(key, "message")) == said
+        assert there.branch(key).compaction is None
+
+
+def test_a_person_is_told(run, store, key):
+    """The sizes, and how to take it back."""
+    out = run("compact", key[:8], "--store", store).stdout
+    assert "compacted:" in out
+    assert "holdfast undo" in out
+
+
+def test_where_nothing_is_gained_nothing_is_written(run, tmp_path):
+    """The reason is said; the exit code is fine; the log is as it was."""
+    session = tmp_path / "short.json"
+    session.write_text('{"model":"claude-sonnet-4-5","max_tokens":9,"messages":[{"role":"user","content":"Hello."}]}')
+    path = str(tmp_path / "s.db")
+    run("import", str(session), "--store", path)
+    with open_store(path) as there:
+        key, entries = there.sessions()[0].key, there.sessions()[0].entries
+    out = run("compact", key[:8], "--store", path)
+    assert out.exit_code == 0
+    assert "nothing was compacted" in out.stdout
+    with open_store(path) as there:
+        assert there.session(key).entries == entries
+
+
+@pytest.mark.parametrize("wrong", [["nobody"], ["--policy", "hope", "x"], []], ids=["session", "policy", "none"])
+def test_wrong_use(run, store, wrong):
+    """Exit code 2 and a sentence, never a traceback."""
+    out = run("compact", *wrong, "--store", store)
+    assert out.exit_code == 2
+    assert "Traceback" not in out.output
+
+
+def test_it_is_a_command():
+    """It stands among the others."""
+    assert command.get_command(None, "compact") is not None
