@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
-import anyio
 import pytest
+from anyio import create_task_group, sleep
 
-from holdfast import Message, Policy, config, errors, open_store, plan
+from holdfast import Engine, Message, Policy, config, errors, open_store, plan
 from holdfast.formats import read
 from holdfast.model.entries import Entry, Note, Said
 from holdfast.model.parts import ToolCall
+from holdfast.model.plan import Ask
 from holdfast.model.slots import Slot
-from holdfast.runtime.journal import Journal
-from holdfast.runtime.session import Session
-from holdfast.runtime.upstream import Reply
+from holdfast.runtime.lanes import Lanes
+from holdfast.runtime.summarise import Writer, summarise
+from holdfast.runtime.upstream import Upstream
 from holdfast.store import base
 from holdfast.store.base import Quota
+from holdfast.testing.clock import run
+from holdfast.testing.upstream import Given, ScriptedUpstream
 from holdfast.wire import anthropic
 
 ROOT = Path(__file__).parents[2]
@@ -45,18 +49,96 @@ def store_of_one(path: str = "agent.db") -> None:
         store.create("one")
 
 
-def refused() -> None:
-    class Closed:
-        async def send(self, body: bytes, model: str) -> Reply:
-            del body, model
-            told = b'{"type":"error","error":{"type":"authentication_error","message":"invalid x-api-key"}}'
-            return Reply(401, {}, told)
+def asked(upstream: Upstream, *said: str, fields: dict[str, Any] | None = None, window: int | None = None) -> None:
+    async def ask() -> None:
+        goal = config.target("anthropic", "claude-opus-5", window=window)
+        async with Engine.open(":memory:", upstream=upstream, target=goal, fields=fields or {}) as engine:
+            await (await engine.session("one")).ask(*said)
 
-    session = Session(
-        Journal.open(open_store(":memory:"), "one"), Closed(), config.target("anthropic", "claude-opus-5")
-    )
-    anyio.run(session.append, Message.of("user", "hello"))
-    anyio.run(session.ask)
+    run(ask)
+
+
+def refused() -> None:
+    told = b'{"type":"error","error":{"type":"authentication_error","message":"invalid x-api-key"}}'
+    asked(ScriptedUpstream([Given((told,), 401)]), "hello")
+
+
+def overflow() -> None:
+    told = b'{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long"}}'
+    asked(ScriptedUpstream([Given((told,), 400)] * 9), "hello")
+
+
+def invalid() -> None:
+    asked(ScriptedUpstream([]), "hello", fields={"tools": [{"name": "two words", "input_schema": {"type": "object"}}]})
+
+
+def no_summary() -> None:
+    target = config.target("anthropic", "claude-opus-5")
+    head = [Slot(Message.of("user", "Keep kelp.py as it is."))]
+
+    async def write() -> None:
+        await summarise(head, Ask(0, 1, 1_000), [Writer(ScriptedUpstream(["No."] * 2), target)])
+
+    run(write)
+
+
+def cleared() -> None:
+    lanes = Lanes()
+
+    async def wait() -> None:
+        async with lanes.hold("one"):
+            await sleep(1)
+            lanes.clear("one")
+
+    async def work() -> None:
+        async with create_task_group() as group:
+            group.start_soon(wait)
+            await sleep(0.5)
+            async with lanes.hold("one"):
+                pass
+
+    first_of(work)
+
+
+def closing() -> None:
+    lanes = Lanes()
+
+    async def work() -> None:
+        await lanes.drain()
+        async with lanes.hold("one"):
+            pass
+
+    run(work)
+
+
+def late() -> None:
+    lanes = Lanes()
+
+    async def work() -> None:
+        async with lanes.hold("one", deadline=5):
+            await sleep(9)
+
+    run(work)
+
+
+def unread() -> None:
+    async def leave() -> None:
+        async with Engine.open(
+            ":memory:", upstream=ScriptedUpstream(["yes"]), api="anthropic", model="claude-opus-5"
+        ) as engine:
+            async with (await engine.session("one")).run("hello") as going:
+                pass
+            _ = going.answer
+
+    run(leave)
+
+
+def first_of(work: Callable[[], Awaitable[None]]) -> None:
+    """Run ``work`` and raise the one error that its tasks raised together."""
+    try:
+        run(work)
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
 def unknown_id() -> None:
@@ -123,7 +205,14 @@ CASES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("FormatError", lambda: anthropic.decode(b'{"role": "user", "content": 5}')),
     ("ConfigError", lambda: config.parse('[[model]]\nmatch = "qwen3*"\nwindows = 1\n', "holdfast.toml")),
     ("ConfigError", lambda: open_store("postgres://localhost/agents")),
+    ("InvalidRequest", invalid),
     ("UpstreamError", refused),
+    ("ContextOverflow", overflow),
+    ("CompactionFailed", no_summary),
+    ("Aborted", unread),
+    ("LaneCleared", cleared),
+    ("LaneClosed", closing),
+    ("DeadlineExceeded", late),
     ("UnknownId", unknown_id),
     ("LogConflict", conflict),
     ("LogConflict", mistyped),

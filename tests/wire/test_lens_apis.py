@@ -218,7 +218,7 @@ def test_an_opaque_item_is_nobodys_turn():
 
 @pytest.mark.parametrize("api", APIS)
 def test_messages_among_the_frame_stand_first(api):
-    """Messages given beside the others stand before them byte for byte, count in the frame, and markers stay in place."""
+    """Messages given beside the others stand before them as given, count in the frame, and markers stay in place."""
     form = FORMS[api]
     lead = {"role": "system" if api == "openai-chat" else "user", "content": "First."}
     lead = {"role": "user", "parts": [{"text": "First."}]} if api == "gemini" else lead

@@ -31,7 +31,7 @@ ENTRY: dict[str, Step] = {
 }
 """Where a kind enters; every other overflow does with a compaction."""
 TRANSIENT = frozenset({"network", "rate_limit", "overloaded", "server", "unknown"})
-"""Kinds that the same bytes may survive a little later."""
+"""Kinds that the same bytes may survive a little later; ``quota`` is one where the provider says when."""
 LASTING = frozenset({404, 405, 406, 414, 431, 501, 505})
 """Statuses that no waiting changes, whatever kind they are: it is the address, or the headers, that are wrong."""
 OVERFLOWED = "context_overflow"
@@ -156,7 +156,8 @@ def after(state: Recovery, event: Event) -> tuple[Recovery, Action]:
 
 def is_transient(event: Refused) -> bool:
     """Return whether the same bytes may be answered a little later."""
-    return event.kind in TRANSIENT and not event.is_overflow and event.status not in LASTING
+    timed = event.kind == "quota" and event.retry_after is not None
+    return (timed or event.kind in TRANSIENT) and not event.is_overflow and event.status not in LASTING
 
 
 def rank(state: Recovery) -> tuple[int, ...]:

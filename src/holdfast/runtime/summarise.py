@@ -214,7 +214,8 @@ class _Desk:
                 return found
             reasons = found
         model = self.writer.target.model
-        raise CompactionFailed(f"{model} wrote no summary that is accepted: {'; '.join(reasons)}", "summary_rejected")
+        text = f"{model} wrote no summary that is accepted: {'; '.join(reasons)}; name another model for summaries, or none"
+        raise CompactionFailed(text, "summary_rejected")
 
     async def _judged(self, sent: Sent, wanted: Wanted, tokens: int) -> str | tuple[str, ...]:
         """Return the summary that the answer to ``sent`` is, or why it is none."""

@@ -131,8 +131,8 @@ class Database:
             )
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return StoreCorrupt(
-                f"{self.file} is damaged or no database ({error}); keep a copy of it, then try "
-                "`sqlite3 FILE .recover`, or give another path with --store"
+                f"{self.file} is damaged or no database ({error}); `holdfast repair` saves what can be read, "
+                "or give another path with --store"
             )
         if writing and code in _REFUSALS:
             return StoreReadOnly(f"{self.file} took no write ({error}); what was acknowledged is there: {FREE}")

@@ -139,7 +139,7 @@ async def _played(doing: Sequence[Step], patience: float) -> AsyncGenerator[Head
             case Wait():
                 await _pause(step.seconds, patience)
             case Leave():
-                raise _lost(_RESET if step.reset else _NOT_HTTP)
+                raise _lost(_RESET if step.reset else _BROKEN_OFF)
             case Bare():
                 raise _lost(_NOT_HTTP)
             case _ if step:

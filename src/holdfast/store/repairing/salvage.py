@@ -14,8 +14,8 @@ from holdfast.store.repairing.session import QUARANTINE, TABLE
 
 TABLES = {"sessions": "session", "entries": "seq", TABLE: "number"}
 """What is copied, with the column that is the row's number; all else is derived."""
-GAP = 10_000
-"""[H] Numbers in a row that are tried behind one that cannot be read: a page holds far fewer."""
+GAP = 500
+"""[H] Numbers in a row that are tried behind one that cannot be read: a page holds fewer."""
 
 
 def salvage(source: sqlite3.Connection, file: Path, target: sqlite3.Connection) -> int:
@@ -30,22 +30,33 @@ def salvage(source: sqlite3.Connection, file: Path, target: sqlite3.Connection) 
         source.execute("PRAGMA writable_schema = ON")  # a file shorter than its header says is then read all the same
         for table, key in TABLES.items():
             _copied(source, target, table, key)
+    entry, session = (_insert(table, _names(target, table)) for table in ("entries", "sessions"))
     for number, values in Pages(file).rows():
         if _is_entry(values):
-            _put(target, "entries", (number, *values[1:]))
+            _put(target, entry, (number, *values[1:]))
         elif _is_session(values):
-            _put(target, "sessions", (number, *values[1:]))
+            _put(target, session, (number, *values[1:], 0)[: len(_SESSION)])
     return int(target.execute("SELECT count(*) FROM entries").fetchone()[0])
 
 
-def _put(target: sqlite3.Connection, table: str, row: Values) -> None:
-    """Write a row that was found on a page, unless the table has one with its number or its name."""
-    columns = [told[1] for told in target.execute(f"PRAGMA table_info({table})")][: len(row)]
+def _insert(table: str, names: list[str]) -> str:
+    """Return how a row is written, unless the table has one with its number or its name."""
+    marks = ", ".join("?" * len(names))
+    return f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({marks})"  # noqa: S608 -- names of our own schema
+
+
+def _names(db: sqlite3.Connection, table: str) -> list[str]:
+    """Return the columns of a table; none where it cannot be found any more."""
+    try:
+        return [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+    except sqlite3.DatabaseError:
+        return []
+
+
+def _put(target: sqlite3.Connection, insert: str, row: Values) -> None:
+    """Write a row; one whose values have other types than the columns is no row."""
     with suppress(sqlite3.IntegrityError):
-        target.execute(
-            f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(row))})",  # noqa: S608 -- names of our own schema
-            row,
-        )
+        target.execute(insert, row)
 
 
 _ENTRY = (None, int, int | None, int, int, str, str, int | None, str, int, bytes, bytes, *[bytes | None] * 4)
@@ -74,33 +85,20 @@ def _text(raw: bytes) -> str:
 
 def _copied(source: sqlite3.Connection, target: sqlite3.Connection, table: str, key: str) -> None:
     """Copy the rows of one table that can be read."""
-    columns = [row[1] for row in target.execute(f"PRAGMA table_info({table})")]
-    there = _columns(source, table)
-    names = [name for name in columns if name in there]
-    if key not in names:
-        return
-    insert = f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 -- names of our own schema
-    for row in _rows(source, table, key, names):
-        with suppress(sqlite3.IntegrityError):
-            target.execute(insert, row)
-
-
-def _columns(source: sqlite3.Connection, table: str) -> set[str]:
-    """Return the columns of a table; none where it cannot be found any more."""
-    try:
-        return {row[1] for row in source.execute(f"PRAGMA table_info({table})")}
-    except sqlite3.DatabaseError:
-        return set()
+    there = _names(source, table)
+    names = [name for name in _names(target, table) if name in there]
+    if key in names:
+        for row in _rows(source, table, key, names):
+            _put(target, _insert(table, names), row)
 
 
 def _rows(source: sqlite3.Connection, table: str, key: str, names: list[str]) -> Iterator[tuple[Any, ...]]:
     """Yield the rows that can be read in the order of their numbers, over every hole."""
-    at = key if key in names else "rowid"
-    said = f"SELECT {at}, {', '.join(names)} FROM {table} WHERE {at}"  # noqa: S608
+    said = f"SELECT {key}, {', '.join(names)} FROM {table} WHERE {key}"  # noqa: S608
     last, misses = 0, 0
     while misses < GAP:
         try:
-            row = source.execute(f"{said} > ? ORDER BY {at} LIMIT 1", (last,)).fetchone()
+            row = source.execute(f"{said} > ? ORDER BY {key} LIMIT 1", (last,)).fetchone()
             if row is None:
                 return
         except sqlite3.DatabaseError:
