@@ -207,6 +207,48 @@ def test_depth_and_base_are_counted_anew(file: Path) -> None:
     assert kinds(mended(file)) == ["index"]
 
 
+_WOUNDS = (
+    "DELETE FROM entries WHERE seq = ?",
+    "UPDATE entries SET body = x'7b7d', raw = x'7b7d' WHERE seq = ?",
+    "UPDATE entries SET identity = x'' WHERE seq = ?",
+    "UPDATE entries SET kind = 'martian' WHERE seq = ?",
+    "UPDATE entries SET parent = NULL WHERE seq = ?",
+    "UPDATE entries SET parent = 99 WHERE seq = ?",
+    "UPDATE entries SET parent = seq WHERE seq = ?",
+    "UPDATE entries SET parent = seq + 1 WHERE seq = ?",
+    "UPDATE entries SET depth = 0, base = seq WHERE seq = ?",
+    "UPDATE entries SET session = 2 WHERE seq = ?",
+    "UPDATE sessions SET leaf = 'x', entries = 7 WHERE session <> ?",
+    "DELETE FROM sessions WHERE session <> ?",
+)
+
+
+@settings(max_examples=20)
+@given(strategies.logs(), st.lists(st.tuples(st.sampled_from(_WOUNDS), st.integers(1, 30)), min_size=1, max_size=4))
+def test_whatever_is_damaged_is_mended_for_good(
+    tmp_path_factory: pytest.TempPathFactory, log: list[Entry], wounds: list[tuple[str, int]]
+) -> None:
+    """S1, S7: however rows are damaged, those that are not are all there, reachable, and the next repair is idle."""
+    path = tmp_path_factory.mktemp("store") / "agent.db"
+    with open_store(path) as store:
+        store.put(KEY, log)
+    for query, number in wounds:
+        edit(path, query, number)
+    touched = {number for _, number in wounds}
+    repair_store(path)
+    assert repair_store(path).is_fine
+    with open_store(path, readonly=True) as store:
+        found = {}
+        for info in store.sessions():
+            assert store.damage(info.key) == []
+            for entry in store.entries(info.key):
+                found[entry.id] = entry.body
+                assert store.path(info.key, entry.id)[-1] == entry
+    for number, entry in enumerate(log, 1):
+        if number not in touched:
+            assert found[entry.id] == entry.body
+
+
 # -- what is derived ---------------------------------------------------------------------------------------------------
 
 

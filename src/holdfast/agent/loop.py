@@ -170,12 +170,10 @@ async def work(
 
 
 def open_calls(branch: Branch) -> tuple[ToolCall, ...]:
-    """Return the calls of the newest answer that have no result yet; none of an answer that broke off."""
+    """Return the calls of the newest answer that have no result yet; where it broke off its calls are not open."""
     if not branch.open:
         return ()
     at = next(at for at in range(len(branch.slots) - 1, -1, -1) if branch.messages[at].role == "assistant")
-    if at in branch.broken:
-        return ()
     waiting, found = list(branch.open), list[ToolCall]()
     for call in reversed(branch.messages[at].calls):
         if waiting and call.id == waiting[-1]:

@@ -139,7 +139,7 @@ def _damage(store: SessionStore, info: SessionInfo) -> str:
     if not found:
         return ""
     first = found[0].partition(";")[0]
-    return f"{len(found):,} of {info.entries:,} cannot be read: {first}; holdfast repair mends it"
+    return f"{len(found):,} of {info.entries:,} cannot be read: {first}; holdfast repair puts it aside"
 
 
 def _permissions(path: Path) -> Check:

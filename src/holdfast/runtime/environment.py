@@ -170,7 +170,7 @@ def _changed(rules: Sequence[Rule]) -> Iterator[str]:
     """Yield the rules that say something else now, in the order of the system prompt."""
     for rule in rules:
         now, _ = _rule(Path(rule.path).parent, RULES_BYTES)
-        if now is not None and True:
+        if now is not None and now.digest != rule.digest:
             yield _ruled(replace(now, text=clipped(now.text, RULE_TOKENS, now.path)))
 
 

@@ -1,4 +1,4 @@
-"""A run: a request and all it takes to get its answer. What to do next is told by ``policy/recovery.py``."""
+"""A run: a request and all it takes to get its answer into the log."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
-from anyio import CancelScope, sleep
-from msgspec.structs import replace
+from anyio import CancelScope
 
-from holdfast.errors import Aborted, ContextOverflow, UpstreamError
+from holdfast.errors import Aborted
 from holdfast.model.messages import Message
-from holdfast.policy.guard import in_force
 from holdfast.policy.hygiene.neighbours import GO_ON
-from holdfast.policy.recovery import OVERFLOWED, Press, Recovery, Refused, Retry, Stop, Useless, after, begin, counted
-from holdfast.policy.smallest import floor
-from holdfast.policy.stopping import explain
+from holdfast.policy.recovery import begin
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.native import taken_over
+from holdfast.runtime.recovering import recovered
 from holdfast.runtime.replies import as_said
-from holdfast.runtime.requests import Asked, Request
+from holdfast.runtime.requests import Asked
 from holdfast.telemetry import events
-from holdfast.view.tokens import estimate
 from holdfast.wire.answers import Answer
 from holdfast.wire.sse import Event
 
@@ -131,66 +127,3 @@ async def _broken(session: Session, attempt: Attempt) -> None:
     with CancelScope(shield=True):
         if not await session.interrupted(attempt):
             await session.means.stored(lambda: session.journal.fail("the caller left before the answer"))
-
-
-async def recovered(
-    session: Session, request: Request, prepared: Prepared, state: Recovery, attempt: Attempt
-) -> tuple[Request, Prepared, Recovery]:
-    """Return what is sent next after an attempt that failed: the same again, or less. Raises where nothing is left."""
-    refused = attempt.refused
-    await session.refused(attempt)
-    event: Refused | Useless = refused
-    while True:
-        state, action = after(counted(state, session.journal.branch), event)
-        if isinstance(action, Stop):
-            raise stopped(session, prepared, action, attempt)
-        if isinstance(action, Retry):
-            session.tell(
-                events.Retrying(
-                    session.key, refused.kind, action.seconds, session.settings.retries_most - state.retries
-                )
-            )
-            await sleep(action.seconds)
-            return request, prepared, state
-        session.tell(events.Pressed(session.key, action.rung, session.journal.branch.compactions))
-        smaller = await pressed(session, request, prepared, action)
-        if isinstance(smaller, str):
-            event = Useless(smaller)
-        else:
-            return *smaller, state
-
-
-async def pressed(
-    session: Session, request: Request, prepared: Prepared, press: Press
-) -> tuple[Request, Prepared] | str:
-    """Return the request made smaller as ``press`` says, or why it does not get smaller."""
-    world = await session.world(request.target)
-    if press.rung == "output":
-        lower = _with_less_output(session, request, prepared)
-        return lower if isinstance(lower, str) else (lower, await session.prepared(lower, world))
-    harder = replace(world, force=True) if press.rung == "compact" else replace(world, rung=press.rung, writes=False)
-    return await session.smaller(request, harder, press.rung)
-
-
-def _with_less_output(session: Session, request: Request, prepared: Prepared) -> Request | str:
-    """Return ``request`` with a lower limit for the answer, or why that would not help."""
-    branch, settings = session.journal.branch, session.settings
-    target = in_force(request.target, branch, settings)
-    left, least = target.limits.window - estimate(branch, target), settings.reserve_min
-    asked = prepared.plan.options.max_tokens or request.target.limits.asked_output
-    if asked is None or asked <= least:
-        return "not_smaller"
-    if left < least:
-        return "too_large_without_it"
-    limits = replace(request.target.limits, asked_output=max(least, min(asked // 2, left)))
-    return replace(request, target=replace(request.target, limits=limits))
-
-
-def stopped(session: Session, prepared: Prepared, stop: Stop, attempt: Attempt) -> UpstreamError:
-    """Return the error that ends a run: what was measured, and what can be done."""
-    verdict, target = attempt.verdict, prepared.target
-    if stop.kind != OVERFLOWED:
-        return UpstreamError(explain(stop, attempt.refused, said=attempt.why), verdict.kind, verdict.retry_after)
-    least = floor(session.journal.branch, target, session.settings)
-    text = explain(stop, attempt.refused, window=target.limits.window, floor=least, said=attempt.why)
-    return ContextOverflow(text, verdict.kind)

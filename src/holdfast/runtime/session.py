@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from math import inf
 from typing import Any
 
 from msgspec import Struct
@@ -108,15 +109,17 @@ class Session:
             return await self.means.stored(lambda: self.journal.wait(*waiting))
         return await self.means.stored(lambda: self.journal.append(*told))
 
-    async def ask(self, *said: str | Message | Slot) -> Answer:
+    async def ask(self, *said: str | Message | Slot, deadline: float | None = None) -> Answer:
         """Say something (or nothing, to go on behind tool results) and return the model's answer, which is in the log.
 
-        Raises ``UpstreamError`` where the provider refuses or does not answer, ``ContextOverflow`` where nothing that
-        could be left out is left, ``WindowTooSmall`` before any call.
+        ``deadline`` is in seconds; a compaction under way extends it once. Raises ``DeadlineExceeded`` then,
+        ``UpstreamError`` where the provider refuses or does not answer, ``ContextOverflow`` where nothing that could be
+        left out is left, ``WindowTooSmall`` before any call.
         """
-        async with self.run(said, quiet=True) as run:
-            async for _ in run:
-                pass
+        with self.inflight.limited(inf if deadline is None else deadline):
+            async with self.run(said, quiet=True) as run:
+                async for _ in run:
+                    pass
         return run.answer
 
     def run(self, asked: Asked = None, *, quiet: bool = False, stream: bool | None = None) -> Run:

@@ -214,7 +214,8 @@ class _Desk:
                 return found
             reasons = found
         model = self.writer.target.model
-        text = f"{model} wrote no summary that is accepted: {'; '.join(reasons)}; name another model for summaries, or none"
+        why = "; ".join(reasons)
+        text = f"{model} wrote no summary that is accepted: {why}; name another model for summaries, or none"
         raise CompactionFailed(text, "summary_rejected")
 
     async def _judged(self, sent: Sent, wanted: Wanted, tokens: int) -> str | tuple[str, ...]:

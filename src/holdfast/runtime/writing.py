@@ -172,7 +172,7 @@ def _verdict(error: UpstreamError) -> Verdict:
 
 def _pause(attempt: int, wanted: float | None, settings: Settings) -> float:
     """Return the seconds before the next try: doubled each time, or what the provider asks for, up to the most."""
-    usual = settings.summary_wait_least * 2 ** (attempt - 1)
+    usual: float = settings.summary_wait_least * 2.0 ** (attempt - 1)
     return min(settings.summary_wait_most, max(usual, wanted or 0.0))
 
 

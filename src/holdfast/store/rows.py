@@ -200,5 +200,6 @@ def _untyped(entry: Entry, error: Exception) -> LogConflict:
 
 def _damaged(id_: str, seq: int, why: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"entry {id_} (number {seq}) is damaged: {why}; `holdfast doctor` lists what else is, `holdfast repair` mends it"
+        f"entry {id_} (number {seq}) is damaged: {why}; `holdfast doctor` lists what else is, `holdfast repair` "
+        "puts it aside"
     )

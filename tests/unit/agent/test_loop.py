@@ -14,12 +14,16 @@ from holdfast.agent.agent import place_for, surroundings
 from holdfast.agent.loop import LOST, NOT_RUN, STOPPED_IN, Called, Returned, Spoke, work
 from holdfast.agent.workplace import everything_allowed
 from holdfast.model import entries
-from holdfast.model.messages import result_text
+from holdfast.model.branch import Branch
+from holdfast.model.messages import Message, result_text
+from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.hooks import Hooks
 from holdfast.store import open_store
 from holdfast.testing.provider import Answered, Fault, Provider, Said, Settings
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.upstream import ProviderUpstream
+from holdfast.view.tokens import measure
 
 KEY = "task"
 
@@ -42,6 +46,7 @@ class Agent:
         self.upstream = ProviderUpstream(self.provider, faults)
         self.store = folder.parent / "store.db"
         self.steps = []
+        self.hooks = Hooks()
 
     @asynccontextmanager
     async def session(self):
@@ -51,6 +56,7 @@ class Agent:
             api=self.api,
             model=MODELS[self.api],
             environment=surroundings(self.folder),
+            hooks=self.hooks,
         ) as engine:
             yield await engine.session(KEY)
 
@@ -219,10 +225,18 @@ def test_nothing_to_do(folder):
 
 
 def test_a_stop_in_the_middle_of_a_command(folder):
-    """It is ended, its result says that its effects are unknown, later calls were not run; then the work goes on."""
+    """It is ended, its result says that its effects are unknown, later calls were not run; then the work goes on.
+
+    Hooks that wait while a result goes into the log do not keep it out of there.
+    """
+
+    async def patient(_):
+        await anyio.sleep(0.01)
+
     script = [says(("ls", {}), bash("echo 1 >> ran; sleep 60"), bash("echo 2 >> ran")), Said("I see.")]
     agent = Agent(folder, script)
 
+    agent.hooks = Hooks(on_append=patient)
     outcome = agent.stopped((folder / "ran").exists)
     assert outcome.stop == "aborted"
     assert agent.results() == ["[. is empty]", STOPPED_IN, NOT_RUN]
@@ -231,17 +245,30 @@ def test_a_stop_in_the_middle_of_a_command(folder):
     assert (folder / "ran").read_text() == "1\n"
 
 
-@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(("streams", "task"), [(False, ""), (True, ""), (True, "Go on.")])
 @pytest.mark.parametrize("api", MODELS)
-def test_a_stop_in_the_middle_of_an_answer(folder, api, streams):
+def test_a_stop_in_the_middle_of_an_answer(folder, api, streams, task):
     """Calls of an answer that was not there to its end are not run; the work goes on when it is asked to."""
     script = [says(bash("echo 1 >> ran"), text="I run it. " * 50), says(bash("echo 2 >> ran")), Said("Done.")]
     agent = Agent(folder, script, api=api, faults=[Fault("stall", "end", 1, 600.0)])
 
     assert agent.stopped(lambda: agent.provider.requests, streams=streams).stop == "aborted"
     assert agent.results() == []
-    assert agent.run("Go on.").stop == "done"
+    assert agent.run(task).stop == "done"
     assert (folder / "ran").read_text() == "2\n"
+
+
+@given(st.lists(st.sampled_from("ab"), max_size=4), st.integers(0, 4))
+def test_open_calls_are_those_behind_the_results(ids, answered):
+    """Ids may repeat within an answer: results belong to its calls in their order, and the rest is open."""
+    calls = [ToolCall(id_, "ls", str(number)) for number, id_ in enumerate(ids)]
+    given_ = [Message("tool", (ToolResult(id_, "ls", (Text("x"),)),)) for id_ in ids[:answered]]
+    said = [Message.of("user", "Go."), Message("assistant", tuple(calls)), *given_]
+    branch = Branch.build(
+        [entries.Entry(str(n), str(n - 1) if n else None, entries.Said(measure(one)), n) for n, one in enumerate(said)]
+    )
+    assert loop.open_calls(branch) == tuple(calls[answered:])
+    assert not loop.is_answered(branch) or not given_
 
 
 class Crash(BaseException):

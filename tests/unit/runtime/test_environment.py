@@ -222,6 +222,7 @@ def test_what_is_in_use_stands_behind_a_summary(tmp_path):
     made = environment(tmp_path)
     told = made.restored(
         [
+            called("read", path="skill:moon"),
             called("read", path="skill:tides"),
             called("read", path="./.agents/skills/moon/SKILL.md"),
             called("todo", items=[{"text": "old"}]),

@@ -10,7 +10,7 @@ import pytest
 from msgspec import Struct
 
 from holdfast.config import target
-from holdfast.errors import Aborted, FormatError, UpstreamError, WindowTooSmall
+from holdfast.errors import Aborted, DeadlineExceeded, FormatError, UpstreamError, WindowTooSmall
 from holdfast.model.entries import Answer, Failure, Request, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
@@ -337,6 +337,22 @@ def test_giving_up_leaves_a_log_that_goes_on():
         async with talking(upstream, store=store) as session:
             with anyio.move_on_after(5):
                 await session.ask("Go.")
+            return await session.ask()
+
+    assert run(talk).message.text == "ok 2"
+    assert upstream.sent[0].body == upstream.sent[1].body
+
+
+def test_a_deadline_ends_a_run_and_leaves_the_session_whole():
+    """The error names the seconds; lane and permit are free; the next request is the same."""
+    upstream = ProviderUpstream(Provider(), [Fault("stall", "head")])
+
+    async def talk():
+        async with talking(upstream) as session:
+            with pytest.raises(DeadlineExceeded, match="5 s"):
+                await session.ask("Go.", deadline=5)
+            assert session.means.lanes.is_idle
+            assert session.means.permits.is_idle
             return await session.ask()
 
     assert run(talk).message.text == "ok 2"

@@ -1,0 +1,423 @@
+"""A damaged store is put right: what can be read stays, what cannot is put aside, and nothing is hung elsewhere."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast.errors import StoreCorrupt
+from holdfast.model.branch import Branch
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Decision, Entry, Said
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolResult
+from holdfast.store import open_store
+from holdfast.store.repairing import STAND_IN, Repaired, repair_store
+from holdfast.store.repairing.pages import Pages
+from holdfast.testing import strategies
+from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
+from holdfast.view.tokens import measure
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return a store with two sessions, one of them with compactions, decisions and branches."""
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.put(KEY, long_session())
+        store.append(KEY, [Entry("x", "m2", Said(measure(Message.of("user", "another way"))))])
+        store.label(KEY, "m2", "here")
+        store.put("other", chain("abcdef"))
+    return path
+
+
+def edit(path: Path, query: str, *values: object) -> None:
+    """Change the file behind the store's back."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA foreign_keys = OFF")
+        db.execute(query, values)
+
+
+def rows(path: Path, query: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(query).fetchall()
+
+
+def kinds(found: Repaired) -> list[str]:
+    return [one.kind for one in found.found]
+
+
+def mended(path: Path) -> Repaired:
+    """Repair a store; the second repair finds nothing, and every session can be read."""
+    bytes_before = path.read_bytes()
+    tried = repair_store(path, dry_run=True)
+    assert path.read_bytes() == bytes_before
+    found = repair_store(path)
+    assert [one.what for one in tried.found] == [one.what for one in found.found]
+    assert repair_store(path).is_fine
+    with open_store(path, readonly=True) as store:
+        for info in store.sessions():
+            assert store.damage(info.key) == []
+            assert len(store.entries(info.key)) == info.entries
+            same_request(store.branch(info.key), Branch.build(store.path(info.key)))
+    return found
+
+
+def test_a_sound_store_is_not_touched(file: Path) -> None:
+    """Where nothing is wrong nothing is written, and nothing lies beside the file."""
+    before, beside = file.read_bytes(), sorted(file.parent.iterdir())
+    found = repair_store(file)
+    assert found.is_fine
+    assert found.entries == len(long_session()) + 8
+    assert file.read_bytes() == before
+    assert sorted(file.parent.iterdir()) == beside
+
+
+def test_no_store_is_fine(tmp_path: Path) -> None:
+    """A file that is not there needs no repair and is not made."""
+    assert repair_store(tmp_path / "none.db").is_fine
+    assert not (tmp_path / "none.db").exists()
+
+
+@settings(max_examples=12)
+@given(st.lists(strategies.logs(), min_size=1, max_size=3))
+def test_whatever_was_stored_is_sound(tmp_path_factory: pytest.TempPathFactory, logs: list[list[Entry]]) -> None:
+    """No log that a store takes is taken for damaged."""
+    path = tmp_path_factory.mktemp("store") / "agent.db"
+    with open_store(path) as store:
+        for number, log in enumerate(logs):
+            store.put(f"s{number}", log)
+    assert repair_store(path).is_fine
+
+
+# -- rows whose bytes changed ------------------------------------------------------------------------------------------
+
+
+def test_a_changed_message_gives_way_to_a_stand_in(file: Path) -> None:
+    """S1: a message whose bytes changed is put aside with the reason; all else stays, in its place and its words."""
+    edit(file, "UPDATE entries SET body = ? WHERE id = 'c' AND session = 2", b'{"type":"message"}')
+    found = mended(file)
+    assert kinds(found) == ["entry"]
+    assert (found.found[0].session, found.found[0].entry) == ("other", "c")
+    with open_store(file) as store:
+        path = store.path("other")
+        assert ids(path) == list("abcdef")
+        assert unnumbered(path)[:2] == chain("abcdef")[:2]
+        assert unnumbered(path)[3:] == chain("abcdef")[3:]
+        assert isinstance(path[2].body, Said)
+        assert path[2].body.slot.message.text == STAND_IN
+    assert rows(file, "SELECT reason, session, id, body FROM quarantine") == [
+        ("its bytes are not those that were stored", "other", "c", b'{"type":"message"}')
+    ]
+    assert rows(Path(found.backup), "SELECT count(*) FROM entries") == rows(file, "SELECT count(*) FROM entries")
+
+
+@pytest.mark.parametrize("entry", [entry.id for entry in long_session()])
+def test_any_row_may_be_damaged(file: Path, entry: str) -> None:
+    """S7: whatever row is damaged, every other entry keeps its parent and its words, and slots keep their numbers."""
+    edit(file, "UPDATE entries SET identity = x'00' WHERE id = ? AND session = 1", entry)
+    found = mended(file)
+    assert [one.entry for one in found.found if one.kind == "entry"] == [entry]
+    with open_store(file) as store:
+        path, whole = store.path(KEY), long_session()
+        assert ids(path) == ids(whole)
+        others = [one for one in unnumbered(path) if one.id != entry]
+        assert others == [one for one in whole if one.id != entry]
+        slots = [isinstance(one.body, Said) for one in path]
+        assert slots == [isinstance(one.body, Said) for one in whole]
+
+
+def test_an_answer_is_replaced_by_an_answer(file: Path) -> None:
+    """Behind a request stands what a model said, so the stand-in is the model's too: roles still take turns."""
+    with open_store(file) as store:
+        said = store.entry(KEY, "m2").body
+        assert isinstance(said, Said)
+        assert said.slot.message.role == "assistant"
+    edit(file, "UPDATE entries SET identity = x'00' WHERE id = 'm2'")
+    mended(file)
+    with open_store(file) as store:
+        body = store.entry(KEY, "m2").body
+        assert isinstance(body, Said)
+        assert (body.slot.message.role, body.slot.message.text) == ("assistant", STAND_IN)
+
+
+def test_a_damaged_label_goes(file: Path) -> None:
+    """Nothing hangs on a label, so it needs no stand-in; it is in quarantine."""
+    edit(file, "UPDATE entries SET body = x'00' WHERE kind = 'label'")
+    assert kinds(mended(file)) == ["entry"]
+    assert rows(file, "SELECT kind FROM quarantine") == [("label",)]
+    with open_store(file) as store:
+        assert store.labels(KEY) == {}
+
+
+def test_a_form_of_another_version_is_no_damage(file: Path) -> None:
+    """Bytes that are as they were stored are left, though this version cannot read them."""
+    edit(file, "UPDATE entries SET api = 'martian' WHERE id = 'c' AND session = 2")
+    assert repair_store(file).is_fine
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_digest_tells_the_parent(file: Path) -> None:
+    """A parent that was overwritten is found again: the digest of an entry covers where it hangs."""
+    edit(file, "UPDATE entries SET parent = 1 WHERE id = 'd' AND session = 2")
+    found = mended(file)
+    assert kinds(found) == ["parent"]
+    with open_store(file) as store:
+        assert unnumbered(store.path("other")) == chain("abcdef")
+
+
+@pytest.mark.parametrize("gone", [["c"], ["b", "c"], ["a"], ["a", "b", "c", "d"]])
+def test_what_hangs_on_lost_rows_stays_reachable(file: Path, gone: list[str]) -> None:
+    """Where rows are gone stand-ins take their places, as many messages as are missing; what follows is all there."""
+    marks = ", ".join("?" * len(gone))
+    edit(file, f"DELETE FROM entries WHERE session = 2 AND id IN ({marks})", *gone)
+    found = mended(file)
+    assert "parent" in kinds(found)
+    with open_store(file) as store:
+        path = store.path("other")
+        assert len(path) == 6
+        assert [one.id for one in path if not one.id.startswith("lost")] == [id_ for id_ in "abcdef" if id_ not in gone]
+        words = [one.body.slot.message.text for one in path if isinstance(one.body, Said)]
+        assert words.count(STAND_IN) == len(gone)
+
+
+def test_all_that_hung_on_one_lost_row_stays_together(file: Path) -> None:
+    """Two branches that parted at a row that is gone part at its stand-in."""
+    with open_store(file) as store:
+        store.append("other", [Entry("y", "c", Said(measure(Message.of("user", "else"))))])
+    edit(file, "DELETE FROM entries WHERE session = 2 AND id = 'c'")
+    mended(file)
+    with open_store(file) as store:
+        one, other = store.path("other", "f"), store.path("other", "y")
+        assert one[:3] == other[:3]
+        assert (one[3].id, other[3].id) == ("d", "y")
+
+
+def test_depth_and_base_are_counted_anew(file: Path) -> None:
+    """Columns that follow from the tree are put right by it."""
+    edit(file, "UPDATE entries SET depth = 99, base = 7 WHERE id = 'e' AND session = 2")
+    assert kinds(mended(file)) == ["index"]
+
+
+_WOUNDS = (
+    "DELETE FROM entries WHERE seq = ?",
+    "UPDATE entries SET body = x'7b7d', raw = x'7b7d' WHERE seq = ?",
+    "UPDATE entries SET identity = x'' WHERE seq = ?",
+    "UPDATE entries SET kind = 'martian' WHERE seq = ?",
+    "UPDATE entries SET parent = NULL WHERE seq = ?",
+    "UPDATE entries SET parent = 99 WHERE seq = ?",
+    "UPDATE entries SET parent = seq WHERE seq = ?",
+    "UPDATE entries SET parent = seq + 1 WHERE seq = ?",
+    "UPDATE entries SET depth = 0, base = seq WHERE seq = ?",
+    "UPDATE entries SET session = 2 WHERE seq = ?",
+    "UPDATE sessions SET leaf = 'x', entries = 7 WHERE session <> ?",
+    "DELETE FROM sessions WHERE session <> ?",
+)
+
+
+@settings(max_examples=500, derandomize=False)
+@given(strategies.logs(), st.lists(st.tuples(st.sampled_from(_WOUNDS), st.integers(1, 30)), min_size=1, max_size=4))
+def test_whatever_is_damaged_is_mended_for_good(
+    tmp_path_factory: pytest.TempPathFactory, log: list[Entry], wounds: list[tuple[str, int]]
+) -> None:
+    """S1, S7: however rows are damaged, those that are not are all there, reachable, and the next repair is idle."""
+    path = tmp_path_factory.mktemp("store") / "agent.db"
+    with open_store(path) as store:
+        store.put(KEY, log)
+    for query, number in wounds:
+        edit(path, query, number)
+    touched = {number for _, number in wounds}
+    repair_store(path)
+    assert repair_store(path).is_fine
+    with open_store(path, readonly=True) as store:
+        found = {}
+        for info in store.sessions():
+            assert store.damage(info.key) == []
+            for entry in store.entries(info.key):
+                found[entry.id] = entry.body
+                assert store.path(info.key, entry.id)[-1] == entry
+    for number, entry in enumerate(log, 1):
+        if number not in touched:
+            assert found[entry.id] == entry.body
+
+
+# -- what is derived ---------------------------------------------------------------------------------------------------
+
+
+def test_sessions_say_what_is_so(file: Path) -> None:
+    """The list of sessions is counted anew; a leaf that is nowhere gives way to the last entry."""
+    edit(file, "UPDATE sessions SET entries = 3, leaf = 'nowhere' WHERE key = 'other'")
+    assert kinds(mended(file)) == ["session"]
+    with open_store(file) as store:
+        assert (store.session("other").leaf, store.session("other").entries) == ("f", 6)
+
+
+def test_entries_without_a_session_get_one(file: Path) -> None:
+    """Entries whose session is gone from the list are listed again."""
+    edit(file, "DELETE FROM sessions WHERE key = 'other'")
+    assert "session" in kinds(mended(file))
+    with open_store(file) as store:
+        assert unnumbered(store.path("lost-2")) == chain("abcdef")
+
+
+def test_checkpoints_are_made_anew(file: Path) -> None:
+    """A checkpoint that cannot be read is made again, the same."""
+    before = rows(file, "SELECT seq, state FROM checkpoints ORDER BY seq")
+    edit(file, "UPDATE checkpoints SET state = x'c0ffee'")
+    assert kinds(mended(file)) == ["index"]
+    assert rows(file, "SELECT seq, state FROM checkpoints ORDER BY seq") == before
+
+
+def test_indexes_are_made_anew(file: Path) -> None:
+    """An index of SQLite's that differs from its table, and the index of words, are derived: they are made again."""
+    with open_store(file) as store:
+        assert store.search(KEY, "result")
+    edit(file, "UPDATE words_data SET block = zeroblob(40) WHERE id > 10")
+    assert kinds(mended(file)) == ["index"]
+    with open_store(file) as store:
+        assert store.search(KEY, "result")
+
+
+def test_a_text_that_the_log_still_says_is_stored_again(file: Path) -> None:
+    """A blob that is gone is made again from the message it was taken from; one that nothing says is told as lost."""
+    text = "long output " * 50
+    result = ToolResult("c", "bash", (Text(text),))
+    with open_store(file) as store:
+        hash_ = store.blobs.put(text)
+        short = Edit(Span(6, 7, 0), (replace(result, content=(Text("short"),)),), "spill", blob=hash_)
+        lost = Edit(Span(6, 7, 0), (), "spill", blob="0" * 64)
+        store.append("other", [Entry("r", "f", Said(measure(Message("tool", (result,)))))])
+        store.append("other", [Entry("s", "r", Decision((short, lost)))])
+        store.blobs.remove(hash_)
+    tried = repair_store(file, dry_run=True)
+    assert kinds(tried) == ["blob", "blob"]
+    repair_store(file)
+    with open_store(file) as store:
+        assert store.blobs.text(hash_) == text
+    assert ["lost" in one.done for one in repair_store(file).found] == [True]
+
+
+# -- files that SQLite cannot read -------------------------------------------------------------------------------------
+
+
+def test_what_can_be_read_is_saved(tmp_path: Path) -> None:
+    """S13: pages that are overwritten take what lies on them; all else is in a new file, the old one beside it."""
+    path, entries = tmp_path / "agent.db", chain([f"e{n}" for n in range(400)])
+    with open_store(path) as store:
+        store.put(KEY, entries)
+    whole = path.read_bytes()
+    page = [at for at in range(8192, len(whole), 8192) if whole[at] == 0x0D and b"text of" in whole[at : at + 8192]][3]
+    path.write_bytes(whole[:page] + b"\xa5" * 8192 + whole[page + 8192 :])
+    broken = path.read_bytes()
+    tried = repair_store(path, dry_run=True)
+    assert tried.salvaged
+    assert path.read_bytes() == broken
+    found = repair_store(path)
+    assert found.salvaged
+    assert Path(found.backup).read_bytes() == broken
+    assert repair_store(path).is_fine
+    with open_store(path) as store:
+        saved = {entry.id: entry.body for entry in store.path(KEY)}
+    there = [entry for entry in entries if saved.get(entry.id) == entry.body]
+    assert len(entries) > len(there) > 200
+    assert len(saved) == 400
+    assert (path.stat().st_mode & 0o777) == 0o600
+
+
+def test_any_page_may_be_damaged(tmp_path: Path) -> None:
+    """S13: whatever page is overwritten, the header too: all that lies on other pages is read, and nothing else."""
+    path, entries = tmp_path / "agent.db", chain([f"e{n}" for n in range(120)])
+    with open_store(path) as store:
+        store.put(KEY, entries)
+        assert store.search(KEY, "text")
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 8192):
+        for file in tmp_path.iterdir():
+            file.unlink()
+        path.write_bytes(whole[:at] + b"\xa5" * 8192 + whole[at + 8192 :])
+        assert not repair_store(path).is_fine
+        with open_store(path) as store:
+            (info,) = store.sessions()
+            assert store.damage(info.key) == []
+            saved = {entry.id: entry.body for entry in store.entries(info.key)}
+        there = [entry for entry in entries if saved.get(entry.id) == entry.body]
+        assert len(there) == 120 - whole[at : at + 8192].count(b"text of e")
+
+
+def test_long_messages_and_the_log_are_read_page_by_page(tmp_path: Path) -> None:
+    """Messages that lie on many pages, and pages that are in the write-ahead log alone, are found without a header."""
+    path = tmp_path / "agent.db"
+    long = [Entry("long", "e9", Said(measure(Message.of("user", "é" * 60_000))))]
+    with open_store(path) as store:
+        store.put(KEY, chain([f"e{n}" for n in range(10)]))
+        store.put("second", chain(["x"]))
+    with open_store(path) as store:
+        store.remove("second")
+    with open_store(path, readonly=True) as reader:
+        assert reader.sessions()
+        with open_store(path) as store:
+            store.append(KEY, long)
+            found = {values[5] for _, values in Pages(path).rows() if len(values) == 16}
+    assert found == {*(f"e{n}" for n in range(10)), "long"}
+    with open_store(path) as store:
+        entry = store.entry(KEY, "long")
+    edit(path, "PRAGMA wal_checkpoint (TRUNCATE)")
+    path.write_bytes(b"\x00" * 100 + path.read_bytes()[100:])
+    assert repair_store(path).salvaged
+    with open_store(path) as store:
+        assert [info.key for info in store.sessions()] == [KEY]
+        assert store.path(KEY)[-1] == entry
+
+
+def test_where_nothing_can_be_read_nothing_is_replaced(tmp_path: Path) -> None:
+    """A file of which nothing is left is not replaced by an empty one."""
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.put(KEY, chain("abc"))
+    path.write_bytes(path.read_bytes()[:8192])
+    before = path.read_bytes()
+    with pytest.raises(StoreCorrupt, match="not one entry"):
+        repair_store(path)
+    assert path.read_bytes() == before
+    assert not [one for one in tmp_path.iterdir() if "new" in one.name or "bak" in one.name]
+
+
+@pytest.mark.parametrize("content", [b"x" * 4096, b"short", b"SQLite format 3\x00" + b"\xff" * 5000])
+def test_what_is_no_store_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    """A file that is none of ours is an error and stays as it is."""
+    path = tmp_path / "agent.db"
+    path.write_bytes(content)
+    for dry_run in (True, False):
+        with pytest.raises(StoreCorrupt):
+            repair_store(path, dry_run=dry_run)
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_another_program_is_left_alone(tmp_path: Path) -> None:
+    """A database of another program, or of a newer version, is not touched."""
+    path = tmp_path / "agent.db"
+    edit(path, "CREATE TABLE theirs (x)")
+    before = path.read_bytes()
+    with pytest.raises(StoreCorrupt, match="another program"):
+        repair_store(path)
+    assert path.read_bytes() == before
+
+
+def test_a_store_in_use_is_mended_too(file: Path) -> None:
+    """Somebody who has the store open goes on with it as it is afterwards."""
+    with open_store(file) as store:
+        assert store.path("other")
+        edit(file, "UPDATE entries SET identity = x'00' WHERE id = 'c' AND session = 2")
+        assert kinds(repair_store(file)) == ["entry"]
+        assert len(store.path("other")) == 6
+        store.append("other", [Entry("g", "f", Said(measure(Message.of("user", "go on"))))])
+    assert repair_store(file).is_fine
