@@ -12,7 +12,7 @@ about 460 steps, the compactions among them too, where not said otherwise.
   of its API, the reply is read, and everything is done in the store's own thread;
 - *whole*: as *journal*, with a window that never fills, so that every message is shown; the median of 30 steps;
 - *langchain*: ``create_agent`` with ``SummarizationMiddleware`` that summarises at 0.85 of the same window, and
-  ``SqliteSaver``; 120 steps that begin with a summary, when there is the least to store;
+  ``SqliteSaver``; 120 steps behind a summary, when there is the least to store;
 - *langchain whole*: the same where nothing is ever summarised, like *whole*; the median of 6 steps.
 
 Neither *journal* nor LangChain writes a body for the provider.
@@ -40,12 +40,11 @@ import anyio
 from transcript import transcript
 
 from holdfast.config import target
-from holdfast.model.entries import Frame, Usage
+from holdfast.model.entries import Frame
 from holdfast.model.messages import Message
 from holdfast.model.target import Target
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.session import Session
 from holdfast.runtime.upstream import Reply, Sent
 from holdfast.store import open_store
 from holdfast.wire import openai_chat
@@ -63,11 +62,12 @@ GOALS = {"journal / at 1,000": 1.5, "engine / at 1,000": 1.5, "whole / langchain
 """What the project promises at 10,000 messages."""
 PEER = "langchain>=1.0, langgraph>=1.0 and langgraph-checkpoint-sqlite>=3.0 (group bench, requirements/bench.txt)"
 
+Dicts = Sequence[dict[str, Any]]
 Step = tuple[list[dict[str, Any]], dict[str, Any]]
 """What was said, and the answer to it."""
 
 
-def steps(dicts: Sequence[dict[str, Any]]) -> Iterator[Step]:
+def steps(dicts: Dicts) -> Iterator[Step]:
     """Yield the steps of a conversation."""
     said: list[dict[str, Any]] = []
     for message in dicts:
@@ -78,7 +78,7 @@ def steps(dicts: Sequence[dict[str, Any]]) -> Iterator[Step]:
             said = []
 
 
-def until(dicts: Sequence[dict[str, Any]], count: int) -> int:
+def until(dicts: Dicts, count: int) -> int:
     """Return the place behind the last answer within ``count`` messages: what follows begins with something said."""
     return max(at + 1 for at, message in enumerate(dicts[:count]) if message["role"] == "assistant")
 
@@ -96,14 +96,9 @@ class Clock:
         self.steps.append((time.process_time() - self._began) * 1e3)
 
 
-def of_words(dicts: Sequence[dict[str, Any]]) -> list[Message]:
+def of_words(dicts: Dicts) -> list[Message]:
     """Return dicts of the Chat API as messages."""
     return openai_chat.messages(list(dicts))
-
-
-def usage(dicts: Sequence[dict[str, Any]]) -> Usage:
-    """Return what an answer costs, by the length of what was asked."""
-    return Usage(len(json.dumps(dicts)) // 4, 100)
 
 
 # -- ours --------------------------------------------------------------------------------------------------------------
@@ -114,30 +109,29 @@ def model(window: int) -> Target:
     return target("openai-chat", "gpt-5.1", window=window, frame=Frame("bench", 5_000))
 
 
-def filled(place: Path, dicts: Sequence[dict[str, Any]], window: int) -> None:
-    """Store a session; every tenth answer is one to a prepared request, so that it is compacted as it grows."""
-    with open_store(place) as store:
-        journal = Journal.open(store, "bench")
-        for number, (said, answer) in enumerate(steps(dicts)):
-            journal.append(*of_words(said))
-            if number % SPARSE == 0:
-                journal.prepare(model(window))
-                journal.record(*of_words([answer]))
-            else:
-                journal.append(*of_words([answer]))
+def fill(journal: Journal, dicts: Dicts, window: int) -> None:
+    """Store a conversation; every tenth answer is one to a prepared request, so that it is compacted as it grows."""
+    for number, (said, answer) in enumerate(steps(dicts)):
+        journal.append(*of_words(said))
+        if number % SPARSE == 0:
+            journal.prepare(model(window))
+            journal.record(*of_words([answer]))
+        else:
+            journal.append(*of_words([answer]))
 
 
-def by_journal(place: Path, dicts: Sequence[dict[str, Any]], window: int) -> list[float]:
-    """Return the ms of each step through a journal."""
+def by_journal(place: Path, before: Dicts, dicts: Dicts, window: int) -> list[float]:
+    """Return the ms of each step through a journal that holds ``before``."""
     clock, where = Clock(), model(window)
     with open_store(place) as store:
         journal = Journal.open(store, "bench")
+        fill(journal, before, window)
         for said, answer in steps(dicts):
             words, [told] = of_words(said), of_words([answer])
             with clock:
                 journal.append(*words)
                 journal.prepare(where)
-                journal.record(told, Usage())
+                journal.record(told)
     return clock.steps
 
 
@@ -160,33 +154,29 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-def by_engine(place: Path, dicts: Sequence[dict[str, Any]], window: int) -> list[float]:
-    """Return the ms of each step through an engine's session."""
+def by_engine(place: Path, before: Dicts, dicts: Dicts, window: int) -> list[float]:
+    """Return the ms of each step through an engine's session that holds ``before``."""
     clock, upstream = Clock(), Instant()
 
     async def play() -> None:
         async with Engine.open(place, upstream=upstream, target=model(window)) as engine:
-            await _played(await engine.session("bench"), dicts, upstream, clock)
+            session = await engine.session("bench")
+            fill(session.journal, before, window)
+            for said, upstream.answer in steps(dicts):
+                words = of_words(said)
+                with clock:
+                    await session.append(*words)
+                    await session.ask()
 
     anyio.run(play)
     return clock.steps
 
 
-async def _played(session: Session, dicts: Sequence[dict[str, Any]], upstream: Instant, clock: Clock) -> None:
-    for said, upstream.answer in steps(dicts):
-        words = of_words(said)
-        with clock:
-            await session.append(*words)
-            await session.ask()
-
-
 # -- theirs ------------------------------------------------------------------------------------------------------------
 
 
-def by_langchain(
-    place: Path, before: Sequence[dict[str, Any]], dicts: Sequence[dict[str, Any]], most: int
-) -> list[float]:
-    """Return the ms of each step through LangChain, on a thread that holds ``before``; ``ImportError`` without it."""
+def by_langchain(place: Path, before: Dicts, dicts: Dicts, most: int) -> list[float]:
+    """Return the ms of each step through LangChain behind ``before``, which is said first; ``ImportError`` without it."""
     from langchain.agents import create_agent
     from langchain.agents.middleware import SummarizationMiddleware
     from langchain_core.language_models.fake_chat_models import FakeListChatModel, GenericFakeChatModel
@@ -206,32 +196,28 @@ def by_langchain(
         checkpointer=SqliteSaver(connection),
     )
     try:
-        agent.update_state(config, {"messages": convert_to_messages(list(before))})
-        for said, _ in played:
-            words = {"messages": convert_to_messages(said)}
+        for number, (said, _) in enumerate(played):
+            words = {"messages": convert_to_messages(said if number else [*before, *said])}
             with clock:
                 agent.invoke(words, config)
     finally:
         connection.close()
-    return clock.steps
+    return clock.steps[1:]
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def measure(dicts: Sequence[dict[str, Any]], size: int, folder: Path) -> dict[str, float | None]:
+def measure(dicts: Dicts, size: int, folder: Path) -> dict[str, float | None]:
     """Return every figure at ``size`` in ms a step; nothing for LangChain where it is not installed."""
     first, last = (until(dicts, count) for count in PLACES[size])
     before, behind = dicts[:first], dicts[first:last]
     found: dict[str, float | None] = {}
     for name, play in (("journal", by_journal), ("engine", by_engine)):
-        place = folder / f"{name}-{size}.db"
-        filled(place, before, WINDOW)
         gc.collect()
-        found[name] = statistics.fmean(play(place, behind, WINDOW))
-    place = folder / f"whole-{size}.db"
-    filled(place, before, NEVER)
-    found["whole"] = statistics.median(by_journal(place, behind, NEVER)[:WHOLE])
+        found[name] = statistics.fmean(play(folder / f"{name}-{size}.db", before, behind, WINDOW))
+    whole = by_journal(folder / f"whole-{size}.db", before, behind[: WHOLE * 4], NEVER)
+    found["whole"] = statistics.median(whole[:WHOLE])
     theirs = partial(by_langchain, before=before, dicts=behind)
     for name, most, mean in (
         ("langchain", THEIRS, statistics.fmean),

@@ -343,7 +343,7 @@ def test_a_run_in_trouble_ends_and_the_session_goes_on(fault, stage, api):
 
 # -- a summary in trouble ----------------------------------------------------------------------------------------------
 
-FULL = 9_500
+FULL = 14_000
 """A window that the conversation is too long for: a summary is due before the first request."""
 NOTES = "\n".join(
     [f"## {heading}\n- {TALK[0].text} Go on. {heading}: what is wrong with the parts." for heading in HEADINGS]

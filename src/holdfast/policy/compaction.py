@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch
+from holdfast.model.branch import Branch, is_spared
 from holdfast.model.plan import Ask
 from holdfast.model.target import Written
 from holdfast.policy.draft import Draft
@@ -13,6 +13,7 @@ from holdfast.policy.measures import request_size
 from holdfast.policy.select import cuts, tail_size, tails
 from holdfast.policy.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
 from holdfast.policy.smallest import floor
+from holdfast.policy.spill import spill, wholes
 from holdfast.policy.stand_in import anchor_of, stand_in
 from holdfast.policy.triggers import is_over, line, passes
 from holdfast.view.conversation import is_real
@@ -34,6 +35,7 @@ def compact(draft: Draft) -> Draft:
         return draft.note("breaker", stopped)
     if not _is_said(draft.branch):
         return draft.note("nothing-to-compact", "nobody said anything yet: blanks and tool traffic are no conversation")
+    draft = _retaken(draft)
     rule, why = "nothing-to-compact", "everything that could be summarised already is"
     written = draft.world.written
     for keep in _places(draft):
@@ -59,6 +61,15 @@ def _is_due(draft: Draft) -> bool:
 def _is_said(branch: Branch) -> bool:
     """Return whether there is a real conversation, now or in what gave way before."""
     return branch.compaction is not None or is_real(branch.messages.slice(branch.pinned))
+
+
+def _retaken(draft: Draft) -> Draft:
+    """Return the draft with texts that an undo brought back spilled again, where one alone is more than may be left."""
+    branch = draft.branch
+    if not (branch.spared and draft.settings.goal_share and draft.world.spill):
+        return draft
+    shown, most = wholes(branch, range(branch.keep, len(branch.slots))), draft.own(goal(draft))
+    return spill(draft, [one for one in shown if one.tokens > most and is_spared(branch, one.slot, one.place)], "spill")
 
 
 def _places(draft: Draft) -> list[int]:

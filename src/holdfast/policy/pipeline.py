@@ -133,7 +133,7 @@ def _fitted(draft: Draft) -> Draft:
     """Return the draft with a notice where even as planned the request is larger than what the model takes."""
     limits = draft.target.limits
     most = min(limits.window, limits.max_input or limits.window)
-    if draft.estimate <= most:
+    if draft.estimate + draft.settings.reserve_min <= most:
         return draft
     least = floor(draft.branch, draft.target, draft.settings)
     if least + draft.settings.reserve_min > limits.window:
@@ -142,6 +142,8 @@ def _fitted(draft: Draft) -> Draft:
             f"and open calls, cut short), an answer needs {draft.settings.reserve_min:,}, and the window has "
             f"{limits.window:,} ({limits.origin}). Use a model with a larger window, or send fewer tools."
         )
+    if draft.estimate <= most:
+        return draft
     why = f"about {draft.estimate:,} tokens will be sent where {most:,} fit; use a model with a larger window"
     return draft.note(OVER_WINDOW, why)
 

@@ -20,6 +20,7 @@ from holdfast.runtime.requests import Request
 from holdfast.runtime.summarise import summarise
 from holdfast.telemetry import events
 from holdfast.telemetry.events import Outcome
+from holdfast.wire.compacting import can_compact
 
 if TYPE_CHECKING:
     from holdfast.runtime.session import Session
@@ -51,7 +52,7 @@ async def world(session: Session, target: Target) -> World:
     return World(
         cache="cold" if idle > target.cache.ttl else "warm",
         idle=idle,
-        writes=bool(means.writers or means.native or means.hooks.before_compaction),
+        writes=bool(means.writers or _is_native(session, target) or means.hooks.before_compaction),
         cooled=await means.stored(session.journal.is_cooled),
     )
 
@@ -83,6 +84,11 @@ async def planned(
     if plan.compaction is not None:
         await session.compacted(_compacted(session, plan, "extract" if written is None else written.by))
     return plan, world
+
+
+def _is_native(session: Session, target: Target) -> bool:
+    """Whether the provider is to compact by itself, and can."""
+    return session.means.native and can_compact(target)
 
 
 def _restored(session: Session) -> tuple[str, ...]:
@@ -148,9 +154,10 @@ async def _written(session: Session, occasion: Occasion) -> tuple[Written | None
         return None, "cancelled", "the hook before_compaction cancelled it"
     if before.summary:
         return Written(ask.stop, before.summary, by="hook"), "compacted", ""
-    if not (means.native or means.writers):
+    is_native = _is_native(session, occasion.request.target)
+    if not (is_native or means.writers):
         return None, "compacted", ""
-    session.tell(events.Compacting(session.key, trigger, "native" if means.native else "model"))
+    session.tell(events.Compacting(session.key, trigger, "native" if is_native else "model"))
     try:
         return await _asked(session, occasion, head, before), "compacted", ""
     except CompactionFailed as failed:
@@ -160,7 +167,7 @@ async def _written(session: Session, occasion: Occasion) -> tuple[Written | None
 async def _asked(session: Session, occasion: Occasion, head: Sequence[Slot], before: Before) -> Written:
     """Return the summary of the first that makes one: the provider's own compaction, then the models in their order."""
     means, ask, focus = session.means, occasion.ask, occasion.instructions
-    if means.native and not before.prompt:
+    if _is_native(session, occasion.request.target) and not before.prompt:
         try:
             return await compact_native(session, occasion.request, ask, instructions=focus)
         except CompactionFailed:

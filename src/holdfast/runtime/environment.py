@@ -84,7 +84,7 @@ class Environment(Struct, frozen=True):
         """Return the field that holds the system prompt."""
         if not self.prompt:
             return {}
-        told = {
+        told: dict[str, dict[str, Any]] = {
             "openai-responses": {"instructions": self.prompt},
             "openai-chat": {form.field: [{"role": "system", "content": self.prompt}]},
         }

@@ -91,4 +91,4 @@ async def ask(upstream: Upstream, sent: Sent) -> Answer:
 def as_said(told: Answer, api: str) -> tuple[Slot, Usage, str]:
     """Return an answer as the log takes it: in the provider's own bytes."""
     raw = Raw(b",".join(told.history)) if told.history else None
-    return Slot(told.message, api=api, raw=raw), told.usage or Usage(), told.stop
+    return Slot(told.message, api=api, raw=raw), told.asked or Usage(), told.stop

@@ -18,6 +18,7 @@ from holdfast.runtime.journal import Prepared
 from holdfast.runtime.upstream import Sent
 from holdfast.wire.lens import Lens, body, measured, open_body, render, whole_frame
 from holdfast.wire.rules import validate
+from holdfast.wire.thresholds import betas, headers
 
 Words: TypeAlias = str | Message | Slot
 """Something to say: a text is the user's."""
@@ -53,7 +54,8 @@ class Request(Struct, frozen=True):
 
     def sent(self, prepared: Prepared, slots: Sequence[Slot] | None = None) -> Sent:
         """Return what goes to the provider."""
-        return Sent(self.target.api, self.body(prepared, slots), self.target.model, stream=self.stream)
+        api, made = self.target.api, self.body(prepared, slots)
+        return Sent(api, made, self.target.model, stream=self.stream, headers=headers({}, betas(api, made)))
 
 
 def of_words(target: Target, fields: Mapping[str, Any], *, stream: bool = True) -> Request:

@@ -47,10 +47,13 @@ def _names(part: object, skills: Mapping[str, str]) -> Iterator[str]:
         yield from (name for name in IN_USE.findall(part.text) if name in skills)
         return
     values = arguments(part) if isinstance(part, ToolCall) else None
-    for key in (*PATH_KEYS, "skill", "name") if isinstance(values, dict) else ():
+    if not isinstance(values, dict):
+        return
+    is_name = isinstance(part, ToolCall) and part.name.lower() == "skill"
+    for key in ("skill", "name") if is_name else PATH_KEYS:
         named = values.get(key)
         if isinstance(named, str):
-            yield from _skill(named, skills, is_name=key in ("skill", "name"))
+            yield from _skill(named, skills, is_name=is_name)
 
 
 def _skill(named: str, skills: Mapping[str, str], *, is_name: bool) -> Iterator[str]:

@@ -20,6 +20,7 @@ from holdfast.runtime.replies import as_said
 from holdfast.runtime.requests import Asked
 from holdfast.telemetry import events
 from holdfast.wire.answers import Answer
+from holdfast.wire.overflow import Verdict
 from holdfast.wire.sse import Event
 
 if TYPE_CHECKING:
@@ -96,15 +97,30 @@ async def recorded(session: Session, attempt: Attempt, prepared: Prepared) -> An
         await session.means.stored(lambda: journal.record(slot, usage, stop))
     else:
         await session.means.stored(lambda: journal.silent(usage, stop))
-    if verdict.is_overflow:
-        read = usage.input if verdict.kind == "silent_truncation" else verdict.limit or 0
-        await session.means.stored(lambda: journal.learn(verdict.kind, read, verdict.requested or 0))
+    if verdict.is_overflow and (limit := _learned(prepared, verdict, usage.input)):
+        await session.means.stored(lambda: journal.learn(verdict.kind, limit, verdict.requested or 0))
     session.prefix = attempt.prefix
     await _taken_over(session, prepared)
     if verdict.kind == "context_window":
         await _continued(session)
     session.tell(events.Answered(session.key, stop, usage.input, usage.output, usage.cache_read, usage.cache_write))
     return told
+
+
+SURELY = 0.25
+"""[H] Share of our estimate below which a prompt was cut unseen, also before any usage told how good the estimate is:
+no text of the corpus is estimated at four times its tokens."""
+
+
+def _learned(prepared: Prepared, verdict: Verdict, read: int) -> int:
+    """Return the window that an answer tells of without saying so, or 0.
+
+    A prompt far smaller than estimated was cut by the provider, unless it is the estimate that nothing has proven yet.
+    """
+    if verdict.kind != "silent_truncation":
+        return verdict.limit or 0
+    branch, size = prepared.plan.branch, prepared.plan.after
+    return read if branch.gauge.estimated or read < SURELY * size else 0
 
 
 async def _taken_over(session: Session, prepared: Prepared) -> None:

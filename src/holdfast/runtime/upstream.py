@@ -33,6 +33,8 @@ _PATHS: dict[tuple[str, Endpoint], str] = {
 }
 _STREAMED = "/v1beta/models/{model}:streamGenerateContent?alt=sse"
 """Gemini says in the address whether it streams; the others say it in the body."""
+_FEATURES = "anthropic-beta"
+"""The header that lists the beta features asked for."""
 _VERSION = re.compile(r"/v\d\w*$")
 """A base address that names a version of its own (``…/v1``, ``…/paas/v4``) gets none of ours."""
 
@@ -112,11 +114,17 @@ class Http:
         """Return the reply to ``sent`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
         try:
             async with self._client.stream(
-                "POST", self.address(sent), content=sent.body, headers=dict(sent.headers)
+                "POST", self.address(sent), content=sent.body, headers=self._headers(sent)
             ) as reply:
                 yield Reply(reply.status_code, dict(reply.headers), self._read(reply))
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
             raise UpstreamError(_unreached(self.base_url, error), "network") from error
+
+    def _headers(self, sent: Sent) -> dict[str, str]:
+        """Return the headers of one request; a list of features is added to ours and does not replace it."""
+        own = self._client.headers.get(_FEATURES, "")
+        added = sent.headers.get(_FEATURES, "")
+        return {**sent.headers, _FEATURES: f"{own},{added}"} if own and added else dict(sent.headers)
 
     async def _read(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
         try:

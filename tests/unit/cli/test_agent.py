@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.loop import LOST, NOT_RUN, STOPPED_IN
+from holdfast.cli.meter import Spent
 from holdfast.model.entries import Said as SaidEntry
+from holdfast.model.entries import Usage
 from holdfast.model.messages import result_text
+from holdfast.model.target import Prices
 from holdfast.store import open_store
 from holdfast.testing.provider import Answered, Fault, Provider, Said, Settings
 from holdfast.testing.provider.client import MODELS
@@ -337,3 +340,26 @@ def test_two_interrupts(home, folder):
     assert "Traceback" not in stderr
     assert not is_alive(shell)
     assert results(home, "task") == [STOPPED_IN]
+
+
+def test_interrupts_at_the_prompt():
+    """The first ^C at an empty prompt says how to leave, the second leaves, with exit code 0."""
+    words = [sys.executable, "-m", "holdfast", "agent", "--model", MODEL, "--base-url", "http://127.0.0.1:9"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(words, env={**os.environ, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}, **pipes) as process:
+        assert process.stdout.read(2) == b"> "
+        for wanted in (b"> ", b""):
+            time.sleep(0.2)
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.read(len(wanted) or -1) == wanted
+        assert process.wait(30) == 0
+        assert b"^C again leaves" in process.stderr.read()
+
+
+def test_what_was_spent():
+    """Each kind of token has its price, for a million of them: plain input, read from the cache, written, output."""
+    cost = Spent().plus(Usage(input=600, output=60, cache_read=600)).plus(Usage(400, 40, 0, 200))
+    assert cost == Spent(1_000, 100, 600, 200)
+    assert cost.cache_hit == 0.6
+    assert cost.dollars(Prices(3.0, 15.0, 0.3, 3.75)) == pytest.approx(0.00303)
+    assert (Spent().cache_hit, Spent().dollars(Prices())) == (0.0, 0.0)

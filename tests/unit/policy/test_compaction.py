@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
-from holdfast.model.entries import Compaction
+from holdfast.model.branch import extend
+from holdfast.model.entries import OVERFLOW, Compaction, Entry, Failure, Revoke
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.model.plan import Ask
@@ -263,6 +264,39 @@ def test_a_native_compaction_stays_where_the_history_is_limited():
     limited = advance(more, where, OURS.with_settings(history_turns=2, history_hysteresis=False))
     assert limited.compaction.native == NATIVE
     assert b"".join(bytes(slot.raw or b"") for slot in project(limited.branch)).count(b"c2VjcmV0") == 1
+
+
+# -- what was undone, what was refused ---------------------------------------------------------------------------------
+
+
+def test_an_undone_spill_that_is_larger_than_the_room_is_spilled_again():
+    """A compaction keeps its tail where an undo brought back a text that does not fit: that gives way again."""
+    said = [*work(6), Message.of("user", "Read the log."), Message("assistant", (ToolCall("big", "bash", "{}"),))]
+    said.append(Message("tool", (ToolResult("big", "bash", (Text(words(2, 200_000)),)),)))
+    first = plan(said, WHERE, OURS)
+    (spilled,) = [edit for edit in first.record if edit.span.start == len(said) - 1]
+    branch = extend(first.branch, Entry("undo", None, Revoke(first.branch.law[-1][0])))
+    assert branch.law == ()
+    again = advance(branch, WHERE, OURS)
+    assert again.compaction is None or again.compaction.keep < len(said)
+    assert spilled.put[0].content[0].text in "".join(
+        part.text for slot in send_slots(again) for result in slot.message.results for part in result.content
+    )
+
+
+def test_words_that_were_refused_stay_word_for_word():
+    """C3: the newest words of a request that was refused were read by nobody: they stay behind the summary."""
+    said = work(12)
+    first = plan(said, WHERE, OURS)
+    said += [Message.of("user", "Now look at the harbour."), *[Message.of("user", words(1, 4_000)) for _ in range(3)]]
+    sent = plan(said, WHERE, OURS, branch=first.branch)
+    branch = extend(sent.branch, Entry("", None, Failure(OVERFLOW, "too large")))
+    once = advance(branch, WHERE, OURS, World(force=True))
+    assert [slot.message for slot in send_slots(once)][-4:] == said[-4:]
+    branch = extend(once.branch, Entry("", None, Failure(OVERFLOW, "too large")))
+    twice = advance(branch, WHERE, OURS, World(force=True))
+    assert send_slots(twice)[-1].message == said[-1]
+    assert twice.after < once.after
 
 
 # -- a real conversation -----------------------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ def skill(folder, name, text):
     return path
 
 
-def called(name, **arguments):
+def called(tool, /, **arguments):
     """Return a message that calls a tool."""
-    return Message("assistant", (ToolCall("c", name, msgspec.json.encode(arguments).decode()),))
+    return Message("assistant", (ToolCall("c", tool, msgspec.json.encode(arguments).decode()),))
 
 
 # -- what is read ------------------------------------------------------------------------------------------------------
@@ -228,6 +228,7 @@ def test_what_is_in_use_stands_behind_a_summary(tmp_path):
             called("todo", items=[{"text": "old"}]),
             called("todo", items=[{"text": "look", "status": "done"}, {"text": "mend", "status": "active"}]),
             called("read", path="SKILL.md"),
+            called("lookup", name="unused"),
         ]
     )
     assert told == (
@@ -235,6 +236,12 @@ def test_what_is_in_use_stands_behind_a_summary(tmp_path):
         "Skill tides, in use:\n\nAll of tides.",
         "The plan as it stands:\n- [done] look\n- [active] mend",
     )
+
+
+def test_skills_of_other_tools_count(tmp_path):
+    """A tool that is called ``Skill``, as Claude Code has it, uses the skill that it names."""
+    skill(tmp_path, "tides", "---\nname: tides\ndescription: d\n---\nAll of it.")
+    assert environment(tmp_path).restored([called("Skill", skill="tides")]) == ("Skill tides, in use:\n\nAll of it.",)
 
 
 def test_it_comes_back_again_and_again(tmp_path):

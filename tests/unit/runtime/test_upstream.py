@@ -71,6 +71,25 @@ def test_a_server_that_is_not_there_is_a_typed_error():
     assert anyio.run(talk).kind == "network"
 
 
+def test_features_asked_for_come_to_those_of_the_client():
+    """A request that needs a beta feature takes none of the client's own away."""
+    seen = []
+
+    def heard(request):
+        seen.append(request.headers["anthropic-beta"])
+        return httpx2.Response(200, content=b"{}")
+
+    async def talk():
+        mine = {"anthropic-beta": "mine"}
+        async with Http("https://a.test", "anthropic", mine, transport=httpx2.MockTransport(heard)) as upstream:
+            for headers in ({"anthropic-beta": "theirs"}, {}):
+                async with upstream.send(Sent("anthropic", b"{}", "m", headers=headers)):
+                    pass
+
+    anyio.run(talk)
+    assert seen == ["mine,theirs", "mine"]
+
+
 def test_a_body_that_breaks_off_is_a_typed_error():
     """What came before is read; the end is ``network``."""
 

@@ -94,7 +94,7 @@ class Log:
         is_lost = parent is not None and (above is None or parent in self._nameless)
         if not is_lost and _is_proven(row, above):
             self._stand(seq, above, id_, row.kind, (parent, depth, base))
-        elif (named := None) is not None:
+        elif (named := self._named(row)) is not None:
             self._tell("parent", f"it hung on number {parent}", "its digest names what it hung on before", id_)
             self._stand(seq, named[0], id_, row.kind, (parent, depth, base))
         elif parent is not None and is_lost and body_of(row, self._known) is not None:
