@@ -176,7 +176,7 @@ def by_engine(place: Path, before: Dicts, dicts: Dicts, window: int) -> list[flo
 
 
 def by_langchain(place: Path, before: Dicts, dicts: Dicts, most: int) -> list[float]:
-    """Return the ms of each step through LangChain behind ``before``, which is said first; ``ImportError`` without it."""
+    """Return the ms of each step but the first, which also says ``before``; ``ImportError`` without LangChain."""
     from langchain.agents import create_agent
     from langchain.agents.middleware import SummarizationMiddleware
     from langchain_core.language_models.fake_chat_models import FakeListChatModel, GenericFakeChatModel

@@ -1,24 +1,28 @@
-"""Workers on one task with an engine until somebody kills them: ``python dying_engine.py STORE API``.
+"""Workers that spend a day in one session with an engine until somebody kills them: ``python dying_engine.py``.
 
-Each line on standard input asks for one worker, a process of its own. It tells its id, then the id of the leaf
-whenever a verb of the session has returned, and what happens between (lines that begin with ``~``). The last line is
-``over``, when the worker is gone, however it went.
+Each line on standard input, ``STORE API WRITER``, asks for one worker, a process of its own. It tells its id, then the
+ids that each verb of the session returned or appended, as soon as it did, and what happens between (lines that begin
+with ``~``). The last line is ``over``, when the worker is gone, however it went.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 
 import anyio
 from msgspec.structs import replace
 
 from holdfast.config import target
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolResult
+from holdfast.model.entries import Note, Said
+from holdfast.model.parts import ToolCall
+from holdfast.policy.accepting import HEADINGS
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.session import Session
+from holdfast.runtime.summarise import Writer
+from holdfast.runtime.waiting import QUEUED
 from holdfast.store.base import SessionStore
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.calls import Refusal
@@ -28,60 +32,136 @@ from holdfast.testing.provider.counting import counter
 from holdfast.testing.provider.reading import Request
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
-from holdfast.testing.workday import fields
+from holdfast.testing.workday import STEPS, Step, fields, results, workday
 from holdfast.wire.overflow import ErrorReport, classify
 
-WINDOW = 16_000
-TASK = "Task: go through all parts of the project, one after the other."
-LINES = (3, 60, 150, 30, 1_200)
-"""Lines of the results, in turn; the last are too long for any window and stored apart."""
+WINDOW, FACTOR = 32_000, 1.3
+LATENCY = 0.004
+"""Seconds until an answer begins."""
+MEANWHILE = 3
+"""One request in so many is interrupted by the user, while its answer is on its way."""
+EVENTS = frozenset({"Sending", "Answered", "Compacting", "Compacted", "Decided"})
+"""What is told of what happens; the rest says nothing of the disk."""
+Tell = Callable[..., object]
 
 
-def result(step: int) -> str:
-    """Return what the tool says at a step."""
-    return "\n".join(f"{at:>5}  part_{step}_{at} = compute({at * 31 % 997})" for at in range(LINES[step % len(LINES)]))
+@cache
+def day() -> list[Step]:
+    """Return the steps of one day."""
+    return workday(STEPS)
+
+
+def step_at(number: int) -> Step:
+    """Return a step of any day; what the user says is another thing each day."""
+    step = day()[number % STEPS]
+    return replace(step, user=step.user and f"Day {number // STEPS}. {step.user}")
 
 
 class Model:
-    """What the model says: one call for each step, by the number of those that were answered."""
+    """What the model says: the step that it has come to."""
 
     def __init__(self) -> None:
-        self.step = 0
+        self.number = 0
 
     def next(self, _request: Request, _blocks: object) -> Says:
         """Return the next answer."""
-        return Says(f"Step {self.step}.", (("read", {"path": f"src/part_{self.step}.py"}),), f"Now part {self.step}.")
+        return step_at(self.number).said
 
 
-async def step(session: Session, model: Model, *, tell) -> None:
-    """Go one verb on from where the session stands."""
-    branch = session.journal.branch
-    model.step = len(branch.slots) // 2  # the question, then an answer and a result for each
-    if not len(branch.slots):
-        await session.ask(TASK)
-    elif branch.open:
-        text = result(model.step - 1)
-        await session.append(Message("tool", tuple(ToolResult(id_, "read", (Text(text),)) for id_ in branch.open)))
-    else:
-        await session.ask()
-    tell(session.journal.leaf)
+class Notes:
+    """What a model says that writes summaries: under all headings what the user wants, each time a bit otherwise."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def next(self, _request: Request, _blocks: object) -> Says:
+        """Return the next notes."""
+        self.number += 1
+        said = f"- Notes {self.number}: each task is to find why a line fails, and to mend it."
+        more = "- At any word of the user: mind the tide. What was read so far was looked at and is as it should be."
+        return Says("\n".join(f"## {heading}\n{said}\n{more}" for heading in HEADINGS))
 
 
-async def work(place: str | SessionStore, api: str, steps: int, tell) -> Provider:
+class Work:
+    """One worker's way through the day, from where the session stands."""
+
+    def __init__(self, session: Session, model: Model, tell: Tell) -> None:
+        path = session.means.store.path(KEY)
+        said = [entry.body.slot.message for entry in path if isinstance(entry.body, Said)]
+        self.session, self.model, self.tell = session, model, tell
+        self.asked = {one.text for one in said if one.role == "user"}
+        self.born, self.words = len(path), 0
+        model.number = sum(one.role == "assistant" for one in said)
+
+    async def verb(self) -> None:
+        """Go one verb on: results, a task or the next request."""
+        number, open_ = self.model.number, self.session.journal.branch.open
+        if open_:
+            self.tell("~append")
+            before = step_at(number - 1)
+            names = [name for name, _ in before.said.calls]
+            calls = tuple(ToolCall(id_, name, "{}") for id_, name in zip(open_, names, strict=True))
+            self.tell(*await self.session.append(results(calls, before)))
+            return
+        user = step_at(number).user
+        words = (user,) if user and user not in self.asked else ()
+        self.asked.update(words)
+        async with anyio.create_task_group() as tasks:
+            if number % MEANWHILE == 0:
+                tasks.start_soon(self.interrupt)
+            await self.ask(*words)
+        self.model.number += 1
+
+    async def ask(self, *words: str) -> None:
+        """Ask, every other time for the events too."""
+        if self.model.number % 2:
+            await self.session.ask(*words)
+        else:
+            async with self.session.run(words) as run:
+                async for _ in run:
+                    pass
+        self.tell(self.session.journal.leaf)
+
+    async def interrupt(self) -> None:
+        """Say something as a user does who does not wait; nobody ever says the same again."""
+        for _ in range(1 + self.model.number % 2):
+            await anyio.sleep(LATENCY / 2)
+            self.words += 1
+            self.tell("~interrupt")
+            self.tell(*await self.session.append(f"Word {self.born}.{self.words}: mind the tide."))
+
+
+def summarisers(api: str, provider: Provider) -> list[Writer]:
+    """Return who writes the summaries, as the session's own model or as another."""
+    goal = target(api, MODELS[api], window=WINDOW)
+    return [Writer(ProviderUpstream(provider, latency=LATENCY), goal, {} if api == "gemini" else {"stream": True})]
+
+
+async def work(place: str | SessionStore, api: str, writer: str, steps: int, tell: Tell) -> Provider:
     """Work so many verbs on; return the provider that judged it."""
     model = Model()
-    provider = Provider(Settings(window=WINDOW, factor=1.3), model)
-    goal = replace(target(api, MODELS[api], window=WINDOW), prior=1.0)
+    provider = Provider(Settings(window=WINDOW, factor=FACTOR), model)
+    noting = Provider(Settings(window=WINDOW, factor=FACTOR), Notes())
 
     def told(event: object) -> None:
-        tell(f"~{type(event).__name__}")
+        name = type(event).__name__
+        if name in EVENTS:
+            by = getattr(event, "by", "")
+            tell(f"~{name} {by}".strip() if name.startswith("Compact") else f"~{name}")
 
-    upstream = ProviderUpstream(provider)
-    async with Engine.open(place, upstream=upstream, target=goal, fields=fields(api), listen=told) as engine:
-        session = await engine.session(KEY)
+    tell("~open")
+    async with Engine.open(
+        place,
+        upstream=ProviderUpstream(provider, latency=LATENCY),
+        target=target(api, MODELS[api], window=WINDOW),
+        fields=fields(api),
+        writers=summarisers(api, noting) if writer == "model" else (),
+        listen=told,
+    ) as engine:
+        worker = Work(await engine.session(KEY), model, tell)
         for _ in range(steps):
-            await step(session, model, tell=tell)
-            tell(*map("~wrong {}".format, wrong(provider)))
+            await worker.verb()
+            tell(*[f"~wrong {one}" for one in wrong(provider) + wrong(noting)])
     return provider
 
 
@@ -93,6 +173,11 @@ def wrong(provider: Provider) -> list[Refusal]:
     ]
 
 
+def is_queued(body: object) -> bool:
+    """Return whether an entry holds words that waited for an answer."""
+    return isinstance(body, Note) and body.reason == QUEUED
+
+
 def tell(*lines: str) -> None:
     """Write lines at once: what was told is not lost with the process."""
     os.write(1, "".join(f"{line}\n" for line in lines).encode())
@@ -100,14 +185,15 @@ def tell(*lines: str) -> None:
 
 def main() -> None:
     """Start a worker for each line, one after the other."""
-    place, api = sys.argv[1:]
+    day()
     counter("auto")("what takes long to load is loaded before the first worker")
     tell("ready")
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        place, api, writer = line.split()
         pid = os.fork()
         if pid == 0:
             tell(f"pid {os.getpid()}")
-            anyio.run(partial(work, place, api, 10_000, tell))
+            anyio.run(partial(work, place, api, writer, 10_000, tell))
             os._exit(0)
         os.waitpid(pid, 0)
         tell("over")

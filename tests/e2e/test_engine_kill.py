@@ -1,6 +1,6 @@
 """A process that works with an engine on a real disk is killed at random points, and the next one goes on.
 
-20 kills, 500 with HOLDFAST_THOROUGH=1; the seed is fixed.
+20 kills, 500 with HOLDFAST_THOROUGH=1, half of them in each of two APIs; the seed is fixed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider.calls import Answered
 from holdfast.testing.samples import KEY, same_request
 
-KILLS = 500 if os.environ.get("HOLDFAST_THOROUGH") == "1" else 20
+KILLS = 250 if os.environ.get("HOLDFAST_THOROUGH") == "1" else 10
 SEED = 15_10
 APIS = ("anthropic", "openai-chat")
 SCRIPT = Path(__file__).with_name("dying_engine.py")
@@ -110,7 +110,7 @@ def test_a_killed_engine_goes_on(workers, tmp_path, api):
                 compactions.add(sum(isinstance(entry.body, Compaction) for entry in path))
     assert steps == sorted(steps)
     assert steps[-1] > KILLS
-    assert len(compactions) > 2
+    assert len(compactions) > 1
     provider = on_fake_clock(partial(dying.work, str(tmp_path / "store.db"), api, 12, lambda *_: None))
     assert dying.wrong(provider) == []
     assert isinstance(provider.requests[-1].reply, Answered)

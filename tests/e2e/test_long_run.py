@@ -1,6 +1,6 @@
 """One task of many steps in a small window, against a provider that counts otherwise than the planner believes.
 
-60 steps of each API and factor; 1,000 with HOLDFAST_THOROUGH=1. The provider judges every request it gets, counts with
+40 steps of each API and factor; 1,000 with HOLDFAST_THOROUGH=1. The provider judges every request it gets, counts with
 a real tokenizer times a factor that nobody tells the planner, and words each overflow as another server does.
 """
 
@@ -34,14 +34,14 @@ from holdfast.testing.workday import fields
 from holdfast.wire.overflow import ErrorReport, classify
 
 THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
-STEPS = 1_000 if THOROUGH else 60
+STEPS = 1_000 if THOROUGH else 40
 WINDOW = 32_000
 FACTORS = (1.0, 1.3, 2.0)
 WORDINGS = [name for name in NAMES if name != "silent"]
 """Every way in which a server says that a request is too large; ``silent`` says nothing."""
 SIZES = (1, 300, 2_000, 40, 9_000, 700, 25_000, 4_000, 70_000, 1_200)
 """Characters of results, in turn."""
-HUGE, HUGE_EVERY = 2_000_000, 50
+HUGE, HUGE_EVERY = 2_000_000, 30
 TASK = "Task: go through all parts of the project, one after the other, and note what is wrong with each."
 
 
@@ -145,14 +145,14 @@ async def many_turns(session, steps):
     return steps
 
 
-async def went(api, factor, work, steps, says):
+async def went(api, factor, work, steps, says, window=WINDOW):
     """Return what became of ``work`` against a provider that counts ``factor`` tokens for one."""
-    teller, store = Teller(Settings(window=WINDOW, factor=factor), list(says)), MemoryStore()
+    teller, store = Teller(Settings(window=window, factor=factor), list(says)), MemoryStore()
     goal = target(api, MODELS[api], window=WINDOW)
     upstream = ProviderUpstream(teller)
     async with Engine.open(store, upstream=upstream, target=goal, fields=fields(api)) as engine:
         done = await work(await engine.session(KEY), steps)
-    judge(teller.provider)
+    judge(teller.provider, window)
     between = list(compactions(store))
     accepted = [one for one in teller.provider.requests if isinstance(one.reply, Answered)]
     read, whole = sum(one.cached for one in accepted), sum(one.tokens for one in accepted)
@@ -209,6 +209,16 @@ def test_many_turns_lose_none(api, record_property):
     assert [one.text[:20] for one in asked if one.role == "user"] == [
         f"Turn {step}: look at part {step}."[:20] for step in range(STEPS)
     ]
+
+
+@pytest.mark.parametrize("api", MODELS)
+def test_a_window_that_is_smaller_than_believed_is_learned(api):
+    """An overflow teaches: the same limit is met once or twice in a whole task, not again and again."""
+    steps, small = 40, WINDOW // 2
+    found, _ = on_fake_clock(partial(went, api, 1.3, one_turn, steps, script(steps), small))
+    assert found.steps == steps
+    assert found.most_compactions <= 2
+    assert 1 <= found.refused <= 2
 
 
 # -- every dialect -----------------------------------------------------------------------------------------------------

@@ -27,7 +27,10 @@ from holdfast.view.tokens import count, estimate
 
 OURS = Policy()
 talks = conversations(turns=4, steps=5, longest=9_000)
-anything = talks | broken_histories(longest=9_000) | wild_histories()
+anything = (talks | broken_histories(longest=9_000) | wild_histories()).filter(
+    lambda said: not any(media_of(message) for message in said if message.role == "system")
+)
+"""What is always sent must fit: a system prompt of many pictures, which no API takes, is told as too large."""
 windows = st.sampled_from([7_000, 12_000, 40_000])
 policies = st.sampled_from([Policy.preset(name) for name in PRESETS])
 
@@ -75,6 +78,15 @@ def test_the_smallest_request_always_fits(messages, window, policy, spill, frame
     made = plan(messages, where, policy, world=World(rung="fallback", spill=spill))
     assert made.after <= room.usable
     assert estimate(made.branch, where) == made.after
+
+
+@given(talks, st.integers(0, 30), windows, policies, st.booleans())
+def test_it_fits_behind_an_older_compaction_too(messages, cut, window, policy, spill):
+    """P5: what an earlier plan decided, shown or hidden, leaves nothing that the last rung could not take back."""
+    where, policy = place(window), lenient(policy)
+    before = plan(messages[:cut], where, policy, world=World(force=True, spill=spill)).branch
+    made = plan(messages, where, policy, branch=refused(before), world=World(rung="fallback", spill=spill))
+    assert made.after <= measure_room(where, policy.settings).usable
 
 
 @given(anything, windows, policies, st.sampled_from(["truncate", "media", "fallback"]), st.booleans())

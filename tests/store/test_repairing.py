@@ -167,9 +167,11 @@ def test_a_form_of_another_version_is_no_damage(file: Path) -> None:
 
 def test_the_digest_tells_the_parent(file: Path) -> None:
     """A parent that was overwritten is found again: the digest of an entry covers where it hangs."""
-    edit(file, "UPDATE entries SET parent = 1 WHERE id = 'd' AND session = 2")
+    (first,) = rows(file, "SELECT seq FROM entries WHERE id = 'a' AND session = 2")
+    edit(file, "UPDATE entries SET parent = ? WHERE id = 'd' AND session = 2", *first)
     found = mended(file)
     assert kinds(found) == ["parent"]
+    assert rows(file, "SELECT 1 FROM sqlite_schema WHERE name = 'quarantine'") == []
     with open_store(file) as store:
         assert unnumbered(store.path("other")) == chain("abcdef")
 
@@ -192,13 +194,14 @@ def test_what_hangs_on_lost_rows_stays_reachable(file: Path, gone: list[str]) ->
 def test_all_that_hung_on_one_lost_row_stays_together(file: Path) -> None:
     """Two branches that parted at a row that is gone part at its stand-in."""
     with open_store(file) as store:
-        store.append("other", [Entry("y", "c", Said(measure(Message.of("user", "else"))))])
+        words = Entry("y", "c", Said(measure(Message.of("user", "else"))))
+        store.append("other", [words])
     edit(file, "DELETE FROM entries WHERE session = 2 AND id = 'c'")
     mended(file)
     with open_store(file) as store:
         one, other = store.path("other", "f"), store.path("other", "y")
         assert one[:3] == other[:3]
-        assert (one[3].id, other[3].id) == ("d", "y")
+        assert (one[3].body, other[3].body) == (chain("abcdef")[3].body, words.body)
 
 
 def test_depth_and_base_are_counted_anew(file: Path) -> None:
@@ -358,7 +361,7 @@ def test_long_messages_and_the_log_are_read_page_by_page(tmp_path: Path) -> None
     long = [Entry("long", "e9", Said(measure(Message.of("user", "é" * 60_000))))]
     with open_store(path) as store:
         store.put(KEY, chain([f"e{n}" for n in range(10)]))
-        store.put("second", chain(["x"]))
+        store.put("second", chain([f"x{n}" for n in range(200)]))
     with open_store(path) as store:
         store.remove("second")
     with open_store(path, readonly=True) as reader:
@@ -375,6 +378,17 @@ def test_long_messages_and_the_log_are_read_page_by_page(tmp_path: Path) -> None
     with open_store(path) as store:
         assert [info.key for info in store.sessions()] == [KEY]
         assert store.path(KEY)[-1] == entry
+
+
+def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
+    """Pages that are free still hold rows where SQLite does not wipe them; those are not read."""
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.put(KEY, chain([f"e{n}" for n in range(600)]))
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA secure_delete = OFF")
+        db.execute("DELETE FROM entries WHERE seq > 10")
+    assert len([number for number, values in Pages(path).rows() if len(values) == 16]) == 10
 
 
 def test_where_nothing_can_be_read_nothing_is_replaced(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ COMMANDS = {
     "why": "Tell what happened to a message: what was decided, and how to get it back.",
     "diff": "Show what the model saw before and after: replaced, hidden, said, back.",
     "undo": "Take back a decision: what it had reduced is shown again.",
-    "compact": "Let the older turns of a session give way to a summary, now.",
+    "compact": "Compact a session now: its older turns give way to a summary.",
     "branch": "List the branches of a session, or go on from another entry.",
     "stats": "Tell what was saved, and what that cost in cache.",
     "recall": "Read back what was stored away in a session, or anything that was said in it.",
@@ -28,7 +28,7 @@ COMMANDS = {
     "repair": "Mend damaged session files of other tools, or the store.",
     "rm": "Remove sessions from the store.",
     "gc": "Remove texts that no session names any more.",
-    "agent": "Let a model work on a task in a folder, for as long as it takes.",
+    "agent": "Let a model work on TASK in a folder, with tools for files, search and the shell.",
     "lint": "Check whether a request is one that the provider takes.",
     "fix": "Repair a request: what was changed, and why.",
     "classify": "Tell what a provider's error is: an overflow, a rate limit, or else.",
@@ -44,6 +44,7 @@ FIRST_THINGS = """\
 First things to do:
 
 \b
+  holdfast demo                   a long task in a small window, on this machine alone
   holdfast replay --latest        your newest session of Claude Code, Codex, Gemini CLI or pi
   holdfast replay FILE            any recorded session; nothing is sent anywhere
   holdfast import FILE            keep a session; then: holdfast ls, holdfast context ID

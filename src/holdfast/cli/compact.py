@@ -54,9 +54,9 @@ class Made(Struct, frozen=True, omit_defaults=True):
 def command(
     session: str, policy: str, model: str | None, window: int | None, store: str | None, *, as_json: bool
 ) -> None:
-    """Compact a session now: its older turns give way to a summary that is made without a model.
+    """Compact a session now: its older turns give way to a summary.
 
-    SESSION is the beginning of an id. Nothing that was said is deleted: the messages stay in the log, the model can
+    SESSION is the beginning of an id. The summary is made without a model, from the log. Nothing that was said is deleted: the messages stay in the log, the model can
     read them back with recall, and holdfast undo brings them all back. Where a compaction would not make the next
     request smaller nothing is written, and that is said.
     """

@@ -63,8 +63,8 @@ def command(
     """Mend damaged session files of other tools, or the store.
 
     FILE is a session file of Claude Code, Codex, Gemini CLI or pi, or a store; without one the store in use is looked
-    through. A file with nothing wrong is not touched. One that is mended stays beside itself as it was (.bak-…), and what had to be left out of it stays
-    too (.left-out-…, a JSON object a line). Close the tool that writes a file first.
+    through. A file with nothing wrong is not touched. One that is mended stays beside itself as it was (.bak-…), and
+    so does what had to be left out of it (.left-out-…, a JSON object a line). Close the tool that writes it first.
     """
     if files and store is not None:
         raise Stopped("--store names the store to look through, and there are files too; give one of the two")

@@ -10,6 +10,7 @@ from holdfast.model.target import Written
 from holdfast.policy.draft import Draft
 from holdfast.policy.guard import Room
 from holdfast.policy.measures import request_size
+from holdfast.policy.relief import RELIEF
 from holdfast.policy.select import cuts, tail_size, tails
 from holdfast.policy.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
 from holdfast.policy.smallest import floor
@@ -36,6 +37,8 @@ def compact(draft: Draft) -> Draft:
     if not _is_said(draft.branch):
         return draft.note("nothing-to-compact", "nobody said anything yet: blanks and tool traffic are no conversation")
     draft = _retaken(draft)
+    if not _is_due(draft):
+        return draft
     rule, why = "nothing-to-compact", "everything that could be summarised already is"
     written = draft.world.written
     for keep in _places(draft):
@@ -69,7 +72,7 @@ def _retaken(draft: Draft) -> Draft:
     if not (branch.spared and draft.settings.goal_share and draft.world.spill):
         return draft
     shown, most = wholes(branch, range(branch.keep, len(branch.slots))), draft.own(goal(draft))
-    return spill(draft, [one for one in shown if one.tokens > most and is_spared(branch, one.slot, one.place)], "spill")
+    return spill(draft, [one for one in shown if one.tokens > most and is_spared(branch, one.slot, one.place)], RELIEF)
 
 
 def _places(draft: Draft) -> list[int]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from holdfast.policy.draft import Draft
 from holdfast.policy.spill import spilled, wholes
 
+RELIEF = "relief"
+"""Rule of the edits that spill what must fit."""
+
 
 def relieve(draft: Draft) -> Draft:
     """Return the draft with the largest texts spilled until the request is usable, or nothing is left to spill.
@@ -22,7 +25,7 @@ def relieve(draft: Draft) -> Draft:
     for one in sorted(shown, key=lambda one: (-one.tokens, one.slot, one.place)):
         if excess <= 0:
             break
-        edit, blob = spilled(draft, one, "relief")
+        edit, blob = spilled(draft, one, RELIEF)
         if edit.saves > 0:
             edits.append(edit)
             blobs.append(blob)

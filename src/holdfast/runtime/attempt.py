@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import cast
 
 from holdfast.errors import UpstreamError
 from holdfast.policy.recovery import Refused
@@ -11,7 +12,7 @@ from holdfast.runtime.replies import Incoming
 from holdfast.runtime.summarise import Prefix
 from holdfast.runtime.upstream import Sent, Upstream
 from holdfast.wire.answers import Answer
-from holdfast.wire.overflow import ErrorReport, Verdict, classify
+from holdfast.wire.overflow import KINDS, ErrorReport, Kind, Verdict, classify
 from holdfast.wire.sse import Event
 
 ACCEPTED = frozenset({"content", "output_limit", "silent_overflow", "silent_truncation"})
@@ -85,7 +86,7 @@ class Attempt:
                             yield one
                 self._judge(incoming.answer())
         except UpstreamError as error:
-            self.verdict, self.why = Verdict("server" if error.kind == "server" else "network"), str(error)
+            self.verdict, self.why = Verdict(_kind(error), retry_after=error.retry_after), str(error)
         if self.is_answered or self.seen:
             for one in self._given():
                 yield one
@@ -109,6 +110,11 @@ class Attempt:
             self.verdict, self.why = Verdict("network"), "the answer broke off before its end"
         elif not told.message.parts and told.stop == "unknown":
             self.verdict, self.why = Verdict("server"), "the answer says nothing, not even why"
+
+
+def _kind(error: UpstreamError) -> Kind:
+    """Return what kind of error an upstream raised; one that does not say is of the connection."""
+    return cast("Kind", error.kind) if error.kind in KINDS and error.kind != "unknown" else "network"
 
 
 def said_by(report: ErrorReport, verdict: Verdict) -> str:

@@ -68,7 +68,7 @@ async def planned(
     plan = await session.means.stored(lambda: journal.plan(target, world))
     written: Written | None = None
     if plan.ask is not None or plan.compaction is not None:
-        world = replace(world, restored=await session.means.stored(lambda: _restored(session)))
+        world = replace(world, restored=await session.means.stored(session.restored))
     if plan.ask is not None:
         occasion = Occasion(request, plan.ask, trigger, instructions, world.cache == "warm")
         written, outcome, why = await _in_flight(session, occasion)
@@ -89,16 +89,6 @@ async def planned(
 def _is_native(session: Session, target: Target) -> bool:
     """Whether the provider is to compact by itself, and can."""
     return session.means.native and can_compact(target)
-
-
-def _restored(session: Session) -> tuple[str, ...]:
-    """Return the texts that stand behind a summary again: rules that changed, skills that were used, the plan."""
-    environment, branch = session.means.environment, session.journal.branch
-    if environment is None:
-        return ()
-    summary = branch.compaction.summary if branch.compaction is not None else None
-    before = () if summary is None else (summary,)
-    return environment.restored([*before, *(slot.message for slot in branch.slots.slice(branch.keep))])
 
 
 async def _with(

@@ -102,8 +102,9 @@ class Engine:
         """
         if leaf is None and key in self._sessions:
             return self._sessions[key]
-        journal = await self.means.stored(
-            lambda: Journal.open(self.means.store, key, self.policy, leaf=leaf, clock=self.means.clock)
+        means = self.means
+        journal = await means.stored(
+            lambda: Journal.open(means.store, key, self.policy, leaf=leaf, clock=means.clock, ids=means.ids)
         )
         session = Session(self.means, journal)
         if leaf is None:

@@ -12,18 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import LogConflict, StoreError, UnknownId
+from holdfast.errors import StoreError, UnknownId
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Blob
 from holdfast.model.entries import (
     OVERFLOW,
-    POLICY,
     UNANSWERED,
     Answer,
     Body,
     BranchSummary,
     Compaction,
-    Decision,
     Entry,
     Failure,
     Note,
@@ -33,8 +31,7 @@ from holdfast.model.entries import (
     Usage,
 )
 from holdfast.model.messages import Message
-from holdfast.model.packing import fault
-from holdfast.model.plan import Notice, Plan
+from holdfast.model.plan import Plan
 from holdfast.model.projected import prefix_basis
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
@@ -44,14 +41,23 @@ from holdfast.policy.guard import in_force, in_window
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.policy.truncate import bounds, entries_shown, is_oversized, messages_shown, truncated_entries
+from holdfast.runtime.taking import decided, is_of_compaction, is_pressed, measured, named, told
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.tree import now_ms
+from holdfast.view.text import one_line
 from holdfast.view.tokens import measure
 
+TITLE = 80
+"""Characters of a session's title, if nobody gave it one."""
 CAPPED = "capped"
 """Reason of the note before a message that was cut when it was appended; it names the blobs of the whole texts."""
+
+
+def new_id() -> str:
+    """Return an id that no other entry has."""
+    return uuid.uuid4().hex
 
 
 class Prepared(Struct, frozen=True):
@@ -87,6 +93,7 @@ class Journal:
         leaf: str | None,
         clock: Callable[[], int] = now_ms,
         *,
+        ids: Callable[[], str] = new_id,
         follows: bool = False,
     ) -> None:
         self.store = store
@@ -94,12 +101,14 @@ class Journal:
         self.policy = policy
         self.branch = branch
         self.leaf = leaf
-        self._clock = clock
+        self._clock, self._ids = clock, ids
         self.follows = follows
         """Whether this goes on where the session does."""
         self._asked = store.session(key).updated or clock()
         """When the last request went out or was answered, as far as that is known."""
         self._ready: Prepared | None = None
+        self._described = ""
+        """The model that the list of sessions shows, as far as this journal said so."""
         self._waiting: list[tuple[str, Message]] | None = None
         """What was said while a request was on its way, with the ids of its notes; nothing = not looked for yet."""
 
@@ -112,6 +121,7 @@ class Journal:
         *,
         leaf: str | None = None,
         clock: Callable[[], int] = now_ms,
+        ids: Callable[[], str] = new_id,
     ) -> Journal:
         """Return the journal at ``leaf`` of session ``key``; without one, at the session's leaf, created if need be.
 
@@ -122,9 +132,9 @@ class Journal:
             place: str | None = store.entry(key, leaf).id
         else:
             with store.writing(key):
-                place = _begun(store, key, policy, clock)
+                place = _begun(store, key, policy, clock, ids)
         branch = Branch() if place is None else store.branch(key, place)
-        journal = cls(store, key, policy, branch, place, clock, follows=leaf is None)
+        journal = cls(store, key, policy, branch, place, clock, ids=ids, follows=leaf is None)
         journal._waiting = undelivered(store, key, place)
         return journal
 
@@ -169,6 +179,17 @@ class Journal:
         with self.store.writing(self.key):
             return self._write([Failure(OVERFLOW, reason, limit, requested)])[0].id
 
+    def describe(self, model: str) -> None:
+        """Let the list of sessions show which model this one asks, and the first words of its user as a title."""
+        if self._described == model:
+            return
+        info = self.store.session(self.key)
+        asked = () if isinstance(self.branch.slots, Gapped) else self.branch.messages
+        first = next((message.text for message in asked if message.role == "user"), "")
+        title = None if info.title or not first else one_line(first, TITLE)
+        self.store.describe(self.key, title=title, model=model)
+        self._described = model
+
     def silent(self, usage: Usage = Usage(), stop: str = "") -> str:
         """Append that the last prepared request was answered without a word, and what that cost; return its id."""
         with self.store.writing(self.key):
@@ -185,7 +206,7 @@ class Journal:
         failures, settings = self.branch.failures, self.policy.settings
         if failures < settings.breaker_failures:
             return False
-        failed = [entry.at for entry in self.store.entries(self.key, "failure") if _is_of_compaction(entry)]
+        failed = [entry.at for entry in self.store.entries(self.key, "failure") if is_of_compaction(entry)]
         return is_closed(failures, failed[-1] if failed else None, self._clock(), settings)
 
     def said(self, start: int, stop: int) -> list[Slot]:
@@ -239,7 +260,7 @@ class Journal:
     def plan(self, target: Target, world: World = World()) -> Plan:
         """Return the plan of the next request; nothing is written. It may ``ask`` for a summary."""
         self._catch_up()
-        if self._ready is not None and self._ready.target == target and not _is_pressed(world):
+        if self._ready is not None and self._ready.target == target and not is_pressed(world):
             return self._ready.plan
         return self._retried(target, world) or self._plan(target, world)
 
@@ -251,7 +272,7 @@ class Journal:
             if not self._stands(plan):
                 return None
             plan = self._kept(plan, target, world)
-            entries = self._write(_decided(self.branch, plan, target, self.policy.name))
+            entries = self._write(decided(self.branch, plan, target, self.policy.name))
         self.branch = replace(self.branch, settled=plan.branch.settled)
         plan = replace(plan, branch=self.branch)
         prepared = Prepared(plan, tuple(send_slots(plan)), entries[-1].id, target)
@@ -263,7 +284,7 @@ class Journal:
         with self.store.writing(self.key):
             if not self._stands(plan):
                 return False
-            bodies = _decided(self.branch, self._kept(plan, target, world), target, self.policy.name)
+            bodies = decided(self.branch, self._kept(plan, target, world), target, self.policy.name)
             self._write(bodies[:-1])
         return True
 
@@ -281,7 +302,7 @@ class Journal:
         refused = self._stored(plan.blobs)
         if refused is None:
             return plan
-        return _told(self._plan(target, replace(world, spill=False, writes=False)), refused)
+        return told(self._plan(target, replace(world, spill=False, writes=False)), refused)
 
     # -- other branches ------------------------------------------------------------------------------------------------
 
@@ -304,7 +325,7 @@ class Journal:
         Where it parts from the log its past was edited: this goes on beside what was said there, with the decisions
         about what stands, and the session's leaf stays.
         """
-        slots = [_measured(one) for one in said]
+        slots = [measured(one) for one in said]
         same = self._same(slots)
         if same < len(self.branch.slots):
             self._part(same)
@@ -326,7 +347,7 @@ class Journal:
 
     def fork(self, entry: str) -> Journal:
         """Return a journal that goes on behind ``entry``; this one, and the session's leaf, stay where they are."""
-        return Journal.open(self.store, self.key, self.policy, leaf=entry, clock=self._clock)
+        return Journal.open(self.store, self.key, self.policy, leaf=entry, clock=self._clock, ids=self._ids)
 
     def shorten(self, target: Target) -> Shortened:
         """Say the branch again with its results within the policy's limits, and go on there.
@@ -354,7 +375,7 @@ class Journal:
 
     def _said(self, said: Message | Slot) -> list[Body]:
         """Return the entries of one message: capped, with a note that names the blobs behind it, or as it is."""
-        slot = _measured(said)
+        slot = measured(said)
         short, blobs = cap(slot.message, self.policy.settings)
         if not blobs or self._stored(blobs) is not None:
             return [Said(slot)]
@@ -373,7 +394,7 @@ class Journal:
     def _retried(self, target: Target, world: World) -> Plan | None:
         """Return the plan of the newest request again, where nothing was said or revoked since and it still fits."""
         branch = self.branch
-        if _is_pressed(world) or (branch.seen, branch.model, branch.frame) != (
+        if is_pressed(world) or (branch.seen, branch.model, branch.frame) != (
             len(branch.slots),
             target.model,
             target.frame,
@@ -401,7 +422,7 @@ class Journal:
         entries: list[Entry] = []
         for body in bodies:
             parent = entries[-1].id if entries else self.leaf
-            entries.append(Entry(uuid.uuid4().hex, parent, body, at=self._clock()))
+            entries.append(Entry(self._ids(), parent, body, at=self._clock()))
         if entries:
             self.store.append(self.key, entries)
             self._ready = None
@@ -446,7 +467,9 @@ class Journal:
         return found[0]
 
 
-def _begun(store: SessionStore, key: str, policy: Policy, clock: Callable[[], int]) -> str | None:
+def _begun(
+    store: SessionStore, key: str, policy: Policy, clock: Callable[[], int], ids: Callable[[], str]
+) -> str | None:
     """Return the leaf of session ``key``; a new one begins with a note of its policy."""
     try:
         known: SessionInfo | None = store.session(key)
@@ -455,51 +478,5 @@ def _begun(store: SessionStore, key: str, policy: Policy, clock: Callable[[], in
     if known is not None and known.key == key:
         return known.leaf
     store.create(key)
-    first = Entry(uuid.uuid4().hex, None, _named(policy.name), at=clock())
+    first = Entry(ids(), None, named(policy.name), at=clock())
     return store.append(key, [first]).leaf
-
-
-def _named(policy: str) -> Note:
-    """Return the note that names the policy that decides from here on."""
-    return Note(POLICY, data={"name": policy})
-
-
-def _is_of_compaction(entry: Entry) -> bool:
-    return isinstance(entry.body, Failure) and entry.body.kind not in {UNANSWERED, OVERFLOW}
-
-
-def _is_pressed(world: World) -> bool:
-    """Whether the request is to be planned anew, whatever was planned before."""
-    return world.force or bool(world.rung) or world.written is not None
-
-
-def _measured(said: Message | Slot) -> Slot:
-    """Return ``said`` as a slot with size and digest; ``LogConflict`` where it is no message."""
-    try:
-        if isinstance(said, Message):
-            return measure(said)
-        return said if said.digest else replace(measure(said.message), api=said.api, raw=said.raw, base=said.base)
-    except (TypeError, AttributeError) as error:
-        why = fault(said, Slot if isinstance(said, Slot) else Message) or str(error)
-        raise LogConflict(f"this is no message: {why}; nothing was written: give a value of that type") from error
-
-
-def _decided(branch: Branch, plan: Plan, target: Target, policy: str) -> list[Body]:
-    """Return what the log takes for ``plan``: a frame that changed, a decision, a compaction, and the request.
-
-    Where another policy decides than the log names, its name comes before what it decided.
-    """
-    bodies: list[Body] = [] if target.frame == branch.frame else [target.frame]
-    if policy != branch.policy and (plan.record or plan.compaction is not None):
-        bodies.append(_named(policy))
-    if plan.record:
-        bodies.append(Decision(plan.record))
-    if plan.compaction is not None:
-        bodies.append(plan.compaction)
-    return [*bodies, Request(plan.branch.basis, len(plan.branch.slots), target.model)]
-
-
-def _told(plan: Plan, refused: StoreError) -> Plan:
-    """Return ``plan`` with a notice that texts stay whole."""
-    why = f"texts could not be stored away, so every one stays whole: {refused}"
-    return replace(plan, notices=(*plan.notices, Notice("unstored", why)))

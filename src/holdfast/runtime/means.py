@@ -12,6 +12,7 @@ from holdfast.config import Catalog, shipped, target
 from holdfast.model.target import Target
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.hooks import Hooks
+from holdfast.runtime.journal import new_id
 from holdfast.runtime.lanes import Lanes, Permits
 from holdfast.runtime.summarise import Writer
 from holdfast.runtime.upstream import Upstream
@@ -44,6 +45,9 @@ class Means:
     permits: Permits = field(default_factory=Permits)
     catalog: Catalog = field(default_factory=shipped)
     clock: Callable[[], int] = now_ms
+    """Milliseconds since 1970."""
+    ids: Callable[[], str] = new_id
+    """What entries are called; two that are the same break the log."""
     lanes: Lanes = field(default_factory=Lanes)
     _worker: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 

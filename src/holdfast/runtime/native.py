@@ -58,20 +58,12 @@ async def compact_native(session: Session, request: Request, ask: Ask, *, instru
         sent,
         session.settings,
         instructions=instructions,
-        beside=_sources(session),
+        beside=await means.stored(session.restored),
         permit=means.permits.hold,
         tell=session.tell,
         session=session.key,
     )
     return Written(ask.stop, "", "native", native)
-
-
-def _sources(session: Session) -> tuple[str, ...]:
-    """Return the texts from their source that stand behind a compaction; the planner puts them behind the twin."""
-    environment, branch = session.means.environment, session.journal.branch
-    if environment is None:
-        return ()
-    return environment.restored(slot.message for slot in branch.slots.slice(branch.keep))
 
 
 async def compacted(

@@ -206,6 +206,15 @@ class Session:
             self._noticed.add((event.rule, event.why))
         self.means.tell(event)
 
+    def restored(self) -> tuple[str, ...]:
+        """Return the texts that stand behind a summary again: rules that changed, skills that were used, the plan."""
+        environment, branch = self.means.environment, self.journal.branch
+        if environment is None:
+            return ()
+        summary = branch.compaction.summary if branch.compaction is not None else None
+        shown = [slot.message for slot in branch.slots.slice(branch.keep)]
+        return environment.restored(shown if summary is None else [summary, *shown])
+
     async def compacted(self, event: events.Compacted) -> None:
         """Tell what became of a compaction, the hook too."""
         self.tell(event)
@@ -223,6 +232,11 @@ class Session:
     async def taken(self, asked: Asked, *, stream: bool | None = None) -> Request:
         """Return the request for ``asked``, once what it says is in the log."""
         await self.means.stored(self.journal.deliver)
+        request = await self._taken(asked, stream)
+        await self.means.stored(lambda: self.journal.describe(request.target.model))
+        return request
+
+    async def _taken(self, asked: Asked, stream: bool | None) -> Request:
         if isinstance(asked, bytes | Mapping):
             own = self.means.target
             lens = opened(asked, own.api if own is not None else None)

@@ -311,7 +311,7 @@ def test_a_crash_in_the_middle_of_a_tool(folder, monkeypatch, calls, done, told)
     assert len(agent.provider.requests) == 2
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=12)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=8)
 @given(data=st.data())
 def test_nothing_is_done_twice(folder, monkeypatch, data):
     """Law: wherever the process dies, and however often, each command runs at most once, and each call has a result."""
@@ -345,8 +345,16 @@ def test_nothing_is_done_twice(folder, monkeypatch, data):
     assert sum(text == LOST for text in agent.results()) <= len(deaths)
 
 
-@pytest.mark.parametrize("first", MODELS)
-@pytest.mark.parametrize("then", MODELS)
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("openai-chat", "anthropic"),
+        ("anthropic", "openai-chat"),
+        ("openai-chat", "gemini"),
+        ("gemini", "openai-responses"),
+        ("openai-responses", "openai-chat"),
+    ],
+)
 def test_a_session_goes_on_with_another_api(folder, first, then):
     """What was begun over one API goes on over another; the strict provider takes it, with one system prompt."""
     agent = Agent(folder, [says(("ls", {}), text="I look."), Said("Empty.")], api=first)

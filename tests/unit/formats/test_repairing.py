@@ -236,6 +236,55 @@ def test_the_first_line_may_go_on_from_another_file():
     assert repair(b"".join([json.dumps(first).encode() + b"\n", *whole[1:]])).survey.is_fine
 
 
+def test_a_line_is_never_hung_on_what_hangs_on_it():
+    """Where lines are shuffled too, a lost parent gives way to a line that does not lead back: no circle is made."""
+    whole = lines(session(2))
+    child = json.dumps(json.loads(whole[4])).encode() + b"\n"
+    lost = json.dumps(json.loads(whole[3]) | {"parentUuid": "nowhere"}).encode() + b"\n"
+    repaired = repair(b"".join([*whole[:3], child, lost, *whole[5:]]))
+    assert kinds(repaired) == ["parent"]
+    assert said(repaired.data)[4]["parentUuid"] == json.loads(whole[2])["uuid"]
+
+
+def test_with_nothing_to_hang_on_a_line_begins_the_conversation():
+    """Where all that stands before a line hangs on it, its lost parent gives way to none."""
+    whole = lines(session(1))
+    repaired = repair(b"".join([whole[2], *whole[1:2], *whole[3:]]))
+    assert kinds(repaired) == ["parent"]
+    assert said(repaired.data)[1]["parentUuid"] is None
+    assert read(repaired.data).problems == ()
+
+
+def test_lines_of_one_answer_are_one():
+    """The lines of an answer lie apart, with notes of the tool's between: an open call is answered once, behind all."""
+    answer = {"role": "assistant", "id": "msg", "model": "m"}
+
+    def line(name, parent, kind, message=None):
+        told = {"parentUuid": parent, "sessionId": "s", "type": kind, "uuid": name, "timestamp": "2026-01-01"}
+        return json.dumps(told | ({"message": message} if message else {})).encode() + b"\n"
+
+    call = [{"type": "tool_use", "id": "c", "name": "bash", "input": {}}]
+    data = [
+        line("u", None, "user", {"role": "user", "content": "go"}),
+        line("a", "u", "assistant", answer | {"content": [{"type": "text", "text": "well"}]}),
+        line("p", "a", "progress"),
+        line("b", "p", "assistant", answer | {"content": call}),
+        line("q", "b", "progress"),
+        line("v", "q", "user", {"role": "user", "content": "and?"}),
+    ]
+    repaired = repair(b"".join(data))
+    assert kinds(repaired) == ["unanswered"]
+    assert [one["parentUuid"] for one in said(repaired.data)][5:] == ["q", said(repaired.data)[5]["uuid"]]
+    assert repair(repaired.data).survey.is_fine
+
+
+def test_only_words_pass_a_call_over():
+    """A note of the tool's behind an open call, and nothing said, leaves the call open."""
+    whole = lines(session(1))[:2]
+    note = {"type": "system", "uuid": "n", "parentUuid": json.loads(whole[1])["uuid"], "sessionId": "s"}
+    assert repair(b"".join([*whole, json.dumps(note).encode() + b"\n"])).survey.is_fine
+
+
 def test_parents_in_a_circle_are_cut():
     """A circle of parents would hold a tool for ever; it is opened at its first line."""
     whole = lines(session(1, "pi"))

@@ -29,6 +29,7 @@ from holdfast.wire.lens import body
 
 OURS = Policy()
 WHERE = target("anthropic", "claude-sonnet-4-5", window=32_000)
+WIDE = target("anthropic", "claude-sonnet-4-5", window=200_000)
 TEXT = "## Goal\nRename compute_total.\n## Progress\nParts 0 to 9 are read.\n## Next Steps\n(none)"
 NATIVE = Raw(
     b'{"api":"openai-responses","model":"gpt-5","items":[{"type":"message","role":"user","content":"Rename."},'
@@ -286,15 +287,15 @@ def test_an_undone_spill_that_is_larger_than_the_room_is_spilled_again():
 
 def test_words_that_were_refused_stay_word_for_word():
     """C3: the newest words of a request that was refused were read by nobody: they stay behind the summary."""
-    said = work(12)
-    first = plan(said, WHERE, OURS)
+    said = work(20)
+    first = plan(said, WIDE, OURS)
     said += [Message.of("user", "Now look at the harbour."), *[Message.of("user", words(1, 4_000)) for _ in range(3)]]
-    sent = plan(said, WHERE, OURS, branch=first.branch)
+    sent = plan(said, WIDE, OURS, branch=first.branch)
     branch = extend(sent.branch, Entry("", None, Failure(OVERFLOW, "too large")))
-    once = advance(branch, WHERE, OURS, World(force=True))
+    once = advance(branch, WIDE, OURS, World(force=True))
     assert [slot.message for slot in send_slots(once)][-4:] == said[-4:]
     branch = extend(once.branch, Entry("", None, Failure(OVERFLOW, "too large")))
-    twice = advance(branch, WHERE, OURS, World(force=True))
+    twice = advance(branch, WIDE, OURS, World(force=True))
     assert send_slots(twice)[-1].message == said[-1]
     assert twice.after < once.after
 

@@ -13,12 +13,16 @@ import anyio
 import pytest
 from msgspec.structs import fields
 
+from holdfast.config import target
 from holdfast.errors import ConfigError
 from holdfast.model.messages import Message
+from holdfast.runtime.engine import Engine
 from holdfast.runtime.hooks import Before, Hooks, called
 from holdfast.runtime.lanes import Lanes
+from holdfast.store.memory import MemoryStore
 from holdfast.telemetry.events import Compacted, HookFailed
 from holdfast.testing.clock import run
+from holdfast.testing.upstream import ScriptedUpstream
 
 SAID = Message.of("user", "Mind the gap.")
 OTHER = Message.of("user", "Mind the step.")
@@ -164,6 +168,7 @@ def test_a_hook_that_hangs_keeps_no_program_from_ending():
     """The thread it hangs in does not count when the program is done."""
     program = """
 import anyio, threading
+from holdfast.runtime.engine import Engine
 from holdfast.runtime.hooks import Hooks, called
 hooks = Hooks(autocontinue=threading.Event().wait, patience=0.05)
 anyio.run(lambda: called(hooks, "autocontinue", tell=print))
@@ -259,3 +264,40 @@ def test_what_is_no_hook_is_refused():
     """Said where the hooks are made, with the name."""
     with pytest.raises(ConfigError, match="the hook on_append is str"):
         Hooks(on_append="print")
+
+
+def _raises(*_):
+    raise ZeroDivisionError("by zero")
+
+
+async def _hangs(*_):
+    await anyio.sleep_forever()
+
+
+def _session(hooks):
+    """Return what a session with these hooks sends, stores and tells while much is said and it is compacted."""
+    upstream, told = ScriptedUpstream([f"Noted: {number}." for number in range(30)]), []
+
+    async def main():
+        where = target("anthropic", "claude-opus-5-5", window=12_000)
+        async with Engine.open(store, upstream=upstream, target=where, hooks=hooks, listen=told.append) as engine:
+            session = await engine.session("tide")
+            for number in range(30):
+                await session.ask(f"Reading {number}: " + "the tide is rather high today, " * 60)
+            return session.report()
+
+    with MemoryStore() as store:
+        report = run(main)
+    return [sent.body for sent in upstream.sent], report, told
+
+
+@pytest.mark.parametrize("hook", [_raises, _hangs, lambda *_: object()], ids=["raises", "hangs", "returns nonsense"])
+def test_a_session_goes_on_as_without_its_hooks(hook):
+    """Whatever all of them do, the same is sent and stored; each failure is told."""
+    plain, without, _ = _session(Hooks())
+    sent, report, told = _session(Hooks(**dict.fromkeys(NAMES, hook)))
+    failed = {event.hook for event in told if isinstance(event, HookFailed)}
+    assert without.compactions > 0
+    assert sent == plain
+    assert report == without
+    assert failed >= {"on_append", "transform_messages", "before_compaction"}

@@ -49,7 +49,7 @@ def report(routes, last=SIGNED):
 def test_every_route_is_wrong_and_can_be_put_right(project):
     """A check fails for what is in the file, and passes for what was agreed with the port."""
     for route in FEW[:2]:
-        assert ran(project, "./check", route.name)[0] == 1
+        assert ran(project, "sh", "check", route.name)[0] == 1
         path = project / "fares" / f"{route.name}.py"
         text = path.read_text()
         for name, old, new in (
@@ -59,18 +59,18 @@ def test_every_route_is_wrong_and_can_be_put_right(project):
             assert text.count(f"{name} = {old}\n") == 1
             text = text.replace(f"{name} = {old}\n", f"{name} = {new}\n")
         path.write_text(text)
-        assert ran(project, "./check", route.name)[0] == 0
-    assert ran(project, "./check", "nowhere")[0] == 1
+        assert ran(project, "sh", "check", route.name)[0] == 0
+    assert ran(project, "sh", "check", "nowhere")[0] == 1
 
 
 def test_the_audit_is_taken_once(project):
     """It tells what each route agreed; a second time there is nothing, and no file says it."""
-    code, said = ran(project, "./audit")
+    code, said = ran(project, "sh", "audit")
     assert code == 0
     for route in FEW:
         line = f"{route.name}: agreed surcharge {route.surcharge} cents, agreed discount {route.discount} basis points"
         assert said.count(line) == 1
-    assert ran(project, "./audit")[0] == 1
+    assert ran(project, "sh", "audit")[0] == 1
     texts = [path.read_text() for path in project.rglob("*") if path.is_file()]
     assert not any("agreed surcharge" in text for text in texts)
 
@@ -98,7 +98,7 @@ def test_a_log_has_its_first_wrong_invoice_where_it_belongs(project):
 def test_the_report_is_checked_line_by_line(project, text, wrong):
     """Whatever is missing in it or wrong is named, and nothing else."""
     (project / "REPORT.md").write_text(text)
-    code, said = ran(project, "./check", "report")
+    code, said = ran(project, "sh", "check", "report")
     assert code == (1 if wrong else 0)
     assert said.strip() == (f"the report is wrong about {wrong}" if wrong else "the report is complete and right")
 

@@ -66,37 +66,33 @@ def _is_second(tree: Tree, at: int, id_: str, earlier: list[int]) -> bool:
 
 
 def _answer(tree: Tree, answered: Answered) -> None:
-    """Give an error result to every call that has none although the conversation went on behind it."""
-    children = _children(tree)
-    bears = _bearing(tree)
+    """Give an error result to every call that has none although something was said behind it."""
+    sketches, next_ = tree.work.sketches, _said_next(tree)
     for members in _answers(tree):
-        calls = [call for at in members for call in tree.work.sketches[at].calls]
+        calls = [call for at in members for call in sketches[at].calls]
         missing = tuple(dict.fromkeys(call for call in calls if call not in answered))
         if missing:
             family = {*members, *(at for call in calls for at in answered.get(call, ()))}
-            for at in sorted(family):
-                later = [child for child in children[at] if child not in family]
-                if any(bears[child] for child in later):
-                    _insert(tree, at, missing, later)
+            later: dict[int, list[int]] = defaultdict(list)
+            for child in sorted(child for at in family for child in next_[at]):
+                if child not in family:
+                    later[tree.up[child]].append(child)
+            for above, children in later.items():
+                _insert(tree, above, missing, children, sketches[members[0]].line)
 
 
-def _children(tree: Tree) -> dict[int, list[int]]:
-    """Return what hangs on each line that stays."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for at, sketch in enumerate(tree.work.sketches):
-        if sketch.id is not None and not tree.work.is_gone(at):
-            children[tree.up[at]].append(at)
-    return children
-
-
-def _bearing(tree: Tree) -> list[bool]:
-    """Return for each line whether it, or something behind it, is a message."""
-    bears = [sketch.said and not tree.work.is_gone(at) for at, sketch in enumerate(tree.work.sketches)]
-    for at in reversed(tree.parents_first):
+def _said_next(tree: Tree) -> dict[int, list[int]]:
+    """Return the messages that come next behind each message, whatever else lies between."""
+    sketches, work = tree.work.sketches, tree.work
+    near = [-1] * len(sketches)
+    found: dict[int, list[int]] = defaultdict(list)
+    for at in tree.parents_first:
         above = tree.up[at]
-        if above >= 0 and bears[at]:
-            bears[above] = True
-    return bears
+        if above >= 0:
+            near[at] = above if sketches[above].said else near[above]
+        if sketches[at].said and not work.is_gone(at):
+            found[near[at]].append(at)
+    return found
 
 
 def _answers(tree: Tree) -> Iterator[list[int]]:
@@ -111,15 +107,15 @@ def _answers(tree: Tree) -> Iterator[list[int]]:
     yield from (groups[key] for key, calls in calling.items() if calls)
 
 
-def _insert(tree: Tree, at: int, missing: tuple[str, ...], later: list[int]) -> None:
-    """Put error results for ``missing`` between a line and what comes ``later``."""
-    work, sketch = tree.work, tree.work.sketches[at]
-    change = work.change(at)
-    change.answers, change.named = missing, uuid_of(f"{sketch.id}+{'+'.join(missing)}")
+def _insert(tree: Tree, at: int, missing: tuple[str, ...], later: list[int], line: int) -> None:
+    """Put error results for ``missing``, called on ``line``, between line ``at`` and what was said next."""
+    change = tree.work.change(at)
+    change.answers += missing
+    change.named = uuid_of(f"{tree.work.sketches[at].id}+{'+'.join(change.answers)}")
     for child in later:
-        work.change(child).put[tree.tool.link] = change.named
+        tree.work.change(child).put[tree.tool.link] = change.named
     what = f"the call {', '.join(missing)} has no result, and the conversation goes on behind it"
-    work.found(sketch.line, "unanswered", what, "an error result was added that says so")
+    tree.work.found(line, "unanswered", what, "an error result was added that says so")
 
 
 # -- files without links -----------------------------------------------------------------------------------------------

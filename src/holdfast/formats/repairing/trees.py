@@ -33,16 +33,19 @@ class Tree:
         firm: list[bool] = []
         """Whether all above a line stands before it, so that what comes later can hang on it without a circle."""
         before: dict[str, int] = {}
+        begun: set[str] = set()
         for at, sketch in enumerate(self.work.sketches):
             parent = -1 if sketch.parent is None else self.place.get(sketch.parent, -2)
             if parent == -2:
                 parent = before.get(sketch.chain, -1)
-                if parent >= 0 and sketch.id is not None:  # with nothing before it, it goes on from another file
+                if sketch.chain in begun and sketch.id is not None:  # else it goes on from another file
                     self.lost.append(at)
             up.append(parent if sketch.id is not None else -1)
             firm.append(parent < at and (parent < 0 or firm[parent]))
-            if sketch.id is not None and firm[at]:
-                before[sketch.chain] = at
+            if sketch.id is not None:
+                begun.add(sketch.chain)
+                if firm[at]:
+                    before[sketch.chain] = at
         return up
 
     def _climb(self, at: int) -> int:

@@ -12,12 +12,12 @@ from holdfast.testing.task.routes import ORDER, ROUTES, SIGNED, Route, number
 TASK = f"""\
 Since Tuesday's release the fares of all our ferry routes are wrong. Please put that right, route by route.
 
-1. Read HANDOVER.md first. Then take the audit with ./audit: it prints what each route agreed with its port. It can be
-taken only once, and no copy of it is kept anywhere.
+1. Read HANDOVER.md first. Then take the audit with `sh audit`: it prints what each route agreed with its port. It can
+be taken only once, and no copy of it is kept anywhere.
 2. For each route in fares/: find the first wrong invoice in its log, correct SURCHARGE and DISCOUNT as the audit has
-them, and run ./check with the name of the route.
+them, and run `sh check` with the name of the route.
 3. At the end write REPORT.md: the number of the audit and of the change order, then a line for each route with its
-first wrong invoice and its surcharge before and after. Then run ./check report.
+first wrong invoice and its surcharge before and after. Then run `sh check report`.
 
 Amounts are whole cents, never floats. Nothing under ports/ may be touched. The last line of REPORT.md must be exactly:
 {SIGNED}"""
@@ -41,8 +41,7 @@ def write_project(folder: Path, routes: Sequence[Route] = ROUTES) -> None:
         (folder / name).write_text(text, "utf-8")
     for name, script in (("audit", AUDITING), ("check", CHECKING)):
         (folder / "tools" / f"{name}.py").write_text(script, "utf-8")
-        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S tools/{name}.py "$@"\n', "utf-8")
-        (folder / name).chmod(0o755)
+        (folder / name).write_text(f'exec "{sys.executable}" -I -S tools/{name}.py "$@"\n', "utf-8")
 
 
 # -- documents ---------------------------------------------------------------------------------------------------------

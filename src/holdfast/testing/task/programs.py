@@ -87,7 +87,7 @@ answers.unlink()
 '''
 
 CHECKING = f'''\
-"""Check the fares of a route, or the report: ./check ROUTE, ./check report."""
+"""Check the fares of a route, or the report: sh check ROUTE, sh check report."""
 
 import hashlib
 import pathlib

@@ -67,7 +67,7 @@ class Worker:
     def _started(self) -> Generator[Said, None, None]:
         yield _call("I begin with the handover.", "read", path="HANDOVER.md")
         routes = [found[1] for found in self._shown.every(r"^- (\w+): \w+ to ")]
-        yield _call("Now the audit, which can be taken only once.", "bash", command="./audit")
+        yield _call("Now the audit, which can be taken only once.", "bash", command="sh audit")
         groups = [", ".join(routes[at : at + TOGETHER]) for at in range(0, len(routes), TOGETHER)]
         yield _planned([*groups, REPORTING], done=0)
 
@@ -82,7 +82,7 @@ class Worker:
         after = self._shown.find(agreed)
         assert after is not None
         yield from self._changed(route, invoice, before, after)
-        yield _call("", "bash", command=f"./check {route}")
+        yield _call("", "bash", command=f"sh check {route}")
         self._newest(f"{route}: as agreed with the port", f"that {route} is right now")
 
     def _changed(self, route: str, invoice: str, before: Match[str], after: Match[str]) -> Generator[Said, None, None]:
@@ -103,7 +103,7 @@ class Worker:
         yield from self._known(r"change order (CO-\d+)", "change order CO")
         yield from self._known(_LAST, "The last line of REPORT.md must be exactly")
         yield _call("", "write", path="REPORT.md", text=self._report(routes))
-        yield _call("", "bash", command="./check report")
+        yield _call("", "bash", command="sh check report")
         self._newest("the report is complete and right", "that the report is right")
         self.is_done = True
 

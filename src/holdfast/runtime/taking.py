@@ -1,0 +1,62 @@
+"""What the log takes: of a message, of a plan, and at the beginning of a session. Values alone."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from holdfast.errors import LogConflict, StoreError
+from holdfast.model.branch import Branch
+from holdfast.model.entries import OVERFLOW, POLICY, UNANSWERED, Body, Decision, Entry, Failure, Note, Request
+from holdfast.model.messages import Message
+from holdfast.model.packing import fault
+from holdfast.model.plan import Notice, Plan
+from holdfast.model.slots import Slot
+from holdfast.model.target import Target, World
+from holdfast.view.tokens import measure
+
+
+def named(policy: str) -> Note:
+    """Return the note that names the policy that decides from here on."""
+    return Note(POLICY, data={"name": policy})
+
+
+def is_of_compaction(entry: Entry) -> bool:
+    """Whether ``entry`` tells of a compaction that failed."""
+    return isinstance(entry.body, Failure) and entry.body.kind not in {UNANSWERED, OVERFLOW}
+
+
+def is_pressed(world: World) -> bool:
+    """Whether the request is to be planned anew, whatever was planned before."""
+    return world.force or bool(world.rung) or world.written is not None
+
+
+def measured(said: Message | Slot) -> Slot:
+    """Return ``said`` as a slot with size and digest; ``LogConflict`` where it is no message."""
+    try:
+        if isinstance(said, Message):
+            return measure(said)
+        return said if said.digest else replace(measure(said.message), api=said.api, raw=said.raw, base=said.base)
+    except (TypeError, AttributeError) as error:
+        why = fault(said, Slot if isinstance(said, Slot) else Message) or str(error)
+        raise LogConflict(f"this is no message: {why}; nothing was written: give a value of that type") from error
+
+
+def decided(branch: Branch, plan: Plan, target: Target, policy: str) -> list[Body]:
+    """Return what the log takes for ``plan``: a frame that changed, a decision, a compaction, and the request.
+
+    Where another policy decides than the log names, its name comes before what it decided.
+    """
+    bodies: list[Body] = [] if target.frame == branch.frame else [target.frame]
+    if policy != branch.policy and (plan.record or plan.compaction is not None):
+        bodies.append(named(policy))
+    if plan.record:
+        bodies.append(Decision(plan.record))
+    if plan.compaction is not None:
+        bodies.append(plan.compaction)
+    return [*bodies, Request(plan.branch.basis, len(plan.branch.slots), target.model)]
+
+
+def told(plan: Plan, refused: StoreError) -> Plan:
+    """Return ``plan`` with a notice that texts stay whole."""
+    why = f"texts could not be stored away, so every one stays whole: {refused}"
+    return replace(plan, notices=(*plan.notices, Notice("unstored", why)))

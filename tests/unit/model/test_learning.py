@@ -1,0 +1,131 @@
+"""What the fold learns of an overflow, number by number."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast import Branch
+from holdfast.config import target
+from holdfast.model.branch import cut_back, extend
+from holdfast.model.entries import OVERFLOW, UNANSWERED, Answer, Entry, Failure, Frame, Request, Said, Usage
+from holdfast.model.gauging import Learned, is_sensible, raised, smaller, taught
+from holdfast.model.messages import Message
+from holdfast.model.projected import prefix_basis
+from holdfast.view.tokens import measure, ratio
+
+WHERE = target("anthropic", "claude-sonnet-4-5")
+WORDS = "the tide takes the harbour wall twice a day and nobody minds it "
+
+
+def grown(*bodies, branch=None):
+    """Return a branch of ``bodies``."""
+    branch = branch or Branch()
+    for body in bodies:
+        branch = extend(branch, Entry("e", None, body))
+    return branch
+
+
+def asked(*, frame=Frame(), times=400):
+    """Return a branch whose newest request showed one long message."""
+    branch = grown(frame, Said(measure(Message.of("user", WORDS * times))))
+    return grown(Request(prefix_basis(branch), 1, "claude-sonnet-4-5"), branch=branch)
+
+
+def refused(branch, limit=0, requested=0):
+    return grown(Failure(OVERFLOW, "too large", limit, requested), branch=branch)
+
+
+def test_a_told_size_outweighs_what_usage_taught_before():
+    """However much evidence there was for less, the ratio is no less than what was told now."""
+    branch = asked()
+    for _ in range(30):
+        branch = grown(Answer(branch.basis, Usage(branch.asked, 5)), branch=branch)
+        branch = grown(Said(measure(Message.of("user", WORDS * 100))), branch=branch)
+        branch = grown(Request(prefix_basis(branch), len(branch.slots), "claude-sonnet-4-5"), branch=branch)
+    assert ratio(branch, WHERE) < 1.1
+    told = refused(branch, requested=2 * branch.asked)
+    assert ratio(told, WHERE) >= 1.95
+    assert told.anchor.tokens == 2 * branch.asked
+
+
+def test_the_frame_shares_in_what_was_told_unless_its_size_is_a_fact():
+    """An estimated frame is wrong by the same ratio as the messages; of an exact one nothing is to be learned."""
+    loose = refused(asked(frame=Frame("f", 1_000)), requested=12_000)
+    held = loose.asked
+    assert loose.learned.prior == pytest.approx(12_000 / (held + 1_000))
+    exact = refused(asked(frame=Frame("f", 1_000, exact=True)), requested=12_000)
+    assert exact.learned.prior == pytest.approx(11_000 / held)
+
+
+def test_a_limit_alone_says_that_the_request_was_over_it():
+    """What we count as less than the limit counts as that much from here on; what we count as more says nothing."""
+    branch = asked()
+    over = refused(branch, limit=int(1.5 * branch.asked))
+    assert ratio(over, replace(WHERE, prior=over.learned.prior)) >= 1.49
+    assert over.anchor is None
+    assert over.learned.limit == int(1.5 * branch.asked)
+    under = refused(branch, limit=int(0.8 * branch.asked))
+    assert (under.gauge, under.learned.prior) == (branch.gauge, 0.0)
+    assert refused(over, limit=3_000).learned.limit == 3_000
+    assert refused(refused(branch, limit=3_000), limit=9_000).learned.limit == 3_000
+
+
+@pytest.mark.parametrize("numbers", [(0, 0), (500, 0), (0, 10), (-1, -1), (0, 10**9), (1_023, 10**12)])
+def test_without_sensible_numbers_the_request_itself_was_too_large(numbers):
+    """No window is under a thousand tokens, and no estimate is wrong by a hundred times: such numbers are of others."""
+    branch = asked()
+    told = refused(branch, *numbers)
+    assert told.learned == Learned(refused=branch.asked, overflows=1)
+    assert (told.gauge, told.anchor) == (branch.gauge, branch.anchor)
+
+
+def test_what_nobody_read_stays_unseen_until_an_answer():
+    """Requests after a refused one find what that one found; once one is answered the next finds what it showed."""
+    branch = asked()
+    again = grown(Said(measure(Message.of("user", "b"))), branch=refused(branch))
+    again = refused(grown(Request("b", 2, "claude-sonnet-4-5"), branch=again))
+    assert again.found == branch.found == (0, 0)
+    answered = grown(Request("c", 2, "claude-sonnet-4-5"), Answer("c", Usage(9, 9)), branch=again)
+    assert grown(Request("d", 2, "claude-sonnet-4-5"), branch=answered).found == (2, 2)
+
+
+def test_what_is_taken_disproves_what_was_told():
+    """A request that is answered was within the window, whatever an overflow said before."""
+    branch = refused(asked(), limit=2_000)
+    taken = grown(Answer(branch.basis, Usage(9_000, 5)), branch=branch)
+    assert taken.learned == Learned(prior=branch.learned.prior)
+    blind = refused(asked())
+    assert grown(Answer(blind.basis, Usage(9_000, 5)), branch=blind).learned == Learned()
+    assert grown(Answer("another", Usage(9_000, 5)), branch=blind).learned.refused == blind.asked
+
+
+def test_another_model_has_other_limits():
+    """What was learned is of the model that was asked; a request to another begins anew."""
+    branch = refused(asked(), 3_000, 9_000)
+    assert branch.learned.limit == 3_000
+    assert grown(Request("b", 1, "claude-sonnet-4-5"), branch=branch).learned == branch.learned
+    assert grown(Request("b", 1, "gpt-5"), branch=branch).learned == Learned()
+
+
+def test_a_fork_knows_what_was_learned_before_it():
+    """An edited past is sent to the same model: its limits stand."""
+    branch = grown(Said(measure(Message.of("assistant", "b"))), branch=refused(asked(), 3_000, 9_000))
+    assert cut_back(branch, 1).learned == branch.learned
+
+
+def test_a_request_that_was_not_answered_teaches_nothing():
+    """A failure of another kind changes no estimate and no limit."""
+    branch = asked()
+    assert grown(Failure(UNANSWERED, "503"), branch=branch) == branch
+    assert grown(Failure("timed_out", "", 3_000, 9_000), branch=branch).learned == Learned()
+
+
+def test_numbers():
+    """A raised gauge has the ratio it was told at least; sizes are compared where there are two."""
+    gauge = taught(taught(taught(raised(grown().gauge, 1.0, 100), 90, 100), 90, 100), 90, 100)
+    told = raised(gauge, 2.0, 50)
+    assert told.true / told.estimated >= 2.0
+    assert raised(told, 1.5, 1_000).true / raised(told, 1.5, 1_000).estimated >= 1.5
+    assert [smaller(a, b) for a, b in ((0, 0), (0, 5), (5, 0), (5, 3))] == [0, 5, 5, 3]
+    assert [is_sensible(told, 1_000) for told in (499, 500, 5_000, 5_001)] == [False, True, True, False]
