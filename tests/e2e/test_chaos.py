@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.config import target
-from holdfast.errors import HoldfastError, UpstreamError
+from holdfast.errors import DeadlineExceeded, HoldfastError, UpstreamError
 from holdfast.model.branch import TRUNCATE
 from holdfast.model.entries import FALLBACK, Compaction, Decision, Said
 from holdfast.model.messages import Message
@@ -28,7 +28,7 @@ from holdfast.policy.recovery import bound
 from holdfast.policy.settings import Settings as Numbers
 from holdfast.policy.summary.keeping import newest_identifiers
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.hooks import Hooks
+from holdfast.runtime.hooks import Before, Hooks
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.summarise import Writer
 from holdfast.store.memory import MemoryStore
@@ -397,6 +397,34 @@ def test_a_summary_in_trouble_never_costs_the_turn(fault, stage, api):
         assert len(on_fake_clock(partial(summary_in_trouble, api, struck, always=always))) == 1
 
 
+async def compacted_twice(api):
+    """Ask where the first two requests are too large, the second although a compaction made it smaller."""
+    asked_for = []
+
+    def strike(_sent, number):
+        provider.settings = Settings(window=(9_000, 2_000, WINDOW)[min(number, 3) - 1], overflow="llama.cpp-old")
+
+    def supply(*_):
+        asked_for.append(len(asked_for))
+        return Before(summary=_text(99, 20 if asked_for[1:] else 70))
+
+    provider = Provider(Settings(window=WINDOW))
+    scene = Scene(api, ProviderUpstream(provider, strike), hooks=Hooks(before_compaction=supply))
+    async with scene.opened as engine:
+        session = await engine.session(KEY)
+        await session.append(*TALK)
+        assert (await session.ask("Go on.")).message.text
+        judge_peace(engine, session, scene.store)
+        judge_counts(scene.store)
+    return [event.by for event in scene.heard if isinstance(event, events.Compacted)]
+
+
+@pytest.mark.parametrize("api", MODELS)
+def test_two_overflows_for_one_answer_leave_nothing_in_flight(api):
+    """BEHAVIOUR 16: whatever was pressed for, a run that has ended is waited for by nobody."""
+    assert on_fake_clock(partial(compacted_twice, api)) == ["hook", "hook"]
+
+
 # -- whole sessions in trouble -----------------------------------------------------------------------------------------
 
 WALKS, STEPS = (2_000, 100) if THOROUGH else (12, 50)
@@ -510,6 +538,24 @@ class Walk:
             self.words.append(words)
             await self.session.append(Message.of("user", words))
 
+    async def hurried(self):
+        """Ask with little time."""
+        words = self.next_words()
+        self.words.append(words)
+        try:
+            await self.session.ask(words, deadline=self.dice.choice([0.2, 2.0, 200.0]))
+        except DeadlineExceeded:
+            self.words.pop()  # it may have waited for its lane
+        except HoldfastError as error:
+            judge_error(error)
+
+    async def aside(self):
+        """Ask on a branch from before the end of this one, which leaves this one as it is."""
+        before, ids = shown(self.session), [entry.id for entry in self.scene.store.path(KEY)]
+        branch = await self.session.branch(self.dice.choice(ids[len(ids) // 2 : -1]))
+        await asked(branch, "What if it were otherwise?")
+        assert shown(self.session) == before
+
     async def compact(self):
         told = await self.session.compact()
         assert told.outcome in OUTCOMES
@@ -538,6 +584,8 @@ ACTS = {
     "cancelled": (8, Walk.cancelled),
     "left": (8, Walk.left),
     "both": (6, Walk.both),
+    "hurried": (5, Walk.hurried),
+    "aside": (4, Walk.aside),
     "compact": (5, Walk.compact),
     "undo": (4, Walk.undo),
     "reopen": (5, None),

@@ -46,7 +46,6 @@ First things to do:
 \b
   holdfast demo                   a long task in a small window, on this machine alone
   holdfast replay --latest        your newest session of Claude Code, Codex, Gemini CLI or pi
-  holdfast replay FILE            any recorded session; nothing is sent anywhere
   holdfast import FILE            keep a session; then: holdfast ls, holdfast context ID
 """
 

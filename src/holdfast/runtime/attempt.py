@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import cast
 
 from holdfast.errors import UpstreamError
+from holdfast.model.target import Target
 from holdfast.policy.recovery import Refused
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.replies import Incoming
@@ -40,6 +41,11 @@ class Attempt:
         self._status: int | None = None
         self.is_cut = False
         """Whether the model's own answer ended where the window did."""
+
+    @property
+    def target(self) -> Target:
+        """Whom this asks."""
+        return self._prepared.target
 
     @property
     def so_far(self) -> Answer:

@@ -41,6 +41,7 @@ from holdfast.policy.guard import in_force, in_window
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.policy.truncate import bounds, entries_shown, is_oversized, messages_shown, truncated_entries
+from holdfast.runtime.following import again, repeated
 from holdfast.runtime.taking import decided, is_of_compaction, is_pressed, measured, named, told
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
@@ -229,17 +230,20 @@ class Journal:
 
     def deliver(self) -> list[str]:
         """Say what waited for an answer and was not said yet; return the ids of the messages."""
+        if self._waiting == []:
+            return []
         with self.store.writing(self.key):
             return self._deliver()
 
     def _deliver(self) -> list[str]:
+        self._catch_up()
         if self._waiting is None:
             self._waiting = undelivered(self.store, self.key, self.leaf)
         if not self._waiting:
             return []
-        waiting, self._waiting = self._waiting, []
-        bodies = [body for _, message in waiting for body in self._said(message)]
-        entries = self._write([*bodies, delivered([id_ for id_, _ in waiting])])
+        bodies = [body for _, message in self._waiting for body in self._said(message)]
+        entries = self._write([*bodies, delivered([id_ for id_, _ in self._waiting])])
+        self._waiting = []
         return [entry.id for entry in entries if isinstance(entry.body, Said)]
 
     # -- what is sent --------------------------------------------------------------------------------------------------
@@ -322,21 +326,20 @@ class Journal:
     def follow(self, said: Sequence[Slot]) -> list[str]:
         """Go on where ``said``, a whole conversation, does: what is new is appended; return the ids of that.
 
-        Where it parts from the log its past was edited: this goes on beside what was said there, with the decisions
-        about what stands, and the session's leaf stays.
+        The same words in other bytes are no other conversation; those bytes count from now on. Where it parts from the
+        log its past was edited: this goes on beside what was said there, with the decisions about what stands, and the
+        session's leaf stays.
         """
-        slots = [measured(one) for one in said]
-        same = self._same(slots)
-        if same < len(self.branch.slots):
-            self._part(same)
-        return self.append(*slots[same:])
-
-    def _same(self, slots: Sequence[Slot]) -> int:
-        """Return how many of ``slots`` were said here, from the first on."""
         if isinstance(self.branch.slots, Gapped):
             self._reread()
-        count = min(len(self.branch.slots), len(slots))
-        return next((at for at in range(count) if self.branch.slots[at].digest != slots[at].digest), count)
+        slots = [measured(one) for one in said]
+        same = repeated(self.branch.slots, slots, self.policy.settings)
+        if len(same.slots) < len(self.branch.slots):
+            self._part(len(same.slots))
+        branch = again(self.branch, same.slots)
+        if branch is not self.branch:
+            self.branch, self._ready = branch, None
+        return self.append(*slots[same.count :])
 
     def _part(self, count: int) -> None:
         """Go back to just before message ``count`` was said."""

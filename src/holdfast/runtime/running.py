@@ -71,8 +71,8 @@ class Run:
         session = self._session
         request = await session.taken(self._asked, stream=self._stream)
         state = begin(session.journal.branch, session.settings)
-        prepared = await session.prepared(request, await session.world(request.target))
         with session.answering():
+            prepared = await session.prepared(request, await session.world(request.target))
             while True:
                 attempt = await session.attempt(request, prepared, quiet=self._quiet)
                 try:
@@ -84,14 +84,15 @@ class Run:
                     raise
                 if attempt.is_answered:
                     self._answer = await recorded(session, attempt, prepared)
-                    return
+                    break
                 request, prepared, state = await recovered(session, request, prepared, state, attempt)
+        await session.means.stored(session.journal.deliver)  # what came while the answer was being stored
 
 
 async def recorded(session: Session, attempt: Attempt, prepared: Prepared) -> Answer:
     """Return the answer of ``attempt``, once it is in the log with what it cost, and what its size teaches."""
     told, journal = attempt.answer, session.journal
-    slot, usage, stop = as_said(told, prepared.target.api)
+    slot, usage, stop = as_said(told, prepared.target.api, prepared.target.model)
     verdict = attempt.verdict
     if told.message.parts:
         await session.means.stored(lambda: journal.record(slot, usage, stop))

@@ -78,7 +78,9 @@ class Session:
         self.inflight = InFlight()
         self.prefix: Prefix | None = None
         """The last request that was answered, as the provider's cache holds it."""
-        self._answering = 0
+        self._prepared_for: Target | None = None
+        self._answering = False
+        """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
         self._noticed: set[tuple[str, str]] = set()
 
     # -- what authors call ---------------------------------------------------------------------------------------------
@@ -104,10 +106,7 @@ class Session:
         While an answer is on its way a user's words wait behind it, and are said once it is there.
         """
         told = [await self._offered(one) for one in words(said)]
-        if self._answering and all(isinstance(one, Message) and one.role == "user" for one in told):
-            waiting = [one for one in told if isinstance(one, Message)]
-            return await self.means.stored(lambda: self.journal.wait(*waiting))
-        return await self.means.stored(lambda: self.journal.append(*told))
+        return await self.means.stored(lambda: self._appended(told))
 
     async def ask(self, *said: str | Message | Slot, deadline: float | None = None) -> Answer:
         """Say something (or nothing, to go on behind tool results) and return the model's answer, which is in the log.
@@ -135,11 +134,14 @@ class Session:
         """Return the next request, decided and in the log, without sending it; answer it with ``record``."""
         async with self.lane():
             request = await self.taken(asked, stream=False)
-            return await self.prepared(request, await self.world(request.target))
+            self._prepared_for = request.target
+            with self.answering():
+                return await self.prepared(request, await self.world(request.target))
 
     async def record(self, answer: Answer) -> str:
         """Store the answer to the request that ``prepare`` returned; return the id of its message."""
-        said = as_said(answer, self.api)
+        asked = self._prepared_for or self._target()
+        said = as_said(answer, asked.api, asked.model)
         return await self.means.stored(lambda: self.journal.record(*said))
 
     async def compact(self, instructions: str = "") -> events.Compacted:
@@ -222,12 +224,12 @@ class Session:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Let a user's words wait as long as the block lasts: an answer is on its way."""
-        self._answering += 1
+        """Let a user's words wait from the block's first committed request to its end: an answer is on its way."""
+        before = self._answering
         try:
             yield
         finally:
-            self._answering -= 1
+            self._answering = before
 
     async def taken(self, asked: Asked, *, stream: bool | None = None) -> Request:
         """Return the request for ``asked``, once what it says is in the log."""
@@ -259,7 +261,7 @@ class Session:
         """Return the next request for ``request``, decided and in the log."""
         while True:
             plan, known = await compacting.planned(self, request, world)
-            prepared = await self.means.stored(lambda: self.journal.commit(plan, request.target, known))  # noqa: B023
+            prepared = await self.means.stored(lambda: self._committed(plan, request.target, known))  # noqa: B023
             if prepared is not None:
                 self._told(prepared.plan)
                 return prepared
@@ -271,7 +273,7 @@ class Session:
             useless = compacting.useless(plan, rung)
             if useless:
                 return useless
-            prepared = await self.means.stored(lambda: self.journal.commit(plan, request.target, known))  # noqa: B023
+            prepared = await self.means.stored(lambda: self._committed(plan, request.target, known))  # noqa: B023
             if prepared is not None:
                 self._told(prepared.plan)
                 return request, prepared
@@ -301,13 +303,28 @@ class Session:
 
     async def interrupted(self, attempt: Attempt) -> bool:
         """Return whether a part of an answer was given out; it is then in the log, as one that was interrupted."""
-        said, usage, _ = as_said(attempt.so_far, self.api)
+        said, usage, _ = as_said(attempt.so_far, attempt.target.api, attempt.target.model)
         if not (attempt.seen and said.message.parts):
             return False
         await self.means.stored(lambda: self.journal.record(said, usage, ABORTED))
         return True
 
     # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _committed(self, plan: Plan, target: Target, world: World) -> Prepared | None:
+        """Commit the request of ``plan``; from then on a user's words wait for its answer."""
+        prepared = self.journal.commit(plan, target, world)
+        self._answering = self._answering or prepared is not None
+        return prepared
+
+    def _appended(self, said: Sequence[Message | Slot]) -> list[str]:
+        """Append messages behind those that waited, or let them wait; return the ids of their entries."""
+        waiting = [one for one in said if isinstance(one, Message) and one.role == "user"]
+        if self._answering and len(waiting) == len(said):
+            return self.journal.wait(*waiting)
+        if not self._answering:
+            self.journal.deliver()
+        return self.journal.append(*said)
 
     def _told(self, plan: Plan) -> None:
         """Tell what ``plan`` decided."""

@@ -106,7 +106,7 @@ def drive(
             journal.fail(f"refused with {turn.status}")
         else:
             return
-        journal.record(*as_said(turn.answer, target.api))
+        journal.record(*as_said(turn.answer, target.api, target.model))
         if turn.answer.message.calls:
             journal.append(results(turn.answer.message.calls, step))
 

@@ -94,7 +94,7 @@ def test_damaged_entries_are_wrong(run, home, decided):
     (told,) = [one["text"] for one in json.loads(result.stdout)["checks"] if one["what"] == "entries"]
     assert "2 of " in told
     assert "entry d1" in told
-    assert f"holdfast rm {decided}" in told
+    assert "holdfast repair" in told
 
 
 def test_a_store_that_is_none_is_wrong(run, session):

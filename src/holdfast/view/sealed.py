@@ -1,0 +1,56 @@
+"""Which model sealed what: noted on an answer when it is recorded, since its bytes do not say it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from holdfast.model.messages import Message
+from holdfast.model.parts import Media, Part, Seal, Thinking, ToolResult
+
+_SIGNED = "gemini"
+"""The API whose signatures stand on parts of every kind; elsewhere only thinking is sealed by a model."""
+
+
+def sealed_by(message: Message, model: str) -> Message:
+    """Return ``message`` with its seals known to be those of ``model``; the bytes of its parts stay.
+
+    Ids that tie parts together (a call to the block it came from) are seals of no model. Without a model the same
+    object comes back.
+    """
+    return _with_parts(message, [_sealed(part, model) for part in message.parts])
+
+
+def sealed_as(message: Message, known: Message) -> Message:
+    """Return ``message`` with the models of the same seals in ``known``, which says the same in other bytes."""
+    seals = [seal for part in known.parts if (seal := _seal(part)) is not None and seal.model]
+    models = {bare(seal.data): seal.model for seal in seals}
+    if not models:
+        return message
+    return _with_parts(message, [_sealed(part, models.get(bare(_data(part)), "")) for part in message.parts])
+
+
+def bare(data: str) -> str:
+    """Return what is sealed in the plain alphabet of base64: SDKs send the same bytes in the other one."""
+    return data.replace("-", "+").replace("_", "/").rstrip("=")
+
+
+def _with_parts(message: Message, parts: list[Part]) -> Message:
+    same = all(new is old for new, old in zip(parts, message.parts, strict=True))
+    return message if same else Message(message.role, tuple(parts))
+
+
+def _seal(part: Part) -> Seal | None:
+    return None if isinstance(part, Media | ToolResult) else part.seal
+
+
+def _data(part: Part) -> str:
+    seal = _seal(part)
+    return "" if seal is None else seal.data
+
+
+def _sealed(part: Part, model: str) -> Part:
+    seal = _seal(part)
+    if seal is None or isinstance(part, Media | ToolResult) or seal.model or not model:
+        return part
+    is_bound = isinstance(part, Thinking) or seal.api == _SIGNED
+    return replace(part, seal=replace(seal, model=model)) if is_bound else part
