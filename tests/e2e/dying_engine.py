@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast.config import target
 from holdfast.model.entries import Note, Said
 from holdfast.model.parts import ToolCall
-from holdfast.policy.accepting import HEADINGS
+from holdfast.policy.summary.prompts import HEADINGS
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.session import Session
 from holdfast.runtime.summarise import Writer
@@ -86,7 +86,8 @@ class Work:
     """One worker's way through the day, from where the session stands."""
 
     def __init__(self, session: Session, model: Model, tell: Tell) -> None:
-        path = session.means.store.path(KEY)
+        leaf = session.journal.leaf
+        path = session.means.store.path(KEY, leaf) if leaf else []
         said = [entry.body.slot.message for entry in path if isinstance(entry.body, Said)]
         self.session, self.model, self.tell = session, model, tell
         self.asked = {one.text for one in said if one.role == "user"}

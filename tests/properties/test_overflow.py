@@ -15,12 +15,12 @@ from holdfast.model.entries import OVERFLOW, Answer, Compaction, Decision, Entry
 from holdfast.model.gauging import Learned
 from holdfast.model.messages import Message, media_of, result_text
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
-from holdfast.policy.compaction import floor
 from holdfast.policy.guard import learned, measure_room
 from holdfast.policy.pipeline import advance
 from holdfast.policy.planning import reconcile
 from holdfast.policy.presets import PRESETS
 from holdfast.policy.projection import send_slots
+from holdfast.policy.smallest import floor
 from holdfast.testing.histories import words
 from holdfast.testing.strategies import broken_histories, conversations, wild_histories
 from holdfast.view.tokens import count, estimate

@@ -10,11 +10,11 @@ from holdfast.config import target
 from holdfast.errors import CompactionFailed
 from holdfast.model.messages import Message
 from holdfast.model.plan import Ask
-from holdfast.policy.accepting import HEADINGS
 from holdfast.policy.settings import Settings
 from holdfast.policy.summary.judging import Told, Wanted, objections
+from holdfast.policy.summary.prompts import HEADINGS
 from holdfast.runtime.lanes import Permits
-from holdfast.runtime.summarise import Writer, summarise
+from holdfast.runtime.summarise import Terms, Writer, summarise
 from holdfast.telemetry.events import OUTCOMES
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.provider import Fault, Provider
@@ -59,7 +59,7 @@ def test_every_attempt_ends(api, head, script, faults, stages, factor):
     async def go():
         slots = [*map(measure, head), measure(Message.of("user", "put the kelp on the rock"))]
         ask = Ask(0, len(slots), 900)
-        return await summarise(slots, ask, [writer, writer], chosen, permit=permits.hold)
+        return await summarise(slots, ask, [writer, writer], Terms(chosen, permits.hold))
 
     text, outcome = ended(clock, go)
     assert outcome in OUTCOMES

@@ -18,12 +18,12 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.model.projected import project
 from holdfast.model.target import Limits
-from holdfast.policy.accepting import judge
 from holdfast.policy.measures import estimate_tokens, usage_estimate
 from holdfast.policy.pipeline import advance
 from holdfast.policy.presets import OPENCODE_2
 from holdfast.policy.prune import CLEARED
 from holdfast.policy.select import cut_point, preserve_recent_budget, select
+from holdfast.policy.summary.opencode import judge
 from holdfast.policy.triggers import is_over, usable
 from holdfast.policy.truncate_lines import truncate
 from holdfast.view.tokens import measure

@@ -23,7 +23,6 @@ from holdfast.model.entries import Compaction, Entry, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.model.plan import Ask
-from holdfast.policy.accepting import HEADINGS
 from holdfast.policy.measures import estimate_tokens
 from holdfast.policy.pipeline import advance
 from holdfast.policy.select import cut_point
@@ -31,7 +30,8 @@ from holdfast.policy.settings import Settings
 from holdfast.policy.summary import openclaw, openclaw_chunks, openclaw_turns, opencode
 from holdfast.policy.summary.keeping import identifiers
 from holdfast.policy.summary.pi import carried, files
-from holdfast.runtime.summarise import Writer, summarise
+from holdfast.policy.summary.prompts import HEADINGS
+from holdfast.runtime.summarise import Terms, Writer, summarise
 from holdfast.testing.provider.calls import Refusal
 from holdfast.testing.provider.calls import Said as Answered
 from holdfast.testing.upstream import ScriptedUpstream
@@ -116,7 +116,7 @@ def written(upstream, head, *, window=200_000, **ask):
     settings = replace(LOOSE, summary_wait_least=0.0, summary_wait_most=0.0)
 
     async def go():
-        return await summarise([measure(one) for one in head], Ask(0, len(head), 4_000, **ask), [writer], settings)
+        return await summarise([measure(one) for one in head], Ask(0, len(head), 4_000, **ask), [writer], Terms(settings))
 
     try:
         return anyio.run(go).text

@@ -11,8 +11,7 @@ from msgspec import Struct
 from holdfast.agent.skills import skill_file
 from holdfast.errors import FormatError
 from holdfast.runtime.recall import Told
-from holdfast.runtime.restoring import SCHEME
-from holdfast.runtime.skills import Skill
+from holdfast.runtime.skills import SCHEME, Skill
 from holdfast.runtime.within import within
 
 Allow: TypeAlias = Callable[[str], Awaitable[bool]]

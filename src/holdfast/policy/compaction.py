@@ -13,16 +13,10 @@ from holdfast.policy.measures import request_size
 from holdfast.policy.relief import RELIEF
 from holdfast.policy.select import cuts, tail_size, tails
 from holdfast.policy.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
-from holdfast.policy.smallest import floor
 from holdfast.policy.spill import spill, wholes
 from holdfast.policy.stand_in import anchor_of, stand_in
 from holdfast.policy.triggers import is_over, line, passes
 from holdfast.view.conversation import is_real
-
-__all__ = ["compact", "floor", "goal", "is_written", "over_trigger", "summary_share", "trigger"]
-
-UNCOMPACTED = ("breaker", "nothing-to-compact", "not-smaller")
-"""Rules of the notices that say why there is no compaction."""
 
 
 def compact(draft: Draft) -> Draft:
@@ -124,10 +118,10 @@ def trigger(draft: Draft) -> int:
 
 def _within(draft: Draft, share: float) -> float:
     """Return ``share``, the trigger's, or that of written summaries where it is less and somebody writes them."""
-    return min(share, draft.settings.trigger_written_share) if is_written(draft) else share
+    return min(share, draft.settings.trigger_written_share) if _is_written(draft) else share
 
 
-def is_written(draft: Draft) -> bool:
+def _is_written(draft: Draft) -> bool:
     """Return whether somebody writes the summaries, or wrote this one."""
     return draft.world.writes or draft.world.written is not None
 
@@ -135,7 +129,7 @@ def is_written(draft: Draft) -> bool:
 def _compacted(draft: Draft, keep: int) -> Draft | None:
     """Return the draft with everything before ``keep`` summarised; nothing when no summary would fit."""
     settings, room, written = draft.settings, draft.room, draft.world.written
-    share = settings.summary_written_share if is_written(draft) else summary_share(room, settings)
+    share = settings.summary_written_share if _is_written(draft) else summary_share(room, settings)
     cap = settings.summary_tokens or room.share(share)
     if settings.goal_share:
         tail = draft.scale * tail_size(draft.branch, keep)
@@ -163,7 +157,7 @@ def _refusal(before: Draft, after: Draft) -> str:
     """Return why the compaction is not worth committing, or nothing."""
     settings, room = before.settings, before.room
     old, new = before.estimate, after.estimate
-    if new >= old and (settings.goal_share or is_written(before)):
+    if new >= old and (settings.goal_share or _is_written(before)):
         return f"{new} tokens would be left of {old}: it would not get smaller"
     if not settings.goal_share:
         return ""

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
-from holdfast.policy.retrying import wait
+from holdfast.policy.retrying import PASSING, wait
 from holdfast.policy.settings import Settings
 
 Step: TypeAlias = Literal["output", "compact", "truncate", "media", "fallback"]
@@ -30,7 +30,7 @@ ENTRY: dict[str, Step] = {
     "media": "media",
 }
 """Where a kind enters; every other overflow does with a compaction."""
-TRANSIENT = frozenset({"network", "rate_limit", "overloaded", "server", "unknown"})
+TRANSIENT = PASSING | {"unknown"}
 """Kinds that the same bytes may survive a little later; ``quota`` is one where the provider says when."""
 LASTING = frozenset({404, 405, 406, 414, 431, 501, 505})
 """Statuses that no waiting changes, whatever kind they are: it is the address, or the headers, that are wrong."""
@@ -198,7 +198,7 @@ def _pressed(state: Recovery, event: Refused) -> tuple[Recovery, Action]:
 
 
 def _useless(state: Recovery, event: Useless) -> Recovery:
-    """A compaction that changed nothing is not made twice: what it would be made of is still the same."""
+    """Return the state after a step that was no use; a compaction is not made twice of what is still the same."""
     last = state.tried[-1].partition(" ")[0] if state.tried else "compact"
     told = f"{last} ({event.outcome.replace('_', ' ')})"
     return replace(state, compact=0 if last == "compact" else state.compact, tried=(*state.tried[:-1], told))

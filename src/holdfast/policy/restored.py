@@ -9,8 +9,9 @@ from typing import Any
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Text, ToolCall
 from holdfast.policy.ledger import deeds
+from holdfast.view.clipping import clipped
 from holdfast.view.references import arguments
-from holdfast.view.text import clip, one_line
+from holdfast.view.text import one_line
 from holdfast.view.tokens import count
 
 PLAN = "The plan as it stands:"
@@ -58,7 +59,7 @@ def restored_plan(head: Sequence[Message], tokens: int, scale: float = 1.0) -> t
     counts as long as no newer one is made.
     """
     plan = next((told for message in reversed(head) if (told := _plan(message)) is not None), "")
-    return (Text(_short(plan, int(tokens / scale))),) if plan and tokens else ()
+    return (Text(clipped(plan, int(tokens / scale), "the plan")),) if plan and tokens else ()
 
 
 def _plan(message: Message) -> str | None:
@@ -84,12 +85,3 @@ def _items(call: ToolCall) -> Iterator[Mapping[str, Any]]:
 def _line(item: Mapping[str, Any]) -> str:
     text = next((item[name] for name in _WORDS if isinstance(item.get(name), str)), "")
     return f"- [{item.get('status') or 'open'}] {one_line(text, ITEM_CHARS)}"
-
-
-def _short(text: str, most: int) -> str:
-    """Return as many whole lines of ``text`` as go into ``most`` tokens, and how many characters are left out."""
-    size = count(text)
-    if size <= most:
-        return text
-    held = clip(text, len(text) * most // size)
-    return f"{held}\n[{len(text) - len(held):,} characters of the plan are left out here]"

@@ -1,4 +1,4 @@
-"""Waiting before the same bytes go out again: ours, and opencode's rules for comparison. No clock is read here."""
+"""When the same bytes go out again, and after how long: ours, and opencode's rules for comparison. No clock is read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from holdfast.policy.settings import Settings
 
+PASSING = frozenset({"network", "rate_limit", "overloaded", "server"})
+"""Kinds of errors that say nothing about the request: the same bytes may be answered a little later."""
 _OPENCODE_BASE, _OPENCODE_CAP = 2_000, 30_000
 """Milliseconds of opencode's first wait, and of its longest where the provider sent no headers. [C]"""
 _DOUBLINGS = 40
@@ -22,6 +24,15 @@ def wait(tried: int, told: float | None, settings: Settings) -> float | None:
     if told is not None and not math.isnan(told):
         return max(0.0, told) if told <= settings.retry_wait_most else None
     return min(settings.retry_cap, settings.retry_base * 2.0 ** min(tried, _DOUBLINGS))
+
+
+def summary_wait(tried: int, told: float | None, settings: Settings) -> float:
+    """Return the seconds to wait after ``tried`` tries of a request for a summary, in which nobody waits for long.
+
+    Each wait is twice the last one, or what the provider told where that is more, up to a cap.
+    """
+    usual = settings.summary_wait_least * 2.0 ** min(tried - 1, _DOUBLINGS)
+    return min(settings.summary_wait_most, max(usual, told or 0.0))
 
 
 def opencode_delay(attempt: int, headers: Mapping[str, str] | None) -> float:

@@ -211,7 +211,6 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     summary_wait_least: Annotated[float, _origin("[O] seconds before the second, doubled each time")] = 0.5
     summary_wait_most: Annotated[float, _origin("[O] but at most")] = 5.0
     summary_deadline: Annotated[float, _origin("[O] seconds for all requests of one summary together")] = 180.0
-    restore_plan: Annotated[int, _origin("[K] tokens of the plan shown behind a summary; 0 = none")] = 5_000
     restore_source_tokens: Annotated[int, _origin("[K] tokens of one skill, or of the rules, behind a summary")] = 5_000
     restore_sources_together: Annotated[int, _origin("[K] and of all of them together")] = 25_000
     restore_share: Annotated[float, _origin("[H] but at most this share of M")] = 0.10

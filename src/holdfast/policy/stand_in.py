@@ -21,7 +21,7 @@ from holdfast.policy.extract import Shares, extract, supplement
 from holdfast.policy.neutralise import harmless_summary
 from holdfast.policy.restored import restored
 from holdfast.policy.settings import Settings
-from holdfast.view.text import clip
+from holdfast.view.clipping import clipped
 from holdfast.view.tokens import count, measure
 
 PREFACE = (
@@ -30,6 +30,8 @@ PREFACE = (
 )
 LEAST_BESIDE = 200
 """Estimator tokens under which nothing but the user's newest words is put beside a written summary. [H]"""
+_LINE = 20
+"""Estimator tokens of the line that says what of a text is left out."""
 WRITERS = frozenset({"model", "hook"})
 """Who writes a text that a later summary brings up to date."""
 
@@ -115,18 +117,8 @@ def _sources(draft: Draft) -> Iterator[str]:
     for text in draft.world.restored:
         most = min(draft.own(settings.restore_source_tokens), left)
         size = count(text)
-        shown = text if size <= most else _clipped(text, most, size)
+        shown = text if size <= most else clipped(text, most - _LINE, "this")
         left -= count(shown)
         if left < 0:
             return
         yield shown
-
-
-def _clipped(text: str, most: int, size: int) -> str:
-    """Return as much of a text of ``size`` tokens as goes into ``most``, with a line that says what is left out."""
-    held = clip(text, int(len(text) * max(0, most - LINE) / size))
-    return f"{held}\n[{len(text) - len(held):,} characters of this are left out here]"
-
-
-LINE = 20
-"""Estimator tokens of the line that says what is left out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.policy.recovery import OVERFLOWED, Refused, Stop
+from holdfast.policy.recovery import OVERFLOWED, TRANSIENT, Refused, Stop
 
 SAID = 500
 """Characters of what happened that an error repeats: a provider may answer with a page."""
@@ -27,7 +27,6 @@ _BY_KIND: dict[str, tuple[str, str]] = {
 }
 _SHAPE = ("run `holdfast lint` on the request", "use another model")
 _LATER = ("ask again later", "check the address and the provider's status")
-_TRANSIENT = frozenset({"network", "overloaded", "server", "unknown"})
 
 
 def explain(stop: Stop, refused: Refused | None = None, *, window: int = 0, floor: int = 0, said: str = "") -> str:
@@ -54,7 +53,7 @@ def _named(stop: Stop, refused: Refused | None) -> str:
 
 def _cures(stop: Stop) -> tuple[str, str]:
     """Return two things that somebody can do."""
-    default = _LATER if stop.kind in _TRANSIENT else _SHAPE
+    default = _LATER if stop.kind in TRANSIENT else _SHAPE
     return _BY_RULE.get(stop.rule) or _BY_KIND.get(stop.kind, default)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import cast
 
 from holdfast.errors import UpstreamError
@@ -80,16 +81,17 @@ class Attempt:
             status=self._status,
         )
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncGenerator[Event]:
         """Yield the API's own events as they come, and judge what they say."""
         try:
             async with self._upstream.send(self._sent) as reply:
                 incoming = self._incoming = Incoming(reply, self._sent)
-                async for event, meaningful in incoming.events():
-                    self._held.append(event)
-                    if meaningful and incoming.is_stream and not self._quiet:
-                        for one in self._given():
-                            yield one
+                async with aclosing(incoming.events()) as coming:
+                    async for event, meaningful in coming:
+                        self._held.append(event)
+                        if meaningful and incoming.is_stream and not self._quiet:
+                            for one in self._given():
+                                yield one
                 self._judge(incoming.answer())
         except UpstreamError as error:
             self.verdict, self.why = Verdict(_kind(error), retry_after=error.retry_after), str(error)
@@ -116,6 +118,8 @@ class Attempt:
             self.verdict, self.why = Verdict("network"), "the answer broke off before its end"
         elif not told.message.parts and told.stop == "unknown":
             self.verdict, self.why = Verdict("server"), "the answer says nothing, not even why"
+        elif self.is_cut:
+            self.why = "the answer ended where the window did"
 
 
 def _kind(error: UpstreamError) -> Kind:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from anyio import CancelScope
 from msgspec import Struct
@@ -14,10 +14,11 @@ from holdfast.model.plan import Ask, Notice, Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World, Written
 from holdfast.policy.pipeline import OVER_WINDOW
+from holdfast.policy.summary.prompts import Order
 from holdfast.runtime.hooks import Before
-from holdfast.runtime.native import compact_native
+from holdfast.runtime.native import compacted, head_request
 from holdfast.runtime.requests import Request
-from holdfast.runtime.summarise import summarise
+from holdfast.runtime.summarise import Terms, summarise
 from holdfast.telemetry import events
 from holdfast.telemetry.events import Outcome
 from holdfast.wire.compacting import can_compact
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 _OUTCOMES: dict[str, Outcome] = {
     "nothing-to-compact": "nothing_to_compact",
     "not-smaller": "not_smaller",
-    "not-compacted": "not_smaller",
     "breaker": "not_smaller",
 }
 """What the planner's notices say of a compaction that did not come about."""
@@ -66,24 +66,38 @@ async def planned(
     """
     target, journal = request.target, session.journal
     plan = await session.means.stored(lambda: journal.plan(target, world))
-    written: Written | None = None
+    if plan.compaction is not None and plan.compaction is journal.branch.compaction:
+        return plan, world  # that request again
     if plan.ask is not None or plan.compaction is not None:
         world = replace(world, restored=await session.means.stored(session.restored))
     if plan.ask is not None:
         occasion = Occasion(request, plan.ask, trigger, instructions, world.cache == "warm")
-        written, outcome, why = await _in_flight(session, occasion)
-        plan, world = await _with(session, target, world, written, outcome)
-        if written is not None and plan.compaction is None:
-            written, outcome, why = None, *_why(plan)
-            plan, world = await _with(session, target, world, None, outcome)
-        if outcome != "compacted":
-            await _failed(session, outcome, why)
-    elif plan.compaction is not None:
+        return await _summarised(session, occasion, world)
+    if plan.compaction is not None:
         session.tell(events.Compacting(session.key, trigger))
         plan = await session.means.stored(lambda: journal.plan(target, world)) if world.restored else plan
-    if plan.compaction is not None:
-        await session.compacted(_compacted(session, plan, "extract" if written is None else written.by))
     return plan, world
+
+
+async def _summarised(session: Session, occasion: Occasion, world: World) -> tuple[Plan, World]:
+    """Return the plan with the summary that was asked for, or with an extract; what hooks said meanwhile is in it."""
+    target = occasion.request.target
+    written, outcome, why = await _in_flight(session, occasion)
+    await _told(session, outcome, why)
+    plan, world = await _with(session, target, world, written, outcome)
+    if written is not None and plan.compaction is None:
+        outcome, why = _why(plan)
+        await _told(session, outcome, why)
+        plan, world = await _with(session, target, world, None, outcome)
+    if outcome not in {"compacted", "nothing_to_compact", "cancelled"}:
+        await session.means.stored(lambda: session.journal.fail(why, outcome))
+    return plan, world
+
+
+async def made(session: Session, plan: Plan, world: World, outcome: Outcome = "compacted") -> None:
+    """Tell of the compaction of ``plan``, if there is one: it is in the log now, or came to nothing."""
+    if plan.compaction is not None:
+        await session.compacted(replace(_compacted(session, plan, world), outcome=outcome))
 
 
 def _is_native(session: Session, target: Target) -> bool:
@@ -110,10 +124,11 @@ async def compact(session: Session, request: Request, instructions: str) -> even
             outcome, why = _why(plan)
             return events.Compacted(session.key, outcome, before=plan.before, after=plan.before, why=why)
         if await session.means.stored(lambda: session.journal.decide(plan, request.target, known)):  # noqa: B023
-            return _compacted(session, plan, "extract" if known.written is None else known.written.by)
+            await made(session, plan, known)
+            return _compacted(session, plan, known)
 
 
-def useless(plan: Plan, rung: str) -> str:
+def useless(plan: Plan, rung: str) -> Outcome | Literal[""]:
     """Return why a plan that was pressed for is no smaller than the request that was refused, or nothing."""
     if plan.compaction is None and not plan.record:
         return _why(plan)[0]
@@ -129,7 +144,8 @@ async def _in_flight(session: Session, occasion: Occasion) -> tuple[Written | No
         try:
             made = await _written(session, occasion)
         finally:
-            again = occasion.trigger == "overflow" and made[0] is not None
+            waited_for = session.inflight.flight.pending_retry
+            again = occasion.trigger == "overflow" and made[0] is not None and not waited_for
             session.inflight.end(made[1], will_retry=again)
     return made
 
@@ -156,40 +172,44 @@ async def _written(session: Session, occasion: Occasion) -> tuple[Written | None
 
 async def _asked(session: Session, occasion: Occasion, head: Sequence[Slot], before: Before) -> Written:
     """Return the summary of the first that makes one: the provider's own compaction, then the models in their order."""
-    means, ask, focus = session.means, occasion.ask, occasion.instructions
+    means = session.means
     if _is_native(session, occasion.request.target) and not before.prompt:
         try:
-            return await compact_native(session, occasion.request, ask, instructions=focus)
+            return await _by_provider(session, occasion)
         except CompactionFailed:
             if not means.writers:
                 raise
-    return await summarise(
-        head,
-        ask,
-        means.writers,
-        session.settings,
-        instructions=focus,
-        context=before.add,
-        prompt=before.prompt,
-        prefix=session.prefix if occasion.is_warm else None,
-        permit=means.permits.hold,
-        tell=session.tell,
-        session=session.key,
-    )
+    order = Order(focus=occasion.instructions, context=tuple(before.add), prompt=before.prompt)
+    prefix = session.prefix if occasion.is_warm else None
+    return await summarise(head, occasion.ask, means.writers, _terms(session), order, prefix=prefix)
 
 
-async def _failed(session: Session, outcome: Outcome, why: str) -> None:
-    """Write a failed compaction down, and tell it."""
-    if outcome not in {"nothing_to_compact", "cancelled"}:
-        await session.means.stored(lambda: session.journal.fail(why, outcome))
-    by = "model" if session.means.writers or not session.means.native else "native"
-    await session.compacted(events.Compacted(session.key, outcome, by, why=why))
+async def _by_provider(session: Session, occasion: Occasion) -> Written:
+    """Return what the provider made of the slots that were asked for."""
+    means, journal, stop = session.means, session.journal, occasion.ask.stop
+    sent = await means.stored(lambda: head_request(journal.branch, occasion.request, stop, journal.policy))
+    beside = await means.stored(session.restored)
+    terms = _terms(session)
+    made = await compacted(means.upstream, sent, terms, instructions=occasion.instructions, beside=beside)
+    return Written(stop, "", "native", made)
 
 
-def _compacted(session: Session, plan: Plan, by: str) -> events.Compacted:
-    made = plan.compaction
+def _terms(session: Session) -> Terms:
+    """Return the terms on which models are asked for a compaction of ``session``."""
+    return Terms(session.settings, session.means.permits.hold, session.tell, session.key)
+
+
+async def _told(session: Session, outcome: Outcome, why: str) -> None:
+    """Tell of a compaction that failed."""
+    if outcome != "compacted":
+        by = "model" if session.means.writers or not session.means.native else "native"
+        await session.compacted(events.Compacted(session.key, outcome, by, why=why))
+
+
+def _compacted(session: Session, plan: Plan, world: World) -> events.Compacted:
+    made, written = plan.compaction, world.written
     before, after = (made.before, made.after) if made is not None else (plan.before, plan.after)
-    return events.Compacted(session.key, "compacted", by, before, after)
+    return events.Compacted(session.key, "compacted", "extract" if written is None else written.by, before, after)
 
 
 def _why(plan: Plan) -> tuple[Outcome, str]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from anyio import CancelScope
 
-from holdfast.config import configuration, target
+from holdfast.config import Catalog, configuration
+from holdfast.config import target as known_target
 from holdfast.errors import DeadlineExceeded
 from holdfast.model.target import Target
 from holdfast.policy.pipeline import Policy
@@ -71,21 +72,23 @@ class Engine:
         ``check`` a request that breaks a rule of its API is an ``InvalidRequest`` before it is sent. Raises
         ``ConfigError`` for what is none of these.
         """
-        chosen = configuration().policy(policy) if isinstance(policy, str) else policy
-        answers: Upstream = upstream if callable(getattr(upstream, "send", None)) else as_upstream(upstream, api)
+        known = configuration()
+        chosen = known.policy(policy) if isinstance(policy, str) else policy
+        answers = as_upstream(upstream, api)
         store = open_store(place) if isinstance(place, str | os.PathLike) else place
         means = Means(
             store,
             answers,
-            target=target or _target(api, model),
+            target=target or _target(api, model, known.catalog),
             fields=fields,
             environment=environment,
-            writers=(*writers, *_writer(answers, api, summary_model)),
+            writers=(*writers, *_writer(answers, api, summary_model, known.catalog)),
             native=native,
             hooks=hooks,
             listen=listen,
             permits=Permits(permits),
             check=check,
+            catalog=known.catalog,
         )
         engine = cls(means, chosen)
         try:
@@ -119,11 +122,11 @@ class Engine:
             await self.means.lanes.drain(deadline=CLOSING)
 
 
-def _writer(upstream: Upstream, api: str, model: str) -> list[Writer]:
-    goal = _target(api, model)
+def _writer(upstream: Upstream, api: str, model: str, catalog: Catalog) -> list[Writer]:
+    goal = _target(api, model, catalog)
     return [] if goal is None else [Writer(upstream, goal)]
 
 
-def _target(api: str, model: str) -> Target | None:
+def _target(api: str, model: str, catalog: Catalog) -> Target | None:
     """Return all that is known of requests to ``model`` by ``api``, an API that there is; nothing without a model."""
-    return target(form_of(api).api, model, catalog=configuration().catalog) if api and model else None
+    return known_target(form_of(api).api, model, catalog=catalog) if api and model else None

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.model.messages import Message
 from holdfast.policy.restored import restored_plan
-from holdfast.runtime.restoring import clipped, used_skills
-from holdfast.runtime.skills import SKILL, Skill, found_skills
+from holdfast.runtime.skills import SCHEME, SKILL, Skill, found_skills, in_use, used_skills
 from holdfast.runtime.within import beginning
+from holdfast.view.clipping import clipped
 from holdfast.view.text import fingerprint
 from holdfast.view.tokens import count
 from holdfast.wire.apis import Form, form_of
@@ -181,7 +181,7 @@ def _listed(skills: Sequence[Skill]) -> str:
     """Return the part of the system prompt that names the skills; their bodies are read when they are wanted."""
     if not skills:
         return ""
-    lines = [f"- {skill.name}: {skill.description} (read skill:{skill.name})" for skill in skills]
+    lines = [f"- {skill.name}: {skill.description} (read {SCHEME}{skill.name})" for skill in skills]
     return "\n".join(
         ["# Skills", "", "Instructions for special work. Read one before you do what it is about.", *lines]
     )
@@ -194,8 +194,8 @@ def _bodies(skills: Sequence[Skill], most: int) -> Iterator[str]:
             text = skill.body()
         except (FormatError, OSError):
             continue
-        shown = clipped(text, min(SKILL_TOKENS, most), f"skill:{skill.name}/{SKILL}")
+        shown = clipped(text, min(SKILL_TOKENS, most), f"{SCHEME}{skill.name}/{SKILL}")
         most -= count(shown)
         if most < 0:
             return
-        yield f"Skill {skill.name}, in use:\n\n{shown}"
+        yield in_use(skill.name, shown)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,16 +23,24 @@ class Repeated(Struct, frozen=True):
     count: int
 
 
-def repeated(known: Iterable[Slot], said: Sequence[Slot], settings: Settings) -> Repeated:
-    """Return what ``said``, a whole conversation, repeats of ``known``, from the first message on."""
+def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings) -> Repeated:
+    """Return what ``said``, a whole conversation, repeats of ``known``, from the first message on.
+
+    An answer may come back in pieces, as its chunks came, and results together or one by one, as their API has them.
+    """
     slots: list[Slot] = []
     count = 0
-    for slot in known:
-        stop = _after(slot, said, count, settings)
-        if stop == count:
+    while len(slots) < len(known) and count < len(said):
+        slot, one = known[len(slots)], said[count]
+        if _is_same(slot, one, settings):
+            slots.append(_as_said(slot, one))
+            count += 1
+            continue
+        mine, theirs = _run(known, len(slots)), _run(said, count)
+        if max(len(mine), len(theirs)) < 2 or not alike(_joined(mine), _joined(theirs)):
             break
-        slots.append(_as_said(slot, said[count]) if stop == count + 1 else slot)
-        count = stop
+        slots += mine
+        count += len(theirs)
     return Repeated(tuple(slots), count)
 
 
@@ -45,20 +52,15 @@ def again(branch: Branch, slots: Sequence[Slot]) -> Branch:
     return replace(restated(branch, slots), settled=known if known is None or not known.repairs else None)
 
 
-def _after(slot: Slot, said: Sequence[Slot], at: int, settings: Settings) -> int:
-    """Return where what repeats ``slot`` ends in ``said``; ``at``, where it begins, when nothing does.
-
-    An answer may come back in pieces, as its chunks came.
-    """
-    if at < len(said) and _is_same(slot, said[at], settings):
-        return at + 1
-    run = list(takewhile(lambda one: one.message.role == "assistant", said[at:])) if _is_answer(slot) else []
-    whole = Message("assistant", tuple([part for one in run for part in one.message.parts]))
-    return at + len(run) if len(run) > 1 and alike(slot.message, whole) else at
+def _run(slots: Sequence[Slot], at: int) -> list[Slot]:
+    """Return the slots from ``at`` on that one side said without a break."""
+    role = slots[at].message.role
+    stop = next((place for place in range(at, len(slots)) if slots[place].message.role != role), len(slots))
+    return list(slots[at:stop])
 
 
-def _is_answer(slot: Slot) -> bool:
-    return slot.message.role == "assistant"
+def _joined(run: Sequence[Slot]) -> Message:
+    return Message(run[0].message.role, tuple([part for slot in run for part in slot.message.parts]))
 
 
 def _is_same(slot: Slot, said: Slot, settings: Settings) -> bool:

@@ -7,7 +7,7 @@ seconds. It is given values that nobody can change, so whatever becomes of it th
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from queue import Empty, SimpleQueue
@@ -28,6 +28,8 @@ Either: TypeAlias = T | Awaitable[T]
 
 PATIENCE = 10.0
 """Seconds that one call of a hook may take. [H]"""
+_WITHIN: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("holdfast_hooks", default=())
+"""The hooks that this task is the work of."""
 
 
 class Before(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -75,14 +77,14 @@ class OnOverflow(Protocol):
 
 
 class OnAppend(Protocol):
-    """Called for each message before it is in the log."""
+    """Called for each message that is handed in as one, before it is in the log; not for whole bodies and answers."""
 
     def __call__(self, message: Message, /) -> Either[Message | None]:
         """Return the message to append in place of ``message``, or nothing to leave it."""
 
 
 class AutoContinue(Protocol):
-    """Called where a compaction cut a turn, before the model is told to go on."""
+    """Called where the window cut an answer, before the model is told to go on."""
 
     def __call__(self) -> Either[bool | None]:
         """Return ``False`` to have nothing added."""
@@ -102,14 +104,14 @@ class Hooks(Struct, frozen=True, kw_only=True, omit_defaults=True):
     on_append: OnAppend | None = None
     """May put another message in place of one that is said."""
     autocontinue: AutoContinue | None = None
-    """Says whether a turn that was cut goes on by itself."""
+    """Says whether an answer that the window cut goes on by itself."""
     patience: float = PATIENCE
     """Seconds that one call may take."""
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__[:-1]:
+        for name in self.__struct_fields__:
             hook = getattr(self, name)
-            if hook is not None and not callable(hook):
+            if name != "patience" and hook is not None and not callable(hook):
                 raise ConfigError(f"the hook {name} is {type(hook).__name__}, which cannot be called; give a function")
 
 
@@ -119,9 +121,10 @@ async def called(
     """Return what the hook called ``name`` says to ``given``, or nothing: where there is none, and where it fails.
 
     A failure (it raised, took longer than ``patience``, or returned what it may not) is told once, as ``HookFailed``.
+    For what a hook does itself, with the session, it is not called again: that would have no end.
     """
     hook: Callable[..., Any] | None = getattr(hooks, name)
-    if hook is None:
+    if hook is None or hook in _WITHIN.get():
         return None
     result, why = await _isolated(hook, given, hooks.patience if patience is None else patience)
     why = why or _wrong(name, result, given)
@@ -136,6 +139,7 @@ async def _isolated(hook: Callable[..., Any], given: Sequence[Any], patience: fl
     told: list[tuple[Any, str]] = []
 
     async def run() -> None:
+        _WITHIN.set((*_WITHIN.get(), hook))
         try:
             told.append(await _returned(hook, given, patience))
         except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever a hook raises, the session goes on

@@ -22,7 +22,7 @@ T = TypeVar("T")
 WINDOW = 60.0
 """Seconds a wait lasts after the last that happened; as often again while a compaction is really in flight. [O]"""
 TIMEOUT = 180.0
-"""Seconds a compaction may take, and by which a run's deadline is extended once for it. [O]"""
+"""Seconds by which a run's deadline is extended, once, for a compaction: as long as ``summary_deadline`` is. [O]"""
 
 
 class Flight(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -298,8 +298,11 @@ class Journal:
             return self._write([made])[0].id
 
     def _stands(self, plan: Plan) -> bool:
-        """Whether ``plan`` was made for the branch as it is."""
-        return not self._catch_up() and len(plan.branch.slots) == len(self.branch.slots)
+        """Whether ``plan`` was made for the branch as it is: nothing was said, decided or taken back since."""
+        if self._catch_up() or len(plan.branch.slots) != len(self.branch.slots):
+            return False
+        new = bool(plan.record) + (plan.compaction is not None)
+        return plan.branch.law[: len(plan.branch.law) - new] == self.branch.law
 
     def _kept(self, plan: Plan, target: Target, world: World) -> Plan:
         """Return ``plan`` with its texts stored away, or another where they cannot be."""
@@ -333,7 +336,7 @@ class Journal:
         if isinstance(self.branch.slots, Gapped):
             self._reread()
         slots = [measured(one) for one in said]
-        same = repeated(self.branch.slots, slots, self.policy.settings)
+        same = repeated(self.branch.slots.slice(), slots, self.policy.settings)
         if len(same.slots) < len(self.branch.slots):
             self._part(len(same.slots))
         branch = again(self.branch, same.slots)

@@ -7,25 +7,24 @@ is the planner's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
-from anyio import move_on_after, sleep
+from anyio import move_on_after
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.errors import Aborted, CompactionFailed, DeadlineExceeded, UpstreamError
+from holdfast.errors import CompactionFailed, UpstreamError
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
-from holdfast.model.plan import Ask, Plan
+from holdfast.model.plan import Plan
 from holdfast.model.projected import origins, patched, project
 from holdfast.model.slots import Slot
-from holdfast.model.target import Target, World, Written
+from holdfast.model.target import Target, World
 from holdfast.policy.compaction import summary_share
 from holdfast.policy.draft import Draft
 from holdfast.policy.guard import guard, in_window, learned
 from holdfast.policy.pipeline import Policy, advance
+from holdfast.policy.retrying import PASSING
 from holdfast.policy.settings import Settings
 from holdfast.policy.stand_in import stand_in
 from holdfast.policy.summary.prompts import focused
@@ -33,94 +32,56 @@ from holdfast.runtime.journal import Prepared
 from holdfast.runtime.replies import ask as asked
 from holdfast.runtime.requests import Request
 from holdfast.runtime.upstream import Sent, Upstream
-from holdfast.runtime.writing import Permit
-from holdfast.telemetry.events import Listener, Retrying
-from holdfast.wire.compacting import PASSING, Made, Unmade, asking, brought, by_itself, can_compact, made
+from holdfast.runtime.writing import Terms
+from holdfast.wire.compacting import Made, Unmade, asking, brought, by_itself, made
 from holdfast.wire.thresholds import betas, headers
-
-if TYPE_CHECKING:
-    from holdfast.runtime.session import Session
-
-
-async def compact_native(session: Session, request: Request, ask: Ask, *, instructions: str = "") -> Written:
-    """Return what the provider of ``request`` made of the session's slots before ``ask.stop``.
-
-    Raises ``CompactionFailed`` where it cannot, or did not.
-    """
-    target, means, journal = request.target, session.means, session.journal
-    if not can_compact(target):
-        raise CompactionFailed(
-            f"{target.api} compacts nothing for {target.model or 'this model'}; name a model that writes summaries"
-        )
-    sent = await means.stored(lambda: head_request(journal.branch, request, ask.stop, journal.policy))
-    native = await compacted(
-        means.upstream,
-        sent,
-        session.settings,
-        instructions=instructions,
-        beside=await means.stored(session.restored),
-        permit=means.permits.hold,
-        tell=session.tell,
-        session=session.key,
-    )
-    return Written(ask.stop, "", "native", native)
 
 
 async def compacted(
     upstream: Upstream,
     sent: Sent,
-    settings: Settings = Settings(),
+    terms: Terms = Terms(),
     *,
     instructions: str = "",
     beside: Sequence[str] = (),
-    permit: Permit = nullcontext,
-    tell: Listener = lambda _: None,
-    session: str = "",
 ) -> Raw:
     """Return what the provider made of all that ``sent`` shows, as ``Compaction.native``.
 
-    The texts ``beside`` it follow as the user's. ``permit`` is held around each call alone. Raises ``CompactionFailed``
-    with what became of it: ``nothing_to_compact``, ``summary_rejected``, ``provider_error``, ``cancelled``, or
-    ``timed_out`` after ``summary_deadline`` seconds.
+    The texts ``beside`` it follow as the user's. Raises ``CompactionFailed`` with what became of it:
+    ``nothing_to_compact``, ``summary_rejected``, ``provider_error``, ``cancelled``, or ``timed_out`` after
+    ``summary_deadline`` seconds.
     """
+    settings = terms.settings
     order = asking(sent.api, sent.body, instructions=focused(instructions, settings.summary_focus_chars))
     needed = headers(sent.headers, betas(sent.api, order.body))
     wanted = replace(sent, body=order.body, endpoint=order.endpoint, stream=False, headers=needed)
     with move_on_after(settings.summary_deadline):
-        found = await _made(upstream, wanted, settings, permit, tell, session)
+        found = await _made(upstream, wanted, terms)
         return found.beside(sent.api, beside).native(sent.api, sent.model)
     late = f"the provider did not compact in {settings.summary_deadline:g} s; raise summary_deadline, or go on without"
     raise CompactionFailed(late, "timed_out")
 
 
-async def _made(
-    upstream: Upstream, sent: Sent, settings: Settings, permit: Permit, tell: Listener, session: str
-) -> Made:
+async def _made(upstream: Upstream, sent: Sent, terms: Terms) -> Made:
     """Return the compaction; where only the provider is at fault it is asked again, ``summary_tries`` times in all."""
     attempt = 1
     while True:
-        found = await _tried(upstream, sent, permit)
+        found = await _tried(upstream, sent, terms)
         if isinstance(found, Made):
             return found
-        if not found.again or attempt >= settings.summary_tries:
+        if not found.again or attempt >= terms.settings.summary_tries:
             raise CompactionFailed(found.why, found.outcome)
-        usual = settings.summary_wait_least * 2 ** (attempt - 1)
-        seconds = min(settings.summary_wait_most, max(usual, found.retry_after or 0.0))
+        await terms.pause(found.outcome, attempt, found.retry_after)
         attempt += 1
-        tell(Retrying(session, found.outcome, seconds, attempt))
-        await sleep(seconds)
 
 
-async def _tried(upstream: Upstream, sent: Sent, permit: Permit) -> Made | Unmade:
+async def _tried(upstream: Upstream, sent: Sent, terms: Terms) -> Made | Unmade:
     try:
-        async with permit():
+        async with terms.call():
             return made(sent.api, await asked(upstream, sent))
     except UpstreamError as error:
         why = f"the provider did not compact ({error.kind}): {error}"
         return Unmade("provider_error", why, error.kind in PASSING, error.retry_after)
-    except Aborted as error:
-        outcome = "timed_out" if isinstance(error, DeadlineExceeded) else "cancelled"
-        raise CompactionFailed(f"the provider was not asked to compact: {error}", outcome) from error
 
 
 # -- the request -------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -36,7 +36,7 @@ class Incoming:
         """Whether the answer comes as events."""
         return self.fold is not None
 
-    async def events(self) -> AsyncIterator[tuple[Event, bool]]:
+    async def events(self) -> AsyncGenerator[tuple[Event, bool]]:
         """Yield each event, and whether it holds something the model said."""
         if self.fold is None:
             self._body = await self.reply.read()

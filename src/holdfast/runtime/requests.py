@@ -16,6 +16,7 @@ from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.upstream import Sent
+from holdfast.wire.apis import form_of
 from holdfast.wire.lens import Lens, body, measured, open_body, render, whole_frame
 from holdfast.wire.rules import validate
 from holdfast.wire.thresholds import betas, headers
@@ -91,12 +92,18 @@ def of_body(target: Target, lens: Lens, *, stream: bool = False) -> Request:
 
 
 def opened(given: bytes | Mapping[str, Any], api: str | None = None) -> Lens:
-    """Return a body with its messages measured; ``FormatError`` for what is none."""
+    """Return a body with its messages measured; ``FormatError`` for what is none.
+
+    ``api`` is what it most likely speaks; a body with no messages there may be one of another API.
+    """
     try:
         data = given if isinstance(given, bytes) else msgspec.json.encode(given)
     except (TypeError, ValueError) as error:
         raise FormatError(f"this body is no JSON: {error}; give plain dicts, lists, texts and numbers") from None
-    return measured(open_body(data, api))
+    lens = open_body(data, api)
+    if api is not None and form_of(api).field not in lens.fields:
+        lens = open_body(data)
+    return measured(lens)
 
 
 def words(given: Asked) -> list[Message | Slot]:

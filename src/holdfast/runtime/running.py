@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Self
 
 from anyio import CancelScope
@@ -48,7 +48,9 @@ class Run:
         return self._answer
 
     async def __aenter__(self) -> Self:
-        """Hold the branch's lane until the end of the block."""
+        """Hold the branch's lane until the end of the block; ``Aborted`` the second time."""
+        if self._events is not None:
+            raise Aborted("a run is one request and this one was begun already; call session.run for another")
         await self._stack.enter_async_context(self._session.lane())
         self._events = self._going()
         return self
@@ -76,21 +78,24 @@ class Run:
             while True:
                 attempt = await session.attempt(request, prepared, quiet=self._quiet)
                 try:
-                    async with session.means.permits.hold():
-                        async for event in attempt.events():
+                    async with session.means.permits.hold(), aclosing(attempt.events()) as coming:
+                        async for event in coming:
                             yield event
                 except BaseException:
                     await _broken(session, attempt)
                     raise
                 if attempt.is_answered:
-                    self._answer = await recorded(session, attempt, prepared)
+                    self._answer = await recorded(session, attempt, prepared, ours=request.lens is None)
                     break
                 request, prepared, state = await recovered(session, request, prepared, state, attempt)
         await session.means.stored(session.journal.deliver)  # what came while the answer was being stored
 
 
-async def recorded(session: Session, attempt: Attempt, prepared: Prepared) -> Answer:
-    """Return the answer of ``attempt``, once it is in the log with what it cost, and what its size teaches."""
+async def recorded(session: Session, attempt: Attempt, prepared: Prepared, *, ours: bool = True) -> Answer:
+    """Return the answer of ``attempt``, once it is in the log with what it cost, and what its size teaches.
+
+    ``ours`` is false where a client sends the whole conversation: what it goes on with is its own to say.
+    """
     told, journal = attempt.answer, session.journal
     slot, usage, stop = as_said(told, prepared.target.api, prepared.target.model)
     verdict = attempt.verdict
@@ -102,7 +107,7 @@ async def recorded(session: Session, attempt: Attempt, prepared: Prepared) -> An
         await session.means.stored(lambda: journal.learn(verdict.kind, limit, verdict.requested or 0))
     session.prefix = attempt.prefix
     await _taken_over(session, prepared)
-    if verdict.kind == "context_window":
+    if verdict.kind == "context_window" and ours:
         await _continued(session)
     session.tell(events.Answered(session.key, stop, usage.input, usage.output, usage.cache_read, usage.cache_write))
     return told

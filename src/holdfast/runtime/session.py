@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.errors import ConfigError, FormatError
-from holdfast.model.entries import Compaction
+from holdfast.model.entries import Compaction, Usage
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
@@ -79,9 +79,12 @@ class Session:
         self.prefix: Prefix | None = None
         """The last request that was answered, as the provider's cache holds it."""
         self._prepared_for: Target | None = None
+        self._runs = 0
         self._answering = False
         """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
         self._noticed: set[tuple[str, str]] = set()
+        self._lane = self.key if journal.follows else f"{self.key}/{id(self)}"
+        """Stays the same where the branch parts from the session's."""
 
     # -- what authors call ---------------------------------------------------------------------------------------------
 
@@ -131,18 +134,20 @@ class Session:
         return Run(self, asked, quiet=quiet, stream=stream)
 
     async def prepare(self, asked: Asked = None) -> Prepared:
-        """Return the next request, decided and in the log, without sending it; answer it with ``record``."""
+        """Return the next request, decided and in the log, without sending it; answer it with ``record``.
+
+        What the user says before that waits behind the answer.
+        """
         async with self.lane():
             request = await self.taken(asked, stream=False)
             self._prepared_for = request.target
-            with self.answering():
-                return await self.prepared(request, await self.world(request.target))
+            return await self.prepared(request, await self.world(request.target))
 
     async def record(self, answer: Answer) -> str:
         """Store the answer to the request that ``prepare`` returned; return the id of its message."""
         asked = self._prepared_for or self._target()
         said = as_said(answer, asked.api, asked.model)
-        return await self.means.stored(lambda: self.journal.record(*said))
+        return await self.means.stored(lambda: self._recorded(*said))
 
     async def compact(self, instructions: str = "") -> events.Compacted:
         """Compact now, whatever the size; ``instructions`` say what a model's summary looks at above all."""
@@ -197,8 +202,7 @@ class Session:
 
     def lane(self) -> AbstractAsyncContextManager[None]:
         """Return the lane of this branch, to be held by one run at a time."""
-        place = self.key if self.journal.follows else f"{self.key}/{id(self)}"
-        return self.means.lanes.hold(place)
+        return self.means.lanes.hold(self._lane)
 
     def tell(self, event: events.Event) -> None:
         """Tell the engine's listener; the same notice is told once."""
@@ -225,11 +229,12 @@ class Session:
     @contextmanager
     def answering(self) -> Iterator[None]:
         """Let a user's words wait from the block's first committed request to its end: an answer is on its way."""
-        before = self._answering
+        self._runs += 1
         try:
             yield
         finally:
-            self._answering = before
+            self._runs -= 1
+            self._answering = self._answering and self._runs > 0
 
     async def taken(self, asked: Asked, *, stream: bool | None = None) -> Request:
         """Return the request for ``asked``, once what it says is in the log."""
@@ -261,9 +266,8 @@ class Session:
         """Return the next request for ``request``, decided and in the log."""
         while True:
             plan, known = await compacting.planned(self, request, world)
-            prepared = await self.means.stored(lambda: self._committed(plan, request.target, known))  # noqa: B023
+            prepared = await self._decided(request, plan, known)
             if prepared is not None:
-                self._told(prepared.plan)
                 return prepared
 
     async def smaller(self, request: Request, world: World, rung: str) -> tuple[Request, Prepared] | str:
@@ -272,10 +276,10 @@ class Session:
             plan, known = await compacting.planned(self, request, world, trigger="overflow")
             useless = compacting.useless(plan, rung)
             if useless:
+                await compacting.made(self, plan, known, useless)
                 return useless
-            prepared = await self.means.stored(lambda: self._committed(plan, request.target, known))  # noqa: B023
+            prepared = await self._decided(request, plan, known)
             if prepared is not None:
-                self._told(prepared.plan)
                 return request, prepared
 
     async def attempt(self, request: Request, prepared: Prepared, *, quiet: bool) -> Attempt:
@@ -298,6 +302,7 @@ class Session:
             await self.hooked("on_overflow", told)
         if verdict.is_overflow and (verdict.kind not in _OF_BYTES or limit or requested):
             await self.means.stored(lambda: journal.learn(f"{verdict.kind}: {why}", limit, requested))
+            await self.interrupted(attempt)
         elif not await self.interrupted(attempt):
             await self.means.stored(lambda: journal.fail(f"{verdict.kind}: {why}"))
 
@@ -311,11 +316,25 @@ class Session:
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
+    async def _decided(self, request: Request, plan: Plan, world: World) -> Prepared | None:
+        """Return the request of ``plan``, once what it decides is in the log and told; nothing where more was said."""
+        prepared = await self.means.stored(lambda: self._committed(plan, request.target, world))
+        if prepared is not None and prepared.plan is not plan:  # the same one again was told before
+            await compacting.made(self, prepared.plan, world)
+            self._told(prepared.plan)
+        return prepared
+
     def _committed(self, plan: Plan, target: Target, world: World) -> Prepared | None:
         """Commit the request of ``plan``; from then on a user's words wait for its answer."""
         prepared = self.journal.commit(plan, target, world)
         self._answering = self._answering or prepared is not None
         return prepared
+
+    def _recorded(self, said: Slot, usage: Usage, stop: str) -> str:
+        """Record the answer to a request that somebody else sent; return the id of its message."""
+        id_ = self.journal.record(said, usage, stop)
+        self._answering = False
+        return id_
 
     def _appended(self, said: Sequence[Message | Slot]) -> list[str]:
         """Append messages behind those that waited, or let them wait; return the ids of their entries."""

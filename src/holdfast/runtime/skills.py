@@ -1,18 +1,27 @@
-"""Skills: folders with a ``SKILL.md`` that says, in its front matter, what it is for; its body is read when used."""
+"""Skills: folders with a ``SKILL.md`` that says, in its front matter, what it is for; its body is read when used.
+
+Which of them are in use a conversation tells, so that they stand behind a summary again.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
 from holdfast.errors import FormatError
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolCall
+from holdfast.policy.ledger import PATH_KEYS
 from holdfast.runtime.within import beginning, within
+from holdfast.view.references import arguments
 from holdfast.view.text import one_line
 
 SKILL = "SKILL.md"
+SCHEME = "skill:"
+"""What the path of a skill's file begins with where it is read by its name."""
 FOLDERS = (".agents/skills", ".claude/skills")
 """Where a project keeps its skills; the second is Claude Code's."""
 NAME_CHARS, ABOUT_CHARS = 64, 1_024
@@ -24,6 +33,8 @@ BODY_BYTES = 262_144
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_CHARS - 1}}}")
 _FIELD = re.compile(r"([A-Za-z][\w-]*)[ \t]*:(?:[ \t]+(.*))?[ \t]*$")
 _BLOCK = re.compile(r"[|>][+-]?")
+_IN_USE = re.compile(r"Skill ([\w.-]+), in use:\n")
+"""How the text begins that ``in_use`` makes."""
 
 
 class Skill(Struct, frozen=True):
@@ -129,3 +140,52 @@ def _fields(lines: Sequence[str]) -> dict[str, str]:
 def _unquoted(text: str) -> str:
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
     return text[1:-1] if quoted else text
+
+
+# -- which are in use --------------------------------------------------------------------------------------------------
+
+
+def in_use(name: str, text: str) -> str:
+    """Return what stands behind a summary for the skill called ``name``, which says ``text``."""
+    return f"Skill {name}, in use:\n\n{text}"
+
+
+def used_skills(messages: Iterable[Message], skills: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the skills that ``messages`` used, the last one first; ``skills`` are the files of those there are.
+
+    What an earlier summary brought back counts as used.
+    """
+    used: dict[str, None] = {}
+    for message in messages:
+        for part in message.parts:
+            for name in _used(part, skills):
+                used.pop(name, None)
+                used[name] = None
+    return tuple(reversed(used))
+
+
+def _used(part: object, skills: Mapping[str, str]) -> Iterator[str]:
+    """Yield the skills that a part uses."""
+    if isinstance(part, Text):
+        yield from (name for name in _IN_USE.findall(part.text) if name in skills)
+        return
+    values = arguments(part) if isinstance(part, ToolCall) else None
+    if not isinstance(values, dict):
+        return
+    is_name = isinstance(part, ToolCall) and part.name.lower() == "skill"
+    for key in ("skill", "name") if is_name else PATH_KEYS:
+        named = values.get(key)
+        if isinstance(named, str):
+            yield from _named(named, skills, is_name=is_name)
+
+
+def _named(named: str, skills: Mapping[str, str], *, is_name: bool) -> Iterator[str]:
+    """Yield the skill that ``named`` is: its name, or the path of its file."""
+    if is_name or named.startswith(SCHEME):
+        name = named.removeprefix(SCHEME).partition("/")[0]
+        yield from (name,) if name in skills else ()
+        return
+    path = PurePosixPath(named).parts
+    for name, file in skills.items():
+        if len(path) > 1 and PurePosixPath(file).parts[-len(path) :] == path:
+            yield name

@@ -7,7 +7,6 @@ cache is warm, as the last request again with one message behind it. Nothing is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from typing import TypeAlias
 
 from anyio import move_on_after
@@ -27,11 +26,11 @@ from holdfast.policy.summary.keeping import newest_identifiers, newest_request
 from holdfast.policy.summary.prompts import Order
 from holdfast.policy.summary.rendering import Style, rendered
 from holdfast.runtime.upstream import Sent
-from holdfast.runtime.writing import Permit, Prefix, TooLarge, Writer, answered
-from holdfast.telemetry.events import Event, Listener, Noticed, Retrying
+from holdfast.runtime.writing import Prefix, Terms, TooLarge, Writer, answered
+from holdfast.telemetry.events import Noticed
 from holdfast.view.tokens import count
 
-__all__ = ["Prefix", "Writer", "summarise"]
+__all__ = ["Prefix", "Terms", "Writer", "summarise"]
 
 WORDS = 0.5
 """Words for one token, as a writer is told its limit: prose has 0.75, paths and code less, and models overrun. [H]"""
@@ -50,50 +49,41 @@ class _Work(Struct, frozen=True):
     ask: Ask
     order: Order
     wanted: Wanted
-    settings: Settings
-
-    @property
-    def style(self) -> Style:
-        """How the head is told."""
-        return Style(self.settings.summary_result_chars, self.settings.summary_argument_chars)
 
 
-async def summarise(  # noqa: PLR0913 -- what a caller may say, each by its name
+async def summarise(
     head: Sequence[Slot],
     ask: Ask,
     writers: Sequence[Writer],
-    settings: Settings = Settings(),
+    terms: Terms = Terms(),
+    order: Order = Order(),
     *,
-    instructions: str = "",
-    context: Sequence[str] = (),
-    prompt: str = "",
     prefix: Prefix | None = None,
-    permit: Permit = nullcontext,
-    tell: Listener = lambda _: None,
-    session: str = "",
 ) -> Written:
     """Return the summary of ``head`` that ``ask`` wants, by the first of ``writers`` who makes one that is accepted.
 
-    ``instructions`` are the user's own, ``context`` and ``prompt`` a hook's. ``permit`` is held around each model call
-    alone. Raises ``CompactionFailed`` with what became of it: ``nothing_to_compact``, ``summary_rejected``,
-    ``provider_error``, ``cancelled``, or ``timed_out`` after ``summary_deadline`` seconds for all of it.
+    Of ``order`` the user's own ``focus`` and a hook's ``context`` and ``prompt`` count; ``prefix`` is the request that
+    the provider's cache holds. Raises ``CompactionFailed`` with what became of it: ``nothing_to_compact``,
+    ``summary_rejected``, ``provider_error``, ``cancelled``, or ``timed_out`` after ``summary_deadline`` seconds for all
+    of it.
     """
-    order = Order(anchor=ask.anchor, focus=instructions, context=tuple(context), prompt=prompt)
-    work = _work([slot.message for slot in head], ask, settings, order)
+    work = _work([slot.message for slot in head], ask, terms.settings, order)
     failed: list[CompactionFailed] = []
-    with move_on_after(settings.summary_deadline) as scope:
+    with move_on_after(terms.settings.summary_deadline) as scope:
         for writer in writers:
             try:
-                text = await _Desk(writer, work, permit, tell, session).written(prefix)
+                text = await _Desk(writer, work, terms).written(prefix)
             except CompactionFailed as error:
                 if error.outcome in {"cancelled", "timed_out"}:
                     raise
                 failed.append(error)
-                tell(Noticed(session, "summary", str(error)))
+                terms.tell(Noticed(terms.session, "summary", str(error)))
             else:
                 return Written(ask.stop, text)
     if scope.cancelled_caught:
-        late = f"no summary came in {settings.summary_deadline:g} s; raise summary_deadline or name a faster model"
+        late = (
+            f"no summary came in {terms.settings.summary_deadline:g} s; raise summary_deadline or name a faster model"
+        )
         raise CompactionFailed(late, "timed_out")
     raise _failure(failed)
 
@@ -103,10 +93,10 @@ def _work(head: Sequence[Message], ask: Ask, settings: Settings, order: Order) -
         raise CompactionFailed("nothing was said that a summary could hold; go on without one", "nothing_to_compact")
     keep = newest_identifiers(head, settings.summary_newest, settings.summary_identifiers)
     focus = prompts.focused(order.focus, settings.summary_focus_chars)
-    order = replace(order, words=int(ask.cap * WORDS), keep=keep, focus=focus)
+    order = replace(order, words=int(ask.cap * WORDS), anchor=ask.anchor, keep=keep, focus=focus)
     least = min(settings.summary_least, ask.cap // 2)
     wanted = Wanted(ask.cap, least, identifiers=keep, request=newest_request(head), anchor=ask.anchor)
-    return _Work(tuple(head), ask, order, replace(wanted, headings=()) if order.prompt else wanted, settings)
+    return _Work(tuple(head), ask, order, replace(wanted, headings=()) if order.prompt else wanted)
 
 
 def _failure(failed: Sequence[CompactionFailed]) -> CompactionFailed:
@@ -118,10 +108,9 @@ def _failure(failed: Sequence[CompactionFailed]) -> CompactionFailed:
 class _Desk:
     """One writer at work on one summary."""
 
-    def __init__(self, writer: Writer, work: _Work, permit: Permit, tell: Callable[[Event], object], name: str) -> None:
-        self.writer, self.settings = writer, work.settings
-        self.permit, self.tell, self.name = permit, tell, name
-        self.output = writer.output(work.ask.cap, work.settings)
+    def __init__(self, writer: Writer, work: _Work, terms: Terms) -> None:
+        self.writer, self.terms, self.settings = writer, terms, terms.settings
+        self.output = writer.output(work.ask.cap, terms.settings)
         self.work, self.room = self._fitted(work)
 
     def _fitted(self, work: _Work) -> tuple[_Work, int]:
@@ -154,7 +143,8 @@ class _Desk:
         return size
 
     def _parts(self, size: int) -> tuple[Part, ...]:
-        return parts(self.work.head, size, self.work.style)
+        style = Style(self.settings.summary_result_chars, self.settings.summary_argument_chars)
+        return parts(self.work.head, size, style)
 
     # -- one request after the other -----------------------------------------------------------------------------------
 
@@ -220,17 +210,14 @@ class _Desk:
 
     async def _judged(self, sent: Sent, wanted: Wanted, tokens: int) -> str | tuple[str, ...]:
         """Return the summary that the answer to ``sent`` is, or why it is none."""
-        answer = await answered(self.writer, sent, self.settings, self.permit, self._retried, tokens)
+        answer = await answered(self.writer, sent, self.terms, tokens)
         text = tidy(answer.message.text)
         stop = "end" if answer.stop == "unknown" and answer.complete and not answer.native_stop else answer.stop
         calls = tuple([call.name for call in answer.message.calls])
         reasons = objections(Told(text, self.writer.tokens(text), stop, calls), wanted)
         if reasons:
-            self.tell(Noticed(self.name, "summary", f"refused: {'; '.join(reasons)}"))
+            self.terms.tell(Noticed(self.terms.session, "summary", f"refused: {'; '.join(reasons)}"))
         return reasons or text
-
-    def _retried(self, kind: str, seconds: float, attempt: int) -> None:
-        self.tell(Retrying(self.name, kind, seconds, attempt))
 
     # -- what is asked of parts ----------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, TypeAlias
 
 from anyio import sleep
@@ -14,10 +14,12 @@ from holdfast.model.messages import Message
 from holdfast.model.plan import Options
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
+from holdfast.policy.retrying import PASSING, summary_wait
 from holdfast.policy.settings import Settings
 from holdfast.policy.summary.prompts import INSTRUCTIONS
 from holdfast.runtime.replies import ask
 from holdfast.runtime.upstream import Sent, Upstream
+from holdfast.telemetry.events import Listener, Retrying
 from holdfast.view.tokens import UNSEEN_MARGIN, count
 from holdfast.wire import asked as asking
 from holdfast.wire.answers import Answer
@@ -25,8 +27,6 @@ from holdfast.wire.apis import form_of
 from holdfast.wire.lens import body, open_body, render
 from holdfast.wire.overflow import OVERFLOWS, Verdict, classify
 
-TRANSIENT = frozenset({"rate_limit", "overloaded", "server", "network"})
-"""Kinds of errors that the same request may not meet again."""
 _OURS = frozenset(
     {
         "tools", "functions", "tool_choice", "function_call", "parallel_tool_calls", "toolConfig", "tool_config",
@@ -37,8 +37,32 @@ _OURS = frozenset(
 """Fields of an agent's requests that a request for a summary has not: tools, the form of answers, history elsewhere."""
 Permit: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 """What is held around one model call and nothing else."""
-Retried: TypeAlias = Callable[[str, float, int], object]
-"""Told before a request goes out again: the kind of its error, the seconds waited, the number of the try."""
+
+
+class Terms(Struct, frozen=True):
+    """On which terms models are asked for a compaction: by whose numbers, with which permit, and who is told."""
+
+    settings: Settings = Settings()
+    permit: Permit = nullcontext
+    tell: Listener = lambda _: None
+    session: str = ""
+    """The name of the session that is told about."""
+
+    @asynccontextmanager
+    async def call(self) -> AsyncIterator[None]:
+        """Hold a permit around one call; where the work is aborted that is a ``CompactionFailed`` that says so."""
+        try:
+            async with self.permit():
+                yield
+        except Aborted as error:
+            outcome = "timed_out" if isinstance(error, DeadlineExceeded) else "cancelled"
+            raise CompactionFailed(f"no summary was written: {error}", outcome) from error
+
+    async def pause(self, kind: str, tried: int, wanted: float | None) -> None:
+        """Wait before a request goes out again that was tried so often, and tell of it; ``kind`` is of its error."""
+        seconds = summary_wait(tried, wanted, self.settings)
+        self.tell(Retrying(self.session, kind, seconds, tried))
+        await sleep(seconds)
 
 
 class Writer(Struct, frozen=True):
@@ -121,9 +145,7 @@ class TooLarge(CompactionFailed):
         self.requested = verdict.requested or 0
 
 
-async def answered(
-    writer: Writer, sent: Sent, settings: Settings, permit: Permit, retried: Retried, tokens: int = 0
-) -> Answer:
+async def answered(writer: Writer, sent: Sent, terms: Terms, tokens: int = 0) -> Answer:
     """Return the answer to ``sent``, a request of ``tokens`` tokens or more, whatever it says.
 
     Where only the provider is at fault it goes out again, ``summary_tries`` times in all. Raises ``TooLarge`` for an
@@ -131,30 +153,24 @@ async def answered(
     """
     attempt = 1
     while True:
-        told, verdict, why = await _tried(writer, sent, permit, tokens)
+        told, verdict, why = await _tried(writer, sent, terms, tokens)
         if verdict.is_overflow:
             raise TooLarge(f"{_name(writer)} takes no request for a summary this large: {why}", verdict)
         if told is not None:
             return told
-        if verdict.kind not in TRANSIENT or attempt >= settings.summary_tries:
+        if verdict.kind not in PASSING or attempt >= terms.settings.summary_tries:
             raise CompactionFailed(f"{_name(writer)} wrote no summary ({verdict.kind}, try {attempt}): {why}")
-        seconds = _pause(attempt, verdict.retry_after, settings)
+        await terms.pause(verdict.kind, attempt, verdict.retry_after)
         attempt += 1
-        retried(verdict.kind, seconds, attempt)
-        await sleep(seconds)
 
 
-async def _tried(writer: Writer, sent: Sent, permit: Permit, tokens: int) -> tuple[Answer | None, Verdict, str]:
+async def _tried(writer: Writer, sent: Sent, terms: Terms, tokens: int) -> tuple[Answer | None, Verdict, str]:
     """Return the answer, or nothing with what went wrong."""
     try:
-        async with permit():
+        async with terms.call():
             told = await ask(writer.upstream, sent)
     except UpstreamError as error:
         return None, _verdict(error), str(error)
-    except DeadlineExceeded as error:
-        raise CompactionFailed(f"no summary was written: {error}", "timed_out") from error
-    except Aborted as error:
-        raise CompactionFailed(f"no summary was written: {error}", "cancelled") from error
     except CompactionFailed:
         raise
     except HoldfastError as error:
@@ -166,14 +182,8 @@ async def _tried(writer: Writer, sent: Sent, permit: Permit, tokens: int) -> tup
 
 
 def _verdict(error: UpstreamError) -> Verdict:
-    kind = error.kind if error.kind in TRANSIENT | OVERFLOWS else "unknown"
+    kind = error.kind if error.kind in PASSING | OVERFLOWS else "unknown"
     return Verdict(kind, retry_after=error.retry_after)  # type: ignore[arg-type]
-
-
-def _pause(attempt: int, wanted: float | None, settings: Settings) -> float:
-    """Return the seconds before the next try: doubled each time, or what the provider asks for, up to the most."""
-    usual: float = settings.summary_wait_least * 2.0 ** (attempt - 1)
-    return min(settings.summary_wait_most, max(usual, wanted or 0.0))
 
 
 def _name(writer: Writer) -> str:

@@ -56,6 +56,7 @@ class Retrying(Happened, frozen=True):
     kind: str = ""
     seconds: float = 0.0
     attempt: int = 1
+    """1 for the first time that they go out again."""
 
 
 class Pressed(Happened, frozen=True):

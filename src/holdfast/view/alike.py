@@ -6,6 +6,7 @@ or left out, words in one piece or several, reasoning left out. None of that is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, 
 
 _BESIDE = "message."
 """How the kind of an opaque part begins that is a field of its message; a client may add or leave out such fields."""
+_NUMBERED = re.compile(r"#\d+\Z")
+"""How the id of a call ends that came without one: its place among the calls of one content."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 _ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
@@ -56,13 +59,17 @@ def _said(parts: Sequence[Part]) -> list[Any]:
 
 def _one(part: Part) -> Any:
     if isinstance(part, ToolCall):
-        return (part.id, part.name, canonical(part.arguments))
+        return (_id(part.id), part.name, canonical(part.arguments))
     if isinstance(part, ToolResult):
-        return [part.call_id, part.is_error, *_said(part.content)]
+        return [_id(part.call_id), part.is_error, *_said(part.content)]
     if isinstance(part, Media):
         return (part.kind, part.mime, part.name, part.source)
     assert isinstance(part, Opaque)
     return _Unread(part.kind, part.raw)
+
+
+def _id(id_: str) -> str:
+    return _NUMBERED.sub("", id_)
 
 
 def _is_beside(part: Part) -> bool:

@@ -18,6 +18,7 @@ from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Text
 from holdfast.model.target import Target
+from holdfast.policy.retrying import PASSING
 from holdfast.view.tokens import count
 from holdfast.wire.answers import Answer
 from holdfast.wire.apis import FORMS
@@ -149,8 +150,6 @@ class Unmade(Struct, frozen=True):
     """Seconds after which the provider wants to be asked again, where it said so."""
 
 
-PASSING = frozenset({"rate_limit", "overloaded", "server", "network"})
-"""Kinds of errors that the same request may not meet again."""
 _NOTHING = "compaction_nothing_to_summarize"
 _LATER = "compaction_unavailable"
 _CODE = re.compile(rb'"error_code"\s*:\s*"(\w+)"')

@@ -27,7 +27,7 @@ from holdfast.policy.recovery import (
     counted,
     rank,
 )
-from holdfast.policy.retrying import opencode_delay, opencode_retries, wait
+from holdfast.policy.retrying import opencode_delay, opencode_retries, summary_wait, wait
 from holdfast.policy.settings import Settings
 from holdfast.policy.stopping import explain
 from holdfast.view.tokens import measure
@@ -191,6 +191,14 @@ def test_no_number_of_retries_is_too_many_to_reckon():
     assert wait(10**9, None, OURS) == OURS.retry_cap
 
 
+@pytest.mark.parametrize(
+    ("tried", "told", "seconds"), [(1, None, 0.5), (2, None, 1.0), (2, 3.0, 3.0), (3, 0.1, 2.0), (10**9, 1e9, 5.0)]
+)
+def test_nobody_waits_long_for_a_summary(tried, told, seconds):
+    """A wait for a summary doubles, or is as long as the provider says, and never longer than its cap."""
+    assert summary_wait(tried, told, OURS) == seconds
+
+
 def test_retries_and_rungs_are_counted_apart():
     """Bad luck between two rungs takes none of them away, and a rung gives no retry back."""
     assert rungs(BUSY, TOO_LARGE, BUSY, TOO_LARGE, BUSY) == ["Retry", "compact", "Retry", "compact", "Retry"]
@@ -276,6 +284,21 @@ def test_every_end_names_its_kind_and_two_things_to_do(kind):
     text = explain(actions[-1], state.refused)
     assert kind in text
     assert text.rpartition("; ")[2].count(", or ") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "cure"),
+    [
+        *[(kind, "ask again later") for kind in sorted(TRANSIENT)],
+        ("auth", "check the key"),
+        ("invalid_request", "holdfast lint"),
+        ("context_window", "a larger window"),
+    ],
+)
+def test_what_can_be_done_is_about_what_went_wrong(kind, cure):
+    """Who waits for a provider is not sent to look for a fault in the request, nor the other way round."""
+    actions, state = done(*[refused(kind)] * 16)
+    assert cure in explain(actions[-1], state.refused)
 
 
 def test_a_provider_says_no_more_than_a_few_lines():

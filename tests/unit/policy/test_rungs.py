@@ -10,12 +10,11 @@ from holdfast.model.branch import extend
 from holdfast.model.entries import Entry, Said
 from holdfast.model.messages import Message, media_of, result_text
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
-from holdfast.policy.compaction import floor
 from holdfast.policy.guard import measure_room
 from holdfast.policy.pipeline import advance
 from holdfast.policy.planning import reconcile
 from holdfast.policy.projection import send_slots
-from holdfast.policy.smallest import newest_words, open_group
+from holdfast.policy.smallest import floor, newest_words, open_group
 from holdfast.testing.histories import words
 from holdfast.view.tokens import count, estimate, measure
 

@@ -10,8 +10,8 @@ from holdfast.config import target
 from holdfast.errors import ConfigError, InvalidRequest, StoreReadOnly, UnknownPolicy, WindowTooSmall
 from holdfast.model.entries import Compaction, Failure
 from holdfast.model.messages import Message
-from holdfast.policy.accepting import HEADINGS
 from holdfast.policy.pipeline import Policy
+from holdfast.policy.summary.prompts import HEADINGS
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.hooks import Before, Hooks
 from holdfast.runtime.summarise import Writer
@@ -315,3 +315,20 @@ def test_a_session_is_one_object_and_a_compaction_one_record():
 
     run(go)
     assert len([entry for entry in store.path(KEY) if isinstance(entry.body, Compaction)]) == 1
+
+
+def test_a_body_goes_to_a_model_as_holdfast_toml_knows_it(tmp_path, monkeypatch):
+    """What the project says of a model counts also where a whole body names it."""
+    (tmp_path / "holdfast.toml").write_text('[[model]]\nmatch = "kelp-9"\nwindow = 43_210\n')
+    monkeypatch.chdir(tmp_path)
+    body = {"model": "kelp-9", "max_tokens": 500, "messages": [{"role": "user", "content": "How high is the tide?"}]}
+    heard = []
+
+    async def go():
+        opened = Engine.open(MemoryStore(), upstream=ScriptedUpstream(["Low."]), listen=heard.append)
+        async with opened as engine, (await engine.session(KEY)).run(body) as answered:
+            async for _ in answered:
+                pass
+
+    run(go)
+    assert [event.window for event in of(heard, events.Sending)] == [43_210]

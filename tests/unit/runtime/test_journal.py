@@ -623,3 +623,46 @@ def test_a_step_of_the_loop_is_three_appends(store, anthropic, monkeypatch):
     journal.record(step(1)[0])
     journal.append(step(1)[1])
     assert counts == [3, 2, 1]
+
+
+@pytest.mark.parametrize("first", ["decides", "takes back"])
+def test_a_plan_counts_only_for_the_branch_it_was_made_for(store, anthropic, first):
+    """What somebody else decided or took back since makes it void, also where another verb has noticed that before."""
+    one = Journal.open(store, KEY)
+    one.append(HELLO, *read("c1", LONG))
+    if first == "takes back":
+        one.prepare(anthropic)
+        one.record(Message.of("assistant", "read"))
+        one.append(HELLO)
+    other = Journal.open(store, KEY)
+    plan = one.plan(anthropic)
+    if first == "decides":
+        other.prepare(anthropic)
+    else:
+        other.undo()
+    one.fail("a compaction that failed meanwhile", "timed_out")
+    assert one.leaf == store.session(KEY).leaf
+    assert one.commit(plan, anthropic) is None
+    one.prepare(anthropic)
+    assert agrees(one)
+    edited = [edit.span for _, decision in one.branch.law for edit in decision.edits]
+    assert len(edited) == len({*edited}) == 1
+
+
+def test_words_that_wait_are_not_lost_where_the_log_takes_nothing(store, anthropic, monkeypatch):
+    """P10: where they cannot be said now they still wait, and are said once the store takes them."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    journal.prepare(anthropic)
+    journal.wait(Message.of("user", "Wait."))
+    with monkeypatch.context() as full:
+        full.setattr(store, "append", refuse)
+        with pytest.raises(StoreReadOnly):
+            journal.deliver()
+    assert len(journal.deliver()) == 1
+    assert journal.deliver() == []
+    assert journal.branch.slots[-1].message.text == "Wait."
+
+
+def refuse(*_args, **_more):
+    raise StoreReadOnly("the disk is full")

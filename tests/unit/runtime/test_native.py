@@ -28,6 +28,7 @@ from holdfast.runtime.native import compacted, head_request, taken_over
 from holdfast.runtime.replies import as_said, ask
 from holdfast.runtime.requests import of_body, of_words, opened
 from holdfast.runtime.upstream import Reply, Sent
+from holdfast.runtime.writing import Terms
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.calls import Said
 from holdfast.testing.provider.faults import Fault
@@ -126,7 +127,8 @@ class Talk:
 
     async def native(self, stop, **options):
         """Return what the provider makes of the slots before ``stop``."""
-        return await compacted(self.upstream, head_request(self.journal.branch, self.request, stop), FAST, **options)
+        sent = head_request(self.journal.branch, self.request, stop)
+        return await compacted(self.upstream, sent, Terms(FAST), **options)
 
     async def compact(self, **options):
         """Compact by the provider, and write that down; return what the provider made."""
@@ -214,7 +216,7 @@ def test_instructions_and_sources_go_along(api):
         return await compacted(
             talk.upstream,
             head_request(talk.journal.branch, talk.request, talk.asked().stop),
-            replace(FAST, summary_focus_chars=12),
+            Terms(replace(FAST, summary_focus_chars=12)),
             instructions="the kelp now and nothing else",
             beside=("Rules are rules.",),
         )
@@ -358,13 +360,13 @@ NULL = (200, {"role": "assistant", "content": [{"type": "compaction", "content":
 LOST = UpstreamError("no answer came", "network")
 
 
-def tried(*replies, settings=FAST, **options):
+def tried(*replies, settings=FAST, **terms):
     """Return the upstream and what came of it: the items, or the error."""
     upstream = Scripted(*replies)
 
     async def go():
         try:
-            return items_of(await compacted(upstream, SENT, settings, **options))
+            return items_of(await compacted(upstream, SENT, Terms(settings, **terms)))
         except CompactionFailed as error:
             return error
 
@@ -379,7 +381,7 @@ def test_what_passes_is_tried_again():
     assert len({sent.body for sent in upstream.sent}) == 1
     assert {sent.headers["anthropic-beta"] for sent in upstream.sent} == {"mine,compact-2026-09-04"}
     assert not upstream.sent[0].stream
-    assert [event.attempt for event in told] == [2, 3]
+    assert [event.attempt for event in told] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -411,7 +413,7 @@ def test_it_ends_in_its_time():
 
     async def go():
         with anyio.fail_after(5), pytest.raises(CompactionFailed, match="raise summary_deadline") as caught:
-            await compacted(upstream, SENT, replace(FAST, summary_deadline=0.05))
+            await compacted(upstream, SENT, Terms(replace(FAST, summary_deadline=0.05)))
         return caught.value.outcome
 
     assert anyio.run(go) == "timed_out"

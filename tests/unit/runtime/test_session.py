@@ -15,6 +15,8 @@ from holdfast.model.entries import Answer, Failure, Request, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.replies import ask
+from holdfast.runtime.requests import of_words
 from holdfast.runtime.upstream import Http
 from holdfast.runtime.waiting import undelivered
 from holdfast.store.memory import MemoryStore
@@ -320,6 +322,73 @@ def test_words_that_arrive_meanwhile_are_stored_at_once_and_said_once():
 
     assert run(talk) == ["first", "ok 1", "second", "third"]
     assert run(lambda: reopened(store)) == ["first", "ok 1", "second", "third"]
+
+
+@pytest.mark.parametrize("when", ["committed", "recorded", "said"])
+def test_words_never_slip_between_a_request_and_its_answer(when, monkeypatch):
+    """P10: whenever they come, the answer stands behind just what was sent, and they are said by the end of the run."""
+    store, upstream = MemoryStore(), ProviderUpstream(Provider())
+
+    async def talk():
+        async with talking(upstream, store=store) as session, anyio.create_task_group() as group:
+            verb = {"committed": "commit", "recorded": "record", "said": "append"}[when]
+            whole, began = getattr(session.journal, verb), anyio.Event()
+
+            def slow(*given):
+                done = whole(*given)
+                anyio.from_thread.run_sync(began.set)
+                return done
+
+            async def interrupt():
+                await began.wait()
+                await session.append("second")
+
+            monkeypatch.setattr(session.journal, verb, slow)
+            group.start_soon(interrupt)
+            await session.ask("first")
+            return [slot.message.text for slot in session.journal.branch.slots]
+
+    texts = run(talk)
+    assert texts == (["first", "second", "ok 1"] if when == "said" else ["first", "ok 1", "second"])
+    assert (b"second" in upstream.sent[0].body) is (when == "said")
+
+
+def test_words_wait_for_an_answer_that_the_caller_fetches():
+    """P10: between ``prepare`` and ``record`` too; the next request is one that a strict provider takes."""
+    says = [Said("ok 1", (), "Thinking."), Said("ok 2", (), "More.")]
+    upstream, thinking = ProviderUpstream(Provider(None, says)), {"max_tokens": 5_000, "thinking": {"type": "adaptive"}}
+
+    async def talk():
+        async with talking(upstream, fields=thinking) as session:
+            prepared = await session.prepare("first")
+            answer = await ask(upstream, of_words(prepared.target, thinking).sent(prepared))
+            await session.append("second")
+            await session.record(answer)
+            await session.append("third")
+            assert (await session.ask()).message.text == "ok 2"
+            return [slot.message.text for slot in session.journal.branch.slots]
+
+    assert run(talk) == ["first", "ok 1", "second", "third", "ok 2"]
+
+
+def test_what_waited_behind_a_failed_request_is_said_before_what_comes_later():
+    """The user's words keep their order."""
+    upstream = ProviderUpstream(Provider(), [Fault("401", "head", 0)], latency=5.0)
+
+    async def refused(session):
+        with pytest.raises(UpstreamError):
+            await session.ask("first")
+
+    async def talk():
+        async with talking(upstream) as session:
+            async with anyio.create_task_group() as group:
+                group.start_soon(refused, session)
+                await anyio.sleep(1)
+                await session.append("second")
+            await session.append("third")
+            return [slot.message.text for slot in session.journal.branch.slots]
+
+    assert run(talk) == ["first", "second", "third"]
 
 
 async def reopened(store):

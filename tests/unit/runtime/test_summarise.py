@@ -14,11 +14,11 @@ from holdfast.errors import CompactionFailed, DeadlineExceeded, LaneClosed, Upst
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.plan import Ask
-from holdfast.policy.accepting import HEADINGS
 from holdfast.policy.settings import Settings
 from holdfast.policy.summary.chunks import LEAST_ROOM
+from holdfast.policy.summary.prompts import HEADINGS, Order
 from holdfast.runtime.lanes import Permits
-from holdfast.runtime.summarise import Prefix, Writer, summarise
+from holdfast.runtime.summarise import Prefix, Terms, Writer, summarise
 from holdfast.telemetry.events import Noticed, Retrying
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.provider import Fault, Provider
@@ -70,12 +70,13 @@ def writer(upstream, api="anthropic", **more):
     return Writer(upstream, target(api, MODELS[api], **more))
 
 
-def made(writers, slots=None, ask=ASK, settings=SETTINGS, clock=None, **more):
+def made(writers, slots=None, ask=ASK, settings=SETTINGS, clock=None, order=Order(), prefix=None, **terms):
     """Return the summary that ``writers`` make, on a clock that costs nothing."""
     listed = writers if isinstance(writers, list) else [writers]
 
     async def go():
-        return await summarise(head() if slots is None else slots, ask, listed, settings, **more)
+        asked = head() if slots is None else slots
+        return await summarise(asked, ask, listed, Terms(settings, **terms), order, prefix=prefix)
 
     return (clock or FakeClock()).run(go)
 
@@ -138,7 +139,8 @@ def test_the_summary_before_is_brought_up_to_date():
 def test_wishes_of_the_user_and_hooks_are_data():
     """Instructions are cut to 800 characters and stand between tags, as does what a hook adds; nothing closes them."""
     upstream = provider(GOOD)
-    made(writer(upstream), instructions="x" * 900 + "</user-focus>", context=["extra </added-context> context"])
+    order = Order(focus="x" * 900 + "</user-focus>", context=("extra </added-context> context",))
+    made(writer(upstream), order=order)
     _, told = said_to(upstream)
     assert "x" * 800 in told
     assert "x" * 801 not in told
@@ -150,7 +152,7 @@ def test_a_hook_may_replace_the_prompt():
     upstream = provider(
         "deadbeef0002 " + "the billing table and the harbour database " * 60 + GOOD.split("## Critical")[1]
     )
-    assert made(writer(upstream), prompt="Tell it as one paragraph.").text.startswith("deadbeef0002")
+    assert made(writer(upstream), order=Order(prompt="Tell it as one paragraph.")).text.startswith("deadbeef0002")
     _, told = said_to(upstream)
     assert "Tell it as one paragraph." in told
     assert "## Goal" not in told
@@ -261,7 +263,7 @@ def test_cancelling_ends_the_pause_at_once():
 
     async def go():
         with anyio.move_on_after(0.2) as scope:
-            await summarise(head(), ASK, [writer(upstream)], SETTINGS)
+            await summarise(head(), ASK, [writer(upstream)], Terms(SETTINGS))
         return scope.cancelled_caught, anyio.current_time()
 
     assert FakeClock().run(go) == (True, pytest.approx(0.2))

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from holdfast.policy.accepting import HEADINGS
 from holdfast.policy.summary.keeping import missing, reflects
-from holdfast.policy.summary.prompts import repeats
+from holdfast.policy.summary.prompts import HEADINGS, repeats
 
 _FENCE = re.compile(r"\A```\w*\n(.*)\n```\Z", re.DOTALL)
 _CLOSING = re.compile(r"\s*</[\w-]+>\s*\Z")

@@ -1,6 +1,16 @@
-"""What opencode says around a compaction: why it stopped, and what a user is made to say so that the work goes on."""
+"""What opencode says around a compaction, and how it accepts a summary.
+
+It says why it stopped, and what a user is made to say so that the work goes on.
+"""
 
 from __future__ import annotations
+
+import re
+from typing import Literal
+
+from msgspec import Struct
+
+from holdfast.policy.summary.prompts import HEADINGS
 
 TOO_LARGE = "Session too large to compact: its messages are over the model's limit even without media"
 """[C] When the compaction's own request overflows and nothing was split off."""
@@ -15,6 +25,10 @@ MEDIA_GONE = (
     " so and ask for a smaller one."
 )
 """[C] And before that, only where media really were taken out."""
+TRIES = 2
+"""Requests for one summary: the first and one that reminds of the template. [C]"""
+BROKEN_OFF = frozenset({"length", "max_tokens", "content-filter", "content_filter"})
+"""Ends of an answer after which no reminder helps. [C]"""
 
 
 def too_large(*, replayed: bool) -> str:
@@ -30,3 +44,20 @@ def continuation(*, auto: bool, replayed: bool = False, allowed: bool = True, me
     if not auto or replayed or not allowed:
         return ""
     return f"{MEDIA_GONE}\n\n{CONTINUE}" if media_gone else CONTINUE
+
+
+class Verdict(Struct, frozen=True):
+    """What comes of an answer: ``completed``, ``remind`` (ask once more) or ``failed``."""
+
+    status: Literal["completed", "remind", "failed"]
+    message: str = ""
+
+
+def judge(text: str, requests: int, stop: str = "stop") -> Verdict:
+    """Return what comes of ``text``, the answer to the last of ``requests`` requests, as opencode 2 takes it."""
+    if stop in BROKEN_OFF:
+        return Verdict("failed", f"Compaction summary was broken off ({stop})")
+    if any(re.search(rf"^#+ *{re.escape(heading)} *$", text, re.MULTILINE) for heading in HEADINGS):
+        return Verdict("completed")
+    said = "Compaction summary did not match the required template"
+    return Verdict("remind" if requests < TRIES else "failed", said)

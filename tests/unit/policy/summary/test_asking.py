@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.policy.accepting import HEADINGS
 from holdfast.policy.summary import prompts
 from holdfast.policy.summary.judging import Told, Wanted, objections, tidy
 from holdfast.policy.summary.keeping import (
@@ -19,7 +18,7 @@ from holdfast.policy.summary.keeping import (
     newest_request,
     reflects,
 )
-from holdfast.policy.summary.prompts import Order
+from holdfast.policy.summary.prompts import HEADINGS, Order
 
 GOOD = "\n".join(f"## {name}\n- kelp" for name in HEADINGS)
 WANTED = Wanted(1_000)

@@ -1,0 +1,251 @@
+"""Two processes with an engine each work on one session at once, on a real disk.
+
+3 rounds of two that work at random in each of two APIs, 20 with HOLDFAST_THOROUGH=1; the seed is fixed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from random import Random
+from shutil import copytree
+from threading import Thread
+
+import anyio
+import pytest
+
+from holdfast.model.branch import Branch
+from holdfast.model.entries import Said
+from holdfast.store.base import LEASE_WAIT
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.clock import run as on_fake_clock
+from holdfast.testing.samples import KEY, same_request
+
+THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
+ROUNDS = 20 if THOROUGH else 3
+SEED = 15_11
+APIS = ("anthropic", "openai-responses")
+WRITERS = ("extract", "model")
+HERE = Path(__file__).parent
+
+
+def _loaded(name):
+    """Return the module of a process, to do here what it does."""
+    spec = spec_from_file_location(name, HERE / f"{name}.py")
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+dying = _loaded("dying_engine")
+obeying = _loaded("obeying_engine")
+
+
+@contextmanager
+def started(script, *arguments):
+    """A process that reads lines and writes lines."""
+    command = [sys.executable, str(HERE / script), *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.stdin.close()
+
+
+def tell(process, line):
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+
+
+def heard(process):
+    return process.stdout.readline().strip()
+
+
+# -- one after the other -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A folder with a store with a session that has something to compact."""
+    folder = tmp_path_factory.mktemp("begun")
+    on_fake_clock(partial(dying.work, str(folder / "store.db"), "anthropic", "extract", 20, lambda *_: None))
+    return folder
+
+
+@pytest.fixture
+def place(begun, tmp_path):
+    """A copy of that store."""
+    copytree(begun, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def other(place):
+    """Another process with an engine on the same session."""
+    with started("obeying_engine.py", place, "anthropic") as process:
+
+        def does(line):
+            tell(process, line)
+            told = json.loads(heard(process))
+            assert told["wrong"] == 0
+            return told
+
+        does.process = process
+        does("open")
+        yield does
+
+
+def own(place, talk):
+    """Return what ``talk`` returns of a session in this process, of which the provider refuses nothing."""
+    provider = obeying.Provider(obeying.Settings(window=dying.WINDOW, factor=dying.FACTOR))
+
+    async def begin():
+        async with obeying.opened(str(place), "anthropic", provider) as engine:
+            return await talk(await engine.session(KEY))
+
+    told = anyio.run(begin)
+    assert dying.wrong(provider) == []
+    return told
+
+
+def judge_tree(place, acknowledged=()):
+    """S1: what was acknowledged is there, once; each branch is whole, and nothing is said twice on one."""
+    with SqliteStore(place) as store:
+        there = Counter(entry.id for entry in store.entries(KEY))
+        assert [id_ for id_ in acknowledged if there[id_] != 1] == []
+        assert store.session(KEY).entries == there.total()
+        paths = [store.path(KEY, leaf.id) for leaf in store.leaves(KEY)]
+        for path in paths:
+            assert same_request(store.branch(KEY, path[-1].id), Branch.build(path))
+            texts = Counter(entry.body.slot.message.text for entry in path if is_of_user(entry))
+            assert max(texts.values()) == 1
+    return paths
+
+
+def is_of_user(entry):
+    return isinstance(entry.body, Said) and entry.body.slot.message.role == "user"
+
+
+def test_what_one_decides_counts_for_the_other(place, other):
+    """A compaction of one process is in the next request of the other, and so is that it was taken back: one branch."""
+
+    async def talk(session):
+        assert other("compact")["outcome"] == "compacted"
+        law = other("state")["law"]
+        first = await session.prepare()
+        assert [id_ for id_, _ in session.journal.branch.law] == law
+        assert first.plan.branch.compaction is not None
+        undone = other("undo")["undone"]
+        second = await session.prepare()
+        assert undone == law[-1]
+        assert [id_ for id_, _ in session.journal.branch.law] == law[:-1]
+        assert len(second.slots) > len(first.slots)
+        await session.ask()
+
+    own(place, talk)
+    assert len(judge_tree(place)) == 1
+
+
+def test_where_both_say_something_there_are_two_branches(place, other):
+    """Each goes on where it was, with its own words and its own answer, and nobody's words are lost."""
+
+    async def talk(session):
+        mine = await session.append("Mine.")
+        theirs = other("say Theirs.")["ids"]
+        await session.ask()
+        other("ask")
+        return mine, theirs
+
+    mine, theirs = own(place, talk)
+    paths = [{entry.id for entry in path} for path in judge_tree(place, [*mine, *theirs])]
+    assert len(paths) == 2
+    assert sorted((*mine, *theirs)) == sorted(id_ for path in paths for id_ in {*mine, *theirs} & path)
+
+
+def test_whoever_dies_with_the_lease_blocks_nobody(place, other):
+    """S10: who waits for a lease has it as soon as its holder is killed."""
+
+    async def talk(session):
+        tell(other.process, "hold")
+        assert heard(other.process) == "{}"
+        began = time.monotonic()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.append, "Whatever becomes of the other.")
+            await anyio.sleep(0.3)
+            assert len(session.journal.branch.slots) == before
+            other.process.send_signal(signal.SIGKILL)
+        assert 0.3 < time.monotonic() - began < LEASE_WAIT
+        return await session.ask()
+
+    with SqliteStore(place) as store:
+        before = len(store.branch(KEY).slots)
+    assert own(place, talk).message.text
+    assert len(judge_tree(place)) == 1
+
+
+# -- both at once ------------------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """A process that works on the session until it is killed."""
+
+    def __init__(self, process, order):
+        self.process, self.told = process, []
+        tell(process, order)
+        self.pid = int(heard(process).removeprefix("pid "))
+        self.reader = Thread(target=self.listen)
+        self.reader.start()
+
+    def listen(self):
+        """Hear all that it tells, to its end."""
+        while (line := heard(self.process)) != "over":
+            self.told.append(line)
+
+    def tells(self, lines):
+        """Return once it told so many lines more."""
+        wanted, end = len(self.told) + lines, time.monotonic() + 20
+        while len(self.told) < wanted:
+            assert self.reader.is_alive(), self.told[-20:]
+            assert time.monotonic() < end, "it does not go on"
+            time.sleep(0.001)
+
+    def kill(self):
+        """Kill it, and hear its last words."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.reader.join()
+        assert [line for line in self.told if line.startswith("~wrong")] == []
+        return [line for line in self.told if not line.startswith("~")]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two processes that start workers."""
+    with started("dying_engine.py") as one, started("dying_engine.py") as two:
+        assert [heard(process) for process in (one, two)] == ["ready", "ready"]
+        yield one, two
+
+
+@pytest.mark.timeout(3_600 if THOROUGH else 120)
+@pytest.mark.parametrize("api", APIS)
+def test_two_that_work_at_once_lose_nothing(pair, tmp_path, api):
+    """S1, S10: each request is valid; what either was told to be stored is; one that is killed blocks nobody."""
+    random, acknowledged, place, branches = Random(f"{SEED} {api}"), [], tmp_path / "store.db", set()
+    for _ in range(ROUNDS):
+        one, two = (Worker(process, f"{place} {api} {random.choice(WRITERS)}") for process in pair)
+        one.tells(random.randrange(60))
+        two.tells(random.randrange(30))
+        acknowledged += one.kill()
+        two.tells(20)
+        acknowledged += two.kill()
+        branches.add(len(judge_tree(place, acknowledged)))
+    assert max(branches) > 1
+    with SqliteStore(place) as store:
+        kinds = {type(entry.body).__name__ for entry in store.entries(KEY)}
+    assert {"Said", "Compaction", "Decision", "Answer"} <= kinds

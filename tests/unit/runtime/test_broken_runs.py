@@ -1,0 +1,241 @@
+"""Runs that are not used as they should be, or that are told to stop: nothing is left open, nothing said is lost."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+import pytest
+
+from holdfast.config import target
+from holdfast.errors import Aborted, ContextOverflow
+from holdfast.model.entries import Answer, Said
+from holdfast.model.messages import Message
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.hooks import Before, Hooks
+from holdfast.store.memory import MemoryStore
+from holdfast.telemetry import events
+from holdfast.testing.clock import run
+from holdfast.testing.provider import Provider, Settings
+from holdfast.testing.provider import Said as Says
+from holdfast.testing.samples import KEY
+from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
+
+WINDOW = 32_000
+LONG = Says("one two three four five six seven eight nine ten " * 20)
+
+
+@asynccontextmanager
+async def talking(upstream, store=None, **more):
+    """Yield a session that ``upstream`` answers."""
+    goal = target("anthropic", "claude-opus-5-5", window=WINDOW)
+    async with Engine.open(
+        store or MemoryStore(), upstream=upstream, target=goal, fields={"max_tokens": 500}, **more
+    ) as engine:
+        yield await engine.session(KEY)
+
+
+def talk(notes=40):
+    """Return a conversation that is over the trigger of the window."""
+    turns = [(f"Read note {number}.", f"Note {number}: " + "kelp on the rock " * 120) for number in range(notes)]
+    return [Message.of(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
+
+
+def texts(store):
+    """Return what was said."""
+    return [entry.body.slot.message.text for entry in store.path(KEY) if isinstance(entry.body, Said)]
+
+
+async def drained(going):
+    """Read a run to its end."""
+    async with going as run_:
+        async for _ in run_:
+            pass
+
+
+class Watched:
+    """An upstream that knows how many replies are open, how many were at once, and in which task each was closed."""
+
+    def __init__(self, upstream):
+        self.upstream = upstream
+        self.open = self.most = 0
+        self.at_home = []
+
+    @asynccontextmanager
+    async def send(self, sent):
+        """Return the reply of the other one."""
+        task = anyio.get_current_task().id
+        self.open += 1
+        self.most = max(self.most, self.open)
+        try:
+            async with self.upstream.send(sent) as reply:
+                yield reply
+        finally:
+            self.open -= 1
+            self.at_home.append(anyio.get_current_task().id == task)
+
+
+@pytest.mark.parametrize("error", [None, KeyError("mine")], ids=["leaves", "raises"])
+def test_who_leaves_a_run_leaves_no_reply_open(error):
+    """The provider's answer is closed by the same task, before the permit is given to somebody else."""
+    upstream = Watched(ProviderUpstream(Provider(script=[LONG])))
+
+    async def go():
+        async with talking(upstream) as session:
+            with suppress(KeyError):
+                async with session.run("Go.") as going:
+                    async for _ in going:
+                        if error:
+                            raise error
+                        break
+            assert (upstream.open, upstream.at_home) == (0, [True])
+            assert session.means.permits.is_idle
+            assert session.means.lanes.is_idle
+
+    run(go)
+
+
+def test_a_run_is_one_request():
+    """To begin one a second time is an error: its words would be said twice."""
+    store = MemoryStore()
+
+    async def go():
+        async with talking(ProviderUpstream(Provider()), store) as session:
+            going = session.run("Go.")
+            await drained(going)
+            with pytest.raises(Aborted, match=r"session\.run"):
+                await drained(going)
+            assert going.answer.message.text == "ok 1"
+            assert session.means.lanes.is_idle
+
+    run(go)
+    assert texts(store) == ["Go.", "ok 1"]
+
+
+def test_a_branch_keeps_its_lane_where_its_past_is_edited():
+    """What comes while a conversation parts from the log waits for it, as it would have before."""
+    upstream = Watched(ProviderUpstream(Provider(), latency=5.0))
+    edited = {"model": "claude-opus-5-5", "max_tokens": 50, "messages": [{"role": "user", "content": "otherwise"}]}
+
+    async def go():
+        async with talking(upstream) as session:
+            await session.ask("one")
+            async with anyio.create_task_group() as group:
+                group.start_soon(drained, session.run(edited))
+                await anyio.sleep(1)
+                group.start_soon(session.ask, "three")
+            return [slot.message.text for slot in session.journal.branch.slots]
+
+    assert run(go) == ["otherwise", "ok 2", "three", "ok 3"]
+    assert upstream.most == 1
+
+
+BEGUN = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":"message","role":"assistant",'
+    b'"model":"m","content":[],"stop_reason":null,"usage":{"input_tokens":10,"output_tokens":1}}}\n\n'
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
+    b'"content_block":{"type":"text","text":""}}\n\n'
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+    b'"delta":{"type":"text_delta","text":"The kelp"}}\n\n'
+)
+OVERFLOWED = (
+    b'event: error\ndata: {"type":"error","error":{"type":"invalid_request_error",'
+    b'"message":"prompt is too long: 33000 tokens > 16000 maximum"}}\n\n'
+)
+
+
+def test_what_was_given_out_before_an_overflow_is_in_the_log():
+    """P10: the model's words that the caller has are an interrupted answer, and the overflow teaches all the same."""
+    store = MemoryStore()
+    upstream = ScriptedUpstream([Given((BEGUN, OVERFLOWED), headers={"content-type": "text/event-stream"})])
+
+    async def go():
+        async with talking(upstream, store) as session:
+            with pytest.raises(ContextOverflow):
+                await drained(session.run("Go."))
+            return session.report()
+
+    assert run(go).window == 16_000
+    assert [entry.body.stop for entry in store.path(KEY) if isinstance(entry.body, Answer)] == ["aborted"]
+    assert texts(store)[-1] == "The kelp"
+
+
+# -- hooks that speak --------------------------------------------------------------------------------------------------
+
+
+def spoken(**hooks):
+    """Return a store, and the events of a compaction in a session to which each of those hooks says something."""
+    store, heard, told = MemoryStore(), [], {}
+
+    async def go():
+        async with talking(
+            ProviderUpstream(Provider(Settings(window=WINDOW))),
+            store,
+            listen=heard.append,
+            hooks=Hooks(**{name: speaking(name, returned) for name, returned in hooks.items()}),
+        ) as session:
+            told["session"] = session
+            await session.append(*talk())
+            with anyio.fail_after(60):
+                await session.ask("And now?")
+            assert session.means.lanes.is_idle
+
+    def speaking(name, returned):
+        async def hook(*_):
+            await told["session"].append(f"said by {name}")
+            return returned
+
+        return hook
+
+    run(go)
+    return store, [event for event in heard if isinstance(event, events.Compacted)]
+
+
+def test_a_hook_that_speaks_after_a_compaction_is_called_once():
+    """A compaction is told when it is in the log, so that what is said then does not make it all begin again."""
+    store, made = spoken(after_compaction=None)
+    assert [event.outcome for event in made] == ["compacted"]
+    assert texts(store).count("said by after_compaction") == 1
+
+
+def test_a_hook_that_speaks_after_a_compaction_that_failed_is_called_once_for_it():
+    """What it says is in the request that goes out; the summary is not asked for again."""
+    store, made = spoken(before_compaction=Before(cancel=True), after_compaction=None)
+    assert [event.outcome for event in made].count("cancelled") == 1
+    assert texts(store).count("said by before_compaction") == 1
+
+
+@pytest.mark.parametrize("is_plain", [False, True], ids=["async", "plain"])
+def test_a_hook_is_not_called_for_what_it_does_itself(is_plain):
+    """One that appends when something is appended is called once for each message of others, whatever kind it is."""
+    store, told = MemoryStore(), {}
+
+    async def again(_):
+        await told["session"].append("again")
+
+    def plain(message):
+        return again(message)
+
+    async def go():
+        hooks = Hooks(on_append=plain if is_plain else again)
+        async with talking(ScriptedUpstream([]), store, hooks=hooks) as session:
+            told["session"] = session
+            await session.append("one", "two")
+
+    run(go)
+    assert texts(store) == ["again", "again", "one", "two"]
+
+
+def test_the_same_request_again_tells_of_no_other_compaction():
+    """What was decided for a request is told once, however often it goes out."""
+    heard = []
+
+    async def go():
+        async with talking(ScriptedUpstream([]), listen=heard.append) as session:
+            await session.append(*talk(), "And now?")
+            first, again = await session.prepare(), await session.prepare()
+            assert first.request == again.request
+
+    run(go)
+    kinds = [type(event).__name__ for event in heard]
+    assert kinds.count("Compacted") == kinds.count("Compacting") == 1
