@@ -1,11 +1,17 @@
-"""How long Hypothesis looks: ``ci`` by default, ``thorough`` with HOLDFAST_THOROUGH=1."""
+"""How long Hypothesis looks (``ci`` by default, ``thorough`` with HOLDFAST_THOROUGH=1), and what all tests may use."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+NOBODY = 65_534
+"""The user that owns nothing."""
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 """Whole conversations are drawn; a busy machine is no error."""
@@ -18,3 +24,21 @@ settings.load_profile("thorough" if os.environ.get("HOLDFAST_THOROUGH") == "1" e
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background: its children would ignore ^C
+
+
+@pytest.fixture
+def without_rights():
+    """Return a block in which nobody is root, who may read and write everything."""
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        is_root = os.geteuid() == 0
+        if is_root:
+            os.seteuid(NOBODY)
+        try:
+            yield
+        finally:
+            if is_root:
+                os.seteuid(0)
+
+    return block

@@ -183,16 +183,16 @@ def open_calls(branch: Branch) -> tuple[ToolCall, ...]:
 
 
 def is_answered(branch: Branch) -> bool:
-    """Return whether the newest message is an answer that came to its end."""
+    """Return whether the newest message is an answer that came to its end, and calls for nothing any more."""
     last = len(branch.slots) - 1
     return (
         last < 0
         or branch.messages[last].role == "system"
-        or (branch.messages[last].role == "assistant" and last not in branch.broken)
+        or (branch.messages[last].role == "assistant" and last not in branch.broken and not open_calls(branch))
     )
 
 
 def _cut(answer: Answer) -> str:
     """Return why the model's last words may not be all."""
     told = {"length": "the answer was cut at its limit", "refusal": "the model refused", "content_filter": "it was cut"}
-    return told.get(answer.stop, "")
+    return told.get(answer.stop, "" if answer.message.text else "the model ended without a word; ask again if something is missing")

@@ -62,13 +62,16 @@ class Find(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def bash(place: Workplace, asked: Bash) -> Answered:
     """Return what a command printed and its exit code; an error where it failed or was not allowed."""
-    if not await place.allow(asked.command):
+    command = asked.command.encode("utf-8", "replace").decode()
+    if "\0" in command:
+        raise FormatError("the command holds a NUL character, which no shell takes; let printf write it")
+    if not await place.allow(command):
         return Answered(
             "the user did not allow this command, and it was not run; go on without it, or say why", is_error=True
         )
     shown = {name: value for name, value in os.environ.items() if name not in place.hidden}
     shell = shutil.which("bash") or "sh"
-    done = await ran([shell, "-c", asked.command], place.root, asked.seconds, shown)
+    done = await ran([shell, "-c", command], place.root, asked.seconds, shown)
     output = done.output.rstrip("\n") or "(no output)"
     if done.code is None:
         text = f"{output}\n[ended after {asked.seconds} seconds; give more seconds, at most {MOST_SECONDS}, or do less]"

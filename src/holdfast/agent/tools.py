@@ -5,6 +5,7 @@ Whatever a model sends ends in a result that it can act on; nothing is raised fo
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
@@ -117,6 +118,15 @@ SPECS = {
 """The nine tools by their names."""
 TOOLS = tuple(spec.tool for spec in SPECS.values())
 """The nine tools as a request offers them."""
+_ADVICE = {
+    errno.E2BIG: "write it into a file, and give the file",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.ENOSPC: "make room first, or say that there is none",
+    errno.EACCES: "take another path, or say that this one is closed to you",
+    errno.EPERM: "take another path, or say that this one is closed to you",
+    errno.EROFS: "take another path, or say that this one is closed to you",
+}
+"""What a model can do where looking around does not help."""
 _ALSO = {recall.NAME: "fetch_result"}
 """Names that stand for one of them: previews say ``recall``."""
 
@@ -147,5 +157,6 @@ def result(call: ToolCall, text: str, *, is_error: bool = False) -> ToolResult:
 
 def _of_system(error: BaseException) -> str:
     if isinstance(error, OSError):
-        return f"{(error.strerror or str(error)).lower()}; look with ls or find what there is"
+        advice = _ADVICE.get(error.errno or 0, "look with ls or find what there is")
+        return f"{(error.strerror or str(error)).lower()}; {advice}"
     return "there is not enough memory for this; ask for less"

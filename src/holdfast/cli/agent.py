@@ -6,6 +6,7 @@ import sys
 import uuid
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 from msgspec import Struct
@@ -21,6 +22,7 @@ from holdfast.cli.talking import ended, talk
 from holdfast.cli.terminal import clean, json_option, say_json
 from holdfast.config import Catalog
 from holdfast.model.target import Target
+from holdfast.store import at_home
 from holdfast.wire.recognise import APIS
 
 EXAMPLES = """\
@@ -138,25 +140,37 @@ def _record(there: Desk, outcome: Outcome) -> dict[str, Any]:
 def _order(asked: Asked) -> Order:
     known = config.configuration()
     api = asked.api or _api(known.catalog, asked.model)
-    url = address(api, asked.base_url)
-    if not url.startswith(("http://", "https://")):
-        raise Stopped(f"{url!r} is no address; give one like http://127.0.0.1:8080")
+    url = _address(api, asked.base_url)
     is_alone = asked.task is not None
     return Order(
         target=_target(api, asked.model, known.catalog, asked.window),
         url=url,
         headers=headers(api, url),
-        folder=_folder(asked.folder),
+        folder=_folder(asked.folder, "--dir"),
         policy=known.policy(asked.policy),
         key=asked.session or uuid.uuid4().hex[:12],
         store=asked.store,
-        skills=asked.skills,
+        skills=tuple(str(_folder(one, "--skills")) for one in asked.skills),
         writer=_target(api, asked.summary_model, known.catalog) if asked.summary_model else None,
+        goes_on=asked.task == "",
         steps=asked.steps,
         streams=not is_alone,
         allow=asked.allow_bash,
         asks=not asked.as_json and sys.stdin is not None and (sys.stdin.isatty() or not is_alone),
     )
+
+
+def _address(api: str, given: str | None) -> str:
+    """Return where ``api`` is reached. Raises ``Stopped`` for what is no address of a server."""
+    url = address(api, given)
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an end, a port that is none
+        is_one = False
+    if not is_one:
+        raise Stopped(f"{url!r} is no address; give one like http://127.0.0.1:8080")
+    return url
 
 
 def _api(catalog: Catalog, model: str) -> str:
@@ -169,8 +183,8 @@ def _target(api: str, model: str, catalog: Catalog, window: int | None = None) -
     return config.target(api, model, window=window, catalog=catalog)
 
 
-def _folder(given: str) -> Path:
-    folder = Path(given).expanduser()
+def _folder(given: str, option: str) -> Path:
+    folder = at_home(given)
     if not folder.is_dir():
-        raise Stopped(f"{given}: is no folder; give one for --dir")
+        raise Stopped(f"{given!r} is no folder; give one for {option}")
     return folder.resolve()

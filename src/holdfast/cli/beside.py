@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.terminal import clean, many, say_command, say_whole
+from holdfast.cli.terminal import LEAST, clean, many, say_command, say_whole
 from holdfast.cli.trial import KEY, MODEL, WINDOW, Run
 from holdfast.cli.watching import drawn
 from holdfast.testing.task.routes import ROUTES
@@ -82,9 +83,9 @@ def say_both(out: Console, both: Both, kept: Path | None) -> None:
 
 def _table(both: Both) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False)
-    table.add_column("")
+    table.add_column("", min_width=LEAST)
     for title in ("without", "with Holdfast"):
-        table.add_column(title, justify="right", no_wrap=True)
+        table.add_column(title, justify="right")
     for name, *cells in _rows(both.without, both.aided):
         table.add_row(Text(name, style="dim"), *cells)
     return table
@@ -106,10 +107,11 @@ def _rows(one: Run, two: Run) -> list[tuple[str, Text, Text]]:
 
 def _say_recalled(out: Console, both: Both) -> None:
     found = both.recalled
-    about = f"All {found.messages:,} messages are in the log. The oldest: an audit that could be taken once, at step 2."
-    say_whole(out, Text(about))
-    told = Text.assemble(("recall ", "dim"), (f"{found.lines} of its lines", "green"), f", such as {found.first}")
-    say_whole(out, told)
+    say_whole(out, Text(f"Nothing was lost: all {found.messages:,} messages are in the session's log."))
+    if found.lines:
+        read = (f"{found.lines} of {len(ROUTES)} lines", "green")
+        told = ("The audit, which could be taken once, at step 2, is read back from it: ", read, f", such as {found.first}")
+        say_whole(out, Text.assemble(*told))
 
 
 def _say_next(out: Console, both: Both, kept: Path | None) -> None:
@@ -117,7 +119,7 @@ def _say_next(out: Console, both: Both, kept: Path | None) -> None:
     if kept is None:
         say_whole(out, Text("To look into that session yourself: holdfast demo --keep DIR", style="dim"))
         return
-    where = f"--store {kept / STORE}"
+    where = f"--store {shlex.quote(str(kept / STORE))}"
     for verb, rest in (
         ("show", ""),
         ("context", f"--window {WINDOW} "),

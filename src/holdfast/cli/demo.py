@@ -13,6 +13,7 @@ import click
 
 from holdfast.cli.faults import Stopped
 from holdfast.cli.terminal import console, json_option, say_json
+from holdfast.store import at_home
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,6 +67,7 @@ def _told(both: Both) -> dict[str, Any]:
             "usd": round(aided.totals.usd, 4),
             "cache_hit": round(aided.totals.cache_hit, 4),
             "compactions": aided.compactions,
+            **({"error": aided.error} if aided.error else {}),
         },
         "seconds": round(both.seconds, 2),
     }
@@ -84,10 +86,14 @@ def _folder(keep: str | None) -> Iterator[Path]:
         with TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
         return
-    path = Path(keep).expanduser()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise Stopped(f"{keep} is there already; give --keep a new folder")
+    path = at_home(keep)
+    if not keep or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
+        raise Stopped(f"{keep!r} is there already; give --keep a new folder")
     path.mkdir(parents=True, exist_ok=True)
+    try:
+        (path / "without").mkdir()  # of two that were told the same folder one is the first
+    except FileExistsError:
+        raise Stopped(f"{keep!r} is used by another demonstration; give --keep a new folder") from None
     yield path
 
 

@@ -19,6 +19,7 @@ from msgspec import Struct
 from holdfast.agent.agent import place_for, surroundings
 from holdfast.agent.loop import Outcome, work
 from holdfast.agent.workplace import Allow, everything_allowed, nothing_allowed
+from holdfast.cli.faults import Stopped
 from holdfast.cli.meter import Spent, spent, status
 from holdfast.cli.places import opened
 from holdfast.cli.providers import KEYS
@@ -48,6 +49,8 @@ class Order(Struct, frozen=True):
     skills: tuple[str, ...]
     writer: Target | None
     """The model that writes summaries."""
+    goes_on: bool
+    """Whether the session must be there already."""
     steps: int
     streams: bool
     allow: bool
@@ -187,8 +190,9 @@ def desk(order: Order, screen: Screen) -> Iterator[Desk]:
             listen=told,
         )
         with portal.wrap_async_context_manager(upstream), portal.wrap_async_context_manager(engine) as there:
-            made = Desk(portal, portal.call(there.session, _key(store, order.key)), order, screen)
+            made = Desk(portal, portal.call(there.session, _key(store, order)), order, screen)
             queues.append(made.queue)
+            screen.share = made.session.report().share
             yield made
 
 
@@ -196,7 +200,10 @@ def _writers(order: Order, upstream: Any) -> Sequence[Writer]:
     return () if order.writer is None else (Writer(upstream, order.writer),)
 
 
-def _key(store: SessionStore, name: str) -> str:
-    """Return the key of the session that ``name`` begins, or ``name`` for a new one; ``UnknownId`` for several."""
+def _key(store: SessionStore, order: Order) -> str:
+    """Return the key of the session that is named, or its name for a new one; ``UnknownId`` for several."""
+    name = order.key
     known = [info.key for info in store.sessions() if info.key.startswith(name)]
+    if order.goes_on and not known:
+        raise Stopped("an empty TASK goes on with a session; name one of `holdfast ls` with --session, or give a TASK")
     return name if not known or name in known else store.session(name).key

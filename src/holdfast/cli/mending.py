@@ -21,7 +21,7 @@ from holdfast.errors import FormatError
 from holdfast.formats.repairing import TOOLS, Dropped, Finding, Survey, mended, survey, tool_of, whole
 from holdfast.formats.repairing.tools import Tool
 
-MISSING = "there is no such file"
+MISSING = "there is no such file; check the path"
 Read = Callable[[int], None]
 """Is told, after each line, how many bytes it has."""
 
@@ -69,7 +69,7 @@ def repair_file(path: Path, *, format_: str = "", dry_run: bool = False, read: R
     if not path.exists():
         return FileRepaired(str(path), reason=MISSING)
     if not path.is_file():
-        raise FormatError(f"{path} is a folder or a device; give session files")
+        raise FormatError("a folder or a device is no session file; give the files in it")
     real = path.resolve()
     with real.open("rb") as file:
         held = os.fstat(file.fileno())

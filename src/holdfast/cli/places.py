@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from holdfast.store import open_store
+from holdfast.store import at_home, open_store
 from holdfast.store.base import Quota, SessionStore
 
 STORE_VARIABLE = "HOLDFAST_STORE"
@@ -45,7 +45,7 @@ def store_place(given: str | None, environment: Mapping[str, str] = os.environ) 
 
 def file_of(where: str) -> Path:
     """Return the file of the store that ``where`` names."""
-    return Path(where.removeprefix("sqlite:///")).expanduser()
+    return at_home(where.removeprefix("sqlite:///"))
 
 
 def is_missing(where: str) -> bool:
@@ -81,7 +81,7 @@ def tools(environment: Mapping[str, str] = os.environ) -> list[Tool]:
 
     def root(variable: str, default: str) -> Path:
         told = environment.get(variable)
-        return Path(told).expanduser() if told else home / default
+        return at_home(told) if told else home / default
 
     return [
         Tool("Claude Code", root("CLAUDE_CONFIG_DIR", ".claude") / "projects", "*/*.jsonl"),

@@ -32,17 +32,21 @@ class Screen:
         """How much of the window the last request took."""
         self._out = console(stderr=True)
         self._is_amid = False
+        self._why = ""
+        """What was said at the last refusal."""
 
     def show(self, item: object) -> None:
         """Show one thing that happened."""
         if isinstance(item, events.Sending):
             self.share = item.tokens / item.window if item.window else 0.0
+        if isinstance(item, events.Refused):
+            self._why = item.why
         if self.quiet:
             return
         if isinstance(item, Spoke):
             self._speak(item)
             return
-        line = _line(item)
+        line = f"{_line(item)}: {clean(self._why, _LINE)}" if isinstance(item, events.Retrying) else _line(item)
         if line is not None:
             self._begin()
             say_line(self._out, Text(f"{self.share:4.0%}  {line}", style="dim"))

@@ -88,7 +88,7 @@ def _help(desk: Desk, _: str) -> None:
     """Show this list."""
     for name, found in _COMMANDS.items():
         click.echo(f"  {name:10}{found.__doc__}")
-    click.echo(f"  {'/quit':10}Leave; the session stays: holdfast agent --session {desk.session.key}")
+    click.echo(f"  {'/quit':10}Leave; the session stays: holdfast agent --session {desk.session.key} --model {desk.order.target.model}")
 
 
 def _context(desk: Desk, _: str) -> None:
@@ -125,6 +125,8 @@ def _branch(desk: Desk, entry: str) -> None:
     if not entry:
         out = console()
         first = max(0, len(log.said) - LISTED)
+        if not log.said:
+            click.echo("nothing was said yet")
         for number, one in enumerate(log.said[first:], first):
             message = log.branch.messages[number]
             say_line(out, Text.assemble((f"#{number:<4} {clean(one.id)[:SHORT]} ", "dim"), in_short(message)))
@@ -134,6 +136,7 @@ def _branch(desk: Desk, entry: str) -> None:
         store.set_leaf(key, place.id)
     forked = desk.stopped(lambda: desk.session.branch(place.id))
     if forked is not None:
+        forked.journal.follows = True  # the session itself goes on there
         desk.session = forked
         told = many(len(forked.journal.branch.slots), "message")
         desk.screen.note(f"goes on behind {told}; what came after it stays in the log")

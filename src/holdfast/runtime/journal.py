@@ -55,6 +55,9 @@ TITLE = 80
 CAPPED = "capped"
 """Reason of the note before a message that was cut when it was appended; it names the blobs of the whole texts."""
 
+NOWHERE = ""
+"""No entry: who expects the session's leaf there does not move it."""
+
 
 def new_id() -> str:
     """Return an id that no other entry has."""
@@ -430,7 +433,7 @@ class Journal:
             parent = entries[-1].id if entries else self.leaf
             entries.append(Entry(self._ids(), parent, body, at=self._clock()))
         if entries:
-            self.store.append(self.key, entries)
+            self.store.append(self.key, entries, expected_leaf=None if self.follows else NOWHERE)
             self._ready = None
             self.leaf = entries[-1].id
             if any(isinstance(body, Request | Answer) for body in bodies):

@@ -68,8 +68,9 @@ def _with_less_output(session: Session, request: Request, prepared: Prepared) ->
         return "not_smaller"
     if left < least:
         return "too_large_without_it"
-    limits = replace(request.target.limits, asked_output=max(least, min(asked // 2, left)))
-    return replace(request, target=replace(request.target, limits=limits))
+    lower = max(least, min(asked // 2, left))
+    limits = replace(request.target.limits, asked_output=lower)
+    return replace(request, target=replace(request.target, limits=limits), output=lower)
 
 
 def stopped(session: Session, prepared: Prepared, stop: Stop, attempt: Attempt) -> UpstreamError:

@@ -44,14 +44,18 @@ class Request(Struct, frozen=True):
     lens: Lens | None = None
     """The body that the caller handed in, where it was one: what nothing touched keeps its bytes."""
     stream: bool = True
+    output: int | None = None
+    """The most tokens that the answer may have, where recovery asks for fewer than the caller does."""
 
     def body(self, prepared: Prepared, slots: Sequence[Slot] | None = None) -> bytes:
         """Return the body that shows ``slots``, those of ``prepared`` by default."""
-        shown = prepared.slots if slots is None else slots
+        shown, options = prepared.slots if slots is None else slots, prepared.plan.options
+        if options.max_tokens is None:
+            options = replace(options, max_tokens=self.output)
         if self.lens is not None:
-            return render(self.lens, shown, prepared.plan.options)
+            return render(self.lens, shown, options)
         api, model = self.target.api, self.target.model
-        return body(api, model, shown, frame_fields=self.fields, options=prepared.plan.options)
+        return body(api, model, shown, frame_fields=self.fields, options=options)
 
     def sent(self, prepared: Prepared, slots: Sequence[Slot] | None = None) -> Sent:
         """Return what goes to the provider."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.store.base import Quota, SessionStore
     from holdfast.store.database import Durability
 
-__all__ = ["open_store"]
+__all__ = ["at_home", "open_store"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -47,7 +47,16 @@ def open_store(
         raise ConfigError(msg)
     from holdfast.store.sqlite import SqliteStore
 
-    return SqliteStore(Path(place).expanduser(), durability=durability, readonly=readonly, quota=limits)
+    return SqliteStore(at_home(place), durability=durability, readonly=readonly, quota=limits)
+
+
+def at_home(place: str) -> Path:
+    """Return ``place`` as a path, a home folder in the place of ``~``. Raises ``ConfigError`` for a home unknown here."""
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:
+        msg = f"{place}: nobody knows that home folder here; write the path out"
+        raise ConfigError(msg) from None
 
 
 def _after(scheme: re.Match[str], place: str) -> str:

@@ -16,8 +16,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from holdfast.cli import command, trial
+from holdfast.cli import command, demo, trial
 from holdfast.cli.beside import AGREED, STORE, Both, Recalled, say_beginning, say_both, say_without
+from holdfast.cli.faults import Stopped
 from holdfast.cli.watching import Watcher
 from holdfast.model.entries import Answer, Compaction
 from holdfast.store import open_store
@@ -108,6 +109,35 @@ def test_a_folder_that_is_there_is_left_alone(told, kept, run):
     assert "is there already; give --keep a new folder" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("keep", "why"), [("", "'' is there already"), ("~nobody-here/x", "~nobody-here/x: nobody knows that home folder")]
+)
+def test_a_folder_that_is_none(run, keep, why):
+    """A name that can be no new folder is told in one sentence, with exit code 2."""
+    done = run("demo", "--keep", keep)
+    assert done.exit_code == 2
+    assert why in done.stderr
+
+
+def test_one_of_two_gets_the_folder(tmp_path):
+    """Of two demonstrations that were given one new folder, and saw it empty, the second one stops."""
+    with demo._folder(str(tmp_path / "x")) as first:
+        assert [path.name for path in first.iterdir()] == ["without"]
+    (tmp_path / "y").mkdir()
+    with demo._folder(str(tmp_path / "y")), pytest.raises(Stopped), demo._folder(str(tmp_path / "y")):
+        pass
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_terminal_has_the_names_of_the_figures(both, width):
+    """The table keeps words that can be read, whatever the width."""
+    out = Console(file=io.StringIO(), width=width)
+    say_both(out, both[0], None)
+    said = out.file.getvalue()
+    assert "steps survived" in said
+    assert "…" not in said
+
+
 def test_both_are_seen_beside_each_other(both):
     """The pictures, the provider's words, the table, what can be read back, and how to go on."""
     found, _ = both
@@ -118,7 +148,7 @@ def test_both_are_seen_beside_each_other(both):
     said = out.file.getvalue()
     assert all(len(line) <= 100 for line in said.splitlines())
     assert f"the provider: {found.without.error}" in said
-    for words in ("died of an overflow", "finished", "compactions", "4 of its lines", "such as harwich", "--keep DIR"):
+    for words in ("died of an overflow", "finished", "compactions", "4 of 32 lines", "such as harwich", "--keep DIR"):
         assert words in said
     assert "⟱" in said
 
@@ -183,7 +213,9 @@ def test_a_task_that_is_not_finished_is_an_exit_code(run, monkeypatch):
     monkeypatch.setattr(trial, "MOST_STEPS", 5)
     done = run("demo", "--json")
     assert done.exit_code == 1
-    assert [json.loads(done.stdout)[name]["outcome"] for name in ("without", "with")] == ["stopped", "stopped"]
+    told = json.loads(done.stdout)
+    assert [told[name]["outcome"] for name in ("without", "with")] == ["stopped", "stopped"]
+    assert "5 steps are over" in told["with"]["error"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no signals to send")

@@ -80,3 +80,14 @@ def test_a_fork_stays_a_fork(store):
     fork.append(Message.of("assistant", "here"))
     assert fork.branch.law
     assert not journal.branch.law
+
+
+def test_a_fork_leaves_the_session_where_it_is(store):
+    """What is said first on a fork from the session's end is beside the session, which goes on behind the same entry."""
+    journal = worked(store)
+    fork = journal.fork(journal.leaf)
+    fork.append(Message.of("assistant", "what if"))
+    journal.append(Message.of("assistant", "done"))
+    assert words(store) == ["go", "done"]
+    assert words(store, fork.leaf) == ["go", "what if"]
+    assert store.session("k").leaf == journal.leaf

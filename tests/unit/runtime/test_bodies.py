@@ -19,7 +19,8 @@ from google.genai import types
 from holdfast.config import target
 from holdfast.errors import UpstreamError
 from holdfast.model.entries import Said
-from holdfast.model.parts import Thinking
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, Thinking, ToolResult
 from holdfast.policy.pipeline import Policy
 from holdfast.runtime.engine import Engine
 from holdfast.store.memory import MemoryStore
@@ -30,7 +31,10 @@ from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.faults import Fault
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
+from holdfast.view.foreign import native
+from holdfast.wire import anthropic as claude_wire
 from holdfast.wire.answers import answer as read
+from holdfast.wire.convert import convert
 
 STEPS = 4
 OTHER = {"anthropic": "claude-sonnet-5-5", "openai-chat": "gpt-5-mini", "openai-responses": "gpt-5-mini"}
@@ -480,3 +484,33 @@ def test_an_answer_that_breaks_off_is_in_the_log_though_the_engine_names_no_mode
     assert [slot.api for slot in slots] == [api, api]
     sealed = [part.seal.model for part in slots[1].message.parts if isinstance(part, Thinking)]
     assert sealed == [MODELS[api]]
+
+
+HANDS = ("anthropic", "openai-responses", "openai-chat", "anthropic", "gemini", "openai-chat", "anthropic", "gemini")
+
+
+def test_a_client_may_change_the_api():
+    """The same conversation in another API's form is the same conversation: one branch, and every request is taken."""
+    store, provider, said = MemoryStore(), Provider(script=list(script())), []
+    upstream, own = ProviderUpstream(provider), target("gemini", MODELS["gemini"])
+
+    async def go():
+        for api in HANDS:
+            async with Engine.open(store, upstream=upstream, target=own) as engine:
+                last = said[-1].calls if said else ()
+                results = tuple(ToolResult(call.id, call.name, (Text(RESULT),)) for call in last)
+                said.append(Message("tool", results) if results else Message.of("user", f"Go on, {api}."))
+                tools = [{"name": "read", "input_schema": SCHEMA}]
+                asked = {"model": MODELS[api], "max_tokens": 500, "tools": tools, "messages": claude_wire.dicts(said)}
+                body, _ = convert(json.dumps(asked).encode(), api, MODELS[api], api="anthropic")
+                run = (await engine.session(KEY)).run(body)
+                await drained(run)
+                said.append(native(run.answer.message, "none"))
+
+    anyio.run(go)
+    assert {sent.api for sent in upstream.sent} == set(HANDS)
+    assert all(isinstance(one.reply, Answered) for one in provider.requests)
+    path = [entry.body.slot.message for entry in store.path(KEY) if isinstance(entry.body, Said)]
+    assert len(list(store.entries(KEY, "message"))) == len(path)
+    assert [one.text for one in path if one.role == "user"] == [one.text for one in said if one.role == "user"]
+    assert sum(len(one.results) for one in path) == sum(len(one.results) for one in said) > 4
