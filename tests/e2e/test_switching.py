@@ -208,3 +208,17 @@ def test_what_was_left_behind_is_there_when_its_model_is_back(pair, tmp_path):
     back = sealed(sent[2][0].body)
     is_unbound = pair[0][0] == "anthropic" != pair[1][0]
     assert not back if is_unbound else own <= back
+
+
+@pytest.mark.parametrize("pair", [PAIRS[0], PAIRS[2], *LEAKS[1:]], ids=name)
+def test_a_smaller_window_takes_over_what_a_larger_one_held(pair, tmp_path):
+    """G3: the first request to a model with a sixth of the window fits it; nothing is refused on the way there."""
+    place, says = tmp_path / "store.db", list(script())
+    (api, model), (other_api, other_model) = pair
+    provider, large = Provider(Settings(), says), target(api, model, window=200_000)
+    _, _, told, _ = on_fake_clock(partial(turned, place, provider, large, range(8)))
+    assert told.tokens > 1.5 * WINDOW
+    provider.settings = Settings(window=WINDOW)
+    on_fake_clock(partial(turned, place, provider, target(other_api, other_model, window=WINDOW), range(8, STEPS)))
+    assert all(isinstance(one.reply, Answered) for one in provider.requests)
+    judge_log(place)

@@ -195,4 +195,5 @@ def is_answered(branch: Branch) -> bool:
 def _cut(answer: Answer) -> str:
     """Return why the model's last words may not be all."""
     told = {"length": "the answer was cut at its limit", "refusal": "the model refused", "content_filter": "it was cut"}
-    return told.get(answer.stop, "" if answer.message.text else "the model ended without a word; ask again if something is missing")
+    silent = "" if answer.message.text else "the model ended without a word; ask again if something is missing"
+    return told.get(answer.stop, silent)

@@ -83,7 +83,7 @@ def say_both(out: Console, both: Both, kept: Path | None) -> None:
 
 def _table(both: Both) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False)
-    table.add_column("", min_width=LEAST)
+    table.add_column("", min_width=LEAST, overflow="fold")
     for title in ("without", "with Holdfast"):
         table.add_column(title, justify="right")
     for name, *cells in _rows(both.without, both.aided):
@@ -110,8 +110,8 @@ def _say_recalled(out: Console, both: Both) -> None:
     say_whole(out, Text(f"Nothing was lost: all {found.messages:,} messages are in the session's log."))
     if found.lines:
         read = (f"{found.lines} of {len(ROUTES)} lines", "green")
-        told = ("The audit, which could be taken once, at step 2, is read back from it: ", read, f", such as {found.first}")
-        say_whole(out, Text.assemble(*told))
+        said = Text.assemble("The audit of step 2, which no file has: ", read, f" are read back, such as {found.first}")
+        say_whole(out, said)
 
 
 def _say_next(out: Console, both: Both, kept: Path | None) -> None:

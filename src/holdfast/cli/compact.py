@@ -56,9 +56,9 @@ def command(
 ) -> None:
     """Compact a session now: its older turns give way to a summary.
 
-    SESSION is the beginning of an id. The summary is made without a model, from the log. Nothing that was said is deleted: the messages stay in the log, the model can
-    read them back with recall, and holdfast undo brings them all back. Where a compaction would not make the next
-    request smaller nothing is written, and that is said.
+    SESSION is the beginning of an id. The summary is made without a model, from the log. Nothing that was said is
+    deleted: the messages stay in the log, the model can read them back with recall, and holdfast undo brings them all
+    back. Where a compaction would not make the next request smaller nothing is written, and that is said.
     """
     known = config.configuration()
     with opened(store) as there:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -88,7 +89,8 @@ def _help(desk: Desk, _: str) -> None:
     """Show this list."""
     for name, found in _COMMANDS.items():
         click.echo(f"  {name:10}{found.__doc__}")
-    click.echo(f"  {'/quit':10}Leave; the session stays: holdfast agent --session {desk.session.key} --model {desk.order.target.model}")
+    again = f"holdfast agent --session {shlex.quote(desk.session.key)} --model {shlex.quote(desk.order.target.model)}"
+    click.echo(f"  {'/quit':10}Leave; the session stays: {again}")
 
 
 def _context(desk: Desk, _: str) -> None:

@@ -12,7 +12,7 @@ from anyio import CancelScope
 
 from holdfast.config import Catalog, configuration
 from holdfast.config import target as known_target
-from holdfast.errors import DeadlineExceeded
+from holdfast.errors import ConfigError, DeadlineExceeded
 from holdfast.model.target import Target
 from holdfast.policy.pipeline import Policy
 from holdfast.runtime.environment import Environment
@@ -74,19 +74,25 @@ class Engine:
         """
         known = configuration()
         chosen = known.policy(policy) if isinstance(policy, str) else policy
+        _checked(policy=(chosen, Policy), target=(target, Target | None), hooks=(hooks, Hooks))
+        _checked(fields=(fields, Mapping), environment=(environment, Environment | None), writers=(writers, Sequence))
         answers = as_upstream(upstream, api)
-        store = open_store(place) if isinstance(place, str | os.PathLike) else place
+        goal = target or _target(api, model, known.catalog)
+        spoken = api or (goal.api if goal is not None else "")
+        writers = (*writers, *_writer(answers, spoken, summary_model, known.catalog))
+        allowed = Permits(permits)
+        store = open_store(place) if isinstance(place, str | os.PathLike) else place  # last: nothing may fail behind it
         means = Means(
             store,
             answers,
-            target=target or _target(api, model, known.catalog),
+            target=goal,
             fields=fields,
             environment=environment,
-            writers=(*writers, *_writer(answers, api, summary_model, known.catalog)),
+            writers=writers,
             native=native,
             hooks=hooks,
             listen=listen,
-            permits=Permits(permits),
+            permits=allowed,
             check=check,
             catalog=known.catalog,
         )
@@ -101,8 +107,9 @@ class Engine:
     async def session(self, key: str, *, leaf: str | None = None) -> Session:
         """Return the session called ``key``, created if need be; with ``leaf`` the branch that ends there.
 
-        What was said to it while an answer was on its way, before a crash, is said now.
+        What was said to it while an answer was on its way, before a crash, is said with the next of its verbs.
         """
+        _checked(key=(key, str))
         if leaf is None and key in self._sessions:
             return self._sessions[key]
         means = self.means
@@ -122,7 +129,18 @@ class Engine:
             await self.means.lanes.drain(deadline=CLOSING)
 
 
+def _checked(**given: tuple[object, Any]) -> None:
+    """Do nothing for values of their kinds; ``ConfigError`` for any other."""
+    for name, (value, kind) in given.items():
+        if not isinstance(value, kind):
+            wanted = getattr(kind, "__name__", str(kind))
+            raise ConfigError(f"{name} is of type {type(value).__name__}; give a value of type {wanted}")
+
+
 def _writer(upstream: Upstream, api: str, model: str, catalog: Catalog) -> list[Writer]:
+    """Return who writes summaries with ``model``; nobody without one."""
+    if model and not api:
+        raise ConfigError(f"summary_model={model!r} says no API; give Engine.open api=… too, or writers=[Writer(…)]")
     goal = _target(api, model, catalog)
     return [] if goal is None else [Writer(upstream, goal)]
 

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 
 from anyio import CancelScope, Event, current_time
 
-from holdfast.errors import DeadlineExceeded, LaneCleared, LaneClosed
+from holdfast.errors import ConfigError, DeadlineExceeded, LaneCleared, LaneClosed
 
 PERMITS = 4
 """Model calls at once. [H]"""
@@ -193,7 +193,7 @@ class Permits:
 
     def __init__(self, most: int = PERMITS, *, patience: float = PATIENCE) -> None:
         if most < 1:
-            raise ValueError(f"with {most} permits no model call could run; give at least 1")
+            raise ConfigError(f"with {most} permits no model call could run; give at least 1")
         self.most = most
         self.patience = patience
         self._gate = _Gate(most)

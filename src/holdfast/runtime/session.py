@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.errors import ConfigError, FormatError
-from holdfast.model.entries import Compaction, Usage
+from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
@@ -18,7 +18,7 @@ from holdfast.model.target import Target, World
 from holdfast.policy.guard import in_force, measure_room
 from holdfast.policy.settings import Settings
 from holdfast.runtime import compacting, recall
-from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.attempt import Attempt, said_by
 from holdfast.runtime.hooks import called
 from holdfast.runtime.inflight import InFlight
 from holdfast.runtime.journal import Journal, Prepared
@@ -31,6 +31,7 @@ from holdfast.telemetry import events
 from holdfast.view.paging import Page
 from holdfast.view.tokens import estimate
 from holdfast.wire.answers import Answer
+from holdfast.wire.overflow import ErrorReport, classify
 
 ABORTED = "aborted"
 """How an answer ends that was not told to its end."""
@@ -78,7 +79,8 @@ class Session:
         self.inflight = InFlight()
         self.prefix: Prefix | None = None
         """The last request that was answered, as the provider's cache holds it."""
-        self._prepared_for: Target | None = None
+        self._handed_out: Prepared | None = None
+        """The request that the caller sends."""
         self._runs = 0
         self._answering = False
         """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
@@ -140,14 +142,18 @@ class Session:
         """
         async with self.lane():
             request = await self.taken(asked, stream=False)
-            self._prepared_for = request.target
-            return await self.prepared(request, await self.world(request.target))
+            self._handed_out = await self.prepared(request, await self.world(request.target))
+            return self._handed_out
 
     async def record(self, answer: Answer) -> str:
-        """Store the answer to the request that ``prepare`` returned; return the id of its message."""
-        asked = self._prepared_for or self._target()
-        said = as_said(answer, asked.api, asked.model)
-        return await self.means.stored(lambda: self._recorded(*said))
+        """Store the answer to the request that ``prepare`` returned; return the id of its message.
+
+        A refusal is none: it is written down, and what an overflow teaches counts for the next request. ``FormatError``
+        for what is no answer.
+        """
+        if not isinstance(answer, Answer):
+            raise FormatError(f"a {type(answer).__name__} is no answer; give what holdfast.wire.answers.answer returns")
+        return await self.means.stored(lambda: self._recorded(answer))
 
     async def compact(self, instructions: str = "") -> events.Compacted:
         """Compact now, whatever the size; ``instructions`` say what a model's summary looks at above all."""
@@ -330,11 +336,26 @@ class Session:
         self._answering = self._answering or prepared is not None
         return prepared
 
-    def _recorded(self, said: Slot, usage: Usage, stop: str) -> str:
-        """Record the answer to a request that somebody else sent; return the id of its message."""
-        id_ = self.journal.record(said, usage, stop)
+    def _recorded(self, answer: Answer) -> str:
+        """Record what became of a request that the caller sent; return the id of the message, or of what it is else."""
+        prepared, journal = self._handed_out, self.journal
+        target = prepared.target if prepared is not None else self._target()
+        slot, usage, stop = as_said(answer, target.api, target.model)
+        if answer.error is not None:
+            id_ = self._refused(answer, prepared)
+        else:
+            id_ = journal.record(slot, usage, stop) if slot.message.parts else journal.silent(usage, stop)
         self._answering = False
         return id_
+
+    def _refused(self, answer: Answer, prepared: Prepared | None) -> str:
+        """Write down that a request of the caller's was refused; return the id of the entry."""
+        report = answer.report(prepared.plan.after if prepared is not None else None)
+        verdict = classify(report)
+        why = f"{verdict.kind}: {said_by(report, verdict)}" if isinstance(report, ErrorReport) else verdict.kind
+        if not verdict.is_overflow:
+            return self.journal.fail(why)
+        return self.journal.learn(why, verdict.limit or 0, verdict.requested or 0)
 
     def _appended(self, said: Sequence[Message | Slot]) -> list[str]:
         """Append messages behind those that waited, or let them wait; return the ids of their entries."""

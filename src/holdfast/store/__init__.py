@@ -51,7 +51,7 @@ def open_store(
 
 
 def at_home(place: str) -> Path:
-    """Return ``place`` as a path, a home folder in the place of ``~``. Raises ``ConfigError`` for a home unknown here."""
+    """Return ``place`` as a path, a home folder in the place of ``~``; ``ConfigError`` for one that nobody has."""
     try:
         return Path(place).expanduser()
     except RuntimeError:

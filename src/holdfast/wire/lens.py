@@ -274,18 +274,28 @@ def _speaking(form: Form, slot: Slot) -> Message:
 
 
 def _limited(lens: Lens, options: Options) -> dict[str, bytes]:
-    """Return the field that holds the most output tokens, if options set another number."""
-    if options.max_tokens is None or options.max_tokens == lens.asked_output:
+    """Return the field that holds the most output tokens, if options set another number: more than what is thought."""
+    if options.max_tokens is None:
+        return {}
+    asked = lens.asked_output or options.max_tokens
+    most = max(options.max_tokens, min(asked, _thought(lens) + 1))
+    if most == lens.asked_output:
         return {}
     paths = FORMS[lens.api].limits
     path = next((path for path in paths if _at(lens.fields, path) is not None), None)
     path = path or next((path for path in paths if path[0] in lens.fields), paths[0])
-    number = str(options.max_tokens).encode()
+    number = str(most).encode()
     if len(path) == 1:
         return {path[0]: number}
     raw = lens.fields.get(path[0], Raw(b"{}"))
     outer = bytes(raw) if bytes(raw).startswith(b"{") else b"{}"
     return {path[0]: spliced(outer, fields(outer), {path[1]: number})}
+
+
+def _thought(lens: Lens) -> int:
+    """Return the tokens that the model may think in, where the Messages API is told; the answer must have more."""
+    raw = _at(lens.fields, ("thinking", "budget_tokens"))
+    return int(bytes(raw)) if raw is not None and bytes(raw).isdigit() else 0
 
 
 def _mark(lens: Lens, shown: list[list[Bytes]], options: Options) -> dict[str, bytes]:

@@ -121,6 +121,11 @@ def test_output_that_is_no_text_is_shown(call):
     assert call("bash", command="printf 'a\\377b'") == ("a\ufffdb\n[exit code 0]", False)
 
 
+def test_half_a_character_is_no_reason_to_break_off(call):
+    """A command with half a surrogate pair runs, with a question mark in its place."""
+    assert call("bash", '{"command": "echo a\\ud800b"}') == ("a?b\n[exit code 0]", False)
+
+
 @pytest.mark.parametrize(
     "given", [{"command": ""}, {"command": "true", "seconds": 0}, {"command": "true", "seconds": 99_999}]
 )

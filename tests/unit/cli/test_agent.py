@@ -140,7 +140,13 @@ def test_the_limit_of_steps(run):
         (["--model", MODEL], "set ANTHROPIC_API_KEY"),
         (["--model", "gemini-3-pro-preview"], "set GEMINI_API_KEY or GOOGLE_API_KEY"),
         (["--model", MODEL, "--base-url", "nowhere"], "is no address"),
-        (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--dir", "gone"], "gone: is no folder"),
+        (["--model", MODEL, "--base-url", "http://"], "is no address"),
+        (["--model", MODEL, "--base-url", "http://[::1"], "is no address"),
+        (["--model", MODEL, "--base-url", "http://127.0.0.1:99999"], "is no address"),
+        (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--dir", "gone"], "'gone' is no folder"),
+        (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--dir", "~nobody-here"], "nobody knows that home"),
+        (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--skills", "gone"], "give one for --skills"),
+        (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--store", "~nobody-here/x"], "nobody knows that home"),
         (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--policy", "hope"], "hope"),
         (["--model", MODEL, "--base-url", "http://127.0.0.1:9"], "check the address"),
         (["--model", MODEL, "--base-url", "http://127.0.0.1:9", "--window", "3000"], "3,000"),
@@ -166,6 +172,31 @@ def test_a_key_that_the_provider_refuses(run, monkeypatch):
     assert "SECRET" not in done.output
 
 
+def test_a_provider_that_is_not_there(run, home):
+    """Each try says what went wrong, so that nobody waits for a wrong address without knowing it."""
+    (home / "holdfast.toml").write_text("[policy]\nretries_most = 1\nretry_base = 0.01\n")
+    done = run("agent", "Go.", "--model", MODEL, "--base-url", "http://127.0.0.1:9")
+    assert done.exit_code == 2
+    assert re.search(r"network: again in [\d.]+ s \(try 2\): .*127\.0\.0\.1:9", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--session", "misspelt"]])
+def test_nothing_to_go_on_with(run, options):
+    """An empty task wants a session that is there; none is begun for it."""
+    with model() as (_, given):
+        done = run("agent", "", *given[:-2], *options)
+    assert done.exit_code == 2
+    assert "name one of `holdfast ls` with --session, or give a TASK" in done.stderr
+    assert "misspelt" not in run("ls").output
+
+
+def test_an_answer_without_a_word(run):
+    """Silence of the model is told."""
+    with model(faults=[Fault("empty", "head", 1)]) as (_, options):
+        done = run("agent", "Go.", *options)
+    assert (done.exit_code, "ended without a word" in done.stderr) == (0, True), done.output
+
+
 def test_json_wants_a_task(run):
     """A prompt has no one outcome to tell."""
     done = run("agent", "--model", MODEL, "--json")
@@ -178,6 +209,7 @@ def test_json_wants_a_task(run):
 def test_a_prompt(run, home):
     """What is typed is answered; words with a slash tell and change the context; the session stays."""
     typed = """
+/branch
 Look at it.
 /context
 /branch
@@ -200,7 +232,9 @@ never read
         "room left",
         "#0 ",
         "Look at it.",
+        "nothing was said yet",
         "nothing was stored away yet",
+        f"holdfast agent --session task --model {MODEL}",
         "/compact",
     ):
         assert told in done.stdout
@@ -211,6 +245,17 @@ never read
     assert len(provider.requests) == 3
     assert b"Another way." in provider.requests[-1].asked.body
     assert b"It doubles" not in provider.requests[-1].asked.body
+
+
+def test_an_empty_line_goes_on(run):
+    """Where a call has no result yet, as after a crash in a tool, an empty line goes on with it."""
+    with model(LOOK, DONE, Said("Once more.")) as (provider, options):
+        done = run("agent", *options, given="Go.\n/branch 1\n/quit\n")
+        again = run("agent", *options, given="\n/branch\n")
+    assert "#0" not in done.stdout
+    assert "its work was not finished: an empty line goes on with it" in again.stderr
+    assert "Once more." in again.stdout
+    assert len(provider.requests) == 3
 
 
 def test_what_gave_way_is_read_back_and_taken_back(run, folder):

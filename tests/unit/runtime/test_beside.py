@@ -83,7 +83,7 @@ def test_a_fork_stays_a_fork(store):
 
 
 def test_a_fork_leaves_the_session_where_it_is(store):
-    """What is said first on a fork from the session's end is beside the session, which goes on behind the same entry."""
+    """What is said first on a fork from the session's end is beside the session, which goes on as it was."""
     journal = worked(store)
     fork = journal.fork(journal.leaf)
     fork.append(Message.of("assistant", "what if"))

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from holdfast.config import target
-from holdfast.errors import Aborted, ContextOverflow
+from holdfast.errors import Aborted, ContextOverflow, FormatError
 from holdfast.model.entries import Answer, Said
 from holdfast.model.messages import Message
 from holdfast.runtime.engine import Engine
@@ -20,6 +20,8 @@ from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider import Said as Says
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
+from holdfast.wire.answers import Answer as Told
+from holdfast.wire.answers import answer
 
 WINDOW = 32_000
 LONG = Says("one two three four five six seven eight nine ten " * 20)
@@ -239,3 +241,32 @@ def test_the_same_request_again_tells_of_no_other_compaction():
     run(go)
     kinds = [type(event).__name__ for event in heard]
     assert kinds.count("Compacted") == kinds.count("Compacting") == 1
+
+
+# -- answers that somebody else fetched --------------------------------------------------------------------------------
+
+REFUSED = (
+    b'{"type":"error","error":{"type":"invalid_request_error",'
+    b'"message":"prompt is too long: 33000 tokens > 16000 maximum"}}'
+)
+
+
+def test_what_a_caller_was_told_is_recorded_as_what_it_is():
+    """A refusal and an answer without a word are no messages; an overflow teaches; what is no answer is refused."""
+    store = MemoryStore()
+
+    async def go():
+        async with talking(ScriptedUpstream([]), store) as session:
+            await session.prepare("Go.")
+            with pytest.raises(FormatError, match="no answer"):
+                await session.record("yes")
+            await session.record(answer("anthropic", REFUSED))
+            window = session.report().window
+            await session.prepare()
+            await session.record(Told(stop="refusal", complete=True))
+            return window
+
+    assert run(go) == 16_000
+    assert texts(store) == ["Go."]
+    kinds = [type(entry.body).__name__ for entry in store.path(KEY)]
+    assert kinds[-4:] == ["Request", "Failure", "Request", "Answer"]

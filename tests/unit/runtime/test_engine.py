@@ -253,9 +253,13 @@ def test_an_unknown_model_gets_an_assumed_window():
         ({"policy": "hope", "target": OPUS}, UnknownPolicy, "hope"),
         ({"target": target("anthropic", "m", window=3_000)}, WindowTooSmall, "3000"),
         ({"target": OPUS, "permits": 0}, ValueError, "permits"),
+        ({"summary_model": "m"}, ConfigError, "says no API"),
+        ({"target": OPUS, "policy": 7}, ConfigError, "policy is of type int"),
+        ({"target": OPUS, "hooks": {}}, ConfigError, "hooks is of type dict"),
+        ({"target": OPUS, "fields": None}, ConfigError, "Mapping"),
         ({"target": OPUS, "fields": {"max_tokens": 5, "tools": [{"name": "a b"}]}}, InvalidRequest, "tools"),
     ],
-    ids=["api", "no model", "no client", "policy", "window", "permits", "rule"],
+    ids=[*"abcdefghijk"],
 )
 def test_what_an_engine_cannot_do_is_said(given, error, text):
     """A typed error that names what is wrong, before any call."""

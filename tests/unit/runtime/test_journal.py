@@ -164,10 +164,10 @@ def test_a_text_is_stored_before_the_log_names_it(store, anthropic, monkeypatch)
     journal = Journal.open(store, KEY, Policy().with_settings(append_chars=100_000))
     named, append = [], store.append
 
-    def watched(key, new):
+    def watched(key, new, **more):
         named.extend(hash_ for entry in new for hash_ in blobs_of(entry.body))
         assert all(map(store.blobs.has, named))
-        return append(key, new)
+        return append(key, new, **more)
 
     monkeypatch.setattr(store, "append", watched)
     journal.append(HELLO, *read("c1", LONG[:90_000]), *read("c2", LONG))
@@ -618,7 +618,7 @@ def test_a_step_of_the_loop_is_three_appends(store, anthropic, monkeypatch):
     journal = Journal.open(store, KEY)
     journal.append(HELLO, *read("c1", LONG))
     counts, append = [], store.append
-    monkeypatch.setattr(store, "append", lambda key, new: counts.append(len(new)) or append(key, new))
+    monkeypatch.setattr(store, "append", lambda key, new, **more: counts.append(len(new)) or append(key, new, **more))
     journal.prepare(replace(anthropic, frame=Frame("f", 20)))
     journal.record(step(1)[0])
     journal.append(step(1)[1])

@@ -1,0 +1,110 @@
+"""Compaction as a run drives it: who is asked, who is not, and what the others wait for."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.config import target
+from holdfast.model.messages import Message
+from holdfast.policy.pipeline import Policy
+from holdfast.policy.summary.prompts import HEADINGS
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.hooks import Before, Hooks
+from holdfast.store.memory import MemoryStore
+from holdfast.telemetry import events
+from holdfast.testing.clock import run
+from holdfast.testing.provider import Provider, Said, Settings
+from holdfast.testing.samples import KEY
+from holdfast.testing.upstream import ProviderUpstream
+
+WINDOW = 32_000
+SUMMARY = "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in HEADINGS) + "word " * 200
+GOALS = {api: target(api, model, window=WINDOW) for api, model in
+         {"anthropic": "claude-opus-5-5", "openai-responses": "gpt-5.5"}.items()}  # fmt: skip
+
+
+def talk(notes):
+    """Return a conversation of so many turns, each of some 400 tokens."""
+    turns = [(f"Read note {number}.", f"Note {number}: " + "kelp on the rock " * 120) for number in range(notes)]
+    return [Message.of(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
+
+
+def done(work, *, notes, said=(), api="anthropic", window=200_000, **more):
+    """Return what ``work`` returns of a session with so many notes, what was sent, and what happened."""
+    upstream, heard = ProviderUpstream(Provider(Settings(window=window), [Said(one) for one in said])), []
+
+    async def go():
+        fields = {"max_tokens": 500} if api == "anthropic" else {}
+        opened = Engine.open(
+            MemoryStore(), upstream=upstream, target=GOALS[api], fields=fields, listen=heard.append, **more
+        )
+        async with opened as engine:
+            session = await engine.session(KEY)
+            await session.append(*talk(notes))
+            return await work(session)
+
+    return run(go), upstream.sent, heard
+
+
+def cancelling(*_):
+    """Cancel whatever is to be compacted."""
+    return Before(cancel=True)
+
+
+def test_what_a_hook_cancels_does_not_happen_where_the_request_goes_without():
+    """Nobody writes, no extract is made either, and the request shows all that was said."""
+
+    async def ask(session):
+        await session.ask("And now?")
+        return session.journal.branch.compaction
+
+    plain, _, _ = done(ask, notes=64)
+    cancelled, sent, _ = done(ask, notes=64, hooks=Hooks(before_compaction=cancelling))
+    assert plain is not None
+    assert cancelled is None
+    assert b"Note 0:" in sent[-1].body
+
+
+def test_a_prompt_of_a_hook_is_not_for_the_provider():
+    """Who has words of their own wants a writer that reads them: the provider's own compaction is left out."""
+
+    async def compact(session):
+        return await session.compact()
+
+    hooks = Hooks(before_compaction=lambda *_: Before(prompt="Tell it as you like."))
+    options = {"notes": 40, "api": "openai-responses", "native": True, "summary_model": "gpt-5.5"}
+    plain, sent, _ = done(compact, said=[SUMMARY], **options)
+    assert (plain.by, sent[0].endpoint) == ("native", "compact")
+    told, sent, _ = done(compact, said=[SUMMARY], hooks=hooks, **options)
+    assert (told.by, sent[0].endpoint) == ("model", "generate")
+
+
+@pytest.mark.parametrize("seconds", [0, 10_000], ids=["warm", "cold"])
+def test_the_last_request_is_gone_on_with_only_while_it_is_cached(seconds):
+    """Behind the last request a summary costs little as long as the provider holds it; later text alone costs less."""
+    now = [1_000_000]
+
+    async def work(session):
+        session.means.clock = lambda: now[0]
+        session.journal._clock = lambda: now[0]
+        await session.ask("And now?")
+        now[0] += 1_000 * seconds
+        return await session.compact()
+
+    made, sent, _ = done(
+        work, notes=20, said=["yes", SUMMARY, SUMMARY], api="openai-responses", summary_model="gpt-5.5"
+    )
+    assert made.by == "model"
+    assert sent[1].body.startswith(sent[0].body[:2_000]) is (seconds == 0)
+
+
+def test_a_rung_asks_nobody_for_a_summary():
+    """Results that are cut, and the smallest request, need no model: what stands for older turns is an extract."""
+
+    async def ask(session):
+        await session.ask("And now?")
+
+    policy = Policy().with_settings(recovery_rungs=("truncate", "media", "fallback"))
+    _, _, heard = done(ask, notes=20, window=6_000, summary_model="claude-opus-5-5", policy=policy)
+    assert [event.rung for event in heard if isinstance(event, events.Pressed)] == ["truncate"]
+    assert {event.by for event in heard if isinstance(event, events.Compacted | events.Compacting)} == {"extract"}

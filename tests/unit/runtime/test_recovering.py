@@ -1,0 +1,80 @@
+"""Recovery, driven: less output where only that is too much, and an answer that is none is asked for again."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.config import target
+from holdfast.model.messages import Message
+from holdfast.runtime.engine import Engine
+from holdfast.store.memory import MemoryStore
+from holdfast.telemetry import events
+from holdfast.testing.clock import run
+from holdfast.testing.samples import KEY
+from holdfast.testing.upstream import Given, ScriptedUpstream
+
+WINDOW = 32_000
+MODEL = "claude-opus-5-5"
+TALK = [(role, "kelp on the rock " * 300) for role in ("user", "assistant")] * 5
+NOTHING = {"type": "message", "role": "assistant", "content": [], "model": MODEL}
+
+
+def too_much(read, output):
+    """Return the refusal of a request that reads and asks for more than the window together."""
+    why = f"input length and `max_tokens` exceed context limit: {read} + {output} > {WINDOW}, decrease either"
+    error = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
+    return Given((msgspec.json.encode(error),), 400)
+
+
+def asked(replies, output, *, whole):
+    """Return what each request asked for as output, and what happened; ``whole`` sends a body instead of words."""
+    upstream, heard = ScriptedUpstream(replies), []
+    said = [{"role": role, "content": text} for role, text in [*TALK, ("user", "And now?")]]
+    body = {"model": MODEL, "max_tokens": output, "messages": said}
+
+    async def go():
+        goal = target("anthropic", MODEL, window=WINDOW)
+        opened = Engine.open(
+            MemoryStore(), upstream=upstream, target=goal, fields={"max_tokens": output}, listen=heard.append
+        )
+        async with opened as engine:
+            session = await engine.session(KEY)
+            if not whole:
+                await session.append(*[Message.of(role, text) for role, text in TALK])
+            async with session.run(body if whole else "And now?", quiet=True) as going:
+                async for _ in going:
+                    pass
+
+    run(go)
+    return [msgspec.json.decode(sent.body)["max_tokens"] for sent in upstream.sent], heard
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["words", "body"])
+@pytest.mark.parametrize(
+    ("output", "read", "then"),
+    [(6_000, 27_000, 3_000), (6_000, 30_000, 2_000), (1_500, 30_900, 1_024)],
+    ids=["half", "what is left", "no less than an answer needs"],
+)
+def test_less_output_is_asked_for_where_only_that_is_too_much(output, read, then, whole):
+    """DESIGN 7: the next request is the same with less room for its answer; nothing is compacted for that."""
+    wanted, heard = asked([too_much(read, output), "yes"], output, whole=whole)
+    assert wanted == [output, pytest.approx(then, abs=150)]
+    assert [event.rung for event in heard if isinstance(event, events.Pressed)] == ["output"]
+    assert not [event for event in heard if isinstance(event, events.Compacted)]
+
+
+@pytest.mark.parametrize(("output", "read"), [(1_024, 31_500), (6_000, 31_500)], ids=["it is least", "it is no help"])
+def test_where_less_output_does_not_help_less_is_sent(output, read):
+    """What was asked for is kept, and the conversation gives way."""
+    wanted, heard = asked([too_much(read, output), "yes"], output, whole=False)
+    assert wanted == [output, output]
+    assert [event.rung for event in heard if isinstance(event, events.Pressed)] == ["output", "compact"]
+
+
+def test_an_answer_that_says_nothing_not_even_why_is_asked_for_again():
+    """An empty message without a reason is the server's fault, not the model's answer."""
+    wanted, heard = asked([Given((msgspec.json.encode(NOTHING),)), "yes"], 900, whole=False)
+    assert wanted == [900, 900]
+    (refused,) = [event for event in heard if isinstance(event, events.Refused)]
+    assert (refused.kind, "not even why" in refused.why) == ("server", True)
