@@ -116,7 +116,8 @@ def written(upstream, head, *, window=200_000, **ask):
     settings = replace(LOOSE, summary_wait_least=0.0, summary_wait_most=0.0)
 
     async def go():
-        return await summarise([measure(one) for one in head], Ask(0, len(head), 4_000, **ask), [writer], Terms(settings))
+        wanted = Ask(0, len(head), 4_000, **ask)
+        return await summarise([measure(one) for one in head], wanted, [writer], Terms(settings))
 
     try:
         return anyio.run(go).text

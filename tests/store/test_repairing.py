@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from holdfast.model.parts import Text, ToolResult
 from holdfast.store import open_store
 from holdfast.store.repairing import STAND_IN, Repaired, repair_store
 from holdfast.store.repairing.pages import Pages
+from holdfast.store.repairing.salvage import _rows
 from holdfast.testing import strategies
 from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
 from holdfast.view.tokens import measure
@@ -309,6 +311,23 @@ def test_a_text_that_the_log_still_says_is_stored_again(file: Path) -> None:
 
 
 # -- files that SQLite cannot read -------------------------------------------------------------------------------------
+
+
+def test_numbers_out_of_order_are_no_circle(tmp_path: Path) -> None:
+    """A row whose number was overwritten by a smaller one does not lead back for ever; the rows behind it are read."""
+    path = tmp_path / "some.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE some (number INTEGER PRIMARY KEY, word TEXT)")
+        db.executemany("INSERT INTO some VALUES (?, ?)", [(n, f"word{n}") for n in range(1, 10)])
+        db.commit()
+    whole = bytearray(path.read_bytes())
+    at = whole.index(b"word6") - 4
+    assert whole[at] == 6
+    whole[at] = 2
+    path.write_bytes(whole)
+    with closing(sqlite3.connect(path)) as db:
+        read = list(islice(_rows(db, "some", "number", ["word"]), 100))
+    assert read == [(f"word{n}",) for n in (1, 2, 3, 4, 5, 7, 8, 9)]
 
 
 def test_what_can_be_read_is_saved(tmp_path: Path) -> None:

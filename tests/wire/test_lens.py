@@ -81,6 +81,18 @@ def test_a_body_without_messages_takes_some():
     assert json.loads(render(lens, [slot(Message.of("user", "a"))]))["messages"] == [{"role": "user", "content": "a"}]
 
 
+@pytest.mark.parametrize(
+    ("asked", "most", "sent"),
+    [(9_000, 3_000, 5_001), (9_000, 6_000, 6_000), (5_001, 3_000, 5_001), (4_000, 3_000, 4_000)],
+)
+def test_an_answer_has_more_room_than_its_thinking(asked, most, sent):
+    """W1: Anthropic refuses a limit that is not over the thinking budget; what the caller set wrong stays as it is."""
+    thinking = {"type": "enabled", "budget_tokens": 5_000}
+    said = {"max_tokens": asked, "thinking": thinking, "messages": [{"role": "user", "content": "Go."}]}
+    lens = open_body(json.dumps({"model": "claude-sonnet-4-5", **said}).encode(), "anthropic")
+    assert json.loads(render(lens, lens.slots, Options(max_tokens=most)))["max_tokens"] == sent
+
+
 def test_max_tokens_is_set_where_it_stands():
     """A new limit replaces the old one in place, under the name the body uses; a body without one gets it."""
     lens = open_body(SPACED)

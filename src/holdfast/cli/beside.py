@@ -10,7 +10,7 @@ from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.terminal import LEAST, clean, many, say_command, say_whole
+from holdfast.cli.terminal import clean, many, say_command, say_whole
 from holdfast.cli.trial import KEY, MODEL, WINDOW, Run
 from holdfast.cli.watching import drawn
 from holdfast.testing.task.routes import ROUTES
@@ -24,6 +24,8 @@ AGREED = "agreed surcharge"
 """What each line of the audit says that can be read back."""
 _FEW = 8
 """Lines of the first picture, which only grows."""
+ROOMY, LEAST = 60, 12
+"""Columns from which on the table is not crowded, and those that the names of its figures have at least."""
 _OUTCOMES = {
     "finished": ("finished", "green"),
     "overflow": ("died of an overflow", "red"),
@@ -75,14 +77,14 @@ def say_both(out: Console, both: Both, kept: Path | None) -> None:
     if both.aided.error:
         say_whole(out, Text(clean(both.aided.error), style="red"))
     out.print()
-    out.print(_table(both))
+    out.print(_table(both, gap=3 if out.width >= ROOMY else 1))
     out.print()
     _say_recalled(out, both)
     _say_next(out, both, kept)
 
 
-def _table(both: Both) -> Table:
-    table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False)
+def _table(both: Both, gap: int) -> Table:
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
     table.add_column("", min_width=LEAST, overflow="fold")
     for title in ("without", "with Holdfast"):
         table.add_column(title, justify="right")

@@ -395,10 +395,11 @@ def _first_changed(branch: Branch, edits: Iterable[Edit]) -> int:
 
 def _request(branch: Branch, _id: str, body: Request) -> Branch:
     other, retried = body.model != branch.model, as_found(branch, body) is not branch
+    covered = min(body.slots, len(branch.slots))  # in a log that lost messages a request may have covered more
     return replace(
         branch,
-        seen=body.slots,
-        standing=body.slots,
+        seen=covered,
+        standing=covered,
         found=branch.found if retried or branch.learned.overflows else (branch.seen, branch.standing),
         asked=branch.held,
         basis=body.basis,

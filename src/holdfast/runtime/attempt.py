@@ -13,6 +13,7 @@ from holdfast.runtime.journal import Prepared
 from holdfast.runtime.replies import Incoming
 from holdfast.runtime.summarise import Prefix
 from holdfast.runtime.upstream import Sent, Upstream
+from holdfast.view.tokens import estimate
 from holdfast.wire.answers import Answer
 from holdfast.wire.overflow import KINDS, ErrorReport, Kind, Verdict, classify
 from holdfast.wire.sse import Event
@@ -106,10 +107,20 @@ class Attempt:
         held, self._held, self.seen = self._held, [], True
         return held
 
-    def _judge(self, told: Answer) -> None:
+    def _expected(self, told: Answer) -> int:
+        """Return the tokens that the prompt has as we count; where it did not grow, as counted anew from the start.
+
+        Who drops the front of what is too long tells the same number again and again, and each is near the last.
+        """
         plan, target = self._prepared.plan, self._prepared.target
+        anchor = plan.branch.anchor
+        if anchor is None or told.asked is None or told.asked.input > anchor.tokens:
+            return plan.after
+        return max(plan.after, estimate(plan.branch, target, plan.branch.held))
+
+    def _judge(self, told: Answer) -> None:
         self.answer = told
-        report = told.report(plan.after, target.limits.window)
+        report = told.report(self._expected(told), self.target.limits.window)
         self.verdict = classify(report)
         self.is_cut = not isinstance(report, ErrorReport) and self.verdict.kind == "context_window"
         if isinstance(report, ErrorReport):

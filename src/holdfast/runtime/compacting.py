@@ -32,6 +32,8 @@ _OUTCOMES: dict[str, Outcome] = {
     "breaker": "not_smaller",
 }
 """What the planner's notices say of a compaction that did not come about."""
+_CANCELLED: tuple[Outcome, str] = ("cancelled", "a hook cancelled it, or the session was closed")
+"""What is said of one that was given up; the planner is then told that its breaker is open."""
 
 
 class Occasion(Struct, frozen=True):
@@ -121,7 +123,7 @@ async def compact(session: Session, request: Request, instructions: str) -> even
     while True:
         plan, known = await planned(session, request, forced, trigger="manual", instructions=instructions)
         if plan.compaction is None:
-            outcome, why = _why(plan)
+            outcome, why = _why(plan) if known.breaker else _CANCELLED
             return events.Compacted(session.key, outcome, before=plan.before, after=plan.before, why=why)
         if await session.means.stored(lambda: session.journal.decide(plan, request.target, known)):  # noqa: B023
             await made(session, plan, known)

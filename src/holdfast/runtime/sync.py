@@ -160,7 +160,11 @@ class SyncRun:
 
     def leave(self) -> None:
         """Return when the run is over, with what was said so far in the log; raise what it raised."""
-        _result(_begun(self._portal, self._asks.aclose))
+        try:
+            _result(_begun(self._portal, self._asks.aclose))
+        except Aborted:
+            self._asks.close()  # the loop has ended, and with it who waited for more
+            raise
         if self._is_asking:
             self._ended.cancel()
             self._has_left.wait()
@@ -230,6 +234,8 @@ def _opener(opens: Callable[P, AbstractAsyncContextManager[Engine]]) -> Callable
         """
         with ExitStack() as stack:
             portal = stack.enter_context(start_blocking_portal(name="holdfast"))
+            ended = partial(portal.stop, cancel_remaining=True)  # a run that nobody reads on never ends by itself
+            stack.callback(portal.call, ended)
             upstream = options.get("upstream")
             if isinstance(upstream, AbstractAsyncContextManager):
                 _entered(stack, portal.wrap_async_context_manager(upstream))

@@ -12,13 +12,15 @@ from urllib.parse import quote
 import httpx2
 from msgspec import Struct
 
-from holdfast.errors import FormatError, UpstreamError
+from holdfast.errors import ConfigError, FormatError, UpstreamError
 from holdfast.wire.apis import form_of
 
 PATIENCE = 600.0
 """Seconds without a byte after which a provider counts as gone: the SDKs of Anthropic and OpenAI wait as long."""
 CONNECT = 15.0
 """Seconds that connecting may take."""
+LAST_PORT = 65_535
+"""The largest number that a port can have."""
 Endpoint: TypeAlias = Literal["generate", "compact", "count"]
 """An answer, a compaction (an address of its own on Responses alone), or a count of the prompt's tokens."""
 _PATHS: dict[tuple[str, Endpoint], str] = {
@@ -80,7 +82,10 @@ class Upstream(Protocol):
 
 
 class Http:
-    """A provider at ``base_url`` that speaks ``api``; ``headers`` carry its key. Use it as ``async with``."""
+    """A provider at ``base_url`` that speaks ``api``; ``headers`` carry its key. Use it as ``async with``.
+
+    ``ConfigError`` for what is no address, and for headers that no request can have.
+    """
 
     def __init__(
         self,
@@ -91,12 +96,16 @@ class Http:
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self.api = form_of(api).api
-        self.base_url = base_url.rstrip("/")
-        self._client = httpx2.AsyncClient(
-            headers={"content-type": "application/json", **headers},
-            timeout=httpx2.Timeout(PATIENCE, connect=CONNECT),
-            transport=transport,
-        )
+        self.base_url = _checked(base_url).rstrip("/")
+        try:
+            self._client = httpx2.AsyncClient(
+                headers={"content-type": "application/json", **headers},
+                timeout=httpx2.Timeout(PATIENCE, connect=CONNECT),
+                transport=transport,
+            )
+        except (TypeError, ValueError) as error:
+            why = f"{type(error).__name__}; their names and values are texts of ASCII letters"
+            raise ConfigError(f"these headers cannot be sent ({why}); look for a key that was copied badly") from None
 
     def address(self, sent: Sent) -> str:
         """Return where ``sent`` goes; ``FormatError`` where its API has no such endpoint."""
@@ -112,6 +121,8 @@ class Http:
     @asynccontextmanager
     async def send(self, sent: Sent) -> AsyncIterator[Reply]:
         """Return the reply to ``sent`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
+        if self._client.is_closed:
+            raise UpstreamError(f"the upstream at {self.base_url} was closed; make another for this engine", "config")
         try:
             async with self._client.stream(
                 "POST", self.address(sent), content=sent.body, headers=self._headers(sent)
@@ -143,6 +154,17 @@ class Http:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _checked(base_url: str) -> str:
+    """Return an address that something can be sent to; ``ConfigError`` for any other."""
+    try:
+        url = httpx2.URL(base_url)
+    except (httpx2.InvalidURL, TypeError, ValueError):
+        url = httpx2.URL("")
+    if url.scheme not in {"http", "https"} or not url.host or (url.port or 0) > LAST_PORT:
+        raise ConfigError(f"{base_url!r} is no address of a provider; give one such as https://api.anthropic.com")
+    return base_url
 
 
 def _unreached(place: str, error: Exception) -> str:

@@ -294,8 +294,7 @@ def _limited(lens: Lens, options: Options) -> dict[str, bytes]:
 
 def _thought(lens: Lens) -> int:
     """Return the tokens that the model may think in, where the Messages API is told; the answer must have more."""
-    raw = _at(lens.fields, ("thinking", "budget_tokens"))
-    return int(bytes(raw)) if raw is not None and bytes(raw).isdigit() else 0
+    return _number(_at(lens.fields, ("thinking", "budget_tokens"))) or 0
 
 
 def _mark(lens: Lens, shown: list[list[Bytes]], options: Options) -> dict[str, bytes]:

@@ -134,7 +134,10 @@ def test_a_narrow_terminal_has_the_names_of_the_figures(both, width):
     out = Console(file=io.StringIO(), width=width)
     say_both(out, both[0], None)
     said = out.file.getvalue()
-    assert "steps survived" in said
+    rows = said.splitlines()
+    assert any(row.split()[-2:] == [f"{run.steps}" for run in (both[0].without, both[0].aided)] for row in rows)
+    assert f"{both[0].without.totals.tokens:,}" in said
+    assert f"{both[0].aided.totals.tokens:,}" in said
     assert "…" not in said
 
 

@@ -33,6 +33,12 @@ def texts(branch):
 TALK = (say("system", "s"), say("user", "a"), say("assistant", "b"), say("user", "c"))
 
 
+def test_a_log_that_lost_messages_folds():
+    """A request that covered more messages than a damaged log still has covers those that are there."""
+    branch = grown(*TALK, Request("b", 9, "m"), Answer("b", Usage(100, 1)))
+    assert (branch.seen, branch.standing) == (4, 4)
+
+
 def test_pinned_messages_are_always_shown():
     """System messages at the very start stand before every summary."""
     branch = grown(*TALK, Compaction(3, Message.of("user", "sum"), 5))

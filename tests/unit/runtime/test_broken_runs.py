@@ -270,3 +270,19 @@ def test_what_a_caller_was_told_is_recorded_as_what_it_is():
     assert texts(store) == ["Go."]
     kinds = [type(entry.body).__name__ for entry in store.path(KEY)]
     assert kinds[-4:] == ["Request", "Failure", "Request", "Answer"]
+
+
+def test_a_front_that_is_dropped_a_little_more_each_time_is_noticed():
+    """A provider that answers whatever the size tells its window by prompts that stop growing, and it is learned."""
+    provider = Provider(Settings(window=8_000, overflow="silent"))
+
+    async def go():
+        async with talking(ProviderUpstream(provider)) as session:
+            for step in range(12):
+                await session.append(*talk(3))
+                await session.ask(f"And now, {step}?")
+            return session.report()
+
+    report = run(go)
+    assert (report.window, report.origin) == (8_000, "learned")
+    assert [one.tokens for one in provider.requests].count(8_000) < 8

@@ -65,6 +65,17 @@ def test_what_a_hook_cancels_does_not_happen_where_the_request_goes_without():
     assert b"Note 0:" in sent[-1].body
 
 
+def test_who_asks_for_a_compaction_that_a_hook_cancels_is_told_so():
+    """It is not that there was nothing to compact."""
+
+    async def compact(session):
+        return await session.compact()
+
+    told, sent, heard = done(compact, notes=20, hooks=Hooks(before_compaction=cancelling))
+    assert (told.outcome, sent) == ("cancelled", [])
+    assert [event.outcome for event in heard if isinstance(event, events.Compacted)] == ["cancelled"]
+
+
 def test_a_prompt_of_a_hook_is_not_for_the_provider():
     """Who has words of their own wants a writer that reads them: the provider's own compaction is left out."""
 

@@ -263,6 +263,16 @@ def test_closing_gives_up_what_other_threads_wait_for(monkeypatch):
     assert silent.left.is_set()
 
 
+def test_closing_gives_up_a_run_that_was_left_open(monkeypatch):
+    """A run whose events nobody reads on keeps no engine from closing, nor the program from ending."""
+    monkeypatch.setattr("holdfast.runtime.engine.CLOSING", 0.05)
+    with opened(ScriptedUpstream([Said("one two three " * 40)])) as engine:
+        going = engine.session("tide").run("Go.")
+        next(iter(going.__enter__()))
+    with pytest.raises(Aborted, match="open it again"):
+        going.__exit__(None, None, None)
+
+
 class Interrupted:
     """An upstream at whose first request the user presses Ctrl-C, and that answers the next."""
 

@@ -6,7 +6,7 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.errors import FormatError, HoldfastError, UpstreamError
+from holdfast.errors import ConfigError, FormatError, HoldfastError, UpstreamError
 from holdfast.runtime.upstream import Http, Sent
 from holdfast.testing.provider import Fault, Provider
 from holdfast.testing.provider.serving import serving
@@ -109,3 +109,32 @@ async def whole(upstream, body):
     async with upstream.send(Sent("anthropic", body, "claude-opus-5-5")) as reply:
         assert reply.status == 200
         return await reply.read()
+
+
+@pytest.mark.parametrize("base", ["a.test", "", None, "ftp://a.test", "http://", "http://a.test:99999999"])
+def test_what_is_no_address_is_refused_at_once(base):
+    """Before anything is sent to it, and tried again."""
+    with pytest.raises(ConfigError, match="no address of a provider"):
+        Http(base, "anthropic")
+
+
+@pytest.mark.parametrize("headers", [{"x-api-key": "\u043a\u043b\u044e\u0447"}, {"x-api-key": 7}])
+def test_headers_that_cannot_be_sent_are_refused_at_once(headers):
+    """Without a word of what they hold: it may be a key."""
+    with pytest.raises(ConfigError, match="copied badly") as caught:
+        Http("https://a.test", "anthropic", headers)
+    assert str(headers["x-api-key"]) not in str(caught.value)
+
+
+def test_an_upstream_that_was_closed_says_so():
+    """A typed error that no retry meets again."""
+
+    async def go():
+        upstream = Http("https://a.test", "anthropic")
+        await upstream.close()
+        async with upstream.send(Sent("anthropic", b"{}", "m")):
+            pass
+
+    with pytest.raises(UpstreamError, match="was closed") as caught:
+        anyio.run(go)
+    assert caught.value.kind == "config"

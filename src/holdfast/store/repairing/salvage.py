@@ -17,6 +17,9 @@ TABLES = {"sessions": "session", "entries": "seq", TABLE: "number"}
 GAP = 500
 """[H] Numbers in a row that are tried behind one that cannot be read: a page holds fewer."""
 
+LARGEST = 2**63 - 1
+"""The largest number that a row can have."""
+
 
 def salvage(source: sqlite3.Connection, file: Path, target: sqlite3.Connection) -> int:
     """Copy what can be read of ``file`` into ``target``, which has the tables; return how many entries there were.
@@ -96,12 +99,14 @@ def _rows(source: sqlite3.Connection, table: str, key: str, names: list[str]) ->
     """Yield the rows that can be read in the order of their numbers, over every hole."""
     said = f"SELECT {key}, {', '.join(names)} FROM {table} WHERE {key}"  # noqa: S608
     last, misses = 0, 0
-    while misses < GAP:
+    while misses < GAP and last < LARGEST:
         try:
             row = source.execute(f"{said} > ? ORDER BY {key} LIMIT 1", (last,)).fetchone()
             if row is None:
                 return
         except sqlite3.DatabaseError:
+            row = None
+        if row is None or row[0] <= last:  # a tree out of order leads back, and round in circles
             row = _one(source, f"{said} = ?", last + 1)
         last, misses = (row[0], 0) if row is not None else (last + 1, misses + 1)
         if row is not None:
