@@ -214,7 +214,7 @@ class _Draw(Struct, frozen=True):
             for kind in KINDS
         ]
         marks = ("│ usable " + thousands(self.usable), "% of it", "⟱ older messages give way", "✂ spill or prune")
-        pieces += [Text(mark, style="dim") for mark in (*marks, "✗ too big", "a line draws its largest request")]
+        pieces += [Text(mark, style="dim") for mark in (*marks, "✗ over usable", "a line draws its largest request")]
         lines = [Text()]
         for piece in pieces:
             if lines[-1] and len(lines[-1]) + 2 + len(piece) > self.width - self.label - 1:

@@ -123,8 +123,8 @@ class Engine:
 
     async def _close(self) -> None:
         """Take no new work; wait for what runs, and give it up where it does not end in time."""
-        for session in self._sessions.values():
-            session.close()
+        for flight in list(self.means.flights):
+            flight.unsubscribe()
         with CancelScope(shield=True), suppress(DeadlineExceeded):
             await self.means.lanes.drain(deadline=CLOSING)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from anyio import CancelScope, CapacityLimiter, to_thread
 
@@ -12,6 +13,7 @@ from holdfast.config import Catalog, shipped, target
 from holdfast.model.target import Target
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.hooks import Hooks
+from holdfast.runtime.inflight import InFlight
 from holdfast.runtime.journal import new_id
 from holdfast.runtime.lanes import Lanes, Permits
 from holdfast.runtime.summarise import Writer
@@ -49,6 +51,8 @@ class Means:
     ids: Callable[[], str] = new_id
     """What entries are called; two that are the same break the log."""
     lanes: Lanes = field(default_factory=Lanes)
+    flights: WeakSet[InFlight] = field(default_factory=WeakSet)
+    """The compactions of every session that somebody still has."""
     _worker: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     def tell(self, event: Event) -> None:

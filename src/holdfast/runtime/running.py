@@ -19,6 +19,7 @@ from holdfast.runtime.recovering import recovered
 from holdfast.runtime.replies import as_said
 from holdfast.runtime.requests import Asked
 from holdfast.telemetry import events
+from holdfast.view.text import one_line
 from holdfast.wire.answers import Answer
 from holdfast.wire.overflow import Verdict
 from holdfast.wire.sse import Event
@@ -81,8 +82,8 @@ class Run:
                     async with session.means.permits.hold(), aclosing(attempt.events()) as coming:
                         async for event in coming:
                             yield event
-                except BaseException:
-                    await _broken(session, attempt)
+                except BaseException as error:
+                    await _broken(session, attempt, error)
                     raise
                 if attempt.is_answered:
                     self._answer = await recorded(session, attempt, prepared, ours=request.lens is None)
@@ -144,8 +145,13 @@ async def _continued(session: Session) -> None:
         await session.means.stored(lambda: session.journal.append(Message.of("user", GO_ON)))
 
 
-async def _broken(session: Session, attempt: Attempt) -> None:
-    """Record what was said before the caller left, or that nothing was."""
+WHY = 200
+"""Characters that the log repeats of an error that is none of ours."""
+
+
+async def _broken(session: Session, attempt: Attempt, error: BaseException) -> None:
+    """Record what was said before the caller left or an upstream raised what it may not, or that nothing was."""
+    why = one_line(f"{type(error).__name__}: {error}", WHY) if isinstance(error, Exception) else "the caller left"
     with CancelScope(shield=True):
         if not await session.interrupted(attempt):
-            await session.means.stored(lambda: session.journal.fail("the caller left before the answer"))
+            await session.means.stored(lambda: session.journal.fail(f"{why} before the answer"))

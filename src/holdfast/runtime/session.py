@@ -77,6 +77,7 @@ class Session:
         self.means = means
         self.journal = journal
         self.inflight = InFlight()
+        means.flights.add(self.inflight)
         self.prefix: Prefix | None = None
         """The last request that was answered, as the provider's cache holds it."""
         self._handed_out: Prepared | None = None

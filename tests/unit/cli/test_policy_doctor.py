@@ -65,6 +65,7 @@ def test_a_fresh_installation_is_in_order(run):
 
 def test_doctor_says_where_the_store_is_and_why(run, home, monkeypatch):
     """The path comes from the option, else the variable, else the data folder; doctor says which."""
+    monkeypatch.setenv("COLUMNS", "400")  # long folders are not broken over lines
     assert "(HOLDFAST_STORE)" in run("doctor").stdout
     assert "(--store)" in run("doctor", "--store", home / "x.db").stdout
     monkeypatch.delenv("HOLDFAST_STORE")

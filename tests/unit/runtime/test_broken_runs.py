@@ -13,6 +13,7 @@ from holdfast.model.entries import Answer, Said
 from holdfast.model.messages import Message
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.hooks import Before, Hooks
+from holdfast.runtime.summarise import Writer
 from holdfast.store.memory import MemoryStore
 from holdfast.telemetry import events
 from holdfast.testing.clock import run
@@ -286,3 +287,48 @@ def test_a_front_that_is_dropped_a_little_more_each_time_is_noticed():
     report = run(go)
     assert (report.window, report.origin) == (8_000, "learned")
     assert [one.tokens for one in provider.requests].count(8_000) < 8
+
+
+class Silent:
+    """An upstream that never answers."""
+
+    @asynccontextmanager
+    async def send(self, _sent):
+        """Wait."""
+        await anyio.sleep_forever()
+        yield
+
+
+def test_closing_stops_the_compactions_of_every_branch():
+    """A summary that a fork waits for keeps no engine from closing."""
+    told = []
+
+    async def compacted(session):
+        told.append((await session.compact()).outcome)
+
+    async def go():
+        goal = target("openai-chat", "gpt-5.5")
+        async with anyio.create_task_group() as group:
+            async with talking(ScriptedUpstream([]), writers=[Writer(Silent(), goal)]) as session:
+                await session.append(*talk())
+                branch = await session.branch(session.journal.leaf)
+                group.start_soon(compacted, branch)
+                await anyio.sleep(1)
+            return anyio.current_time()
+
+    assert run(go) < 2
+    assert len(told) == 1
+
+
+def test_the_log_tells_an_upstream_that_raised_from_a_caller_that_left():
+    """What an upstream may not raise passes through, and is what the log says of the request."""
+    store = MemoryStore()
+
+    async def go():
+        async with talking(ScriptedUpstream([KeyError("a bug of yours")]), store) as session:
+            with pytest.raises(KeyError):
+                await session.ask("Go.")
+            assert session.means.permits.is_idle
+
+    run(go)
+    assert "a bug of yours" in store.path(KEY)[-1].body.reason
