@@ -92,6 +92,8 @@ class Branch(Struct, frozen=True):
     """``held`` at the newest request."""
     basis: str = ""
     model: str = ""
+    window: int = 0
+    """Window of the newest request as it was configured; 0 = not known."""
     anchor: Anchor | None = None
     used: Used | None = None
     """Nothing where a compaction came later."""
@@ -187,6 +189,7 @@ class _Dump(Struct, frozen=True):
     counted: int = 0
     policy: str = ""
     learned: Learned = Learned()
+    window: int = 0
 
 
 _SEQUENCES = ("slots", "sums", "marks", "born")
@@ -395,6 +398,7 @@ def _first_changed(branch: Branch, edits: Iterable[Edit]) -> int:
 
 def _request(branch: Branch, _id: str, body: Request) -> Branch:
     other, retried = body.model != branch.model, as_found(branch, body) is not branch
+    forgets = other or (0 < branch.window != body.window > 0)  # another window was configured: what was told is old
     covered = min(body.slots, len(branch.slots))  # in a log that lost messages a request may have covered more
     return replace(
         branch,
@@ -406,7 +410,8 @@ def _request(branch: Branch, _id: str, body: Request) -> Branch:
         model=body.model,
         quiet=branch.quiet + (not retried),
         gauge=Gauge() if other else branch.gauge,
-        learned=Learned() if other else branch.learned,
+        window=body.window,
+        learned=Learned() if forgets else branch.learned,
         anchor=None if other else branch.anchor,
     )
 

@@ -67,6 +67,8 @@ class Request(Struct, frozen=True, omit_defaults=True, tag="request"):
     slots: int
     """How many slots of the branch it covers."""
     model: str = ""
+    window: int = 0
+    """Tokens of the window as it was configured, whatever overflows told of it; 0 = not known."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):

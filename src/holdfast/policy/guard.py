@@ -120,10 +120,11 @@ LEARNED = "learned"
 def learned(target: Target, branch: Branch, settings: Settings = Settings()) -> Target:
     """Return ``target`` with what overflows of this model taught ``branch``: a smaller window, more tokens for a text.
 
-    Nothing changes where there was none, or where another model is asked now.
+    Nothing changes where there was none, where another model is asked now, or where another window was configured
+    since: then somebody knows better.
     """
-    told = branch.learned
-    if told == Learned() or not is_same_model(branch, target):
+    told, asked = branch.learned, target.limits.window
+    if told == Learned() or not is_same_model(branch, target) or 0 < branch.window != asked:
         return target
     target = replace(target, prior=max(target.prior, told.prior))
     guessed = [int(UNDER * told.below)] if told.below else []
@@ -165,7 +166,8 @@ def guard(target: Target, settings: Settings) -> tuple[Room, tuple[Notice, ...]]
             f"No room for a conversation: window {window} ({origin}) less {room.reserve} for the answer and "
             f"{room.frame} for system and tools leaves {room.size} tokens; {settings.room_min} are needed."
         )
-        raise WindowTooSmall(f"{msg} Use a larger window, or send fewer tools.")
+        anew = " Another window that you configure ends what was learned." if origin == LEARNED else ""
+        raise WindowTooSmall(f"{msg} Use a larger window, or send fewer tools.{anew}")
     if found.is_small:
         why = f"window of {window} tokens ({origin}) is under {found.warn_below}"
         return room, (Notice("small-window", why),)

@@ -101,6 +101,7 @@ class Policy(Struct, frozen=True):
 def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: World = World()) -> Plan:
     """Return the plan of the next request of ``branch``. Costs what is new since the last one."""
     settings = policy.settings
+    believed = target.limits.window
     target = learned(target, branch, settings)
     room, notices = guard(target, settings)
     target = in_window(target, settings)
@@ -111,7 +112,7 @@ def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: Wo
         draft = stage(draft)
     draft = _fitted(draft)
     repair, settled = repair_projection(draft.branch, target.dialect)
-    request = Request(prefix_basis(draft.branch), len(branch.slots), target.model)
+    request = Request(prefix_basis(draft.branch), len(branch.slots), target.model, believed)
     final = _recorded(branch, draft, request)
     marked = breakpoints(as_found(draft.branch, request), repair, target, settings)
     return Plan(

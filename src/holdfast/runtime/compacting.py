@@ -13,6 +13,7 @@ from holdfast.errors import CompactionFailed
 from holdfast.model.plan import Ask, Notice, Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World, Written
+from holdfast.policy.breaker import is_closed
 from holdfast.policy.pipeline import OVER_WINDOW
 from holdfast.policy.summary.prompts import Order
 from holdfast.runtime.hooks import Before
@@ -47,14 +48,18 @@ class Occasion(Struct, frozen=True):
     """Whether the provider still holds what it read last."""
 
 
-async def world(session: Session, target: Target) -> World:
-    """Return what the planner is told: how old the cache is, and who writes summaries."""
+async def world(session: Session, target: Target, *, asked: bool = False) -> World:
+    """Return what the planner is told: how old the cache is, and who writes summaries.
+
+    Who wrote none several times in a row is left alone for a while, unless somebody ``asked`` for a compaction.
+    """
     means = session.means
     idle = await means.stored(session.journal.idle)
+    there = bool(means.writers or _is_native(session, target) or means.hooks.before_compaction)
     return World(
         cache="cold" if idle > target.cache.ttl else "warm",
         idle=idle,
-        writes=bool(means.writers or _is_native(session, target) or means.hooks.before_compaction),
+        writes=there and (asked or is_closed(*session.unwritten, means.clock(), session.settings)),
         cooled=await means.stored(session.journal.is_cooled),
     )
 
@@ -92,7 +97,10 @@ async def _summarised(session: Session, occasion: Occasion, world: World) -> tup
         await _told(session, outcome, why)
         plan, world = await _with(session, target, world, None, outcome)
     if outcome not in {"compacted", "nothing_to_compact", "cancelled"}:
+        session.unwritten = (session.unwritten[0] + 1, session.means.clock())
         await session.means.stored(lambda: session.journal.fail(why, outcome))
+    elif written is not None:
+        session.unwritten = (0, None)
     return plan, world
 
 
@@ -119,7 +127,7 @@ async def _with(
 
 async def compact(session: Session, request: Request, instructions: str) -> events.Compacted:
     """Compact now; return what became of it. Nothing is sent to the model but what a summary needs."""
-    forced = replace(await world(session, request.target), force=True)
+    forced = replace(await world(session, request.target, asked=True), force=True)
     while True:
         plan, known = await planned(session, request, forced, trigger="manual", instructions=instructions)
         if plan.compaction is None:

@@ -110,15 +110,16 @@ class Engine:
         What was said to it while an answer was on its way, before a crash, is said with the next of its verbs.
         """
         _checked(key=(key, str))
-        if leaf is None and key in self._sessions:
-            return self._sessions[key]
+        known = self._sessions.get(key)
+        if leaf is None and known is not None and not known.inflight.flight.is_over:
+            return known
         means = self.means
         journal = await means.stored(
             lambda: Journal.open(means.store, key, self.policy, leaf=leaf, clock=means.clock, ids=means.ids)
         )
         session = Session(self.means, journal)
         if leaf is None:
-            session = self._sessions.setdefault(key, session)
+            self._sessions[key] = session
         return session
 
     async def _close(self) -> None:

@@ -66,7 +66,10 @@ class Request(Struct, frozen=True):
 def of_words(target: Target, fields: Mapping[str, Any], *, stream: bool = True) -> Request:
     """Return the request to ``target`` with ``fields`` beside its messages."""
     told = {**_needed(target), **(_STREAMED[target.api] if stream else {}), **fields}
-    head = open_body(body(target.api, target.model, (), frame_fields=told), target.api)
+    try:
+        head = open_body(body(target.api, target.model, (), frame_fields=told), target.api)
+    except (TypeError, msgspec.EncodeError) as error:
+        raise FormatError(f"the fields beside the messages are no JSON: {error}; give plain values") from None
     limits = replace(target.limits, asked_output=head.asked_output)
     return Request(replace(target, frame=whole_frame(head), limits=limits), told, stream=stream)
 

@@ -83,6 +83,8 @@ class Session:
         self._handed_out: Prepared | None = None
         """The request that the caller sends."""
         self._runs = 0
+        self.unwritten: tuple[int, int | None] = (0, None)
+        """How many summaries in a row came to nothing, and when the last one did, in ms since 1970."""
         self._answering = False
         """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
         self._noticed: set[tuple[str, str]] = set()

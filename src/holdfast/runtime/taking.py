@@ -53,7 +53,7 @@ def decided(branch: Branch, plan: Plan, target: Target, policy: str) -> list[Bod
         bodies.append(Decision(plan.record))
     if plan.compaction is not None:
         bodies.append(plan.compaction)
-    return [*bodies, Request(plan.branch.basis, len(plan.branch.slots), target.model)]
+    return [*bodies, Request(plan.branch.basis, len(plan.branch.slots), target.model, target.limits.window)]
 
 
 def told(plan: Plan, refused: StoreError) -> Plan:

@@ -148,6 +148,9 @@ class _Selector(selectors.DefaultSelector):
             return super().select(None)
         if len(self.get_map()) > 1 or any(thread.name.startswith(_CHILD) for thread in threading.enumerate()):
             return self._outside(timeout)  # the first that is watched is the loop's own, by which threads wake it
+        ready = super().select(0)  # a child's thread may have told its end, and ended, since the first look
+        if ready:
+            return ready
         if timeout is None:
             raise Deadlock(_waiting(self._loop))
         self._loop.clock.advance(timeout)

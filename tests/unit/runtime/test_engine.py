@@ -109,6 +109,55 @@ def test_a_summary_that_is_none_gives_way_to_an_extract(bad):
     assert "without a model" in compaction(session).summary.text
 
 
+def test_a_writer_that_is_refused_again_and_again_is_left_alone():
+    """Three times in a row and nobody pays for more, until somebody asks for a compaction, or a while has passed."""
+    writer = ScriptedUpstream([Said("no headings here")] * 40)
+    clock = [1_000_000]
+
+    async def go():
+        async with Engine.open(
+            MemoryStore(),
+            upstream=ProviderUpstream(Provider(Settings(window=32_000))),
+            target=OPUS,
+            fields=OUTPUT,
+            writers=[Writer(writer, target("openai-chat", "gpt-5.5", window=64_000))],
+        ) as engine:
+            engine.means.clock = lambda: clock[0]
+            session = await engine.session(KEY)
+            calls = []
+            for _ in range(6):
+                await session.append(*talk())
+                await session.ask("And now?")
+                calls.append(len(writer.sent))
+            clock[0] += 1_000_000
+            await session.append(*talk())
+            await session.ask("And now?")
+            later = len(writer.sent)
+            await session.append(*talk())
+            await session.compact()
+            return calls, later, len(writer.sent)
+
+    calls, later, asked_for = run(go)
+    assert calls[2] == calls[-1] == 6
+    assert later == 8
+    assert asked_for == 10
+
+
+def test_a_session_that_was_closed_is_opened_anew():
+    """Closing one stops its compactions; who asks the engine again gets one that works."""
+
+    async def go():
+        async with Engine.open(MemoryStore(), upstream=ScriptedUpstream(["yes"]), target=OPUS, fields=OUTPUT) as engine:
+            first = await engine.session(KEY)
+            first.close()
+            again = await engine.session(KEY)
+            assert again is not first
+            assert await engine.session(KEY) is again
+            return (await again.ask("Go.")).message.text
+
+    assert run(go) == "yes"
+
+
 def test_the_provider_compacts_and_undo_brings_all_back():
     """What the provider made goes out as it is; its readable twin stands beside it; an undo shows all again."""
     upstream = ProviderUpstream(Provider(Settings(window=32_000)))
@@ -252,6 +301,7 @@ def test_an_unknown_model_gets_an_assumed_window():
         ({"upstream": object(), "api": "anthropic", "model": "m"}, ConfigError, "no client known"),
         ({"policy": "hope", "target": OPUS}, UnknownPolicy, "hope"),
         ({"target": target("anthropic", "m", window=3_000)}, WindowTooSmall, "3000"),
+        ({"target": OPUS, "fields": {"max_tokens": object()}}, holdfast.HoldfastError, "plain values"),
         ({"target": OPUS, "permits": 0}, ValueError, "permits"),
         ({"summary_model": "m"}, ConfigError, "says no API"),
         ({"target": OPUS, "policy": 7}, ConfigError, "policy is of type int"),
@@ -259,7 +309,7 @@ def test_an_unknown_model_gets_an_assumed_window():
         ({"target": OPUS, "fields": None}, ConfigError, "Mapping"),
         ({"target": OPUS, "fields": {"max_tokens": 5, "tools": [{"name": "a b"}]}}, InvalidRequest, "tools"),
     ],
-    ids=[*"abcdefghijk"],
+    ids=[*"abcdefghijkl"],
 )
 def test_what_an_engine_cannot_do_is_said(given, error, text):
     """A typed error that names what is wrong, before any call."""

@@ -225,6 +225,27 @@ def test_an_overflow_is_answered_by_sending_less():
     assert (report.window, report.origin) == (12_000, "learned")
 
 
+def test_another_window_that_is_configured_ends_what_was_learned():
+    """A server that was started again with more room is asked for it; the old limit does not come back."""
+    store = MemoryStore()
+
+    async def talk(window, believed):
+        upstream = ProviderUpstream(Provider(Settings(window=window)))
+        async with talking(upstream, target("anthropic", OPUS.model, window=believed), store) as session:
+            for number in range(6):
+                await session.append(f"Note {number}: " + "kelp and rock " * 900, Message.of("assistant", "Noted."))
+            await session.ask("What did I say first?")
+            return session.report(), len(upstream.sent)
+
+    first, _ = run(talk, 12_000, 200_000)
+    same, _ = run(talk, 12_000, 200_000)
+    other, sent = run(talk, 100_000, 100_000)
+    again, _ = run(talk, 100_000, 100_000)
+    assert [(one.window, one.origin) for one in (first, same)] == [(12_000, "learned")] * 2
+    assert [(one.window, one.origin) for one in (other, again)] == [(100_000, "asked for")] * 2
+    assert sent == 1
+
+
 def test_what_can_never_fit_is_an_error_with_the_numbers():
     """Where nothing is left that could be left out, the error says what was measured, the limit, and what to do."""
     provider = Provider(Settings(window=3_000))
