@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -189,6 +191,7 @@ async def with_holdfast(folder: Path, store: SessionStore, watch: Watch, routes:
         environment=trial.environment,
         listen=lambda event: seen.hear(event, trial),
     ) as engine:
+        engine.means.ids = _numbered()
         seen.session = session = await engine.session(KEY)
         await session.means.stored(lambda: store.describe(KEY, title=TITLE, model=MODEL))
         rooms = place_for(session, folder, allow=everything_allowed)
@@ -196,6 +199,12 @@ async def with_holdfast(folder: Path, store: SessionStore, watch: Watch, routes:
     finished = outcome.stop == "done" and trial.is_finished
     why = outcome.why or outcome.text
     return trial.ended("finished" if finished else "stopped", outcome.steps, "" if finished else why, seen.compactions)
+
+
+def _numbered() -> Callable[[], str]:
+    """Return what gives ids that are the same in every run, since the model sees some of them."""
+    numbers = count(1)
+    return lambda: blake2b(str(next(numbers)).encode(), digest_size=16).hexdigest()
 
 
 def _tell(trial: _Trial, step: Step) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import cast
 
-from holdfast.errors import UpstreamError
+from holdfast.errors import HoldfastError, UpstreamError
 from holdfast.model.target import Target
 from holdfast.policy.recovery import Refused
 from holdfast.runtime.journal import Prepared
@@ -96,6 +96,10 @@ class Attempt:
                 self._judge(incoming.answer())
         except UpstreamError as error:
             self.verdict, self.why = Verdict(_kind(error), retry_after=error.retry_after), str(error)
+        except OSError as error:
+            if isinstance(error, HoldfastError):
+                raise
+            self.verdict, self.why = Verdict("network"), f"{type(error).__name__}: {error}"
         if self.is_answered or self.seen:
             for one in self._given():
                 yield one

@@ -204,6 +204,19 @@ def test_bad_luck_is_tried_again_with_the_same_bytes(case):
     assert took >= waits[0] >= (case.retry_after or 0.1)
 
 
+def test_an_upstream_of_ones_own_may_lose_its_connection():
+    """An error of the operating system is bad luck like any other; an error of the author's is the author's."""
+    lost, broken = ScriptedUpstream([ConnectionResetError("gone"), "yes"]), ScriptedUpstream([KeyError("mine")])
+
+    async def talk(upstream):
+        async with talking(upstream) as session:
+            return (await session.ask("Go.")).message.text
+
+    assert run(talk, lost) == "yes"
+    with pytest.raises(KeyError, match="mine"):
+        run(talk, broken)
+
+
 def test_an_overflow_is_answered_by_sending_less():
     """The provider's numbers teach; the next request is smaller, and every later one knows, also after a restart."""
     provider = Provider(Settings(window=12_000))
