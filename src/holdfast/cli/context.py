@@ -23,7 +23,7 @@ from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResu
 from holdfast.model.projected import origins, project
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
-from holdfast.policy.guard import measure_room
+from holdfast.policy import guard
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.settings import Settings
 from holdfast.replay.tokenizer import part_tokens
@@ -149,7 +149,8 @@ def target_of(info: SessionInfo, branch: Branch, model: str | None, window: int 
 def context_of(
     session: str, branch: Branch, place: Target, top: int, settings: Settings, decided: Prospect | None = None
 ) -> Context:
-    """Return what the request that ``branch`` makes to ``place`` holds."""
+    """Return what the request that ``branch`` makes to ``place`` holds, in the window that overflows told of."""
+    place = guard.in_force(place, branch, settings)
     whole = estimate(branch, place)
     frame = estimate(branch, place, 0)
     told = branch.anchor is not None and branch.model in {"", place.model}
@@ -159,7 +160,7 @@ def context_of(
     for piece in pieces:
         kinds[piece.kind] += piece.tokens
     kinds[REST] = max(0, whole - sum(kinds.values())) if told else 0
-    room = measure_room(place, settings)
+    room = guard.measure_room(place, settings)
     return Context(
         session=session,
         model=place.model,

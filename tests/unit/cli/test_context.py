@@ -6,8 +6,11 @@ import json
 
 import pytest
 
+from holdfast.config import target
 from holdfast.model.entries import Compaction, Decision, Note, Request
+from holdfast.model.messages import Message
 from holdfast.policy.presets import PRESETS
+from holdfast.runtime.journal import Journal
 from holdfast.store import open_store
 from holdfast.store.naming import named_blobs
 
@@ -173,3 +176,16 @@ def test_an_empty_session(run, store):
     store.create("empty")
     assert json.loads(run("context", "empty", "--policy", "holdfast", "--record", "--json").stdout)["messages"] == 0
     assert store.entries("empty") == []
+
+
+def test_a_window_that_an_overflow_told_is_the_one_shown(run, tmp_path):
+    """What the next request must fit is shown, and where that came from."""
+    path, goal = str(tmp_path / "s.db"), target("anthropic", "claude-sonnet-4-5")
+    with open_store(path) as store:
+        journal = Journal.open(store, "one")
+        journal.append(Message.of("user", "kelp on the rock " * 2_000))
+        journal.prepare(goal)
+        journal.learn("too long", limit=12_000)
+        journal.describe(goal.model)
+    found = json.loads(run("context", "one", "--store", path, "--json").stdout)
+    assert (found["window"], found["origin"]) == (12_000, "learned")
