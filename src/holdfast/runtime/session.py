@@ -31,7 +31,7 @@ from holdfast.telemetry import events
 from holdfast.view.paging import Page
 from holdfast.view.tokens import estimate
 from holdfast.wire.answers import Answer
-from holdfast.wire.overflow import ErrorReport, classify
+from holdfast.wire.overflow import ErrorReport, Verdict, classify
 
 ABORTED = "aborted"
 """How an answer ends that was not told to its end."""
@@ -303,17 +303,16 @@ class Session:
 
     async def refused(self, attempt: Attempt) -> None:
         """Write down that an attempt failed, and what an overflow teaches."""
-        verdict, why, journal = attempt.verdict, attempt.why, self.journal
-        limit, requested = verdict.limit or 0, verdict.requested or 0
-        told = events.Refused(self.key, verdict.kind, why, limit, requested)
+        verdict, why = attempt.verdict, attempt.why
+        told = events.Refused(self.key, verdict.kind, why, verdict.limit or 0, verdict.requested or 0)
         self.tell(told)
         if verdict.is_overflow:
             await self.hooked("on_overflow", told)
-        if verdict.is_overflow and (verdict.kind not in _OF_BYTES or limit or requested):
-            await self.means.stored(lambda: journal.learn(f"{verdict.kind}: {why}", limit, requested))
+        if _teaches(verdict):
+            await self.means.stored(lambda: self._written_down(verdict, why))
             await self.interrupted(attempt)
         elif not await self.interrupted(attempt):
-            await self.means.stored(lambda: journal.fail(f"{verdict.kind}: {why}"))
+            await self.means.stored(lambda: self._written_down(verdict, why))
 
     async def interrupted(self, attempt: Attempt) -> bool:
         """Return whether a part of an answer was given out; it is then in the log, as one that was interrupted."""
@@ -355,10 +354,16 @@ class Session:
         """Write down that a request of the caller's was refused; return the id of the entry."""
         report = answer.report(prepared.plan.after if prepared is not None else None)
         verdict = classify(report)
-        why = f"{verdict.kind}: {said_by(report, verdict)}" if isinstance(report, ErrorReport) else verdict.kind
-        if not verdict.is_overflow:
-            return self.journal.fail(why)
-        return self.journal.learn(why, verdict.limit or 0, verdict.requested or 0)
+        return self._written_down(
+            verdict, said_by(report, verdict) if isinstance(report, ErrorReport) else verdict.kind
+        )
+
+    def _written_down(self, verdict: Verdict, why: str) -> str:
+        """Write a refusal into the log, as a lesson where it teaches one; return the entry's id."""
+        reason = f"{verdict.kind}: {why}"
+        if not _teaches(verdict):
+            return self.journal.fail(reason)
+        return self.journal.learn(reason, verdict.limit or 0, verdict.requested or 0)
 
     def _appended(self, said: Sequence[Message | Slot]) -> list[str]:
         """Append messages behind those that waited, or let them wait; return the ids of their entries."""
@@ -410,3 +415,8 @@ class Session:
         environment = self.means.environment
         told = {} if environment is None else environment.fields(self.api)
         return {**told, **self.means.fields}
+
+
+def _teaches(verdict: Verdict) -> bool:
+    """Whether a refusal says something of tokens."""
+    return verdict.is_overflow and bool(verdict.kind not in _OF_BYTES or verdict.limit or verdict.requested)

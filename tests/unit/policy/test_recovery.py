@@ -11,8 +11,7 @@ from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Said
 from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.policy.looping import Done, finished, is_looping
+from holdfast.policy.looping import Done, is_looping
 from holdfast.policy.presets import OPENCLAW_2026_9
 from holdfast.policy.recovery import (
     ENTRY,
@@ -309,10 +308,6 @@ def test_a_provider_says_no_more_than_a_few_lines():
 # -- what others do ----------------------------------------------------------------------------------------------------
 
 
-def _result(id_, name, text):
-    return ToolResult(id_, name, (Text(text),))
-
-
 def test_a_loop_is_the_same_call_with_the_same_result_behind_a_compaction():
     """[O] three of three: another tool, other arguments or another result are progress."""
     same = Done("read", "{}", "r1")
@@ -322,15 +317,6 @@ def test_a_loop_is_the_same_call_with_the_same_result_behind_a_compaction():
         assert not is_looping([same, other, same])
     assert not is_looping([same] * 2)
     assert not is_looping([], 0)
-
-
-def test_calls_are_finished_by_their_results_also_where_ids_repeat():
-    """A call without a result counts for nothing; an id that is used again means the newer call."""
-    call = Message("assistant", (ToolCall("a", "read", "1"), ToolCall("b", "read", "2")))
-    told = Message("tool", (_result("b", "read", "two"),))
-    again = Message("assistant", (ToolCall("b", "read", "3"),))
-    last = Message("tool", (_result("b", "read", "three"), _result("x", "read", "?")))
-    assert finished([call, told, again, last]) == [Done("read", "2", "two"), Done("read", "3", "three")]
 
 
 def test_opencode_waits_as_it_does():

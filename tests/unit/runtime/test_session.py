@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import msgspec
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.config import target
 from holdfast.errors import Aborted, DeadlineExceeded, FormatError, UpstreamError, WindowTooSmall
-from holdfast.model.entries import Answer, Failure, Request, Usage
+from holdfast.model.entries import OVERFLOW, Answer, Failure, Request, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
 from holdfast.runtime.engine import Engine
@@ -27,6 +27,8 @@ from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.serving import serving
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
+from holdfast.wire.answers import Answer as WireAnswer
+from holdfast.wire.overflow import ErrorReport
 
 TOOL = {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}
 FIELDS = {
@@ -37,6 +39,9 @@ FIELDS = {
 }
 ASK = 'call read {"path": "a"}'
 OPUS = target("anthropic", "claude-opus-5-5")
+
+
+TOO_LONG = b'{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long"}}'
 
 
 def result(answer, text="kelp"):
@@ -257,6 +262,27 @@ def test_another_window_that_is_configured_ends_what_was_learned():
     assert [(one.window, one.origin) for one in (first, same)] == [(12_000, "learned")] * 2
     assert [(one.window, one.origin) for one in (other, again)] == [(100_000, "asked for")] * 2
     assert sent == 1
+
+
+@pytest.mark.parametrize(("body", "taught"), [(b"<h1>413 Request Entity Too Large</h1>", 0), (TOO_LONG, 1)])
+def test_a_refusal_teaches_of_tokens_only_where_it_speaks_of_them(body, taught):
+    """A limit of bytes is no window, whether the session sent the request or its author did."""
+    refused = Given((body,), 413 if body.startswith(b"<") else 400)
+    sent_here, sent_there = MemoryStore(), MemoryStore()
+
+    async def talk():
+        async with talking(ScriptedUpstream([refused, *["yes"] * 3]), store=sent_here) as session:
+            await session.append("A?", Message.of("assistant", "kelp " * 900), Message.of("user", "B? " * 900))
+            with suppress(UpstreamError):
+                await session.ask("C?")
+        async with talking(ScriptedUpstream([]), store=sent_there) as session:
+            await session.prepare("A?")
+            report = ErrorReport("anthropic", refused.status, body=body)
+            await session.record(WireAnswer(stop="error", error=report, complete=False))
+
+    run(talk)
+    for store in (sent_here, sent_there):
+        assert sum(one.kind == OVERFLOW for one in bodies(store, Failure)) == taught
 
 
 def test_what_can_never_fit_is_an_error_with_the_numbers():
