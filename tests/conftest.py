@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -42,3 +44,22 @@ def without_rights():
                 os.seteuid(0)
 
     return block
+
+
+@pytest.fixture
+def has_ended():
+    """Return what tells whether a process has ended."""
+
+    def told(pid: int) -> bool:
+        """Return whether a process is gone, or will be in a moment; a zombie is."""
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            try:
+                if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                    return True
+            except (FileNotFoundError, ProcessLookupError):
+                return True
+            time.sleep(0.02)
+        return False
+
+    return told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import anyio
 import pytest
@@ -13,20 +12,6 @@ from msgspec.structs import replace
 from holdfast.agent import grepping, shell
 from holdfast.agent.processes import OUTPUT_BYTES, ran
 from holdfast.agent.workplace import nothing_allowed
-
-
-def has_ended(pid):
-    """Return whether a process is gone, or will be in a moment; a zombie is."""
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.02)
-    return False
-
 
 # -- bash --------------------------------------------------------------------------------------------------------------
 
@@ -68,7 +53,7 @@ def test_a_command_that_is_not_allowed_is_not_run(call, place, folder):
     assert not (folder / "mine").exists()
 
 
-def test_a_command_ends_when_its_time_is_over(call, folder):
+def test_a_command_ends_when_its_time_is_over(has_ended, call, folder):
     """It is ended with all that it started, what it printed is kept, and the model is told how to go on."""
     began = time.monotonic()
     text, is_error = call("bash", command="echo begun; sleep 60 & echo $! > pid; wait", seconds=1)
@@ -85,7 +70,7 @@ def test_who_does_not_listen_is_killed(call):
     assert time.monotonic() - began < 10
 
 
-def test_what_runs_on_in_the_background_ends_with_the_call(call, folder):
+def test_what_runs_on_in_the_background_ends_with_the_call(has_ended, call, folder):
     """A program left behind does not keep the call waiting, and does not outlive it."""
     began = time.monotonic()
     assert call("bash", command="sleep 60 & echo $! > pid; echo started") == ("started\n[exit code 0]", False)
@@ -93,7 +78,7 @@ def test_what_runs_on_in_the_background_ends_with_the_call(call, folder):
     assert has_ended(int((folder / "pid").read_text()))
 
 
-def test_a_cancelled_command_ends(folder):
+def test_a_cancelled_command_ends(has_ended, folder):
     """Who cancels the call ends the command and all that it started."""
 
     async def main():

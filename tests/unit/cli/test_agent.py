@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 
@@ -317,19 +316,6 @@ def started(task, options, **environment):
         process.communicate()
 
 
-def has_ended(pid):
-    """Return whether a process is gone, or will be in a moment; one that nobody asked for since is."""
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.02)
-    return False
-
-
 def begun(path):
     """Return the text of ``path`` once it is there."""
     until = time.monotonic() + 60
@@ -360,7 +346,7 @@ def test_a_kill_in_the_middle_of_a_command(run, home, folder):
     assert len(provider.requests) == 2
 
 
-def test_an_interrupt_in_the_middle_of_a_command(run, home, folder):
+def test_an_interrupt_in_the_middle_of_a_command(has_ended, run, home, folder):
     """^C ends the command and the work, with exit code 130 and without a traceback; an empty task goes on."""
     with model(SLOW, DONE) as (_, options):
         with started("Go.", options) as process:
@@ -377,7 +363,7 @@ def test_an_interrupt_in_the_middle_of_a_command(run, home, folder):
     assert not (folder / "ran").exists()
 
 
-def test_two_interrupts(home, folder):
+def test_two_interrupts(has_ended, home, folder):
     """A second ^C does not wait for the work to end in order, and what was done is in the log all the same."""
     stubborn = "trap '' TERM; echo $$ >> pid; while :; do sleep 0.1; done"
     with model(Said("", (("bash", {"command": stubborn}),))) as (_, options), started("Go.", options) as process:
