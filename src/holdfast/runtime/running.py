@@ -35,8 +35,10 @@ class Run:
     the log, as an answer that was interrupted.
     """
 
-    def __init__(self, session: Session, asked: Asked, *, quiet: bool = False, stream: bool | None = None) -> None:
-        self._session, self._asked, self._quiet, self._stream = session, asked, quiet, stream
+    def __init__(
+        self, session: Session, asked: Asked, *, quiet: bool = False, stream: bool | None = None, model: str = ""
+    ) -> None:
+        self._session, self._asked, self._quiet, self._stream, self._model = session, asked, quiet, stream, model
         self._stack = AsyncExitStack()
         self._events: AsyncGenerator[Event] | None = None
         self._answer: Answer | None = None
@@ -72,7 +74,7 @@ class Run:
 
     async def _going(self) -> AsyncGenerator[Event]:
         session = self._session
-        request = await session.taken(self._asked, stream=self._stream)
+        request = await session.taken(self._asked, stream=self._stream, model=self._model)
         state = begin(session.journal.branch, session.settings)
         with session.answering():
             prepared = await session.prepared(request, await session.world(request.target))

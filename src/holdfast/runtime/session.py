@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.errors import ConfigError, FormatError
+from holdfast.errors import ConfigError, FormatError, UnknownId
 from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
@@ -129,14 +129,14 @@ class Session:
                     pass
         return run.answer
 
-    def run(self, asked: Asked = None, *, quiet: bool = False, stream: bool | None = None) -> Run:
+    def run(self, asked: Asked = None, *, quiet: bool = False, stream: bool | None = None, model: str = "") -> Run:
         """Return a run of ``asked``: nothing, words to append, or a provider's body with the whole conversation.
 
         Use it as ``async with`` and iterate it for the API's own events. ``quiet`` gives out none, and may try again
         where an answer broke off. ``stream`` says whether the provider is asked for events; by default as the body
-        says, and for words it is.
+        says, and for words it is. ``model`` names the model of a body that does not (Gemini says it in the address).
         """
-        return Run(self, asked, quiet=quiet, stream=stream)
+        return Run(self, asked, quiet=quiet, stream=stream, model=model)
 
     async def prepare(self, asked: Asked = None) -> Prepared:
         """Return the next request, decided and in the log, without sending it; answer it with ``record``.
@@ -170,13 +170,13 @@ class Session:
             return await self.means.stored(lambda: self.journal.undo(id))
 
     async def branch(self, entry: str) -> Session:
-        """Return a session that goes on behind ``entry``; this one stays where it is."""
-        return Session(self.means, await self.means.stored(lambda: self.journal.fork(entry)))
+        """Return a session that goes on behind ``entry``; this one stays where it is. ``UnknownId`` for any other."""
+        return Session(self.means, await self.means.stored(lambda: self.journal.fork(_named(entry))))
 
     async def recall(self, id: str = "", **where: Any) -> Page:  # noqa: A002
         """Return a page of a text that was stored away, or of what an entry says; see ``holdfast.runtime.recall``."""
         store, key = self.means.store, self.key
-        return await self.means.stored(lambda: recall.recall(store, key, id, **where))
+        return await self.means.stored(lambda: recall.recall(store, key, _named(id), **where))
 
     def report(self) -> Report:
         """Return how full the context is."""
@@ -245,21 +245,21 @@ class Session:
             self._runs -= 1
             self._answering = self._answering and self._runs > 0
 
-    async def taken(self, asked: Asked, *, stream: bool | None = None) -> Request:
+    async def taken(self, asked: Asked, *, stream: bool | None = None, model: str = "") -> Request:
         """Return the request for ``asked``, once what it says is in the log."""
         await self.means.stored(self.journal.deliver)
-        request = await self._taken(asked, stream)
+        request = await self._taken(asked, stream, model)
         await self.means.stored(lambda: self.journal.describe(request.target.model))
         return request
 
-    async def _taken(self, asked: Asked, stream: bool | None) -> Request:
+    async def _taken(self, asked: Asked, stream: bool | None, model: str) -> Request:
         if isinstance(asked, bytes | Mapping):
             own = self.means.target
             lens = opened(asked, own.api if own is not None else None)
             if not lens.slots:
                 raise FormatError("this body has no messages; send it with the whole conversation in it")
             await self.means.stored(lambda: self.journal.follow(lens.slots))
-            return of_body(self.means.target_of(lens.api, lens.model), lens, stream=bool(stream))
+            return of_body(self.means.target_of(lens.api, lens.model or model), lens, stream=bool(stream))
         told = [await self._offered(one) for one in words(asked)]
         if told:
             await self.means.stored(lambda: self.journal.append(*told))
@@ -415,6 +415,13 @@ class Session:
         environment = self.means.environment
         told = {} if environment is None else environment.fields(self.api)
         return {**told, **self.means.fields}
+
+
+def _named(id: str) -> str:  # noqa: A002
+    """Return ``id``, where it is a name at all."""
+    if not isinstance(id, str):
+        raise UnknownId(f"a {type(id).__name__} names nothing; give the id of an entry, or how it begins, as a text")
+    return id
 
 
 def _teaches(verdict: Verdict) -> bool:

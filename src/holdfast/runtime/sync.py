@@ -108,13 +108,15 @@ class SyncSession:
         return _result(_begun(self.portal, reported))
 
     @contextmanager
-    def run(self, asked: Asked = None, *, quiet: bool = False, stream: bool | None = None) -> Iterator[SyncRun]:
+    def run(
+        self, asked: Asked = None, *, quiet: bool = False, stream: bool | None = None, model: str = ""
+    ) -> Iterator[SyncRun]:
         """Run a request of words or of a whole body; iterate what is returned for the API's own events.
 
         Who leaves the block early has what was said so far in the log, as an answer that was interrupted.
         """
         before = _AROUND.get()
-        run = SyncRun(self.portal, self.session.run(asked, quiet=quiet, stream=stream))
+        run = SyncRun(self.portal, self.session.run(asked, quiet=quiet, stream=stream, model=model))
         try:
             run.begin()
             yield run

@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 from holdfast.config import target
-from holdfast.errors import ConfigError, InvalidRequest, StoreReadOnly, UnknownPolicy, WindowTooSmall
+from holdfast.errors import ConfigError, InvalidRequest, StoreReadOnly, UnknownId, UnknownPolicy, WindowTooSmall
 from holdfast.model.entries import Compaction, Failure
 from holdfast.model.messages import Message
 from holdfast.policy.pipeline import Policy
@@ -386,3 +386,35 @@ def test_a_body_goes_to_a_model_as_holdfast_toml_knows_it(tmp_path, monkeypatch)
 
     run(go)
     assert [event.window for event in of(heard, events.Sending)] == [43_210]
+
+
+def test_a_body_that_names_no_model_goes_to_the_one_that_the_run_names():
+    """Gemini says it in the address: the log and the request know it all the same."""
+    body = {"contents": [{"role": "user", "parts": [{"text": "How high is the tide?"}]}]}
+    upstream = ScriptedUpstream(["Low."])
+
+    async def go():
+        async with Engine.open(MemoryStore(), upstream=upstream) as engine:
+            session = await engine.session(KEY)
+            async with session.run(body, model="gemini-3-pro") as run:
+                async for _ in run:
+                    pass
+            return session.journal.branch.model
+
+    assert run(go) == "gemini-3-pro"
+    assert [sent.model for sent in upstream.sent] == ["gemini-3-pro"]
+
+
+def test_what_is_no_name_names_nothing():
+    """A typed error, whatever is handed in as an id."""
+
+    async def go():
+        async with Engine.open(MemoryStore(), upstream=ScriptedUpstream(["Low."]), target=OPUS) as engine:
+            session = await engine.session(KEY)
+            await session.append("first")
+            for verb in (session.recall, session.branch):
+                for name in (None, 7, b"e1"):
+                    with pytest.raises(UnknownId, match="names nothing"):
+                        await verb(name)
+
+    run(go)
