@@ -7,12 +7,13 @@ from contextlib import aclosing
 from typing import cast
 
 from holdfast.errors import HoldfastError, UpstreamError
+from holdfast.model.plan import Plan
 from holdfast.model.target import Target
 from holdfast.policy.recovery import Refused
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.replies import Incoming
 from holdfast.runtime.summarise import Prefix
-from holdfast.runtime.upstream import Sent, Upstream
+from holdfast.runtime.upstream import Reply, Sent, Upstream
 from holdfast.view.tokens import estimate
 from holdfast.wire.answers import Answer
 from holdfast.wire.overflow import KINDS, ErrorReport, Kind, Verdict, classify
@@ -48,6 +49,21 @@ class Attempt:
     def target(self) -> Target:
         """Whom this asks."""
         return self._prepared.target
+
+    @property
+    def reply(self) -> Reply | None:
+        """What came back, its status and headers; nothing where no reply came."""
+        return None if self._incoming is None else self._incoming.reply
+
+    @property
+    def held(self) -> bytes:
+        """What came back and was not given out, as it came."""
+        return b"".join([event.raw for event in self._held])
+
+    @property
+    def plan(self) -> Plan:
+        """What this request shows, and why."""
+        return self._prepared.plan
 
     @property
     def so_far(self) -> Answer:

@@ -93,7 +93,7 @@ class Engine:
             hooks=hooks,
             listen=listen,
             permits=allowed,
-            check=check,
+            check="all" if check else "none",
             catalog=known.catalog,
         )
         engine = cls(means, chosen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from anyio import CancelScope, CapacityLimiter, to_thread
@@ -23,6 +23,8 @@ from holdfast.store.tree import now_ms
 from holdfast.telemetry.events import Event, Listener
 
 T = TypeVar("T")
+Check: TypeAlias = Literal["all", "changed", "none"]
+"""Every request · those that are not what the caller handed in · none."""
 
 
 @dataclass
@@ -42,8 +44,8 @@ class Means:
     """Whether the provider compacts where it can."""
     hooks: Hooks = field(default_factory=Hooks)
     listen: Listener | None = None
-    check: bool = True
-    """Whether a request that breaks a rule of its API is refused here, before it is sent."""
+    check: Check = "all"
+    """Which requests are refused here, before they are sent, where they break a rule of their API."""
     permits: Permits = field(default_factory=Permits)
     catalog: Catalog = field(default_factory=shipped)
     clock: Callable[[], int] = now_ms

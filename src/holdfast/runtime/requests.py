@@ -15,7 +15,7 @@ from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.runtime.journal import Prepared
-from holdfast.runtime.upstream import Sent
+from holdfast.runtime.upstream import Sent, Upstream
 from holdfast.wire.apis import form_of
 from holdfast.wire.lens import Lens, body, measured, open_body, render, whole_frame
 from holdfast.wire.rules import validate
@@ -23,8 +23,9 @@ from holdfast.wire.thresholds import betas, headers
 
 Words: TypeAlias = str | Message | Slot
 """Something to say: a text is the user's."""
-Asked: TypeAlias = Words | Sequence[Words] | bytes | Mapping[str, Any] | None
-"""Words to append · a body with the whole conversation · nothing, to go on with what the log holds."""
+Asked: TypeAlias = Words | Sequence[Words] | bytes | Mapping[str, Any] | Lens | None
+"""Words to append · a body with the whole conversation, or one that was opened · nothing, to go on with what the log
+holds."""
 OUTPUT = 16_000
 """[H] Tokens asked for where an API must be told a limit and nobody says one: few answers of an agent are longer."""
 _STREAMED: Mapping[str, Mapping[str, Any]] = {
@@ -34,6 +35,19 @@ _STREAMED: Mapping[str, Mapping[str, Any]] = {
     "gemini": {},
 }
 """Fields that ask for events, and for the usage at their end."""
+
+
+class Way(Struct, frozen=True):
+    """What a request says beside its body: where it goes, and how."""
+
+    stream: bool | None = None
+    """Whether the provider is asked for events; by default as the body says, and for words it is."""
+    model: str = ""
+    """The model of a body that names none (Gemini says it in the address)."""
+    upstream: Upstream | None = None
+    """Who is asked, where it is not whom the engine asks."""
+    as_it_is: bool = False
+    """Whether the body goes out whatever is decided: it is looked at and written down, no more."""
 
 
 class Request(Struct, frozen=True):
@@ -46,9 +60,12 @@ class Request(Struct, frozen=True):
     stream: bool = True
     output: int | None = None
     """The most tokens that the answer may have, where recovery asks for fewer than the caller does."""
+    way: Way = Way()
 
     def body(self, prepared: Prepared, slots: Sequence[Slot] | None = None) -> bytes:
         """Return the body that shows ``slots``, those of ``prepared`` by default."""
+        if self.way.as_it_is and self.lens is not None:
+            return self.lens.body
         shown, options = prepared.slots if slots is None else slots, prepared.plan.options
         if options.max_tokens is None:
             options = replace(options, max_tokens=self.output)
@@ -57,21 +74,26 @@ class Request(Struct, frozen=True):
         api, model = self.target.api, self.target.model
         return body(api, model, shown, frame_fields=self.fields, options=options)
 
+    def is_own(self, body: bytes) -> bool:
+        """Whether ``body`` is the caller's own, untouched."""
+        return self.lens is not None and body is self.lens.body
+
     def sent(self, prepared: Prepared, slots: Sequence[Slot] | None = None) -> Sent:
         """Return what goes to the provider."""
         api, made = self.target.api, self.body(prepared, slots)
         return Sent(api, made, self.target.model, stream=self.stream, headers=headers({}, betas(api, made)))
 
 
-def of_words(target: Target, fields: Mapping[str, Any], *, stream: bool = True) -> Request:
+def of_words(target: Target, fields: Mapping[str, Any], way: Way = Way()) -> Request:
     """Return the request to ``target`` with ``fields`` beside its messages."""
+    stream = way.stream is not False
     told = {**_needed(target), **(_STREAMED[target.api] if stream else {}), **fields}
     try:
         head = open_body(body(target.api, target.model, (), frame_fields=told), target.api)
     except (TypeError, msgspec.EncodeError) as error:
         raise FormatError(f"the fields beside the messages are no JSON: {error}; give plain values") from None
     limits = replace(target.limits, asked_output=head.asked_output)
-    return Request(replace(target, frame=whole_frame(head), limits=limits), told, stream=stream)
+    return Request(replace(target, frame=whole_frame(head), limits=limits), told, stream=stream, way=way)
 
 
 def _needed(target: Target) -> dict[str, int]:
@@ -83,7 +105,7 @@ def _needed(target: Target) -> dict[str, int]:
 
 def framed(target: Target, fields: Mapping[str, Any] = MappingProxyType({})) -> Target:
     """Return ``target`` with what the fields beside the messages say: the frame, and the output asked for."""
-    return of_words(target, fields, stream=False).target
+    return of_words(target, fields, Way(stream=False)).target
 
 
 def rendered(prepared: Prepared, fields: Mapping[str, Any] = MappingProxyType({})) -> bytes:
@@ -91,18 +113,20 @@ def rendered(prepared: Prepared, fields: Mapping[str, Any] = MappingProxyType({}
     return Request(prepared.target, fields).body(prepared)
 
 
-def of_body(target: Target, lens: Lens, *, stream: bool = False) -> Request:
-    """Return the request that the opened body ``lens`` is; ``stream`` says it where the body does not (Gemini)."""
+def of_body(target: Target, lens: Lens, way: Way = Way()) -> Request:
+    """Return the request that the opened body ``lens`` is; ``way`` says whether it streams where the body does not."""
     limits = replace(target.limits, asked_output=lens.asked_output)
-    told = bytes(lens.fields.get("stream", b"")) == b"true"
-    return Request(replace(target, frame=lens.frame, limits=limits), lens=lens, stream=stream or told)
+    stream = bool(way.stream) or bytes(lens.fields.get("stream", b"")) == b"true"
+    return Request(replace(target, frame=lens.frame, limits=limits), lens=lens, stream=stream, way=way)
 
 
-def opened(given: bytes | Mapping[str, Any], api: str | None = None) -> Lens:
-    """Return a body with its messages measured; ``FormatError`` for what is none.
+def opened(given: bytes | Mapping[str, Any] | Lens, api: str | None = None) -> Lens:
+    """Return a body with its messages measured; ``FormatError`` for what is none. A lens is one that was opened so.
 
     ``api`` is what it most likely speaks; a body with no messages there may be one of another API.
     """
+    if isinstance(given, Lens):
+        return given
     try:
         data = given if isinstance(given, bytes) else msgspec.json.encode(given)
     except (TypeError, ValueError) as error:

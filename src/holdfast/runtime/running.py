@@ -17,7 +17,7 @@ from holdfast.runtime.journal import Prepared
 from holdfast.runtime.native import taken_over
 from holdfast.runtime.recovering import recovered
 from holdfast.runtime.replies import as_said
-from holdfast.runtime.requests import Asked
+from holdfast.runtime.requests import Asked, Way
 from holdfast.telemetry import events
 from holdfast.view.text import one_line
 from holdfast.wire.answers import Answer
@@ -35,10 +35,10 @@ class Run:
     the log, as an answer that was interrupted.
     """
 
-    def __init__(
-        self, session: Session, asked: Asked, *, quiet: bool = False, stream: bool | None = None, model: str = ""
-    ) -> None:
-        self._session, self._asked, self._quiet, self._stream, self._model = session, asked, quiet, stream, model
+    def __init__(self, session: Session, asked: Asked, way: Way = Way(), *, quiet: bool = False) -> None:
+        self._session, self._asked, self._way, self._quiet = session, asked, way, quiet
+        self.attempt: Attempt | None = None
+        """The newest request that went out, with what came back."""
         self._stack = AsyncExitStack()
         self._events: AsyncGenerator[Event] | None = None
         self._answer: Answer | None = None
@@ -74,12 +74,12 @@ class Run:
 
     async def _going(self) -> AsyncGenerator[Event]:
         session = self._session
-        request = await session.taken(self._asked, stream=self._stream, model=self._model)
+        request = await session.taken(self._asked, self._way)
         state = begin(session.journal.branch, session.settings)
         with session.answering():
             prepared = await session.prepared(request, await session.world(request.target))
             while True:
-                attempt = await session.attempt(request, prepared, quiet=self._quiet)
+                attempt = self.attempt = await session.attempt(request, prepared, quiet=self._quiet)
                 try:
                     async with session.means.permits.hold(), aclosing(attempt.events()) as coming:
                         async for event in coming:

@@ -24,13 +24,15 @@ from holdfast.runtime.inflight import InFlight
 from holdfast.runtime.journal import Journal, Prepared
 from holdfast.runtime.means import Means
 from holdfast.runtime.replies import as_said
-from holdfast.runtime.requests import Asked, Request, checked, of_body, of_words, opened, words
+from holdfast.runtime.requests import Asked, Request, Way, checked, of_body, of_words, opened, words
 from holdfast.runtime.running import Run
 from holdfast.runtime.summarise import Prefix
+from holdfast.runtime.upstream import Upstream
 from holdfast.telemetry import events
 from holdfast.view.paging import Page
 from holdfast.view.tokens import estimate
 from holdfast.wire.answers import Answer
+from holdfast.wire.lens import Lens
 from holdfast.wire.overflow import ErrorReport, Verdict, classify
 
 ABORTED = "aborted"
@@ -129,14 +131,24 @@ class Session:
                     pass
         return run.answer
 
-    def run(self, asked: Asked = None, *, quiet: bool = False, stream: bool | None = None, model: str = "") -> Run:
+    def run(
+        self,
+        asked: Asked = None,
+        *,
+        quiet: bool = False,
+        stream: bool | None = None,
+        model: str = "",
+        upstream: Upstream | None = None,
+        as_it_is: bool = False,
+    ) -> Run:
         """Return a run of ``asked``: nothing, words to append, or a provider's body with the whole conversation.
 
         Use it as ``async with`` and iterate it for the API's own events. ``quiet`` gives out none, and may try again
         where an answer broke off. ``stream`` says whether the provider is asked for events; by default as the body
         says, and for words it is. ``model`` names the model of a body that does not (Gemini says it in the address).
+        ``upstream`` answers in place of the engine's; ``as_it_is`` lets the body go out as it came, whatever is due.
         """
-        return Run(self, asked, quiet=quiet, stream=stream, model=model)
+        return Run(self, asked, Way(stream, model, upstream, as_it_is), quiet=quiet)
 
     async def prepare(self, asked: Asked = None) -> Prepared:
         """Return the next request, decided and in the log, without sending it; answer it with ``record``.
@@ -144,7 +156,7 @@ class Session:
         What the user says before that waits behind the answer.
         """
         async with self.lane():
-            request = await self.taken(asked, stream=False)
+            request = await self.taken(asked, Way(stream=False))
             self._handed_out = await self.prepared(request, await self.world(request.target))
             return self._handed_out
 
@@ -245,27 +257,27 @@ class Session:
             self._runs -= 1
             self._answering = self._answering and self._runs > 0
 
-    async def taken(self, asked: Asked, *, stream: bool | None = None, model: str = "") -> Request:
+    async def taken(self, asked: Asked, way: Way = Way()) -> Request:
         """Return the request for ``asked``, once what it says is in the log."""
         await self.means.stored(self.journal.deliver)
-        request = await self._taken(asked, stream, model)
+        request = await self._taken(asked, way)
         await self.means.stored(lambda: self.journal.describe(request.target.model))
         return request
 
-    async def _taken(self, asked: Asked, stream: bool | None, model: str) -> Request:
-        if isinstance(asked, bytes | Mapping):
+    async def _taken(self, asked: Asked, way: Way) -> Request:
+        if isinstance(asked, bytes | Mapping | Lens):
             own = self.means.target
             lens = opened(asked, own.api if own is not None else None)
             if not lens.slots:
                 raise FormatError("this body has no messages; send it with the whole conversation in it")
             await self.means.stored(lambda: self.journal.follow(lens.slots))
-            return of_body(self.means.target_of(lens.api, lens.model or model), lens, stream=bool(stream))
+            return of_body(self.means.target_of(lens.api, lens.model or way.model), lens, way)
         told = [await self._offered(one) for one in words(asked)]
         if told:
             await self.means.stored(lambda: self.journal.append(*told))
         if not len(self.journal.branch.slots):
             raise FormatError("nothing was said in this session yet; say something first")
-        return of_words(self._target(), self._fields(), stream=stream is not False)
+        return of_words(self._target(), self._fields(), way)
 
     async def world(self, target: Target) -> World:
         """Return what the planner is told of the world now."""
@@ -295,11 +307,11 @@ class Session:
         """Return an attempt to have ``prepared`` answered; nothing was sent yet. Raises ``InvalidRequest``."""
         slots: Sequence[Slot] = await self._transformed(prepared.slots)
         sent = request.sent(prepared, slots)
-        if self.means.check:
+        if self.means.check == "all" or (self.means.check == "changed" and not request.is_own(sent.body)):
             checked(sent)
         plan = prepared.plan
         self.tell(events.Sending(self.key, len(slots), plan.after, prepared.target.limits.window))
-        return Attempt(self.means.upstream, sent, prepared, quiet=quiet)
+        return Attempt(request.way.upstream or self.means.upstream, sent, prepared, quiet=quiet)
 
     async def refused(self, attempt: Attempt) -> None:
         """Write down that an attempt failed, and what an overflow teaches."""

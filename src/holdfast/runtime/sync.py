@@ -28,6 +28,7 @@ from holdfast.runtime.engine import Engine
 from holdfast.runtime.requests import Asked
 from holdfast.runtime.running import Run
 from holdfast.runtime.session import Report, Session
+from holdfast.runtime.upstream import Upstream
 from holdfast.view.paging import Page
 from holdfast.wire.answers import Answer
 from holdfast.wire.sse import Event
@@ -109,14 +110,24 @@ class SyncSession:
 
     @contextmanager
     def run(
-        self, asked: Asked = None, *, quiet: bool = False, stream: bool | None = None, model: str = ""
+        self,
+        asked: Asked = None,
+        *,
+        quiet: bool = False,
+        stream: bool | None = None,
+        model: str = "",
+        upstream: Upstream | None = None,
+        as_it_is: bool = False,
     ) -> Iterator[SyncRun]:
         """Run a request of words or of a whole body; iterate what is returned for the API's own events.
 
         Who leaves the block early has what was said so far in the log, as an answer that was interrupted.
         """
         before = _AROUND.get()
-        run = SyncRun(self.portal, self.session.run(asked, quiet=quiet, stream=stream, model=model))
+        run = SyncRun(
+            self.portal,
+            self.session.run(asked, quiet=quiet, stream=stream, model=model, upstream=upstream, as_it_is=as_it_is),
+        )
         try:
             run.begin()
             yield run

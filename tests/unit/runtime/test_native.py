@@ -26,7 +26,7 @@ from holdfast.runtime.environment import environment
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.native import compacted, head_request, taken_over
 from holdfast.runtime.replies import as_said, ask
-from holdfast.runtime.requests import of_body, of_words, opened
+from holdfast.runtime.requests import Way, of_body, of_words, opened
 from holdfast.runtime.upstream import Reply, Sent
 from holdfast.runtime.writing import Terms
 from holdfast.store.memory import MemoryStore
@@ -85,7 +85,7 @@ class Talk:
         self.provider = Provider(WORDS, script or [read] * STEPS)
         self.upstream = ProviderUpstream(self.provider)
         self.journal = Journal.open(MemoryStore(), KEY)
-        self.request = of_words(goal(api, window=window), frame(api, thinks=thinks) | (fields or {}), stream=False)
+        self.request = of_words(goal(api, window=window), frame(api, thinks=thinks) | (fields or {}), Way(stream=False))
 
     @property
     def target(self):
@@ -267,7 +267,7 @@ def test_others_read_the_twin(api, elsewhere):
         items = items_of(await talk.compact())
         other = api if elsewhere == "another model" else elsewhere
         model = {"openai-chat": "gpt-5.5", "gemini": "gemini-3-pro"}.get(elsewhere, OTHERS[api])
-        request = of_words(goal(other, model), frame(other, thinks=False), stream=False)
+        request = of_words(goal(other, model), frame(other, thinks=False), Way(stream=False))
         body, _ = await talk.ask(request=request)
         assert all(item not in body for item in items if b"compaction" in item)
         assert b"was replaced by this extract of it" in body
