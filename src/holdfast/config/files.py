@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from platformdirs import user_config_path
 
 from holdfast.config.catalog import Catalog
 from holdfast.config.parsing import Told, checked, parse, told
+from holdfast.config.proxy import of_project
 from holdfast.config.tables import Override, StoreLimits
 from holdfast.errors import ConfigError
 from holdfast.model.entries import Frame
@@ -27,6 +29,8 @@ class Configuration(Struct, frozen=True):
     catalog: Catalog
     overrides: tuple[Override, ...] = ()
     store: StoreLimits = StoreLimits()
+    proxy: dict[str, Any] = {}
+    """What the files say of the proxy, by the names of its settings; ``holdfast.proxy.settings`` adds the rest."""
 
     def changes(self, name: str) -> dict[str, Override]:
         """Return what is changed of policy ``name``, by setting: the strongest override of each."""
@@ -67,11 +71,14 @@ def configuration(project: Path | None = None, user: Path | None = None) -> Conf
     ``project`` and ``user`` are folders (the working folder and the platform's configuration folder by default); a
     file that is not there says nothing. Raises ``ConfigError`` for one that cannot be read or says something unknown.
     """
-    found = Configuration(shipped())
-    for folder in (user or user_config_path("holdfast", appauthor=False), project or Path()):
+    found, own = Configuration(shipped()), user or user_config_path("holdfast", appauthor=False)
+    for folder in (own, project or Path()):
         path = folder / FILE
         if _is_there(path):
-            found = _under(told(_read(path), str(path)), found, str(path))
+            new = told(_read(path), str(path))
+            if folder.resolve() != own.resolve():
+                of_project(new.proxy, str(path), str(own / FILE))
+            found = _under(new, found, str(path))
     return found
 
 
@@ -81,6 +88,7 @@ def _under(new: Told, found: Configuration, name: str) -> Configuration:
         checked(new.catalog.before(found.catalog), name),
         (*found.overrides, *new.overrides),
         new.store.above(found.store),
+        found.proxy | new.proxy,
     )
 
 

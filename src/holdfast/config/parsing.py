@@ -12,10 +12,11 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.config.catalog import CacheLine, Catalog, Model, Price
+from holdfast.config.proxy import proxy_table
 from holdfast.config.tables import Override, StoreLimits, overrides, store_limits
 from holdfast.errors import ConfigError
 
-_OURS = ("policy", "store")
+_OURS = ("policy", "store", "proxy")
 """Tables of the file that are no part of the catalogue."""
 DIGITS = 300
 """[H] Digits of a whole number at most: it still has a float, and can be shown."""
@@ -28,6 +29,7 @@ class Told(Struct, frozen=True):
     catalog: Catalog = Catalog()
     overrides: tuple[Override, ...] = ()
     store: StoreLimits = StoreLimits()
+    proxy: dict[str, Any] = {}
 
 
 def parse(text: str, name: str) -> Catalog:
@@ -42,7 +44,12 @@ def told(text: str, name: str) -> Told:
     """Return all that TOML ``text`` says; ``ConfigError`` names the file, the key and what is allowed there."""
     tables = _tables(text, name)
     catalog = _catalog({key: table for key, table in tables.items() if key not in _OURS}, name)
-    return Told(catalog, overrides(tables.get("policy", {}), name), store_limits(tables.get("store", {}), name))
+    return Told(
+        catalog,
+        overrides(tables.get("policy", {}), name),
+        store_limits(tables.get("store", {}), name),
+        proxy_table(tables.get("proxy", {}), name),
+    )
 
 
 def _tables(text: str, name: str) -> dict[str, Any]:
@@ -78,7 +85,7 @@ def _catalog(tables: dict[str, Any], name: str) -> Catalog:
     except msgspec.ValidationError as error:
         allowed = _allowed(str(error))
         field = re.search(r"unknown field `(.*?)`", str(error))
-        near = get_close_matches(field[1], allowed) if field else []
+        near = get_close_matches(field[1], allowed, cutoff=0.65) if field else []
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
         msg = f"{name}: {error}; allowed there: {', '.join(allowed)}{meant}"
         raise ConfigError(msg) from error

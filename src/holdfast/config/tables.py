@@ -65,14 +65,14 @@ class StoreLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 def overrides(table: object, file: str) -> tuple[Override, ...]:
     """Return what table ``[policy]`` changes, the weaker before the stronger; ``ConfigError`` names a wrong key."""
-    whole = _as_table(table, "[policy]", file)
+    whole = as_table(table, "[policy]", file)
     inner = {key: value for key, value in whole.items() if key not in Settings.__struct_fields__}
     found = [*_changes({key: value for key, value in whole.items() if key not in inner}, "", file)]
     for name, one in inner.items():
         if not isinstance(one, dict):
-            raise ConfigError(_unknown("setting", name, Settings.__struct_fields__, f"{file}: [policy]"))
+            raise ConfigError(unknown("setting", name, Settings.__struct_fields__, f"{file}: [policy]"))
         if name not in PRESETS:
-            raise ConfigError(_unknown("policy", name, PRESETS, f"{file}: [policy.{name}]"))
+            raise ConfigError(unknown("policy", name, PRESETS, f"{file}: [policy.{name}]"))
         found += _changes(one, name, file)
     return tuple(found)
 
@@ -81,36 +81,37 @@ def _changes(table: dict[str, Any], policy: str, file: str) -> Iterator[Override
     for key, value in table.items():
         place = f"{file}: {_table(policy)}"
         if key not in Settings.__struct_fields__:
-            raise ConfigError(_unknown("setting", key, Settings.__struct_fields__, place))
+            raise ConfigError(unknown("setting", key, Settings.__struct_fields__, place))
         try:
             yield Override(key, converted(key, value), policy, file)
         except ValueError as error:
-            msg = f"{place} {key} = {_shown(value)}: {error}; allowed is {allowed(key)}"
+            msg = f"{place} {key} = {shown(value)}: {error}; allowed is {allowed(key)}"
             raise ConfigError(msg) from error
 
 
 def store_limits(table: object, file: str) -> StoreLimits:
     """Return what table ``[store]`` says; ``ConfigError`` names a wrong key."""
-    given, known = _as_table(table, "[store]", file), StoreLimits.__struct_fields__
+    given, known = as_table(table, "[store]", file), StoreLimits.__struct_fields__
     for key, value in given.items():
         if key not in known:
-            raise ConfigError(_unknown("limit", key, known, f"{file}: [store]"))
+            raise ConfigError(unknown("limit", key, known, f"{file}: [store]"))
         try:
             msgspec.convert({key: value}, StoreLimits)
         except msgspec.ValidationError as error:
-            msg = f"{file}: [store] {key} = {_shown(value)}: {error}; allowed is a whole number of bytes, 0 = no limit"
+            msg = f"{file}: [store] {key} = {shown(value)}: {error}; allowed is a whole number of bytes, 0 = no limit"
             raise ConfigError(msg) from error
     return msgspec.convert(given, StoreLimits)
 
 
-def _as_table(table: object, name: str, file: str) -> dict[str, Any]:
+def as_table(table: object, name: str, file: str) -> dict[str, Any]:
+    """Return ``table``, which stands under ``name``; ``ConfigError`` where it is none."""
     if isinstance(table, dict):
         return table
-    msg = f"{file}: {name[1:-1]} = {_shown(table)} is no table; write {name} on a line, and its keys below"
+    msg = f"{file}: {name[1:-1]} = {shown(table)} is no table; write {name} on a line, and its keys below"
     raise ConfigError(msg)
 
 
-def _unknown(what: str, name: str, known: Iterable[str], place: str) -> str:
+def unknown(what: str, name: str, known: Iterable[str], place: str) -> str:
     """Return the words for a name that is not known, with the nearest ones, or with all."""
     names = list(known)
     near = get_close_matches(name, names, cutoff=0.5)
@@ -122,6 +123,7 @@ def _table(policy: str) -> str:
     return f"[policy.{policy}]" if policy else "[policy]"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value for people, its end left out where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:59]}…"

@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping
 from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError, Unrecognised
-from holdfast.formats import bodies, claude_code, codex, gemini_cli, pi
+from holdfast.formats import bodies, claude_code, codex, gemini_cli, opencode, pi
 from holdfast.formats.base import Recording
 from holdfast.formats.lines import BOM, Shape, fields, rows, whole
 from holdfast.formats.lines import split as split_lines
 
 UNDERSTOOD = (
-    "sessions of Claude Code, Codex, Gemini CLI and pi (JSON lines), and request bodies of the Messages API, Chat "
-    "Completions, Responses and Gemini"
+    "sessions of Claude Code, Codex, Gemini CLI and pi (JSON lines), of opencode (its database, or what it exports), and "
+    "request bodies of the Messages API, Chat Completions, Responses and Gemini"
 )
+DATABASE = b"SQLite format 3\x00"
+"""How a file begins that is an SQLite database."""
 LOOKED_AT = 1_024
 """Bytes at the start of a file that tell text from binary; a NUL byte is in no text."""
 _LATER = "is not supported yet"
@@ -34,6 +36,7 @@ READERS: Mapping[str, Callable[[bytes], Recording]] = {
     "claude-code": claude_code.read,
     "codex": codex.read,
     "gemini-cli": gemini_cli.read,
+    "opencode": opencode.read,
     "pi": pi.read,
     "body": bodies.read,
 }
@@ -56,8 +59,11 @@ def _refuse_binary(data: bytes) -> None:
     start = data[:LOOKED_AT]
     if not data.removeprefix(BOM).strip():
         raise FormatError(f"the file is empty ({len(data):,} bytes); give a recorded session: {UNDERSTOOD}")
-    if start.startswith(b"SQLite format 3\x00"):
-        raise Unrecognised(f"this is an SQLite database, as opencode keeps its sessions in; it {_LATER}. {_known()}")
+    if start.startswith(DATABASE):
+        raise Unrecognised(
+            "this is an SQLite database, as opencode keeps its sessions in, and it can be read only where it lies: give "
+            "its name to holdfast import or holdfast replay"
+        )
     if b"\x00" in start:
         raise FormatError(f"this is a binary file (a NUL byte at {start.index(0)}), no session. {_known()}")
 
@@ -169,6 +175,10 @@ def _is_gemini_cli(found: dict[str, Raw], type_: str) -> bool:
     return marks or (type_ == "gemini" and {"id", "timestamp", "content"} <= found.keys())
 
 
+def _is_opencode(found: dict[str, Raw], _type: str) -> bool:
+    return {"info", "messages"} <= found.keys() and bytes(found["info"]).startswith(b"{")
+
+
 def _is_pi(found: dict[str, Raw], type_: str) -> bool:
     return "id" in found if type_ == "session" else type_ in _PI_TYPES and "timestamp" in found
 
@@ -177,6 +187,7 @@ _TELLS: tuple[tuple[str, Callable[[dict[str, Raw], str], bool]], ...] = (
     ("codex", _is_codex),
     ("claude-code", _is_claude),
     ("gemini-cli", _is_gemini_cli),
+    ("opencode", _is_opencode),
     ("body", _is_body),
     ("pi", _is_pi),
 )
@@ -191,7 +202,6 @@ def _refuse_known(found: dict[str, Raw]) -> None:
 
 
 _OTHERS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("a session exported by opencode", frozenset({"info", "messages"})),
     ("a trajectory of SWE-agent", frozenset({"trajectory", "history"})),
     ("a trajectory of mini-swe-agent", frozenset({"trajectory_format"})),
     ("a trajectory in ATIF", frozenset({"schema_version", "steps"})),

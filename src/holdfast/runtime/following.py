@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch, restated
+from holdfast.model.branch import Branch, extend, restated
+from holdfast.model.entries import Entry, Said
 from holdfast.model.messages import Message
+from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
+from holdfast.model.target import Target, World
 from holdfast.policy.capping import cap
+from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.settings import Settings
 from holdfast.view.alike import alike
 from holdfast.view.sealed import sealed_as
@@ -42,6 +46,28 @@ def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings) ->
         slots += mine
         count += len(theirs)
     return Repeated(tuple(slots), count)
+
+
+def goes_on(known: Sequence[Slot], said: Sequence[Slot], settings: Settings) -> bool:
+    """Whether ``said``, a whole conversation, goes on behind all that is ``known``, or asks for its answer anew."""
+    same = repeated(known, said, settings)
+    left = known[len(same.slots) :]
+    return not left or (same.count == len(said) and all(slot.message.role == "assistant" for slot in left))
+
+
+def glimpse(branch: Branch, said: Sequence[Slot], target: Target, policy: Policy) -> Plan | None:
+    """Return what a request that says ``said`` shows by the decisions there are; nothing is decided anew or written.
+
+    Nothing where ``said`` does not go on behind what ``branch`` says: no decision is about it then.
+    """
+    known = branch.slots.slice()
+    if not goes_on(known, said, policy.settings):
+        return None
+    leaf: str | None = None
+    for number, slot in enumerate(said[repeated(known, said, policy.settings).count :]):
+        entry = Entry(f"glimpse-{number}", leaf, Said(slot))
+        branch, leaf = extend(branch, entry), entry.id
+    return advance(branch, target, replace(policy, stages=()), World())
 
 
 def again(branch: Branch, slots: Sequence[Slot]) -> Branch:

@@ -48,6 +48,8 @@ class Means:
     """Which requests are refused here, before they are sent, where they break a rule of their API."""
     permits: Permits = field(default_factory=Permits)
     catalog: Catalog = field(default_factory=shipped)
+    window: int | None = None
+    """Tokens of the window of every model that is no target of the engine's own; nothing = as the catalogue says."""
     clock: Callable[[], int] = now_ms
     """Milliseconds since 1970."""
     ids: Callable[[], str] = new_id
@@ -76,4 +78,4 @@ class Means:
         own = self.target
         if own is not None and own.api == api and model in ("", own.model):
             return own
-        return target(api, model, catalog=self.catalog)
+        return target(api, model, window=self.window, catalog=self.catalog)

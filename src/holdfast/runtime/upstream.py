@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType
 from typing import Literal, Protocol, Self, TypeAlias
@@ -56,10 +56,18 @@ class Sent(Struct, frozen=True):
 class Reply:
     """What comes back: names of ``headers`` are in lower case, ``chunks`` are the body as it comes, not compressed."""
 
-    def __init__(self, status: int, headers: Mapping[str, str], chunks: AsyncIterable[bytes]) -> None:
+    def __init__(
+        self,
+        status: int,
+        headers: Mapping[str, str],
+        chunks: AsyncIterable[bytes],
+        raw: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
         self.status = status
         self.headers = headers
         self.chunks = chunks
+        self.raw = raw
+        """The headers as they came, where somebody relays them."""
 
     @property
     def is_fine(self) -> bool:

@@ -64,10 +64,8 @@ def _gunzipped(body: bytes, most: int) -> bytes:
 
 
 def _zstd(body: bytes, most: int) -> bytes:
-    try:
-        import zstandard
-    except ImportError:
-        raise FormatError("zstd needs the package zstandard; install holdfast[exact], or send gzip") from None
+    import zstandard
+
     try:
         whole: bytes = zstandard.ZstdDecompressor().stream_reader(body).read(most)
     except zstandard.ZstdError as error:

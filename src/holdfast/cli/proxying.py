@@ -1,0 +1,95 @@
+"""What ``holdfast serve`` and ``holdfast run`` have in common: their options, and what is in force."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from holdfast import config
+from holdfast.cli.faults import EXPECTED, Stopped
+from holdfast.proxy.launching import VARIABLES
+from holdfast.proxy.settings import Settings, settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+UPSTREAMS = {"anthropic": "Messages", "openai": "Chat Completions and Responses", "gemini": "Gemini"}
+"""What each upstream answers."""
+_UPSTREAM = "upstream_"
+"""What stands before the setting in the name of its option."""
+
+
+def proxy_options(command: F) -> F:
+    """Return ``command`` with the options that say what the proxy does."""
+    for option in reversed(_options()):
+        command = option(command)
+    return command
+
+
+def _options() -> list[Callable[[F], F]]:
+    upstreams = [
+        click.option(
+            f"--upstream-{name}",
+            metavar="URL",
+            help=f"Who answers {apis}. [default: as holdfast.toml, the SDK's variable or its maker says]",
+        )
+        for name, apis in UPSTREAMS.items()
+    ]
+    return [
+        *upstreams,
+        click.option("--policy", metavar="NAME", help="Who keeps new sessions small. [default: holdfast]"),
+        click.option(
+            "--observe/--manage", default=None, help="Change nothing, record and report only; or reduce. [default: reduce]"
+        ),
+        click.option(
+            "--summaries",
+            metavar="WHO",
+            help="Who writes summaries: extract (no model), client (the request's own) or a model. [default: extract]",
+        ),
+        click.option(
+            "--window", type=click.IntRange(0), help="Tokens of a conversation, whatever the model could. [default: the model's]"
+        ),
+    ]
+
+
+def asked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the command line ``given`` asks for, by their names; nothing for those it does not."""
+    return {name.removeprefix(_UPSTREAM): value for name, value in given.items() if value is not None}
+
+
+def in_force(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> tuple[Settings, config.Configuration]:
+    """Return the proxy's settings and the files they are from; ``ConfigError`` names what cannot be."""
+    known = config.configuration()
+    return settings(environment, known.proxy, asked(given)), known
+
+
+def mode(found: Settings) -> str:
+    """Return in a few words what the proxy does with requests."""
+    if found.bypass:
+        return "bypassed: a plain relay that records nothing"
+    return "observing: nothing is changed" if found.observe else f"reducing by policy {found.policy}"
+
+
+def variables(address: str) -> dict[str, str]:
+    """Return what points the SDKs to a proxy at ``address``."""
+    names = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL", "gemini": "GOOGLE_GEMINI_BASE_URL"}
+    return {name: address + VARIABLES[name].behind for name in names.values()}
+
+
+def refused(error: Exception, port: int) -> Exception:
+    """Return what is to be raised where the proxy did not begin."""
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        told = f"port {port} is taken, perhaps by another holdfast serve; give another --port, or 0 for a free one"
+        return Stopped(told)
+    return error
+
+
+def total(stats: Mapping[str, Any]) -> int:
+    """Return how many requests there were."""
+    return sum(stats["requests"]["all"].values())
+
+
+__all__ = ["EXPECTED", "asked", "in_force", "mode", "proxy_options", "refused", "total", "variables"]

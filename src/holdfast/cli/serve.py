@@ -1,0 +1,143 @@
+"""``holdfast serve``: the proxy on a port of this machine, for any client that is pointed there."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from holdfast.cli.places import Place, store_option, store_place
+from holdfast.cli.proxying import UPSTREAMS, in_force, mode, proxy_options, refused, total, variables
+from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
+from holdfast.proxy.settings import Settings
+
+if TYPE_CHECKING:
+    from anyio import Event
+    from anyio.abc import TaskStatus
+
+    from holdfast.config import Configuration
+    from holdfast.proxy.health import Health
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast serve --observe
+  holdfast serve --port 4141 --upstream-openai http://127.0.0.1:8080/v1
+  ANTHROPIC_BASE_URL=http://127.0.0.1:8642 claude
+"""
+MOST_PORTS = 65_535
+
+
+class Serving(Struct, frozen=True):
+    """A proxy that is to be served."""
+
+    settings: Settings
+    known: Configuration
+    store: Place
+    as_json: bool = False
+
+
+@click.command("serve", epilog=EXAMPLES)
+@click.option("--host", metavar="HOST", help="Where it listens; beyond this machine it wants a token. [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, MOST_PORTS), help="Its port, 0 for a free one. [default: 8642]")
+@click.option(
+    "--token", metavar="TOKEN", help="What clients must send in x-holdfast-token; better in $HOLDFAST_TOKEN, unseen."
+)
+@proxy_options
+@store_option
+@json_option("where it listens, and in the end what it counted,")
+def command(store: str | None, *, as_json: bool, **given: Any) -> None:
+    """Serve the proxy: clients that are pointed at it never outgrow their window.
+
+    It speaks Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini; all else is passed through. Keys and
+    logins of clients are passed on and never stored. `holdfast run` does the same for one client, with nothing to set.
+    Ends with ^C, when answers under way have ended; a second ^C ends it at once.
+    """
+    import anyio
+
+    settings, known = in_force(given)
+    serving = Serving(settings, known, store_place(store), as_json)
+    health = anyio.run(_served, serving)
+    if health is not None:
+        _farewell(health, as_json=as_json)
+
+
+async def _served(serving: Serving) -> Health | None:
+    """Serve until a signal; return what was counted, or nothing where it was ended at once."""
+    from anyio import Event, create_task_group
+
+    from holdfast.proxy.serving import serve
+
+    health, failure, stop = None, None, Event()
+    async with create_task_group() as tasks:
+        await tasks.start(_until_told, stop, tasks.cancel_scope)
+        try:
+            health = await serve(
+                serving.settings,
+                serving.store.where,
+                ready=lambda address: _greet(address, serving),
+                stop=stop,
+                known=serving.known,
+            )
+        except Exception as error:  # noqa: BLE001  a task group would wrap it
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise refused(failure, serving.settings.port)
+    return health
+
+
+async def _until_told(stop: Event, scope: Any, *, task_status: TaskStatus[None]) -> None:
+    """Set ``stop`` at the first signal, and cancel ``scope`` at the second."""
+    from anyio import open_signal_receiver
+
+    with open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            if stop.is_set():
+                scope.cancel()
+            stop.set()
+
+
+# -- what it says ------------------------------------------------------------------------------------------------------
+
+
+def _greet(address: str, serving: Serving) -> None:
+    """Tell where the proxy is, where it leads, and how clients get there."""
+    if serving.as_json:
+        click.echo(as_json_bytes(record(address, serving)))
+        return
+    settings, store = serving.settings, serving.store
+    click.echo(f"proxy at {address}, {mode(settings)}; ends with ^C\n")
+    for name, apis in UPSTREAMS.items():
+        click.echo(f"  {apis:32} {clean(getattr(settings, name))}")
+    click.echo(f"\nstore: {clean(store.where)} ({store.origin})\n\nA client comes here with the variable of its SDK:\n")
+    for name, value in variables(address).items():
+        click.echo(f"  export {name}={value}")
+    click.echo(f"\nAny other upstream: {address}/u/https://… · each client by itself: holdfast run -- CLIENT")
+    if settings.token:
+        click.echo("Clients must send the token in the header x-holdfast-token.")
+
+
+def record(address: str, serving: Serving) -> dict[str, Any]:
+    """Return the same for programs."""
+    settings = serving.settings
+    return {
+        "url": address,
+        "mode": "bypass" if settings.bypass else "observe" if settings.observe else "manage",
+        "policy": settings.policy,
+        "upstreams": {name: getattr(settings, name) for name in UPSTREAMS},
+        "environment": variables(address),
+        "store": serving.store.where,
+    }
+
+
+def _farewell(health: Health, *, as_json: bool) -> None:
+    stats = health.stats()
+    if as_json:
+        click.echo(as_json_bytes(stats))
+        return
+    avoided = stats["overflows"]["avoided"]
+    click.echo(f"stopped after {many(total(stats), 'request')}, {many(avoided, 'overflow')} avoided", err=True)

@@ -1,0 +1,127 @@
+"""One managed request: the engine's path on the wire, and what its client gets whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.errors import ContextOverflow, HoldfastError, UpstreamError, WindowTooSmall
+from holdfast.policy.guard import in_force
+from holdfast.proxy.headers import State, ours
+from holdfast.proxy.relay import Head, Onward, Piece, head
+from holdfast.proxy.routes import Route
+from holdfast.proxy.wire import EVENTS, Wire
+from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.running import Run
+from holdfast.runtime.session import Session
+from holdfast.view.tokens import estimate
+from holdfast.wire.lens import Lens
+from holdfast.wire.native_errors import render, stream_event
+from holdfast.wire.overflow import KINDS, Kind, Verdict
+
+
+class Asked(Struct, frozen=True):
+    """A request as it came in: what it is, its body opened, and where it and its answer go."""
+
+    route: Route
+    lens: Lens
+    onward: Onward
+    wire: Wire
+    observe: bool = False
+    """Whether it goes out as it came, and is only looked at and written down."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether the answer is to come as events."""
+        return self.route.stream or bytes(self.lens.fields.get("stream", b"")) == b"true"
+
+    @property
+    def state(self) -> State:
+        """What is done with it."""
+        return "observed" if self.observe else "managed"
+
+
+async def answered(session: Session, asked: Asked) -> AsyncGenerator[Piece]:
+    """Yield the answer to ``asked``, by which ``session`` goes on: the provider's own bytes.
+
+    An overflow that nothing helps against is said in the client's own API, with true numbers; any other refusal comes
+    as it came. Raises what is Holdfast's own fault before anything was yielded, and what breaks off behind that.
+    """
+    run = session.run(
+        asked.lens,
+        stream=asked.route.stream or None,
+        model=asked.route.model,
+        upstream=asked.onward,
+        as_it_is=asked.observe,
+    )
+    begun = False
+    try:
+        async with run:
+            async for event in run:
+                if not begun:
+                    yield _head(run, session, asked)
+                    begun = True
+                yield event.raw
+    except (UpstreamError, WindowTooSmall) as error:
+        if begun:
+            raise
+        for piece in _refused(error, run.attempt, session, asked):
+            yield _marked(piece, session, asked) if isinstance(piece, Head) else piece
+
+
+def _head(run: Run, session: Session, asked: Asked) -> Head:
+    """Return the head of what ``run`` answers: the provider's, with ours."""
+    reply = run.attempt.reply if run.attempt is not None else None
+    assert reply is not None
+    return _marked(head(reply.status, reply.raw), session, asked)
+
+
+def _marked(told: Head, session: Session, asked: Asked) -> Head:
+    """Return ``told`` with the headers that say which session this is, and which of its requests."""
+    return replace(told, headers=[*told.headers, *ours(asked.state, session.key, session.journal.leaf or "")])
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def _refused(error: HoldfastError, attempt: Attempt | None, session: Session, asked: Asked) -> list[Piece]:
+    """Return an overflow in the client's own words, else the refusal as it came, else the error in such words."""
+    reply = attempt.reply if attempt is not None else None
+    if isinstance(error, ContextOverflow | WindowTooSmall) and not asked.observe:
+        return _told(asked, _overflow(attempt, session, asked), str(error))
+    if attempt is not None and reply is not None and attempt.held and not asked.wire.is_alive:
+        return [head(reply.status, reply.raw), attempt.held]
+    return _told(asked, Verdict("network") if attempt is None else attempt.verdict, str(error))
+
+
+def _overflow(attempt: Attempt | None, session: Session, asked: Asked) -> Verdict:
+    """Return the overflow with its true numbers: the provider's as far as it gave any, then ours."""
+    branch, verdict = session.journal.branch, Verdict("context_window")
+    target = session.means.target_of(asked.lens.api, asked.lens.model or asked.route.model)
+    planned = estimate(branch, target)
+    if attempt is not None:
+        target, verdict, planned = attempt.target, attempt.verdict, attempt.plan.after
+    limit = verdict.limit or in_force(target, branch, session.settings).limits.window
+    return Verdict("context_window", limit=limit, requested=max(verdict.requested or planned, limit + 1))
+
+
+def _told(asked: Asked, verdict: Verdict, message: str) -> list[Piece]:
+    """Return ``verdict`` as a client of this API understands it.
+
+    Codex takes an overflow from the events of a stream alone, and so does everybody whose stream has begun.
+    """
+    api = asked.route.api
+    if asked.wire.is_alive or (api == "openai-responses" and asked.streams and verdict.is_overflow):
+        return [Head(200, [EVENTS]), stream_event(api, verdict, message=message)]
+    return errs(api, verdict.kind, message, verdict)
+
+
+def errs(api: str, kind: str, message: str, verdict: Verdict | None = None, *, status: int = 0) -> list[Piece]:
+    """Return an error as ``api`` says it, in OpenAI's way where none is known; ``status`` over its own."""
+    known = verdict or Verdict(cast("Kind", kind) if kind in KINDS else "server")
+    native = render(api or "openai-chat", known, message=message)
+    headers = [(name.encode(), value.encode()) for name, value in native.headers.items()]
+    return [Head(status or native.status, headers), native.body]

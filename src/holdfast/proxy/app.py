@@ -1,0 +1,256 @@
+"""The proxy as an ASGI application: what comes in, what it is, and who answers it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+
+import httpx2
+import msgspec
+from anyio import CancelScope, create_task_group, current_time
+from msgspec.structs import replace
+
+from holdfast.errors import FormatError, UpstreamError
+from holdfast.policy.projection import send_slots
+from holdfast.proxy.answering import Asked, answered, errs
+from holdfast.proxy.bodies import BadBody, decoded
+from holdfast.proxy.clients import client, has_tools, kind
+from holdfast.proxy.headers import State, ours, upward
+from holdfast.proxy.health import Ended, Health
+from holdfast.proxy.hosts import knows_token, refusal
+from holdfast.proxy.identity import session_key
+from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, chunks, received
+from holdfast.proxy.keepalive import sign_of
+from holdfast.proxy.live import Live
+from holdfast.proxy.relay import Head, Onward, Piece
+from holdfast.proxy.routes import address
+from holdfast.proxy.settings import Settings
+from holdfast.proxy.wire import Send, Wire, given
+from holdfast.runtime.following import glimpse
+from holdfast.runtime.means import Means
+from holdfast.runtime.requests import opened
+from holdfast.wire.lens import Lens, render
+
+ELSEWHERE = ("previous_response_id", "conversation", "background")
+"""Fields of Responses by which the conversation is kept by the provider: there is nothing here to look at."""
+SCOPES = 4_096
+"""[H] Scopes of which it is held that their conversations have tools."""
+JSON = (b"content-type", b"application/json")
+TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+
+
+class Proxy:
+    """Answers clients with what their provider answers, for requests that are made to fit."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        means: Means,
+        live: Live,
+        web: httpx2.AsyncClient,
+        health: Health,
+        is_bypassed: Callable[[], bool],
+    ) -> None:
+        self._settings, self._means, self._live, self._web = settings, means, live, web
+        self.health, self._is_bypassed = health, is_bypassed
+        self._with_tools: dict[tuple[str, str], None] = {}
+        self._running = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; what is done for it is given up where its client leaves."""
+        if scope["type"] != "http":
+            return
+        incoming, wire = Incoming.of(scope), Wire(send)
+        with suppress(Gone):
+            pieces = self._at_once(incoming)
+            if pieces is None:
+                await self._served(incoming, receive, wire)
+            else:
+                await _said(wire, pieces)
+
+    def _at_once(self, incoming: Incoming) -> list[Piece] | None:
+        """Return what is answered without asking anybody; nothing where somebody is to be asked."""
+        headers, api = incoming.headers, incoming.route.api
+        why = refusal(headers.get("host"), headers.get("origin"), self._settings.host)
+        if why:
+            return errs(api, "invalid_request", why, status=403)
+        if not knows_token(headers.get("x-holdfast-token"), self._settings.token):
+            return errs(api, "auth", "this proxy wants its token in the header x-holdfast-token", status=401)
+        if incoming.method in {"GET", "HEAD"} and (told := self._about(incoming.route.place)) is not None:
+            return told
+        if incoming.route.endpoint == "probe":
+            return errs(api, "invalid_request", "WebSockets are not spoken here; send POST over HTTP", status=426)
+        if self._running >= self._settings.concurrent:
+            why = f"{self._running} requests are being answered already; try again, or raise concurrent in [proxy]"
+            return errs(api, "overloaded", why)
+        return None
+
+    def _about(self, place: str) -> list[Piece] | None:
+        """Return what the proxy says of itself at ``place``."""
+        if place == "/metrics":
+            return [Head(200, [TEXT]), self.health.metrics().encode()]
+        if place not in {"/livez", "/stats"}:
+            return None
+        told = self.health.livez() if place == "/livez" else self.health.stats()
+        return [Head(200, [JSON]), msgspec.json.encode(told)]
+
+    async def _served(self, incoming: Incoming, receive: Receive, wire: Wire) -> None:
+        """Have a request answered by its provider."""
+        self._running += 1
+        request, began = self.health.began(incoming.route.api), current_time()
+        state: Ended = "failed"
+        try:
+            state = await self._sent_on(incoming, receive, wire)
+        finally:
+            self._running -= 1
+            request.ended(state, wire.status, None if wire.at is None else wire.at - began)
+
+    async def _sent_on(self, incoming: Incoming, receive: Receive, wire: Wire) -> State:
+        """Send a request on, its body looked at where that is any use; return what was done with it."""
+        is_bypassed = self._is_bypassed()
+        if is_bypassed or incoming.method != "POST" or incoming.route.endpoint not in {"generate", "count", "compact"}:
+            state: State = "bypassed" if is_bypassed else "relayed"
+            await self._passed(incoming, receive, wire, state)
+            return state
+        try:
+            body = await received(receive, self._settings.body_bytes)
+            plain = decoded(body, incoming.headers.get("content-encoding", ""), self._settings.body_bytes)
+        except BadBody as error:
+            await _said(wire, errs(incoming.route.api, "request_bytes", str(error), status=error.status))
+            return "relayed"
+        return await self._watched(incoming, plain, receive, wire)
+
+    async def _watched(self, incoming: Incoming, body: bytes, receive: Receive, wire: Wire) -> State:
+        """Answer a request whose body is here; give it up when its client leaves."""
+        states: list[State] = ["relayed"]
+        failed: list[Exception] = []
+        async with create_task_group() as tasks:
+            tasks.start_soon(_leaving, receive, tasks.cancel_scope)
+            try:
+                states.append(await self._answered(incoming, body, wire))
+            except Exception as error:  # noqa: BLE001 -- it is raised behind the group, which would wrap it
+                failed.append(error)
+            tasks.cancel_scope.cancel()
+        if failed:
+            raise failed[0]
+        return states[-1]
+
+    # -- what is looked at ---------------------------------------------------------------------------------------------
+
+    async def _answered(self, incoming: Incoming, body: bytes, wire: Wire) -> State:
+        """Answer a request of which the whole body is here."""
+        onward = self._onward(incoming)
+        lens = _opened(body, incoming)
+        if lens is None or any(name in lens.fields for name in ELSEWHERE):
+            return await self._relayed(onward, body, wire, incoming, "relayed")
+        who = client(lens.api, incoming.headers, lens)
+        scope = (who.family, who.scope)
+        what = kind(who, incoming.headers, lens, has_tools_before=scope in self._with_tools)
+        self._note(scope, lens)
+        if what == "side":
+            return await self._relayed(onward, body, wire, incoming, "relayed")
+        asked = Asked(incoming.route, lens, onward, wire, self._settings.observe)
+        key = session_key(who, lens)
+        if incoming.route.endpoint != "generate":
+            return await self._relayed(onward, self._reduced(key, asked), wire, incoming, "relayed")
+        return await self._managed(incoming, key, asked, wire, aside=what == "compaction")
+
+    async def _managed(self, incoming: Incoming, key: str, asked: Asked, wire: Wire, *, aside: bool) -> State:
+        """Answer a request by the engine; where that fails before anything was said, send it on as it is known."""
+        sign = sign_of(asked.route.api, stream=asked.streams)
+        try:
+            async with self._live.continued(key, asked.lens.slots, aside=aside) as session:
+                await given(answered(session, asked), wire, sign, self._settings.keepalive)
+                await wire.end()
+        except UpstreamError:  # what was begun broke off: so it does for the client
+            return asked.state
+        except Exception as error:
+            if wire.is_answered:
+                raise
+            self._degraded(error)
+            return await self._relayed(asked.onward, self._reduced(key, asked), wire, incoming, "unrecorded")
+        return asked.state
+
+    def _reduced(self, key: str, asked: Asked) -> bytes:
+        """Return the body by the decisions that there are; nothing is decided, and nothing written."""
+        lens = asked.lens
+        session = None if asked.observe else self._live.idle(key, lens.slots)
+        if session is None:
+            return lens.body
+        target = self._means.target_of(lens.api, lens.model or asked.route.model)
+        limits = replace(target.limits, asked_output=lens.asked_output)
+        target = replace(target, frame=lens.frame, limits=limits)
+        plan = glimpse(session.journal.branch, lens.slots, target, session.journal.policy)
+        return lens.body if plan is None else render(lens, send_slots(plan))
+
+    def _note(self, scope: tuple[str, str], lens: Lens) -> None:
+        """Hold that conversations of ``scope`` have tools, if this one has."""
+        if has_tools(lens):
+            self._with_tools[scope] = None
+            while len(self._with_tools) > SCOPES:
+                del self._with_tools[next(iter(self._with_tools))]
+
+    def _degraded(self, error: Exception) -> None:
+        """Say once that something of ours failed."""
+        what = f"{type(error).__name__}: {error}"
+        if self.health.degraded(type(error).__name__, str(error)):
+            sys.stderr.write(f"holdfast: requests go on, but are not recorded: {what}\n")
+
+    # -- what is not ---------------------------------------------------------------------------------------------------
+
+    def _onward(self, incoming: Incoming, *, as_it_came: bool = False) -> Onward:
+        """Return where ``incoming`` goes, with its headers."""
+        route = incoming.route
+        base = getattr(self._settings, route.upstream or "openai")
+        headers = upward(incoming.pairs, as_it_came=as_it_came)
+        return Onward(self._web, address(base, route), headers, incoming.method)
+
+    async def _passed(self, incoming: Incoming, receive: Receive, wire: Wire, state: State) -> None:
+        """Send a request on as it comes in, and its answer back as it comes."""
+        onward = self._onward(incoming, as_it_came=True)
+        body = b"" if incoming.method in {"GET", "HEAD"} else chunks(receive)
+        await self._sent(onward.relayed(body, as_it_came=True), wire, incoming, state)
+
+    async def _relayed(self, onward: Onward, body: bytes, wire: Wire, incoming: Incoming, state: State) -> State:
+        """Send ``body`` on and its answer back."""
+        await self._sent(onward.relayed(body), wire, incoming, state)
+        return state
+
+    async def _sent(self, pieces: AsyncGenerator[Piece], wire: Wire, incoming: Incoming, state: State) -> None:
+        """Give ``pieces`` to the client; what never came is said in its API's words, what broke off breaks off."""
+        try:
+            await given(_marked(pieces, state), wire, b"", 0)
+            await wire.end()
+        except UpstreamError as error:
+            if not wire.is_answered:
+                await _said(wire, errs(incoming.route.api, error.kind, str(error), status=502))
+
+
+async def _marked(pieces: AsyncGenerator[Piece], state: State) -> AsyncGenerator[Piece]:
+    """Yield ``pieces``, the head with what was done."""
+    async for piece in pieces:
+        yield replace(piece, headers=[*piece.headers, *ours(state)]) if isinstance(piece, Head) else piece
+
+
+async def _said(wire: Wire, pieces: list[Piece]) -> None:
+    """Send a whole answer of ours."""
+    for piece in pieces:
+        await wire.give(piece)
+    await wire.end()
+
+
+async def _leaving(receive: Receive, scope: CancelScope) -> None:
+    """Cancel ``scope`` when the client leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+def _opened(body: bytes, incoming: Incoming) -> Lens | None:
+    """Return the opened body, or nothing for what is no conversation of this API: its provider says so."""
+    try:
+        lens = opened(body, incoming.route.api)
+    except FormatError:
+        return None
+    return lens if lens.slots and lens.api == incoming.route.api else None

@@ -1,0 +1,91 @@
+"""Which headers go on, to the provider and back to the client, and those of our own.
+
+Headers are pairs of bytes in their order, as ASGI and the HTTP client have them. What goes on is not changed by a byte.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+Pair: TypeAlias = tuple[bytes, bytes]
+State: TypeAlias = Literal["managed", "observed", "relayed", "bypassed", "unrecorded"]
+"""What was done with a request: reduced or ready to; only looked at; none of ours; bypassed on request; the same
+because it could not be recorded."""
+
+SESSION = b"x-holdfast-session"
+"""The session that a request belongs to: a client may name it, and the answer tells it."""
+REQUEST = b"x-holdfast-request"
+"""The id of the report on a request."""
+STATE = b"x-holdfast-state"
+"""What was done with a request."""
+TOKEN = b"x-holdfast-token"
+"""What a client must know where the proxy can be reached from other machines."""
+_OURS = b"x-holdfast-"
+
+_HOP = frozenset(
+    {
+        b"connection",
+        b"http2-settings",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authentication-info",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""Headers about one connection, not about what passes over it (RFC 9110, section 7.6.1)."""
+_UP = frozenset({b"host", b"content-length", b"expect"})
+"""What the next connection has its own of."""
+_PACKED = frozenset({b"content-encoding", b"content-length"})
+"""What says how a body was packed, which is wrong of one that was unpacked."""
+_ACCEPTED = b"accept-encoding"
+_PLAIN = b"identity"
+
+
+def upward(headers: Iterable[Pair], *, as_it_came: bool = False) -> list[Pair]:
+    """Return the headers that go to the provider.
+
+    ``as_it_came``: the bodies are not looked at, so they may stay packed; otherwise none is, and none is wanted.
+    """
+    given = list(headers)
+    kept = _without(given, _UP if as_it_came else _UP | _PACKED | {_ACCEPTED})
+    asked = any(name.lower() == _ACCEPTED for name, _ in kept)
+    return kept if asked else [*kept, (_ACCEPTED, _PLAIN)]
+
+
+def downward(headers: Iterable[Pair], *, as_it_came: bool = False) -> list[Pair]:
+    """Return the headers that go to the client; ``as_it_came``: so does the body, byte for byte, packed or not."""
+    return _without(list(headers), frozenset() if as_it_came else _PACKED)
+
+
+def ours(state: State, session: str = "", request: str = "") -> list[Pair]:
+    """Return what an answer tells of what was done; what is not known is left out, what no header can hold is ``?``."""
+    told = ((STATE, state), (SESSION, session), (REQUEST, request))
+    return [(name, re.sub(r"[^!-~]", "?", value).encode()) for name, value in told if value]
+
+
+def named(headers: Iterable[Pair]) -> dict[str, str]:
+    """Return headers by their names in lower case, as text; values of one name are joined by a comma."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        found[key] = f"{found[key]}, {text}" if key in found else text
+    return found
+
+
+def _without(headers: list[Pair], left: frozenset[bytes]) -> list[Pair]:
+    """Return the headers that are about what passes, without those ``left`` and those of our own."""
+    away = _HOP | left | _nominated(headers)
+    return [pair for pair in headers if (name := pair[0].lower()) not in away and not name.startswith(_OURS)]
+
+
+def _nominated(headers: list[Pair]) -> frozenset[bytes]:
+    """Return the names that ``Connection`` says are about this connection alone."""
+    lists = (value for name, value in headers if name.lower() == b"connection")
+    return frozenset(one.strip(b" \t").lower() for value in lists for one in value.split(b","))

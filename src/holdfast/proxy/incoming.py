@@ -1,0 +1,60 @@
+"""A request as it comes in: its address and headers, its body to the end, and its client leaving before that."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from holdfast.proxy.bodies import BadBody
+from holdfast.proxy.headers import Pair, named
+from holdfast.proxy.routes import Route, route
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class Gone(Exception):
+    """The client left."""
+
+
+class Incoming(Struct, frozen=True):
+    """What a request says before its body."""
+
+    method: str
+    route: Route
+    pairs: Sequence[Pair]
+    headers: dict[str, str]
+    """By their names in lower case."""
+
+    @classmethod
+    def of(cls, scope: Scope) -> Incoming:
+        """Return what an ASGI ``scope`` says."""
+        headers = named(scope["headers"])
+        path = scope.get("raw_path") or scope["path"].encode()
+        asked = route(scope["method"], path.decode("latin-1"), scope["query_string"].decode("latin-1"), headers)
+        return cls(scope["method"], asked, scope["headers"], headers)
+
+
+async def chunks(receive: Receive) -> AsyncIterator[bytes]:
+    """Yield the body as it comes; ``Gone`` where the client leaves before its end."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        more = message.get("more_body", False)
+        if message.get("body"):
+            yield message["body"]
+
+
+async def received(receive: Receive, most: int) -> bytes:
+    """Return the whole body; ``BadBody`` as soon as it is over ``most`` bytes, ``Gone`` where the client leaves."""
+    held, size = [], 0
+    async for chunk in chunks(receive):
+        size += len(chunk)
+        if size > most:
+            raise BadBody(f"the body has more than {most:,} bytes; raise body_bytes in [proxy] of holdfast.toml", 413)
+        held.append(chunk)
+    return held[0] if len(held) == 1 else b"".join(held)

@@ -1,0 +1,112 @@
+"""The branches that are being talked on: which of them a request continues, without reading the store again.
+
+What is held here is memory only. Whatever is not here is looked up in the log, which says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from anyio import Lock
+
+from holdfast.errors import StoreError, UnknownId, UnknownPolicy
+from holdfast.model.slots import Slot
+from holdfast.policy.pipeline import Policy
+from holdfast.proxy.identity import found
+from holdfast.runtime.following import goes_on
+from holdfast.runtime.journal import Journal
+from holdfast.runtime.means import Means
+from holdfast.runtime.session import Session
+from holdfast.store.active import Gapped
+
+MOST = 256
+"""[H] Branches that are held: a client and its subagents are a handful; each holds its conversation once."""
+
+
+class Talk:
+    """A branch in memory. Who holds it has it alone."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.is_held = False
+
+    def takes(self, key: str, slots: Sequence[Slot]) -> bool:
+        """Whether ``slots``, a whole conversation, goes on here, or asks for the last answer again."""
+        journal = self.session.journal
+        if self.is_held or self.session.key != key or isinstance(journal.branch.slots, Gapped):
+            return False
+        return goes_on(journal.branch.slots.slice(), slots, self.session.settings)
+
+
+class Live:
+    """The branches of one store that a proxy talks on. ``policy`` says by name how sessions decide."""
+
+    def __init__(self, means: Means, policy: Policy, named: Callable[[str], Policy], most: int = MOST) -> None:
+        self._means, self._policy, self._named, self._most = means, policy, named, most
+        self._talks: list[Talk] = []
+        """The last used is the last."""
+        self._choosing = Lock()
+
+    @asynccontextmanager
+    async def continued(self, key: str, slots: Sequence[Slot], *, aside: bool = False) -> AsyncIterator[Session]:
+        """Hold the branch of session ``key`` that ``slots``, a whole conversation, continues; a new one where none is.
+
+        Two that say the same at the same time are two branches, and so is what is said ``aside``.
+        """
+        if aside:
+            yield await self._opened(key, slots, aside=True)
+            return
+        async with self._choosing:
+            talk = self._known(key, slots) or Talk(await self._opened(key, slots, aside=self._is_held(key)))
+            talk.is_held = True
+            self._last(talk)
+        try:
+            yield talk.session
+        finally:
+            talk.is_held = False
+            await self._labelled(talk.session)
+
+    def idle(self, key: str, slots: Sequence[Slot]) -> Session | None:
+        """Return the session that ``slots`` goes on in, where nobody holds it; nothing is opened or written for it."""
+        talk = self._known(key, slots)
+        return None if talk is None else talk.session
+
+    def _known(self, key: str, slots: Sequence[Slot]) -> Talk | None:
+        return next((talk for talk in reversed(self._talks) if talk.takes(key, slots)), None)
+
+    def _last(self, talk: Talk) -> None:
+        """Hold ``talk`` as the last used, and let those go that were used longest ago."""
+        if talk in self._talks:
+            self._talks.remove(talk)
+        self._talks.append(talk)
+        spare = len(self._talks) - self._most
+        self._talks = [one for at, one in enumerate(self._talks) if one.is_held or at >= spare]
+
+    def _is_held(self, key: str) -> bool:
+        return any(talk.is_held and talk.session.key == key for talk in self._talks)
+
+    async def _opened(self, key: str, slots: Sequence[Slot], *, aside: bool) -> Session:
+        """Return a session at the branch that the log has for ``slots``, by the policy that it began with."""
+        means, policy = self._means, self._policy
+
+        def journal() -> Journal:
+            leaf = found(means.store, key, slots, policy.settings)
+            if leaf is not None and not aside:
+                means.store.set_leaf(key, leaf)
+            opened = Journal.open(
+                means.store, key, policy, leaf=leaf if aside else None, clock=means.clock, ids=means.ids
+            )
+            with suppress(UnknownPolicy):
+                opened.policy = self._named(opened.branch.policy or policy.name).for_session(key)
+            return opened
+
+        return Session(means, await means.stored(journal))
+
+    async def _labelled(self, session: Session) -> None:
+        """Let the session's leaf be where it was talked on last."""
+        journal = session.journal
+        if not journal.follows and journal.leaf is not None:
+            leaf = journal.leaf
+            with suppress(StoreError, UnknownId):
+                await self._means.stored(lambda: self._means.store.set_leaf(session.key, leaf))

@@ -1,0 +1,85 @@
+"""Onward: a request to the provider it was meant for, and what comes back, as it came."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import httpx2
+from msgspec import Struct
+
+from holdfast.errors import UpstreamError
+from holdfast.proxy.headers import downward
+from holdfast.runtime.upstream import Reply, Sent
+
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+_FEATURES = b"anthropic-beta"
+
+
+class Head(Struct, frozen=True):
+    """Status and headers of an answer."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+
+
+Piece: TypeAlias = Head | bytes
+"""What a client is sent: the head once, then the body in pieces."""
+
+
+class Onward:
+    """The upstream of one request: its own address and headers, over connections that all requests share."""
+
+    def __init__(self, client: httpx2.AsyncClient, url: str, headers: Headers, method: str = "POST") -> None:
+        self.client, self.url, self.headers, self.method = client, url, headers, method
+
+    @asynccontextmanager
+    async def send(self, sent: Sent) -> AsyncIterator[Reply]:
+        """Return the reply to ``sent`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
+        async with self.answered(sent.body, _with(self.headers, sent.headers.get(_FEATURES.decode(), ""))) as reply:
+            yield Reply(reply.status_code, dict(reply.headers), _chunks(reply, self.url), reply.headers.raw)
+
+    async def relayed(self, body: bytes | AsyncIterable[bytes], *, as_it_came: bool = False) -> AsyncGenerator[Piece]:
+        """Yield what answers ``body``, packed or not ``as_it_came``; ``UpstreamError`` where nothing does."""
+        async with self.answered(body, self.headers) as reply:
+            yield head(reply.status_code, reply.headers.raw, as_it_came=as_it_came)
+            async for chunk in _chunks(reply, self.url, as_it_came=as_it_came):
+                yield chunk
+
+    @asynccontextmanager
+    async def answered(self, body: bytes | AsyncIterable[bytes], headers: Headers) -> AsyncIterator[httpx2.Response]:
+        """Return the response to ``body``, open as long as the block lasts."""
+        try:
+            async with self.client.stream(self.method, self.url, content=body, headers=[*headers]) as reply:
+                yield reply
+        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
+            raise _unreached(self.url, error) from error
+
+
+def head(status: int, headers: Headers, *, as_it_came: bool = False) -> Head:
+    """Return the head that a client gets for a provider's."""
+    return Head(status, downward(headers, as_it_came=as_it_came))
+
+
+async def _chunks(reply: httpx2.Response, url: str, *, as_it_came: bool = False) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in reply.aiter_raw() if as_it_came else reply.aiter_bytes():
+            yield chunk
+    except (httpx2.HTTPError, httpx2.StreamError) as error:
+        raise _unreached(url, error) from error
+
+
+def _with(headers: Headers, features: str) -> Headers:
+    """Return ``headers`` with further features asked for, where there are any."""
+    if not features:
+        return headers
+    told = [value for name, value in headers if name.lower() == _FEATURES]
+    kept = [(name, value) for name, value in headers if name.lower() != _FEATURES]
+    return [*kept, (_FEATURES, b",".join([*told, features.encode()]))]
+
+
+def _unreached(url: str, error: Exception) -> UpstreamError:
+    place = httpx2.URL(url).host
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return UpstreamError(f"no answer came from {place} ({what}); check the address and the connection", "network")

@@ -1,0 +1,158 @@
+"""The proxy as a server on a port, from its first request to the end of its last answer."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import httpx2
+from anyio import Event, create_task_group
+from msgspec.structs import replace
+from uvicorn import Config, Server
+
+from holdfast.config import Configuration, configuration
+from holdfast.errors import ConfigError
+from holdfast.policy.pipeline import Policy
+from holdfast.proxy.app import Proxy
+from holdfast.proxy.health import Health
+from holdfast.proxy.live import Live
+from holdfast.proxy.settings import Settings
+from holdfast.runtime.lanes import Permits
+from holdfast.runtime.means import Means
+from holdfast.runtime.upstream import CONNECT, PATIENCE, Reply, Sent
+from holdfast.store import at_home, open_store
+from holdfast.store.base import Quota, SessionStore
+
+BYPASS = "bypass"
+"""The file beside the store that makes the proxy a plain relay as long as it is there."""
+IDLE = 60.0
+"""Seconds that an idle connection to a provider or a client stays open. [H]"""
+LATEST = 5.0
+"""Seconds until a connection that was told to end is cut. [H]"""
+
+
+class Nobody:
+    """The upstream of requests that bring none: there are none."""
+
+    def send(self, sent: Sent) -> AbstractAsyncContextManager[Reply]:
+        """Raise ``ConfigError``."""
+        raise ConfigError(f"a request of {sent.api} was not told where to go; please report this")
+
+
+async def serve(
+    settings: Settings,
+    place: str,
+    *,
+    ready: Callable[[str], object] = lambda _: None,
+    stop: Event | None = None,
+    known: Configuration | None = None,
+) -> Health:
+    """Serve until ``stop`` is set, then let answers under way end; return what was counted.
+
+    ``place`` names the store. ``ready`` is told the address that clients use. ``OSError`` for a port that is taken.
+    """
+    known = known or configuration()
+    limits = known.store.limits
+    with _bound(settings) as listener, open_store(place, quota=Quota(**limits)) as store:
+        async with application(settings, store, bypass=_beside(place), known=known) as app:
+            server = _Server(_config(app, settings))
+            async with create_task_group() as tasks:
+                tasks.start_soon(server.serve, [listener])
+                await server.started_up.wait()
+                ready(_address(settings, listener))
+                await (stop or Event()).wait()
+                server.should_exit = True
+            return app.health
+
+
+@asynccontextmanager
+async def application(
+    settings: Settings, store: SessionStore, *, bypass: Path | None = None, known: Configuration | None = None
+) -> AsyncIterator[Proxy]:
+    """Return the ASGI application over ``store``; behind the block its connections to providers are closed.
+
+    As long as the file ``bypass`` is there, requests are relayed and nothing else.
+    """
+    known = known or configuration()
+
+    def named(name: str) -> Policy:
+        chosen = known.policy(name).with_settings(retries_most=0)  # clients try again by themselves
+        return replace(chosen, stages=()) if settings.observe else chosen
+
+    health = Health("bypass" if settings.bypass else "observe" if settings.observe else "manage")
+    means = Means(
+        store,
+        Nobody(),
+        listen=health.told,
+        check="changed",
+        permits=Permits(settings.concurrent),
+        catalog=known.catalog,
+        window=settings.window or None,
+    )
+    async with _web(settings) as web:
+        live = Live(means, named(settings.policy), named)
+        yield Proxy(settings, means, live, web, health, lambda: settings.bypass or _is_there(bypass))
+
+
+def _web(settings: Settings) -> httpx2.AsyncClient:
+    """Return the connections to providers: as many as there are requests, and each kept for the next."""
+    limits = httpx2.Limits(max_keepalive_connections=settings.concurrent, keepalive_expiry=IDLE)
+    return httpx2.AsyncClient(timeout=httpx2.Timeout(PATIENCE, connect=CONNECT), limits=limits)
+
+
+def _beside(place: str) -> Path | None:
+    """Return the file that switches the store at ``place`` off."""
+    return None if place == ":memory:" else at_home(place.removeprefix("sqlite:///")).parent / BYPASS
+
+
+def _is_there(file: Path | None) -> bool:
+    return file is not None and file.exists()
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+
+
+class _Server(Server):
+    """A server that says when it has begun, and leaves signals to who began it."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.started_up = Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin, then say so."""
+        await super().startup(sockets)
+        self.started_up.set()
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until ``should_exit``; no signal is taken."""
+        await self._serve(sockets)
+
+
+def _bound(settings: Settings) -> socket.socket:
+    """Return a socket that listens where it was asked for; a socket does not outlive its block."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    return socket.create_server((settings.host, settings.port), family=family, backlog=1_024)
+
+
+def _address(settings: Settings, listener: socket.socket) -> str:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{listener.getsockname()[1]}"
+
+
+def _config(app: Proxy, settings: Settings) -> Config:
+    """Return how the application is served: no logs of its own, no header that tells more than the provider's."""
+    return Config(
+        app,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=int(IDLE),
+        timeout_graceful_shutdown=max(1, round(settings.drain)),
+    )

@@ -1,0 +1,79 @@
+"""What a client is sent: a head once, a body in pieces, and signs of life before it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing
+from typing import Any, TypeAlias
+
+from anyio import Lock, create_task_group, current_time, sleep
+
+from holdfast.proxy.relay import Head, Piece
+
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+EVENTS = (b"content-type", b"text/event-stream")
+
+
+class Wire:
+    """The answer to one request, on its way to the client."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._sending = Lock()
+        self.status = 0
+        """What the client was told, once it was."""
+        self.is_alive = False
+        """Whether it was told before there was an answer: a stream of events has begun, to keep it waiting."""
+        self.is_answered = False
+        """Whether a piece of the answer was sent."""
+        self.at: float | None = None
+        """When the client was sent the first byte, by the clock of the loop."""
+
+    async def give(self, piece: Piece) -> None:
+        """Send ``piece``; a head behind signs of life is not sent again."""
+        self.is_answered = True
+        async with self._sending:
+            if isinstance(piece, Head):
+                await self._begin(piece)
+            elif piece:
+                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def end(self) -> None:
+        """Send the end of the body."""
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def keep_alive(self, sign: bytes, patience: float) -> None:
+        """Send ``sign`` after every ``patience`` seconds until a piece of the answer comes."""
+        while True:
+            await sleep(patience)
+            async with self._sending:
+                if self.is_answered:
+                    return
+                self.is_alive = True
+                await self._begin(Head(200, [EVENTS, (b"cache-control", b"no-cache")]))
+                await self._send({"type": "http.response.body", "body": sign, "more_body": True})
+
+    async def _begin(self, head: Head) -> None:
+        if not self.status:
+            self.status = head.status
+            self.at = current_time()
+            await self._send({"type": "http.response.start", "status": head.status, "headers": head.headers})
+
+
+async def given(pieces: AsyncGenerator[Piece], wire: Wire, sign: bytes, patience: float) -> None:
+    """Send ``pieces``, and ``sign`` after every ``patience`` seconds before the first; none where either is nothing.
+
+    All of ``pieces`` is read in the task that calls; what they raise comes out as it is.
+    """
+    failed: Exception | None = None
+    async with aclosing(pieces), create_task_group() as signs:
+        if sign and patience:
+            signs.start_soon(wire.keep_alive, sign, patience)
+        try:
+            async for piece in pieces:
+                await wire.give(piece)
+        except Exception as error:  # noqa: BLE001 -- it is raised behind the group, which would wrap it
+            failed = error
+        signs.cancel_scope.cancel()
+    if failed is not None:
+        raise failed

@@ -1,0 +1,347 @@
+"""Many conversations at once through one store, each request looked up anew: none ever speaks in another.
+
+Two clients, each with a session, a subagent of it and a second session of the same model, ask, are answered or not,
+ask again, go back and say something else, and have titles made, in any order. Beside the store that all of them share
+each has one of its own, and journals that nobody ever closes: what the proxy sends must be what those would send.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast import Policy
+from holdfast.config import target
+from holdfast.model.entries import Frame, Usage
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolCall
+from holdfast.model.projected import project
+from holdfast.proxy.clients import client, kind
+from holdfast.proxy.identity import found, session_key
+from holdfast.runtime.journal import Journal, Prepared
+from holdfast.store.base import SessionStore
+from holdfast.store.memory import MemoryStore
+from holdfast.wire.lens import Lens, measured, open_body, render
+
+THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
+OFTEN = settings(
+    max_examples=10_000 if THOROUGH else 500,
+    deadline=None,
+    derandomize=not THOROUGH,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    database=None,
+)
+POLICY = Policy().with_settings(room_min=0, append_chars=9_000, spill_chars=2_500, preview_chars=600)
+"""Limits that these texts reach: results are stored away, the longest are cut, older turns give way."""
+WINDOW = 6_000
+SHARED = "Run the tests."
+"""What several say first, and again and again."""
+SIZES = [0, 0, 40, 1_800, 4_000, 12_000]
+"""Characters that words have beside their own."""
+
+
+class Line(NamedTuple):
+    """What somebody said; ``call`` is the id of the call that is made or answered."""
+
+    role: str
+    text: str
+    call: str = ""
+
+
+# -- the clients -------------------------------------------------------------------------------------------------------
+
+
+def anthropic(lines: list[Line], odd: int) -> list[dict[str, Any]]:
+    """Return messages of the Messages API: a marker on the newest words, blocks there and texts before."""
+    out = []
+    for line in lines:
+        blocks: list[dict[str, Any]] = [{"type": "text", "text": line.text}]
+        if line.role == "tool":
+            blocks = [{"type": "tool_result", "tool_use_id": line.call, "content": line.text}]
+        elif line.call:
+            blocks.append({"type": "tool_use", "id": line.call, "name": "run", "input": {"n": 1}})
+        plain = line.role != "tool" and not line.call and odd % 2
+        role = "user" if line.role == "tool" else line.role
+        out.append({"role": role, "content": line.text if plain and line is not lines[-1] else blocks})
+    if isinstance(out[-1]["content"], list):
+        out[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
+    return out
+
+
+def chat(lines: list[Line], odd: int) -> list[dict[str, Any]]:
+    """Return messages of the Chat API behind a system prompt."""
+    out: list[dict[str, Any]] = [{"role": "system", "content": "Act as an expert software developer."}]
+    for line in lines:
+        one: dict[str, Any] = {"role": line.role, "content": line.text}
+        if line.role == "tool":
+            one["tool_call_id"] = line.call
+        elif line.call:
+            arguments = '{"n": 1}' if odd % 2 else '{"n":1}'
+            one["tool_calls"] = [
+                {"id": line.call, "type": "function", "function": {"name": "run", "arguments": arguments}}
+            ]
+        elif odd % 3 == 0 and line.role == "user":
+            one["content"] = [{"type": "text", "text": line.text}]
+        out.append(one)
+    return out
+
+
+def responses(lines: list[Line], odd: int) -> list[dict[str, Any]]:
+    """Return items of the Responses API; what the client says has other ids each time."""
+    out: list[dict[str, Any]] = []
+    for place, line in enumerate(lines):
+        if line.role == "tool":
+            out.append({"type": "function_call_output", "call_id": line.call, "output": line.text})
+            continue
+        kind_ = "output_text" if line.role == "assistant" else "input_text"
+        content = [{"type": kind_, "text": line.text, **({"annotations": []} if odd % 2 else {})}]
+        out.append({"type": "message", "id": f"msg_{place}_{odd}", "role": line.role, "content": content})
+        if line.call and line.role == "assistant":
+            out.append({"type": "function_call", "call_id": line.call, "name": "run", "arguments": '{"n": 1}'})
+    return out
+
+
+def gemini(lines: list[Line], odd: int) -> list[dict[str, Any]]:
+    """Return contents of the Gemini API."""
+    out = []
+    for line in lines:
+        parts: list[dict[str, Any]] = [{"text": line.text}]
+        if line.role == "tool":
+            parts = [{"functionResponse": {"id": line.call, "name": "run", "response": {"output": line.text}}}]
+        elif line.call:
+            parts.append({"functionCall": {"id": line.call, "name": "run", "args": {"n": 1.0 if odd % 2 else 1}}})
+        out.append({"role": "model" if line.role == "assistant" else "user", "parts": parts})
+    return out
+
+
+class Place(NamedTuple):
+    """A client: how it says who it is, and in which form it speaks."""
+
+    api: str
+    field: str
+    form: Callable[[list[Line], int], list[dict[str, Any]]]
+    headers: dict[str, str]
+    session: str = ""
+    """The header that names its session, if it has one."""
+    tools: bool = True
+    title: str = ""
+    """How the system prompt begins under which it has titles made, if it does."""
+
+
+PLACES = [
+    Place(
+        "anthropic",
+        "messages",
+        anthropic,
+        {"user-agent": "claude-cli/2.1.197"},
+        "x-claude-code-session-id",
+        title="Generate a concise, sentence-case title",
+    ),
+    Place(
+        "openai-chat",
+        "messages",
+        chat,
+        {"user-agent": "opencode/1.18.33"},
+        "x-session-id",
+        title="You are a title generator.",
+    ),
+    Place("openai-responses", "input", responses, {"user-agent": "codex_exec/0.169.0"}, "thread-id"),
+    Place("gemini", "contents", gemini, {"user-agent": "GeminiCLI-tui/0.61.0"}),
+    Place("openai-chat", "messages", chat, {"user-agent": "OpenAI/Python 3.54.0"}, tools=False),
+]
+
+
+class Talk:
+    """One conversation, as its client and somebody who knows all about it see it."""
+
+    def __init__(self, place: Place, name: str, first: str, session: str, agent: str) -> None:
+        self.place, self.name = place, f"<{name}>"
+        self.headers = dict(place.headers)
+        if place.session:
+            self.headers[place.session] = session
+        if place.api == "anthropic" and agent:
+            self.headers["x-claude-code-agent-id"] = agent
+        elif place.session and agent:
+            self.headers[place.session] = agent
+        self.branches = [[Line("user", first or f"{self.name} begins")]]
+        self.at = 0
+        self.own = MemoryStore()
+        self.journals: dict[int, Journal] = {}
+        """The journal of each branch in a store of its own, never closed."""
+        self.kept: dict[int, Journal] = {}
+        """The journal of each branch in the store of all, as long as nothing restarts."""
+        self.flight: tuple[Journal, Journal] | None = None
+        """The journals whose request waits for an answer."""
+
+    @property
+    def lines(self) -> list[Line]:
+        """What was said on the branch that the client looks at."""
+        return self.branches[self.at]
+
+    def body(self, odd: int) -> tuple[Lens, bytes]:
+        """Return the request with the whole conversation."""
+        place = self.place
+        said: dict[str, Any] = {"model": "m", place.field: place.form(self.lines, odd)}
+        if place.tools:
+            said["tools"] = [{"name": "run", "input_schema": {"type": "object"}}]
+        if place.api == "anthropic":
+            said |= {"max_tokens": 900, "system": "You write code."}
+        raw = json.dumps(said).encode()
+        return measured(open_body(raw, place.api)), raw
+
+    def title(self) -> Lens:
+        """Return the request for a title that the client makes beside the conversation."""
+        form = self.place.form([Line("user", "Generate a title:"), self.branches[0][0]], 1)
+        body: dict[str, Any] = {"model": "m", "max_tokens": 900, "messages": form}
+        if self.place.api == "anthropic":
+            body["system"] = self.place.title
+        else:
+            form[0]["content"] = self.place.title
+        return measured(open_body(json.dumps(body).encode(), self.place.api))
+
+
+# -- the proxy ---------------------------------------------------------------------------------------------------------
+
+
+class World:
+    """A store that all share, and what must hold after each step."""
+
+    def __init__(self, talks: list[Talk], *, twins: bool) -> None:
+        self.talks = talks
+        self.store: SessionStore = MemoryStore()
+        self.twins = twins
+        self.keys: set[str] = set()
+        self.count = 0
+
+    def new(self, size: int) -> str:
+        """Return words that nobody said before."""
+        self.count += 1
+        return f"says {self.count} " + f"and {self.count} more " * (size // 12)
+
+    def ask(self, talk: Talk, seed: int) -> None:
+        """The client sends its conversation, with something new unless the last request is unanswered."""
+        last = talk.lines[-1]
+        if last.role == "assistant":
+            text = f"{talk.name} {self.new(SIZES[seed % len(SIZES)])}"
+            role = "tool" if last.call else "user"
+            talk.lines.append(Line(role, SHARED if role == "user" and seed % 3 == 0 else text, last.call))
+        lens, _ = talk.body(seed)
+        who = client(lens.api, talk.headers, lens)
+        assert kind(who, talk.headers, lens, has_tools_before=bool(self.count)) == "turn"
+        journal = self.found(talk, lens, session_key(who, lens))
+        journal.follow(lens.slots)
+        own = self.known(talk)
+        own.follow(lens.slots)
+        assert spoken(journal) == [slot.message for slot in own.branch.slots]
+        self.check_own(talk, lens, journal, own)
+        talk.kept[talk.at], talk.flight = journal, (journal, own)
+
+    def found(self, talk: Talk, lens: Lens, key: str) -> Journal:
+        """Return the journal of the branch that a request continues, found as after a restart."""
+        self.keys.add(key)
+        leaf = found(self.store, key, lens.slots, POLICY.settings)
+        kept = talk.kept.get(talk.at)
+        if kept is not None and (not self.twins or talk.place.session):
+            assert leaf == kept.leaf, "a restart finds the place"
+        return Journal.open(self.store, key, POLICY, leaf=leaf)
+
+    def known(self, talk: Talk) -> Journal:
+        """Return the journal of the branch in the conversation's own store."""
+        if talk.at not in talk.journals:
+            first = talk.journals.get(0)
+            talk.journals[talk.at] = Journal.open(talk.own, "own", POLICY, leaf=first.leaf if first else None)
+        return talk.journals[talk.at]
+
+    def check_own(self, talk: Talk, lens: Lens, journal: Journal, own: Journal) -> None:
+        """What goes out is what the conversation alone would send, and holds no word of another."""
+        where = target(lens.api, "m", window=WINDOW, frame=Frame("f", 100))
+        sent = body(lens, journal.prepare(where))
+        assert sent == body(lens, own.prepare(where))
+        said = " ".join([sent.decode(), repr([slot.message for slot in project(journal.branch)])])
+        assert not any(other.name in said for other in self.talks if other is not talk)
+
+    def go(self, talk: Talk, seed: int) -> None:
+        """The client asks, or is answered."""
+        (self.ask if talk.flight is None else self.answer)(talk, seed)
+
+    def answer(self, talk: Talk, seed: int) -> None:
+        """The model answers; the answer may be lost on its way into the log, though the client has it."""
+        assert talk.flight is not None
+        text = SHARED if seed % 5 == 0 else f"{talk.name} {self.new(40)}"
+        call = f"call_{talk.name[1:-1]}_{self.count}" if talk.place.tools and seed % 2 else ""
+        parts = (Text(text), *((ToolCall(call, "run", '{"n":1}'),) if call else ()))
+        for journal in talk.flight if seed % 4 else ():
+            journal.record(Message("assistant", parts), Usage(journal.branch.asked, 20))
+        talk.lines.append(Line("assistant", text, call))
+        talk.flight = None
+
+    def fork(self, talk: Talk, seed: int) -> None:
+        """The user goes back, unless they wait, and says something else in place of what was said."""
+        said = [place for place, line in enumerate(talk.lines) if line.role == "user" and place]
+        if talk.flight is not None or not said or len(talk.branches) > 2:
+            return
+        place = said[seed % len(said)]
+        talk.journals[len(talk.branches)] = Journal.open(talk.own, "own", POLICY, leaf=self.known(talk).leaf)
+        talk.branches.append([*talk.lines[:place], Line("user", f"{talk.name} {self.new(0)}")])
+        talk.at = len(talk.branches) - 1
+
+    def back(self, talk: Talk, seed: int) -> None:
+        """The user looks at another branch, and goes on there next."""
+        if talk.flight is None:
+            talk.at = seed % len(talk.branches)
+
+    def title(self, talk: Talk, _seed: int) -> None:
+        """A title is made: that is no turn, before the first one and later."""
+        if talk.place.title:
+            lens = talk.title()
+            who = client(lens.api, talk.headers, lens)
+            assert kind(who, talk.headers, lens, has_tools_before=bool(talk.kept)) == "side"
+
+    def restart(self, talk: Talk, _seed: int) -> None:
+        """The proxy dies and comes again: answers on their way are lost, and all journals."""
+        for one in self.talks:
+            one.flight = None
+            one.kept.clear()
+        del talk
+
+    def check_all(self) -> None:
+        """There are the sessions of these conversations, and no other."""
+        assert {info.key for info in self.store.sessions()} == self.keys
+
+
+def body(lens: Lens, prepared: Prepared) -> bytes:
+    """Return the bytes that go to the provider."""
+    return render(lens, prepared.slots, prepared.plan.options)
+
+
+def spoken(journal: Journal) -> list[Message]:
+    """Return the messages of a branch."""
+    return [slot.message for slot in journal.branch.slots]
+
+
+WHAT = [*["go"] * 12, "ask", "fork", "fork", "back", "title", "restart"]
+steps = st.lists(
+    st.tuples(st.sampled_from([0, 0, 0, 1, 1, 2, 2, 3, 4, 5]), st.sampled_from(WHAT), st.integers(0, 59)),
+    min_size=40,
+    max_size=60,
+)
+
+
+@OFTEN
+@given(one=st.integers(0, 4), other=st.integers(0, 4), twins=st.booleans(), steps=steps)
+def test_no_conversation_speaks_in_another(one, other, twins, steps):
+    """Each request is what its own conversation alone would send, after a restart and without one, in any order."""
+    talks = []
+    for number, place in enumerate([PLACES[one], PLACES[other]]):
+        for name, session, agent in (("main", "s1", ""), ("sub", "s1", "a1"), ("second", "s2", "")):
+            talks.append(Talk(place, f"{name}-{number}", SHARED if twins else "", f"{session}-{number}", agent))
+    world = World(talks, twins=twins)
+    for who, what, seed in steps:
+        getattr(world, what)(talks[who], seed)
+    world.check_all()

@@ -1,0 +1,260 @@
+"""Which branch a request continues: the one that says most of the same, and none that only looks like it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import Policy
+from holdfast.model.branch import Branch
+from holdfast.model.entries import Answer, BranchSummary, Entry, Note, Said
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.proxy.clients import Client
+from holdfast.proxy.identity import found, session_key
+from holdfast.runtime.following import repeated
+from holdfast.runtime.journal import Journal
+from holdfast.store.memory import MemoryStore
+from holdfast.view.tokens import measure
+from holdfast.wire.lens import measured, open_body
+
+KEY = "claude-code-s-1"
+SETTINGS = Policy().settings
+PI = Client("pi")
+
+
+def slots_of(*said):
+    """Return what ``u``ser, ``a``ssistant, ``t``ool and ``s``ystem say, each a letter before the words."""
+    roles = {"u": "user", "a": "assistant", "t": "tool", "s": "system"}
+    return [measure(Message.of(roles[one[0]], one)) for one in said]
+
+
+def lens_of(*messages, api="anthropic"):
+    """Return a measured body with these messages."""
+    field = "contents" if api == "gemini" else "input" if api == "openai-responses" else "messages"
+    return measured(open_body(json.dumps({"model": "m", field: messages}).encode(), api))
+
+
+def user(content):
+    """Return a user's message."""
+    return {"role": "user", "content": content}
+
+
+def grown(store, *said, key=KEY):
+    """Follow a conversation as the proxy does, and return where it stands."""
+    journal = Journal.open(store, key, leaf=found(store, key, slots_of(*said), SETTINGS))
+    journal.follow(slots_of(*said))
+    return journal.leaf
+
+
+def at(store, *said, key=KEY):
+    """Return the leaf that a conversation continues."""
+    return found(store, key, slots_of(*said), SETTINGS)
+
+
+# -- the key -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_family_scope_and_root():
+    """Each of the three makes another key; without a scope there is none in it."""
+    lens, other = lens_of(user("Go.")), lens_of(user("Stop."))
+    key = session_key(Client("pi", "0a"), lens)
+    assert key.startswith("pi-0a-")
+    assert session_key(PI, lens) == "pi-" + key.removeprefix("pi-0a-")
+    assert (
+        len({session_key(who, one) for who in (PI, Client("aider"), Client("pi", "1")) for one in (lens, other)}) == 6
+    )
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [user("Go on.")],
+        [user([{"type": "text", "text": "Go on."}])],
+        [user([{"type": "text", "text": "Go "}, {"type": "text", "text": "on."}])],
+        [user([{"type": "text", "text": "Go on.", "cache_control": {"type": "ephemeral"}}])],
+        [user("Go on."), {"role": "assistant", "content": "Yes."}],
+        [{"role": "system", "content": "Today is Monday."}, user("Go on.")],
+    ],
+)
+def test_the_same_words_are_the_same_root(said):
+    """How the words stand, a cache marker on them, and what stands before and behind them make no other key."""
+    assert session_key(PI, lens_of(*said)) == session_key(PI, lens_of(user("Go on.")))
+
+
+def test_every_api_has_the_same_root():
+    """The same first words have one key on every API."""
+    said = {
+        "openai-chat": user("Go."),
+        "openai-responses": user("Go."),
+        "gemini": {"role": "user", "parts": [{"text": "Go."}]},
+    }
+    assert {session_key(PI, lens_of(one, api=api)) for api, one in said.items()} == {
+        session_key(PI, lens_of(user("Go.")))
+    }
+
+
+def test_there_is_always_a_key():
+    """A body with no words but a system's, or with no message at all, has one too."""
+    system = {"role": "system", "content": "Go."}
+    assert session_key(PI, lens_of(system)) not in {session_key(PI, lens_of()), session_key(PI, lens_of(user("Go.")))}
+    MemoryStore().create(session_key(PI, lens_of()))
+
+
+# -- the branch --------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_found_where_nothing_is():
+    """No session, an empty one, and one that begins otherwise have no branch to continue."""
+    store = MemoryStore()
+    assert at(store, "u1") is None
+    store.create(KEY)
+    assert at(store, "u1") is None
+    grown(store, "u1", "a1")
+    assert at(store, "u2", "a1") is None
+    assert at(store) is None
+
+
+def test_growth_and_retries_go_on_where_they_stood():
+    """The same again, and the same with more behind it, continue one branch: nothing is said twice."""
+    store = MemoryStore()
+    for said in (["u1"], ["u1"], ["u1", "a1", "u2"], ["u1", "a1", "u2"]):
+        leaf = grown(store, *said)
+        assert at(store, *said) == leaf
+    assert store.leaves(KEY) == [store.entry(KEY, leaf)]
+    assert [slot.message.text for slot in store.branch(KEY, leaf).slots] == ["u1", "a1", "u2"]
+
+
+def test_an_edited_past_is_a_branch():
+    """Each of two pasts is found again by its own words, and neither by those of the other."""
+    store = MemoryStore()
+    one = grown(store, "u1", "a1", "u2", "a2")
+    other = grown(store, "u1", "a1", "u2 edited")
+    assert len(store.leaves(KEY)) == 2
+    assert at(store, "u1", "a1", "u2", "a2", "u3") == one
+    assert at(store, "u1", "a1", "u2 edited", "a9") == other
+    assert at(store, "u1", "a1", "u2") == one
+    assert at(store, "u1", "a1") == at(store, "u1", "a1", "u7") == other, "the newest of equals"
+
+
+def test_equal_words_are_counted():
+    """Who says the same again and again stands where as much was said, not where it was said first or last."""
+    store = MemoryStore()
+    said = ["u go on", "a yes"] * 4
+    leaf = grown(store, *said)
+    short = grown(store, *said[:3], "a no")
+    assert at(store, *said, "u go on") == leaf
+    assert at(store, *said[:3], "a no", "u go on") == short
+    assert grown(store, *said, "u go on") != leaf
+    assert len(store.leaves(KEY)) == 2
+
+
+def test_an_answer_comes_back_in_other_bytes():
+    """Calls with other spaces, and an answer in pieces, are the answers that were given, on the right branch."""
+    store = MemoryStore()
+    first = slots_of("u1")
+    journal = Journal.open(store, KEY)
+    journal.append(*first)
+    journal.record(Message("assistant", (Text("I look."), ToolCall("c", "read", '{"path": 1}'))))
+    journal.append(measure(Message("tool", (ToolResult("c", "read", (Text("one"),)),))))
+    grown(store, "u1", "a other")
+    again = [
+        *first,
+        measure(Message("assistant", (Text("I "), Text("look.")))),
+        measure(Message("assistant", (ToolCall("c", "read", '{"path":1}'),))),
+        measure(Message("tool", (ToolResult("c", "read", (Text("one"),)),))),
+    ]
+    assert found(store, KEY, again, SETTINGS) == journal.leaf
+    assert found(store, KEY, again[:3], SETTINGS) == journal.leaf
+    again[2] = measure(Message("assistant", (ToolCall("c", "read", '{"path":2}'),)))
+    other = Journal.open(store, KEY, leaf=found(store, KEY, again, SETTINGS))
+    other.follow(again)
+    assert [one.message for one in other.branch.slots] == [one.message for one in again]
+
+
+def test_a_text_that_was_cut_is_its_own():
+    """What was too long for an entry is found again by the whole text."""
+    store, policy = MemoryStore(), Policy().with_settings(append_chars=2_000)
+    said = slots_of("u" + "x" * 5_000, "a1")
+    journal = Journal.open(store, KEY, policy)
+    journal.follow(said)
+    assert found(store, KEY, [*said, *slots_of("u2")], policy.settings) == journal.leaf
+    assert found(store, KEY, slots_of("u" + "y" * 5_000), policy.settings) is None
+
+
+def test_labels_are_no_leaves():
+    """A name beside the tree, and what is noted behind a message, change nothing of what is found."""
+    store = MemoryStore()
+    leaf = grown(store, "u1", "a1")
+    store.label(KEY, leaf, "here")
+    assert at(store, "u1", "a1") == leaf
+    noted = Entry("n", leaf, Note("n"))
+    store.append(KEY, [noted])
+    assert at(store, "u1", "a1", "u2") == "n"
+
+
+def test_a_long_run_costs_what_it_is_long():
+    """Ten thousand messages of one side, none answered, are no trouble."""
+    store = MemoryStore()
+    said = [f"u{number}" for number in range(10_000)]
+    store.create(KEY)
+    told = [
+        Entry(str(number), str(number - 1) if number else None, Said(slot))
+        for number, slot in enumerate(slots_of(*said))
+    ]
+    store.append(KEY, told)
+    assert at(store, *said) == "9999"
+    assert at(store, "u0", "u x", *said[2:]) == "9999"
+
+
+# -- the law -----------------------------------------------------------------------------------------------------------
+
+words = st.sampled_from(["s1", "u1", "u2", "a1", "a2", "a", "t1", "t2"])
+"""Few words, so that much is said again; the pieces of one answer together are others."""
+paths = st.lists(
+    st.tuples(st.integers(0, 30), words, st.sampled_from([Said, Said, Said, BranchSummary, Note])),
+    min_size=1,
+    max_size=30,
+)
+
+
+def tree(steps):
+    """Return a store with a tree: each step is said behind an earlier one."""
+    store, names = MemoryStore(), [None]
+    store.create(KEY)
+    for number, (place, word, kind) in enumerate(steps):
+        (slot,) = slots_of(word)
+        body = Answer("b") if kind is Note else kind(slot)
+        store.append(KEY, [Entry(str(number), names[place % len(names)], body)])
+        names.append(str(number))
+    return store
+
+
+def joined(said, cuts):
+    """Return a conversation with some neighbours of one side as one message."""
+    out = []
+    for slot, cut in zip(said, [*cuts, *[True] * len(said)], strict=False):
+        if out and not cut and out[-1].message.role == slot.message.role:
+            out[-1] = measure(Message(slot.message.role, (*out[-1].message.parts, *slot.message.parts)))
+        else:
+            out.append(slot)
+    return out
+
+
+@given(
+    steps=paths, pick=st.integers(0, 30), more=st.lists(words, max_size=4), cuts=st.lists(st.booleans(), max_size=20)
+)
+def test_it_is_what_a_look_at_every_branch_finds(steps, pick, more, cuts):
+    """One pass over the tree finds the branch that following each leaf by itself finds, on any tree."""
+    store = tree(steps)
+    leaves = store.leaves(KEY)
+    known = [store.path(KEY, leaf.id) for leaf in leaves]
+    said = [slot for path in known[pick % len(known) :][:1] for slot in Branch.build(path).slots]
+    said = joined([*said, *slots_of(*more)], cuts)
+    counts = [repeated(Branch.build(path).slots.slice(), said, SETTINGS).count for path in known]
+    best = max((count for count in counts if count), default=None)
+    newest = [leaf.id for leaf, count in zip(leaves, counts, strict=True) if count == best]
+    assert found(store, KEY, said, SETTINGS) == (newest[-1] if newest else None)

@@ -1,0 +1,199 @@
+"""What the proxy does is told by options, variables and files; what cannot be is refused by its name."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import asdict
+
+from holdfast.config import FILE, configuration, parse
+from holdfast.config.proxy import ProxySettings, proxy_table, setting
+from holdfast.errors import ConfigError
+from holdfast.proxy.settings import Settings, settings
+
+TOKEN = "a-token-of-20-signs!"
+OTHER = {
+    "anthropic": "https://gateway.example",
+    "openai": "http://127.0.0.1:8080/v1",
+    "gemini": "https://gateway.example/g/v1beta",
+    "policy": "pi",
+    "observe": True,
+    "bypass": True,
+    "summaries": "client",
+    "window": 32_000,
+    "host": "::1",
+    "port": 0,
+    "token": TOKEN,
+    "body_bytes": 1,
+    "concurrent": 1,
+    "keepalive": 0.5,
+    "drain": 5.0,
+}
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path):
+    """Return a function that writes the project's and the user's file and returns what they say of the proxy."""
+
+    def write(project: str = "", user: str = "") -> dict[str, object]:
+        for name, text in (("project", project), ("user", user)):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / FILE).write_text(text, "utf-8")
+        return configuration(tmp_path / "project", tmp_path / "user").proxy
+
+    return write
+
+
+def test_nothing_said():
+    """The defaults listen on loopback, ask the providers themselves, and make no call of their own."""
+    found = settings({})
+    assert found == Settings()
+    assert (found.host, found.token, found.summaries, found.observe, found.bypass) == (
+        "127.0.0.1",
+        "",
+        "extract",
+        False,
+        False,
+    )
+
+
+def test_every_setting_can_be_said_in_the_file(files):
+    """Each has a key of its own name; the project's file is stronger, key by key."""
+    assert set(OTHER) == set(Settings.__struct_fields__)
+    lines = [
+        f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}" for key, value in OTHER.items()
+    ]
+    said = files("[proxy]\nwindow = 5\nobserve = false\n", "\n".join(["[proxy]", *lines]))
+    assert asdict(settings({}, said)) == OTHER | {"window": 5, "observe": False}
+    assert asdict(settings({}, {}, OTHER)) == OTHER
+
+
+def test_who_is_stronger():
+    """What is given beats our variables, they beat the files, and the files beat the variables of the SDKs."""
+    environment = {"OPENAI_BASE_URL": "http://sdk", "HOLDFAST_BYPASS": "1", "HOLDFAST_TOKEN": TOKEN}
+    assert settings(environment) == Settings(openai="http://sdk", bypass=True, token=TOKEN)
+    said = {"openai": "http://file", "bypass": False, "token": "x" * 16}
+    assert settings(environment, said) == Settings(openai="http://file", bypass=True, token=TOKEN)
+    given_ = {"openai": "http://here", "bypass": False, "token": "y" * 16, "port": None}
+    assert settings(environment, said, given_) == Settings(openai="http://here", token="y" * 16)
+
+
+@pytest.mark.parametrize(
+    ("variable", "upstream"),
+    [
+        ("ANTHROPIC_BASE_URL", "anthropic"),
+        ("OPENAI_BASE_URL", "openai"),
+        ("OPENAI_API_BASE", "openai"),
+        ("GOOGLE_GEMINI_BASE_URL", "gemini"),
+    ],
+)
+def test_variables_of_the_sdks(variable, upstream):
+    """They name the upstream, unless they lead to the proxy itself or say nothing; nonsense is refused by their name."""
+    assert getattr(settings({variable: "http://box:1/v1"}), upstream) == "http://box:1/v1"
+    for own in ("http://127.0.0.1:8642", "http://localhost:8642/v1", "http://[::1]:8642/u/https://h", ""):
+        assert settings({variable: own}) == Settings()
+    assert getattr(settings({variable: "http://127.0.0.1:8642"}, {}, {"port": 9}), upstream) == "http://127.0.0.1:8642"
+    with pytest.raises(ConfigError, match=f"{variable} = 'nowhere'.*an address such as"):
+        settings({variable: "nowhere"})
+
+
+def test_the_newer_variable_of_openai_is_stronger():
+    """Where both are set, the one that the SDK of today reads counts."""
+    assert settings({"OPENAI_API_BASE": "http://old", "OPENAI_BASE_URL": "http://new"}).openai == "http://new"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_on"), [("1", True), ("yes", True), ("0", False), ("", False), (" False ", False), ("off", False)]
+)
+def test_bypass(text, is_on):
+    """The variable is a switch, and stronger than the file."""
+    assert settings({"HOLDFAST_BYPASS": text}, {"bypass": not is_on}).bypass is is_on
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai", "gemini"])
+def test_no_request_goes_in_a_circle(name):
+    """An upstream that is the proxy is refused, whoever named it."""
+    with pytest.raises(ConfigError, match=f"{name} = http://localhost:77/v1 is the proxy itself"):
+        settings({}, {name: "http://localhost:77/v1"}, {"port": 77})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan"])
+def test_beyond_loopback_a_token_is_needed(host):
+    """Without one it does not start, and says where to set it; with one it does."""
+    with pytest.raises(ConfigError, match=r"without a token; set HOLDFAST_TOKEN"):
+        settings({}, {}, {"host": host})
+    assert settings({"HOLDFAST_TOKEN": TOKEN}, {}, {"host": host}).host == host
+
+
+@pytest.mark.parametrize("wrong", [f"{TOKEN}\n", "short-secret"])
+def test_the_token_is_not_shown(wrong):
+    """No error and no representation of the settings holds it."""
+    assert TOKEN not in f"{Settings(token=TOKEN)!r} {Settings(token=TOKEN)}"
+    for step in (partial(setting, "token", wrong, "token"), partial(settings, {"HOLDFAST_TOKEN": wrong})):
+        with pytest.raises(ConfigError, match="16 or more") as told:
+            step()
+        assert wrong.strip() not in str(told.value)
+
+
+@pytest.mark.parametrize("line", ["openai = 'https://evil.example/v1'", f"token = '{TOKEN}'", "host = '0.0.0.0'"])
+def test_a_project_chooses_nobody_who_gets_the_keys(files, line, tmp_path):
+    """A project's file may name servers of this machine only; the user's own may name any, also if both are one."""
+    assert files("[proxy]\nopenai = 'http://localhost:1/v1'\nhost = '::1'\n", f"[proxy]\n{line}\n")
+    with pytest.raises(ConfigError, match=f"{line.split()[0]} would lead beyond this machine") as told:
+        files(f"[proxy]\n{line}\n")
+    assert f"move the line to {tmp_path / 'user' / FILE}" in str(told.value)
+    assert TOKEN not in str(told.value)
+    assert configuration(tmp_path / "project", tmp_path / "project").proxy
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[proxy]\nobserv = true", ["[proxy]", "'observ'", "did you mean observe"]),
+        ("[proxy]\nzzz = 1", ["there are: anthropic, openai, gemini, policy"]),
+        ("[proxy]\nobserve = 1", ["observe = 1", "true or false"]),
+        ("[proxy]\nport = 65536", ["port = 65536", "a whole number up to 65,535, 0 = a free port"]),
+        ("[proxy]\nport = '80'", ["port = '80'", "a whole number"]),
+        ("[proxy]\nwindow = -1", ["window = -1", "0 = as the catalogue says"]),
+        ("[proxy]\ndrain = nan", ["drain = nan", "a number of seconds from 0 to 3,600"]),
+        ("[proxy]\nkeepalive = inf", ["keepalive = inf", "a number of seconds"]),
+        ("[proxy]\nbody_bytes = 0", ["body_bytes = 0", "1 or more"]),
+        ("[proxy]\npolicy = 'hold'", ["policy = 'hold'", "no policy is called that", "holdfast"]),
+        ("[proxy]\nsummaries = ''", ["summaries = ''", '"extract", "client", or the name of a model']),
+        ("[proxy]\nopenai = 'host/v1'", ["openai = 'host/v1'", "an address such as"]),
+        ("[proxy]\nopenai = 'https://me:pw@h'", ["is written otherwise"]),
+        ("[proxy]\nopenai = 'https://h/v1?key=1'", ["an address such as"]),
+        ("[proxy]\nopenai = 'https://h:99999'", ["a host or a port that cannot be"]),
+        ("[proxy]\nhost = 'http://h'", ["a name or an address without a port"]),
+        ("proxy = 5", ["proxy = 5 is no table", "[proxy]"]),
+        ("[[proxy]]\nport = 1", ["is no table"]),
+        ("[proxi]\nport = 1", ["`proxi`", "did you mean proxy?"]),
+    ],
+)
+def test_wrong_keys_and_values(text, said):
+    """The error names the file, the table, the key and what is allowed there."""
+    with pytest.raises(ConfigError) as told:
+        parse(text, "some/holdfast.toml")
+    assert str(told.value).startswith("some/holdfast.toml: ")
+    assert all(word in str(told.value) for word in said), str(told.value)
+
+
+@given(st.sampled_from(Settings.__struct_fields__), values)
+def test_any_value_is_taken_or_refused(key, value):
+    """Whatever stands in the file becomes a setting of its type, or an error that tells its key."""
+    try:
+        said = proxy_table({key: value}, "file")
+    except ConfigError:
+        with pytest.raises(ConfigError, match=rf"file: \[proxy\] {key} = "):
+            proxy_table({key: value}, "file")
+    else:
+        assert isinstance(said[key], type(getattr(ProxySettings(), key)))
