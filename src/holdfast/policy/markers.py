@@ -29,6 +29,8 @@ def breakpoints(branch: Branch, repair: tuple[Edit, ...], target: Target, settin
     tail = place(len(branch.slots) - 1)
     if most == 0 or tail + 1 + sum(len(edit.put) - (edit.span.stop - edit.span.start) for edit in repair) <= 0:
         return Options()
+    if settings.markers == "none":
+        return Options()
     if settings.markers == "tail":
         return Options(markers=(patched_position(tail, repair),))
     others = [max(branch.standing, branch.keep) - 1, _frontier(branch)]

@@ -182,7 +182,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     restore_tokens: Annotated[int, _origin("[K] each at most this long; a longer one is only named")] = 5_000
 
     # -- cache breakpoints ---------------------------------------------------------------------------------------
-    markers: Annotated[Literal["tail", "frontier"], _origin("[H] tail alone, or the mutation frontier too")] = (
+    markers: Annotated[Literal["none", "tail", "frontier"], _origin("[H] none, tail alone, or the mutation frontier too")] = (
         "frontier"
     )
     markers_every: Annotated[

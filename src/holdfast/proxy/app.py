@@ -36,6 +36,7 @@ ELSEWHERE = ("previous_response_id", "conversation", "background")
 """Fields of Responses by which the conversation is kept by the provider: there is nothing here to look at."""
 SCOPES = 4_096
 """[H] Scopes of which it is held that their conversations have tools."""
+TOO_LARGE = 413
 JSON = (b"content-type", b"application/json")
 TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
@@ -79,6 +80,8 @@ class Proxy:
             return errs(api, "auth", "this proxy wants its token in the header x-holdfast-token", status=401)
         if incoming.method in {"GET", "HEAD"} and (told := self._about(incoming.route.place)) is not None:
             return told
+        if not (incoming.route.base or incoming.route.upstream):
+            return _nowhere(incoming)
         if incoming.route.endpoint == "probe":
             return errs(api, "invalid_request", "WebSockets are not spoken here; send POST over HTTP", status=426)
         if self._running >= self._settings.concurrent:
@@ -117,7 +120,8 @@ class Proxy:
             body = await received(receive, self._settings.body_bytes)
             plain = decoded(body, incoming.headers.get("content-encoding", ""), self._settings.body_bytes)
         except BadBody as error:
-            await _said(wire, errs(incoming.route.api, "request_bytes", str(error), status=error.status))
+            kind = "request_bytes" if error.status == TOO_LARGE else "invalid_request"
+            await _said(wire, errs(incoming.route.api, kind, str(error), status=error.status))
             return "relayed"
         return await self._watched(incoming, plain, receive, wire)
 
@@ -202,7 +206,7 @@ class Proxy:
     def _onward(self, incoming: Incoming, *, as_it_came: bool = False) -> Onward:
         """Return where ``incoming`` goes, with its headers."""
         route = incoming.route
-        base = getattr(self._settings, route.upstream or "openai")
+        base = route.base or getattr(self._settings, route.upstream)
         headers = upward(incoming.pairs, as_it_came=as_it_came)
         return Onward(self._web, address(base, route), headers, incoming.method)
 
@@ -225,6 +229,14 @@ class Proxy:
         except UpstreamError as error:
             if not wire.is_answered:
                 await _said(wire, errs(incoming.route.api, error.kind, str(error), status=502))
+
+
+def _nowhere(incoming: Incoming) -> list[Piece]:
+    """Return the answer to what no provider is known for: a key is sent to nobody whom it may not be for."""
+    if incoming.route.place == "/" and incoming.method in {"GET", "HEAD"}:
+        return [Head(200, [JSON]), b'{"proxy":"holdfast"}' if incoming.method == "GET" else b""]
+    why = f"nobody is known who answers {incoming.method} {incoming.route.place[:200]}; name them: /u/https://HOST/PATH"
+    return errs("", "model", why)
 
 
 async def _marked(pieces: AsyncGenerator[Piece], state: State) -> AsyncGenerator[Piece]:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from holdfast.proxy.bodies import BadBody
+from holdfast.proxy.bodies import TooLarge
 from holdfast.proxy.headers import Pair, named
 from holdfast.proxy.routes import Route, route
 
@@ -50,11 +50,11 @@ async def chunks(receive: Receive) -> AsyncIterator[bytes]:
 
 
 async def received(receive: Receive, most: int) -> bytes:
-    """Return the whole body; ``BadBody`` as soon as it is over ``most`` bytes, ``Gone`` where the client leaves."""
+    """Return the whole body; ``TooLarge`` as soon as it is over ``most`` bytes, ``Gone`` where the client leaves."""
     held, size = [], 0
     async for chunk in chunks(receive):
         size += len(chunk)
         if size > most:
-            raise BadBody(f"the body has more than {most:,} bytes; raise body_bytes in [proxy] of holdfast.toml", 413)
+            raise TooLarge(most)
         held.append(chunk)
     return held[0] if len(held) == 1 else b"".join(held)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 
 import httpx2
@@ -69,16 +70,22 @@ async def serve(
 
 @asynccontextmanager
 async def application(
-    settings: Settings, store: SessionStore, *, bypass: Path | None = None, known: Configuration | None = None
+    settings: Settings,
+    store: SessionStore,
+    *,
+    bypass: Path | None = None,
+    known: Configuration | None = None,
+    transport: httpx2.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[Proxy]:
     """Return the ASGI application over ``store``; behind the block its connections to providers are closed.
 
-    As long as the file ``bypass`` is there, requests are relayed and nothing else.
+    As long as the file ``bypass`` is there, requests are relayed and nothing else. ``transport`` takes requests to
+    providers in place of the network.
     """
     known = known or configuration()
 
     def named(name: str) -> Policy:
-        chosen = known.policy(name).with_settings(retries_most=0)  # clients try again by themselves
+        chosen = known.policy(name).with_settings(retries_most=0, markers="none")  # both are the client's to do
         return replace(chosen, stages=()) if settings.observe else chosen
 
     health = Health("bypass" if settings.bypass else "observe" if settings.observe else "manage")
@@ -91,15 +98,25 @@ async def application(
         catalog=known.catalog,
         window=settings.window or None,
     )
-    async with _web(settings) as web:
+    async with _web(settings, transport) as web:
         live = Live(means, named(settings.policy), named)
         yield Proxy(settings, means, live, web, health, lambda: settings.bypass or _is_there(bypass))
 
 
-def _web(settings: Settings) -> httpx2.AsyncClient:
-    """Return the connections to providers: as many as there are requests, and each kept for the next."""
+def _web(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> httpx2.AsyncClient:
+    """Return the connections to providers: kept for the next request, of which nothing but its own headers go out.
+
+    No cookie is kept: it would go out with the requests of others.
+    """
     limits = httpx2.Limits(max_keepalive_connections=settings.concurrent, keepalive_expiry=IDLE)
-    return httpx2.AsyncClient(timeout=httpx2.Timeout(PATIENCE, connect=CONNECT), limits=limits)
+    web = httpx2.AsyncClient(
+        timeout=httpx2.Timeout(PATIENCE, connect=CONNECT),
+        limits=limits,
+        transport=transport,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+    )
+    web.headers.clear()
+    return web
 
 
 def _beside(place: str) -> Path | None:

@@ -351,7 +351,7 @@ class Journal:
         """Go back to just before message ``count`` was said."""
         said = [entry for entry in self.store.path(self.key, self.leaf) if isinstance(entry.body, Said | BranchSummary)]
         self.leaf = said[count].parent
-        self.branch = Branch() if self.leaf is None else self.store.branch(self.key, self.leaf)
+        self._reread()
         self.follows, self._ready = False, None
 
     def fork(self, entry: str) -> Journal:
@@ -458,7 +458,7 @@ class Journal:
         return True
 
     def _reread(self) -> None:
-        self.branch = Branch.build(self.store.path(self.key, self.leaf))
+        self.branch = Branch() if self.leaf is None else Branch.build(self.store.path(self.key, self.leaf))
 
     def _in_force(self, prefix: str | None) -> str:
         """Return the id of the decision or compaction meant."""

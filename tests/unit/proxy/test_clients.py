@@ -142,7 +142,9 @@ def test_a_user_is_no_session(told):
     st.dictionaries(
         st.sampled_from(["system", "metadata", "prompt_cache_key", "tools", "max_tokens"]),
         st.recursive(
-            st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+            st.none() | st.integers() | st.text(),
+            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+            max_leaves=4,
         ),
     ),
 )

@@ -97,7 +97,7 @@ def test_who_is_stronger():
     ],
 )
 def test_variables_of_the_sdks(variable, upstream):
-    """They name the upstream, unless they lead to the proxy itself or say nothing; nonsense is refused by their name."""
+    """They name the upstream, unless they lead to the proxy itself or say nothing; nonsense is refused by its name."""
     assert getattr(settings({variable: "http://box:1/v1"}), upstream) == "http://box:1/v1"
     for own in ("http://127.0.0.1:8642", "http://localhost:8642/v1", "http://[::1]:8642/u/https://h", ""):
         assert settings({variable: own}) == Settings()

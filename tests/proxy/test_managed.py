@@ -1,0 +1,256 @@
+"""The whole proxy in front of the strict provider: what goes up, what comes down, and what is held of it."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+
+from holdfast.errors import StoreReadOnly
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider.client import MODELS
+from holdfast.wire.overflow import ErrorReport, classify
+
+APIS = list(MODELS)
+WORDS = "kelp on the rock, and the tide comes in. " * 110
+STATE = "x-holdfast-state"
+
+
+def run(function):
+    """Return what the coroutine function returns."""
+    return anyio.run(function)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("api", APIS)
+def test_what_needs_no_change_passes_byte_for_byte(api, stream, proxied, strict):
+    """Both ways: the provider gets the client's own bytes, the client the provider's."""
+    through, _, Talk = proxied
+    upstream, talk = strict(), Talk(api, stream=stream)
+    path = (
+        talk.path.replace(":generate", ":streamGenerate") + "?alt=sse"
+        if (api, stream) == ("gemini", True)
+        else talk.path
+    )
+
+    async def go():
+        async with through(upstream) as client:
+            talk.say("How high is the tide?")
+            data = json.dumps(talk.body(), indent=1).encode()
+            return data, await client.post(path, data)
+
+    data, reply = run(go)
+    assert reply.status_code == 200, reply.text
+    assert upstream.bodies == [data]
+    assert reply.content == upstream.answers[0]
+    assert reply.headers[STATE] == "managed"
+    assert reply.headers["x-holdfast-session"]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_conversation_goes_on_past_its_window(api, proxied, strict):
+    """30 turns past the window: every answer comes, every request fits, the newest words are always in it."""
+    through, _, Talk = proxied
+    upstream, talk = strict(16_000), Talk(api)
+
+    async def go():
+        async with through(upstream, window=16_000) as client:
+            for number in range(40):
+                reply = await talk.turn(client, f"Note {number}: {WORDS}")
+                assert reply.status_code == 200, (number, reply.text)
+                assert f"Note {number}: " in upstream.bodies[-1].decode()
+
+    run(go)
+    assert len(upstream.bodies) == 40
+    assert max(one.tokens for one in upstream.provider.requests) <= 16_000
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("words", ["llama.cpp", "openai-tpm", "native"])
+def test_an_overflow_never_reaches_a_client(api, words, proxied):
+    """Nobody told the proxy of the small window, in whatever words the provider refuses: the answer comes."""
+    through, Upstream, Talk = proxied
+    from holdfast.testing.provider import Provider, Settings
+
+    upstream, talk = Upstream(Provider(Settings(window=12_000, overflow=words))), Talk(api)
+
+    async def go():
+        async with through(upstream) as client:
+            for number in range(16):
+                reply = await talk.turn(client, f"Note {number}: {WORDS}")
+                assert reply.status_code == 200, (number, reply.text)
+            return (await client.web.get("/stats")).json()
+
+    assert run(go)["overflows"]["avoided"] > 0
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_restart_before_each_request_changes_no_byte(api, proxied, strict):
+    """K2 on the wire: what goes up is a function of what the client sent and of the log."""
+    through, _, Talk = proxied
+
+    async def whole(upstream):
+        talk = Talk(api)
+        async with through(upstream, window=16_000) as client:
+            for number in range(30):
+                await talk.turn(client, f"Note {number}: {WORDS}")
+
+    async def cut(upstream):
+        talk, store = Talk(api), MemoryStore()
+        for number in range(30):
+            async with through(upstream, store, window=16_000) as client:
+                await talk.turn(client, f"Note {number}: {WORDS}")
+
+    one, other = strict(16_000), strict(16_000)
+    run(lambda: whole(one))
+    run(lambda: cut(other))
+    assert one.bodies == other.bodies
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_retry_sends_the_same_bytes(api, proxied, strict):
+    """The same request twice, and once more behind a restart, is the same request upstream."""
+    through, _, Talk = proxied
+    upstream, talk, store = strict(16_000), Talk(api), MemoryStore()
+
+    async def go():
+        async with through(upstream, store, window=16_000) as client:
+            for number in range(20):
+                await talk.turn(client, f"Note {number}: {WORDS}")
+            talk.say("And now?")
+            await client.post(talk.path, talk.body())
+            await client.post(talk.path, talk.body())
+        async with through(upstream, store, window=16_000) as client:
+            await client.post(talk.path, talk.body())
+
+    run(go)
+    assert upstream.bodies[-3] == upstream.bodies[-2] == upstream.bodies[-1]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_what_cannot_be_made_to_fit_is_said_in_the_client_s_own_words(api, proxied, strict):
+    """Its own recovery starts: an overflow with numbers, by the status or the event that clients of this API read."""
+    through, _, Talk = proxied
+    upstream, talk = strict(8_000), Talk(api)
+    talk.fields |= {
+        "anthropic": {"system": WORDS * 12},
+        "openai-chat": {},
+        "openai-responses": {"instructions": WORDS * 12},
+        "gemini": {},
+    }[api]
+    if api == "openai-chat":
+        talk.said.append({"role": "system", "content": WORDS * 12})
+    system = {"systemInstruction": {"parts": [{"text": WORDS * 12}]}} if api == "gemini" else {}
+
+    async def go():
+        async with through(upstream) as client:
+            talk.say("How high is the tide?")
+            return await client.post(talk.path, talk.body() | system)
+
+    reply = run(go)
+    assert reply.status_code == 400, reply.text
+    verdict = classify(ErrorReport(api, status=400, body=reply.content))
+    assert verdict.kind == "context_window"
+    assert verdict.requested > verdict.limit >= 8_000
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_observing_changes_nothing_and_records(api, proxied, strict):
+    """The provider's own overflow comes back as it came; what was said is in the store."""
+    through, _, Talk = proxied
+    upstream, talk, store = strict(8_000), Talk(api), MemoryStore()
+
+    async def go():
+        async with through(upstream, store, observe=True) as client:
+            replies = []
+            sent = []
+            for number in range(12):
+                talk.say(f"Note {number}: {WORDS}")
+                sent.append(json.dumps(talk.body()).encode())
+                replies.append(await client.post(talk.path, sent[-1]))
+                if replies[-1].status_code == 200:
+                    talk.hear(replies[-1].content)
+            return sent, replies
+
+    sent, replies = run(go)
+    assert upstream.bodies == sent
+    assert [reply.content for reply in replies] == upstream.answers
+    assert {reply.status_code for reply in replies} == {200, 400}
+    assert {reply.headers[STATE] for reply in replies} == {"observed"}
+    assert store.sessions()
+
+
+def test_a_count_is_of_the_reduced_request(proxied, strict):
+    """Or its client would compact in the middle of its task."""
+    through, _, Talk = proxied
+    upstream, talk = strict(16_000), Talk("anthropic")
+
+    async def go():
+        async with through(upstream, window=16_000) as client:
+            for number in range(30):
+                await talk.turn(client, f"Note {number}: {WORDS}")
+            talk.say("And now?")
+            body = {key: value for key, value in talk.body().items() if key != "max_tokens"}
+            told = await client.post("/v1/messages/count_tokens", body)
+            return told.json()["input_tokens"]
+
+    assert 0 < run(go) < 16_000
+
+
+def test_where_the_store_fails_requests_go_on_and_that_is_said_once(proxied, strict, capfd):
+    """By the decisions that there are; in a header, in /livez and on standard error."""
+    through, _, Talk = proxied
+    upstream, talk, store = strict(16_000), Talk("anthropic"), MemoryStore()
+
+    def full(*_, **__):
+        raise StoreReadOnly("the disk is full; free some space")
+
+    async def go():
+        async with through(upstream, store, window=16_000) as client:
+            for number in range(20):
+                await talk.turn(client, f"Note {number}: {WORDS}")
+            store.append = full
+            replies = [await talk.turn(client, "And now?"), await talk.turn(client, "And then?")]
+            return replies, (await client.web.get("/livez")).json()
+
+    replies, livez = run(go)
+    assert [reply.status_code for reply in replies] == [200, 200]
+    assert {reply.headers[STATE] for reply in replies} == {"unrecorded"}
+    assert len(upstream.bodies[-1]) < len(json.dumps(talk.said)) / 2, "the decisions that were made still count"
+    assert livez["status"] == "degraded"
+    assert capfd.readouterr().err.count("not recorded") == 1
+
+
+def test_a_file_makes_it_a_plain_relay_at_once(proxied, strict, tmp_path):
+    """And back again when it is gone."""
+    through, _, Talk = proxied
+    upstream, talk = strict(), Talk("anthropic")
+
+    async def go():
+        async with through(upstream, bypass=tmp_path / "bypass") as client:
+            states = []
+            for there in (False, True, False):
+                (tmp_path / "bypass").touch() if there else (tmp_path / "bypass").unlink(missing_ok=True)
+                states.append((await talk.turn(client, "Go on.")).headers[STATE])
+            return states
+
+    assert run(go) == ["managed", "bypassed", "managed"]
+
+
+def test_keys_go_up_and_are_never_stored(proxied, strict):
+    """X5: no header of a client is in the log, in what is told, or in an answer."""
+    through, _, Talk = proxied
+    upstream, talk, store = strict(), Talk("anthropic"), MemoryStore()
+
+    async def go():
+        async with through(upstream, store) as client:
+            reply = await talk.turn(client, "Go on.", {"x-api-key": "sk-secret-1", "authorization": "Bearer secret-2"})
+            told = [(await client.web.get(place)).text for place in ("/livez", "/stats", "/metrics")]
+            return reply, told
+
+    reply, told = run(go)
+    assert upstream.sent[0].headers["x-api-key"] == "sk-secret-1"
+    assert upstream.sent[0].headers["authorization"] == "Bearer secret-2"
+    log = [repr(entry) for info in store.sessions() for entry in store.entries(info.key)]
+    assert not [one for one in [*log, *told, str(reply.headers), reply.text] if "secret" in one]
