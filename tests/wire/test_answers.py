@@ -263,6 +263,36 @@ def test_half_a_surrogate_pair_is_a_character_again():
     assert said.message.text == "a\ufffd"
 
 
+@pytest.mark.parametrize(
+    ("body", "damaged"),
+    [
+        ('{"choices":[{"delta":{"content":"a\ufffd\\ufffd"}}]}'.encode(), False),
+        (b'{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":NaN}}', False),
+        (b"no JSON", False),
+        (b'{"choices":[{"delta":{"content":"a\\ud83d"}}]}', True),
+        (b'{"choices":[{"delta":{"content":"a\xff"}}]}', True),
+        (b'{"choices":[{"delta":{"conte\xffnt":"a"}}]}', True),
+    ],
+)
+def test_an_answer_tells_that_it_came_damaged(body, damaged):
+    """It did where something in it was no text: not where the model says U+FFFD, or something is no JSON for others."""
+    assert folded("openai-chat", {"choices": []}, body).damaged == damaged
+    if body.startswith(b"{"):
+        assert answer("openai-chat", body.replace(b"delta", b"message")).damaged == damaged
+
+
+@pytest.mark.parametrize(
+    "stream", [b"data: {\xff\n\n", b"event: x\nda\xffta: {}\n\n", b"data: {}\n\xff\ndata: {}\n\n", b"\xffdata: {}\n\n"]
+)
+def test_words_that_a_stream_lost_are_damage(stream):
+    """An event that nobody can read, or whose line or end is lost, takes its words along; a comment has none."""
+    fold = Fold("anthropic")
+    for event in Reader().feed(b": ping\n\ndata: {}\n\ndata: none\n\n" + stream):
+        assert not fold.answer().damaged
+        fold.feed(event)
+    assert fold.answer().damaged
+
+
 # -- events ------------------------------------------------------------------------------------------------------------
 
 

@@ -247,6 +247,19 @@ def test_an_empty_compaction_keeps_the_history(api, body):
     assert "history stays" in found.why
 
 
+@pytest.mark.parametrize("api", [ANTHROPIC, RESPONSES])
+def test_a_damaged_compaction_is_none(api):
+    """One with bytes that are no text was sealed otherwise than it came: it is asked for again."""
+    client = talked(api)
+    order = asking(api, encoded(client.body))
+    body = spoken(api, client.provider.ask(api, order.body, endpoint=order.endpoint, headers=dict(order.headers)))
+    assert isinstance(made(api, answer(api, body)), Made)
+    found = made(api, answer(api, body.replace(b'"compaction"', b'"compaction","\xff":""', 1)))
+    assert isinstance(found, Unmade)
+    assert (found.outcome, found.again) == ("provider_error", True)
+    assert "damaged" in found.why
+
+
 @pytest.mark.parametrize(
     ("code", "outcome", "again"),
     [

@@ -22,9 +22,11 @@ from holdfast import config
 from holdfast.cli.faults import EXPECTED, reason
 from holdfast.cli.ls import ago
 from holdfast.cli.places import file_of, own_sessions, store_option, store_place, tools
+from holdfast.cli.proxying import UPSTREAMS, in_force, mode
 from holdfast.cli.terminal import Waiting, clean, console, json_option, many, say_json
 from holdfast.errors import UnknownId
 from holdfast.policy.presets import PRESETS
+from holdfast.proxy.settings import Settings
 from holdfast.store import open_store
 from holdfast.store.base import SessionInfo, SessionStore
 
@@ -32,6 +34,7 @@ EXAMPLES = """\
 \b
 Examples:
   holdfast doctor
+  holdfast doctor --online
   holdfast doctor --json
 """
 OLDEST = (3, 11)
@@ -50,15 +53,17 @@ class Check(Struct, frozen=True):
 
 
 @click.command("doctor", epilog=EXAMPLES)
+@click.option("--online", is_flag=True, help="Ask servers beyond this machine too, without a key.")
 @store_option
 @json_option("the checks and the table of windows")
 @click.pass_context
-def command(ctx: click.Context, store: str | None, *, as_json: bool) -> None:
-    """Check this installation: store, configuration, extras, the tools whose sessions can be replayed.
+def command(ctx: click.Context, store: str | None, *, online: bool, as_json: bool) -> None:
+    """Check this installation: store, configuration, extras, recorded sessions, and where clients are pointed.
 
-    Prints what is in force and why, then the windows that are assumed of models. Exit code 1 if something is wrong.
+    Prints what is in force and why, then the windows that are assumed of models. Addresses in the variables of the SDKs
+    and in the settings of clients are asked whether a proxy is there. Exit code 1 if something is wrong.
     """
-    checks = list(_checks(store))
+    checks = [*_checks(store), *_pointed(online=online)]
     windows = _windows()
     if as_json:
         say_json({"checks": msgspec.to_builtins(checks), "windows": windows})
@@ -205,6 +210,35 @@ def _tools() -> Iterator[Check]:
         found = own_sessions(tool)
         newest = f", the newest {ago(int(found[0].stat().st_mtime * 1_000))}" if found else ""
         yield Check(tool.name, "ok", f"{many(len(found), 'session')} in {tool.folder}{newest}")
+
+
+def _pointed(*, online: bool) -> Iterator[Check]:
+    """Yield where clients are pointed and what is there; with ``online`` whether the providers can be reached."""
+    from holdfast.cli.pointing import pointed, upstreams
+
+    every = list(pointed())
+    for one in every:
+        found = one.check(online=online)
+        yield Check(one.what, found.state, found.text)
+    if not every:
+        yield Check("clients", "ok", "none is pointed anywhere; holdfast run -- CLIENT starts one with a proxy")
+    settings = _settings()
+    if isinstance(settings, str):
+        yield Check("proxy", "wrong", settings)
+        return
+    addresses = {name: getattr(settings, name) for name in UPSTREAMS}
+    told = ", ".join(f"{name} {url}" for name, url in addresses.items())
+    yield Check("proxy", "ok", f"{mode(settings)}; its upstreams: {told}")
+    for what, answer in upstreams(addresses) if online else ():
+        yield Check(what, answer.state, answer.text)
+
+
+def _settings() -> Settings | str:
+    """Return what the proxy would do, or why it cannot."""
+    try:
+        return in_force({}).settings
+    except EXPECTED as error:
+        return reason(error)
 
 
 def _windows() -> list[dict[str, object]]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import click
 from msgspec.structs import replace
 
+from holdfast.cli.faults import Stopped
 from holdfast.cli.files import new_file
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.terminal import clean, json_option, say_json
-from holdfast.formats import WRITERS, Recording, write
+from holdfast.formats import WRITERS, Recording
 from holdfast.formats import reduced as as_seen
+from holdfast.formats.opencode_rows import rows_of
+from holdfast.formats.opencode_write import sessions
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -21,15 +24,30 @@ Examples:
   holdfast export 4d56 --format pi -o session.jsonl
   holdfast export 4d56 --format anthropic | holdfast lint -
   holdfast export 4d56 --reduced -o session.jsonl
+  holdfast export 4d56 --format opencode -o opencode.db
+  holdfast export 4d56 --format opencode-json -o session.json
 """
 FALLBACK = "claude-code"
 """The form of a session that was not recorded by a tool."""
+DATABASE = "opencode"
+"""The form that is no text."""
+
+
+def _database(recording: Recording) -> bytes:
+    """Return a database of opencode with a session in it, and with those of its sub-agents."""
+    from holdfast.store.foreign import database
+
+    return database(rows_of(sessions(recording)))
+
+
+FORMS: Mapping[str, Callable[[Recording], bytes]] = {**WRITERS, DATABASE: _database}
+"""Every form there is: those that are text, and a database."""
 
 
 @click.command("export", epilog=EXAMPLES)
 @click.argument("session")
 @click.option(
-    "--format", "format_", type=click.Choice(list(WRITERS)), help="The form. [default: the one it was recorded in]"
+    "--format", "format_", type=click.Choice(list(FORMS)), help="The form. [default: the one it was recorded in]"
 )
 @click.option("--reduced", is_flag=True, help="As the model sees it now: decisions in force are what is written.")
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of standard output.")
@@ -49,16 +67,21 @@ def command(
     """Write a session in the form of a tool, or as a request.
 
     SESSION is the beginning of an id. Lines that came from a tool leave as they came; our own compactions become that
-    tool's. The forms anthropic and openai-chat give the request that the session makes now.
+    tool's. The forms anthropic and openai-chat give the request that the session makes now; opencode is a database of
+    that tool, opencode-json what it imports into the one it has.
 
     With --reduced, what was decided (holdfast context --record) is written in place of what was said, for the tool to
     go on from: one branch, previews in place of long results. The log keeps what was said.
     """
     with opened(store, readonly=True) as there:
         info = there.session(session)
-        form = format_ or (info.format if info.format in WRITERS else FALLBACK)
+        form = format_ or (info.format if info.format in FORMS else FALLBACK)
+        if form == DATABASE and output is None:
+            raise Stopped(
+                "the form opencode is a database, which needs a file: give -o FILE, or --format opencode-json"
+            )
         recording = recording_of_session(there, info)
-        data = write(as_seen(recording) if reduced else recording, form)
+        data = FORMS[form](as_seen(recording) if reduced else recording)
     told = {"session": info.key, "format": form, "bytes": len(data)}
     if output is not None:
         with new_file(output, force=force) as file:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from hashlib import blake2b
 from typing import Any
 
 import click
 from msgspec import Struct
 
 from holdfast.cli.faults import EXPECTED, WRONG_USE, Stopped, of_file, reason
-from holdfast.cli.files import content
 from holdfast.cli.places import opened, store_option, store_place
+from holdfast.cli.recordings import Source, sources
 from holdfast.cli.terminal import clean, json_option, say_json
-from holdfast.formats import Problem, Recording, read
+from holdfast.formats import Problem, Recording
 from holdfast.model.entries import Said
 from holdfast.store.base import SessionInfo, SessionStore
 
@@ -26,6 +25,7 @@ EXAMPLES = """\
 Examples:
   holdfast import session.jsonl
   holdfast import ~/.claude/projects/*/*.jsonl --json
+  holdfast import ~/.local/share/opencode/opencode.db
 """
 
 
@@ -53,20 +53,23 @@ class Refused(Struct, frozen=True):
 @click.command("import", epilog=EXAMPLES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--as", "name", metavar="ID", help="The id of the session. [default: the one in the file]")
+@click.option("--session", default="", metavar="ID", help="Of a database this session alone; the beginning is enough.")
 @store_option
-@json_option("an object for each file, in one array,")
+@json_option("an object for each session, in one array,")
 @click.pass_context
-def command(ctx: click.Context, files: tuple[str, ...], name: str | None, store: str | None, *, as_json: bool) -> None:
+def command(
+    ctx: click.Context, files: tuple[str, ...], name: str | None, session: str, store: str | None, *, as_json: bool
+) -> None:
     """Take recorded sessions of other tools into the store.
 
-    Files are sessions of Claude Code, Codex, Gemini CLI or pi, or request bodies, recognised by their content.
-    Importing a file again adds only what is new; a session is taken whole or not at all. Damaged lines are kept as
-    notes and listed.
+    Files are sessions of Claude Code, Codex, Gemini CLI or pi, the database of opencode or what it exported, or request
+    bodies, recognised by their content. Of a database all sessions are taken. Importing a file again adds only what is
+    new; a session is taken whole or not at all. Damaged lines are kept as notes and listed.
     """
     if name is not None and len(files) > 1:
         raise Stopped(f"--as names one session, and there are {len(files)} files; give one file")
     with opened(store) as there:
-        outcomes = list(_outcomes(there, files, name))
+        outcomes = [outcome for file in files for outcome in _outcomes(there, file, name, session)]
     if as_json:
         say_json([_record(outcome) for outcome in outcomes])
     else:
@@ -78,19 +81,21 @@ def command(ctx: click.Context, files: tuple[str, ...], name: str | None, store:
         ctx.exit(WRONG_USE)
 
 
-def _outcomes(store: SessionStore, files: tuple[str, ...], name: str | None) -> Iterator[Taken | Refused]:
-    for file in files:
-        try:
-            data = content(file)
-            recording = read(data)
-            yield _take(store, file, recording, name or recording.session or _name(recording, data))
-        except EXPECTED as error:
-            yield Refused(file, reason(error))
+def _outcomes(store: SessionStore, file: str, name: str | None, session: str) -> Iterator[Taken | Refused]:
+    """Yield what importing each session of a file did."""
+    try:
+        for source in sources(file, session, single=name is not None):
+            yield _outcome(store, source, name)
+    except EXPECTED as error:
+        yield Refused(file, reason(error))
 
 
-def _name(recording: Recording, data: bytes) -> str:
-    """Return an id for a session that has none of its own: the same for the same file."""
-    return f"{recording.format}-{blake2b(data, digest_size=8).hexdigest()}"
+def _outcome(store: SessionStore, source: Source, name: str | None) -> Taken | Refused:
+    try:
+        recording = source.read()
+        return _take(store, source.name, recording, name or recording.session)
+    except EXPECTED as error:
+        return Refused(source.name, reason(error))
 
 
 def _take(store: SessionStore, file: str, recording: Recording, key: str) -> Taken:
@@ -137,10 +142,10 @@ def _say(outcome: Taken | Refused) -> None:
     click.echo(f"{clean(outcome.file)}: {outcome.format} session {clean(outcome.session)}: {what}{known}")
     if outcome.skipped:
         lines = ", ".join(f"{count:,} {clean(kind)}" for kind, count in sorted(outcome.skipped.items()))
-        click.echo(f"  lines that are no part of the conversation: {lines}")
+        click.echo(f"  no part of the conversation: {lines}")
     for name in outcome.sidechains:
         click.echo(f"  with the sub-agent's session {clean(name)}")
     for problem in outcome.problems[:_MANY]:
-        click.echo(f"  line {problem.line}: {clean(problem.reason)}")
+        click.echo(f"  {clean(problem.told)}")
     if len(outcome.problems) > _MANY:
         click.echo(f"  and {len(outcome.problems) - _MANY:,} more lines; --json lists them all")

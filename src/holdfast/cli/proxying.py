@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from holdfast import config
-from holdfast.cli.faults import EXPECTED, Stopped
+from holdfast.cli.faults import Stopped
 from holdfast.proxy.launching import VARIABLES
 from holdfast.proxy.settings import Settings, settings
 
@@ -18,6 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 UPSTREAMS = {"anthropic": "Messages", "openai": "Chat Completions and Responses", "gemini": "Gemini"}
 """What each upstream answers."""
+MOST_PORTS = 65_535
 _UPSTREAM = "upstream_"
 """What stands before the setting in the name of its option."""
 
@@ -34,7 +35,7 @@ def _options() -> list[Callable[[F], F]]:
         click.option(
             f"--upstream-{name}",
             metavar="URL",
-            help=f"Who answers {apis}. [default: as holdfast.toml, the SDK's variable or its maker says]",
+            help=f"Who answers {apis}. [default: holdfast.toml, else the SDK's variable, else its maker]",
         )
         for name, apis in UPSTREAMS.items()
     ]
@@ -42,7 +43,7 @@ def _options() -> list[Callable[[F], F]]:
         *upstreams,
         click.option("--policy", metavar="NAME", help="Who keeps new sessions small. [default: holdfast]"),
         click.option(
-            "--observe/--manage", default=None, help="Change nothing, record and report only; or reduce. [default: reduce]"
+            "--observe/--manage", default=None, help="Change nothing, only record and report. [default: --manage]"
         ),
         click.option(
             "--summaries",
@@ -50,7 +51,7 @@ def _options() -> list[Callable[[F], F]]:
             help="Who writes summaries: extract (no model), client (the request's own) or a model. [default: extract]",
         ),
         click.option(
-            "--window", type=click.IntRange(0), help="Tokens of a conversation, whatever the model could. [default: the model's]"
+            "--window", type=click.IntRange(0), help="Tokens a conversation may have. [default: what the model can]"
         ),
     ]
 
@@ -60,10 +61,18 @@ def asked(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(_UPSTREAM): value for name, value in given.items() if value is not None}
 
 
-def in_force(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> tuple[Settings, config.Configuration]:
-    """Return the proxy's settings and the files they are from; ``ConfigError`` names what cannot be."""
-    known = config.configuration()
-    return settings(environment, known.proxy, asked(given)), known
+class InForce(NamedTuple):
+    """The proxy's settings, the files they are from, and the upstreams that were asked for, here or in a file."""
+
+    settings: Settings
+    known: config.Configuration
+    fixed: frozenset[str]
+
+
+def in_force(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> InForce:
+    """Return what is in force; ``ConfigError`` names what cannot be."""
+    known, here = config.configuration(), asked(given)
+    return InForce(settings(environment, known.proxy, here), known, frozenset({*known.proxy, *here} & {*UPSTREAMS}))
 
 
 def mode(found: Settings) -> str:
@@ -90,6 +99,3 @@ def refused(error: Exception, port: int) -> Exception:
 def total(stats: Mapping[str, Any]) -> int:
     """Return how many requests there were."""
     return sum(stats["requests"]["all"].values())
-
-
-__all__ = ["EXPECTED", "asked", "in_force", "mode", "proxy_options", "refused", "total", "variables"]

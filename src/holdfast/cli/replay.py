@@ -13,7 +13,8 @@ from holdfast import config
 from holdfast.cli.dump import Dump
 from holdfast.cli.faults import EXPECTED, Stopped, of_file, reason
 from holdfast.cli.places import own_sessions, tools
-from holdfast.cli.running import DEFAULT_FRAME, Order, Report, check, replayed
+from holdfast.cli.recordings import Source, sources
+from holdfast.cli.running import DEFAULT_FRAME, Order, Report, check, reported
 from holdfast.cli.terminal import Waiting, clean, console, has_colours, json_option, say_json
 from holdfast.errors import UnknownPolicy
 from holdfast.policy.presets import PRESETS
@@ -57,6 +58,7 @@ class Asked(Struct, frozen=True):
     cuts: bool | None
     show: str | None
     dump: str | None
+    session: str
     as_json: bool
 
 
@@ -89,20 +91,22 @@ class Failed(Struct, frozen=True):
 @click.option("--cuts/--no-cuts", default=None, help="Recall at cuts: three more runs. [default: with --json only]")
 @click.option("--show", metavar="POLICY", help="The policy whose picture is shown. [default: holdfast]")
 @click.option("--dump", metavar="DIR", help="Write every request there: {file, policy, step, request} a line.")
+@click.option("--session", default="", metavar="ID", help="Of a database this session alone; the beginning is enough.")
 @json_option("an object for each file and policy, in one array,")
 def command(**given: Any) -> None:
     """Run a recorded session through policies: cost, cache, recall.
 
     Each answer in the record is asked for again, as each policy would have asked: its request is validated, measured
     against the window, priced with a simulated prompt cache, and searched for what the model went on to use. Files are
-    sessions of Claude Code, Codex, Gemini CLI or pi, or request bodies. Nothing leaves this machine.
+    sessions of Claude Code, Codex, Gemini CLI or pi, the database of opencode or what it exported, or request bodies.
+    Nothing leaves this machine.
     """
     asked = Asked(**given)
     order = _order(asked)
     check(order)
     dump = Dump(asked.dump) if asked.dump else None
     with Waiting(wanted=not asked.as_json) as waiting:
-        outcomes = _outcomes(_files(asked), order, waiting, dump)
+        outcomes = (one for file in _files(asked) for one in _outcomes(file, asked.session, order, waiting, dump))
         if asked.as_json:
             _say_json(list(outcomes))
         else:
@@ -151,14 +155,22 @@ def _files(asked: Asked) -> list[str]:
     return files
 
 
-def _outcomes(files: Sequence[str], order: Order, waiting: Waiting, dump: Dump | None) -> Iterator[Report | Failed]:
-    for file in files:
-        try:
-            yield replayed(file, order, waiting, dump)
-        except Stopped:
-            raise
-        except EXPECTED as error:
-            yield Failed(file, reason(error))
+def _outcomes(file: str, session: str, order: Order, waiting: Waiting, dump: Dump | None) -> Iterator[Report | Failed]:
+    """Yield what came of each session in a file."""
+    try:
+        for source in sources(file, session):
+            yield _outcome(source, order, waiting, dump)
+    except Stopped:
+        raise
+    except EXPECTED as error:
+        yield Failed(file, reason(error))
+
+
+def _outcome(source: Source, order: Order, waiting: Waiting, dump: Dump | None) -> Report | Failed:
+    try:
+        return reported(source, order, waiting, dump)
+    except EXPECTED as error:
+        return Failed(source.name, reason(error))
 
 
 def _say_json(outcomes: Sequence[Report | Failed]) -> None:

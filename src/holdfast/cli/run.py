@@ -2,23 +2,155 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shlex
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-from msgspec import Struct
 
-from holdfast.cli.beginning import Child, Ended, ended
-from holdfast.cli.faults import Stopped
-from holdfast.cli.places import file_of, is_missing, store_option, store_place
-from holdfast.cli.proxying import asked, in_force, proxy_options, total
-from holdfast.cli.starting import launched
+from holdfast.cli.describing import shortest
+from holdfast.cli.faults import EXPECTED, reason
+from holdfast.cli.places import is_missing, opened, store_option, store_place
+from holdfast.cli.proxying import MOST_PORTS, in_force, proxy_options, refused, total
+from holdfast.cli.starting import Started, started
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
 from holdfast.proxy.launching import VARIABLES
 
+if TYPE_CHECKING:
+    from holdfast.cli.accompanied import Ended
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast run -- claude
+  holdfast run --observe -- codex exec "Tidy the notes"
+  holdfast run --window 64000 --upstream-openai http://127.0.0.1:8080/v1 -- llm "Hello"
+"""
+NOT_FOUND, NOT_STARTED = 127, 126
+"""Exit codes that shells have for a program that is not there, or is none."""
+OF_OUR_OWN = {"host": "127.0.0.1", "token": ""}
+"""Settings of a proxy that only its client knows of."""
+
+
+@click.command("run", epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
+@proxy_options
+@click.option("--port", type=click.IntRange(0, MOST_PORTS), help="The port of the proxy. [default: a free one]")
+@store_option
+@json_option("what was counted in the end, on standard error,")
+@click.argument("client", nargs=-1, required=True, metavar="CLIENT [ARGS]...")
+@click.pass_context
+def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *, as_json: bool, **given: Any) -> None:
+    """Start CLIENT with a proxy of its own, so that it never outgrows its window.
+
+    Made for claude, codex, opencode, pi, gemini, aider and llm, which keep their settings and logins; any other program
+    has the variables of the SDKs. Where it was pointed at a server of your own, the proxy sends its requests there.
+    The terminal is the client's, and the exit code too. In the end a line on standard error tells what was done.
+    """
+    import anyio
+
+    from holdfast.cli.accompanied import NOT_BEGUN, Served, accompanied
+
+    path = shutil.which(client[0])
+    if path is None:
+        _say(f"{client[0]} is not installed, or not in PATH; install it, or give its path")
+        ctx.exit(NOT_FOUND)
+    found = in_force(given | OF_OUR_OWN | {"port": given["port"] or 0}, _unpointed(os.environ))
+    served = Served(found.settings, found.known, store_place(store).where)
+    began = round(time.time() * 1_000)
+    prepared = partial(_prepared, client, path, found.fixed, sys.stderr)
+    with _quiet():
+        ended = anyio.run(accompanied, served, prepared)
+    if ended.code == NOT_BEGUN:
+        _not_begun(ctx, ended, found.settings.port, client[0])
+    _tell(ended, _sessions(store, began), store, as_json=as_json)
+    ctx.exit(ended.code)
+
+
+def _unpointed(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that point a client somewhere: its requests name that address themselves."""
+    return {name: value for name, value in environment.items() if name not in VARIABLES}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let nothing of ours reach the terminal while it is the client's; what went wrong is told in the end."""
+    if sys.stderr is None:
+        yield
+        return
+    with redirect_stderr(io.StringIO()):
+        yield
+
+
+@contextmanager
+def _prepared(
+    client: Sequence[str], path: str, fixed: frozenset[str], to: TextIO | None, proxy: str
+) -> Iterator[Started]:
+    """Yield how the client is started; what it does past the proxy is told before."""
+    with started(client, path, proxy, fixed) as ready:
+        for note in ready.notes:
+            _say(note, to)
+        yield ready
+
+
+def _not_begun(ctx: click.Context, ended: Ended, port: int, client: str) -> None:
+    """End with an error: the proxy, or the client, did not begin."""
+    error = ended.failure
+    assert error is not None
+    if ended.health is None:
+        raise refused(error, port)
+    _say(f"{client} cannot be started: {reason(error)}")
+    ctx.exit(NOT_STARTED)
+
+
+# -- what it says in the end -------------------------------------------------------------------------------------------
+
+
+def _sessions(store: str | None, began: int) -> list[str]:
+    """Return how the sessions are called that were talked on since ``began``, the last one first."""
+    with suppress(*EXPECTED):
+        if not is_missing(store_place(store).where):
+            with opened(store, readonly=True) as there:
+                every = there.sessions()
+            short = shortest([info.key for info in every])
+            return [short[info.key] for info in every if (info.updated or 0) >= began]
+    return []
+
+
+def _tell(ended: Ended, sessions: Sequence[str], store: str | None, *, as_json: bool) -> None:
+    """Tell on standard error what was done for the client."""
+    if ended.health is None:
+        error = ended.failure
+        _say(f"the proxy ended before the client: {reason(error) if error else 'nobody knows why'}; start again")
+        return
+    stats = ended.health.stats()
+    if as_json:
+        click.echo(as_json_bytes({"exit": ended.code, "sessions": list(sessions), "stats": stats}), err=True)
+        return
+    for trouble in ended.health.livez()["troubles"]:
+        _say(f"{trouble['what']}, {many(trouble['times'], 'time')}: {trouble['why']}")
+    _say(in_short(stats, sessions, store))
+
+
+def in_short(stats: Mapping[str, Any], sessions: Sequence[str], store: str | None = None) -> str:
+    """Return on one line what was counted: requests, what was taken out of them, overflows that did not happen."""
+    count = total(stats)
+    if not count:
+        return "no request came to the proxy; docs/clients.md tells how this client is pointed there"
+    parts = [many(count, "request"), f"reduced by {many(stats['tokens_saved'], 'token')}"]
+    parts.append(f"{many(stats['overflows']['avoided'], 'overflow')} avoided")
+    if sessions:
+        behind = f" --store {shlex.quote(store)}" if store else ""
+        others = f" (and {len(sessions) - 1} more)" if len(sessions) > 1 else ""
+        parts.append(f"holdfast show {sessions[0]}{behind}{others}")
+    return " · ".join(parts)
+
+
+def _say(line: str, to: TextIO | None = None) -> None:
+    click.echo(f"holdfast: {clean(line)}", to, err=True)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.cli.dump import Bodies, Dump
 from holdfast.cli.files import content
+from holdfast.cli.recordings import Source
 from holdfast.cli.terminal import clean
 from holdfast.config import Catalog, target
 from holdfast.errors import FormatError, WindowTooSmall
@@ -89,7 +90,12 @@ def check(order: Order) -> None:
 
 def replayed(file: str, order: Order, waiting: Ticking, dump: Dump | None = None) -> Report:
     """Return the report on ``file``; raises ``HoldfastError`` or ``OSError`` where it cannot be replayed."""
-    recording = read(content(file))
+    return reported(Source(file, lambda: read(content(file))), order, waiting, dump)
+
+
+def reported(source: Source, order: Order, waiting: Ticking, dump: Dump | None = None) -> Report:
+    """Return the report on one session of a file; raises as ``replayed`` does."""
+    file, recording = source.name, source.read()
     api = order.api or _api(recording, order)
     session = session_of(recording, api)
     if not session.steps:
@@ -158,7 +164,7 @@ def _subject(file: str, recording: Recording, study: Study) -> Subject:
 
 def _damage(recording: Recording) -> tuple[str, ...]:
     """Return what is wrong with the file, line by line as far as that is short."""
-    told = [f"line {problem.line}: {clean(problem.reason)}" for problem in recording.problems[:_MANY]]
+    told = [clean(problem.told) for problem in recording.problems[:_MANY]]
     more = len(recording.problems) - len(told)
     return (*told, f"and {more} more lines") if more else tuple(told)
 

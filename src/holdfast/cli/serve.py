@@ -9,15 +9,15 @@ import click
 from msgspec import Struct
 
 from holdfast.cli.places import Place, store_option, store_place
-from holdfast.cli.proxying import UPSTREAMS, in_force, mode, proxy_options, refused, total, variables
+from holdfast.cli.proxying import MOST_PORTS, UPSTREAMS, in_force, mode, proxy_options, refused, total, variables
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
+from holdfast.config import Configuration
 from holdfast.proxy.settings import Settings
 
 if TYPE_CHECKING:
-    from anyio import Event
+    from anyio import CancelScope, Event
     from anyio.abc import TaskStatus
 
-    from holdfast.config import Configuration
     from holdfast.proxy.health import Health
 
 EXAMPLES = """\
@@ -27,7 +27,6 @@ Examples:
   holdfast serve --port 4141 --upstream-openai http://127.0.0.1:8080/v1
   ANTHROPIC_BASE_URL=http://127.0.0.1:8642 claude
 """
-MOST_PORTS = 65_535
 
 
 class Serving(Struct, frozen=True):
@@ -40,7 +39,9 @@ class Serving(Struct, frozen=True):
 
 
 @click.command("serve", epilog=EXAMPLES)
-@click.option("--host", metavar="HOST", help="Where it listens; beyond this machine it wants a token. [default: 127.0.0.1]")
+@click.option(
+    "--host", metavar="HOST", help="Where it listens; beyond this machine it wants a token. [default: 127.0.0.1]"
+)
 @click.option("--port", type=click.IntRange(0, MOST_PORTS), help="Its port, 0 for a free one. [default: 8642]")
 @click.option(
     "--token", metavar="TOKEN", help="What clients must send in x-holdfast-token; better in $HOLDFAST_TOKEN, unseen."
@@ -51,14 +52,14 @@ class Serving(Struct, frozen=True):
 def command(store: str | None, *, as_json: bool, **given: Any) -> None:
     """Serve the proxy: clients that are pointed at it never outgrow their window.
 
-    It speaks Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini; all else is passed through. Keys and
-    logins of clients are passed on and never stored. `holdfast run` does the same for one client, with nothing to set.
-    Ends with ^C, when answers under way have ended; a second ^C ends it at once.
+    It speaks Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini; all else is passed through. Keys
+    and logins of clients are passed on and never stored. For one client alone holdfast run does the same, with nothing
+    to set. Ends with ^C, when answers under way have ended; a second ^C ends it at once.
     """
     import anyio
 
-    settings, known = in_force(given)
-    serving = Serving(settings, known, store_place(store), as_json)
+    found = in_force(given)
+    serving = Serving(found.settings, found.known, store_place(store), as_json)
     health = anyio.run(_served, serving)
     if health is not None:
         _farewell(health, as_json=as_json)
@@ -89,7 +90,7 @@ async def _served(serving: Serving) -> Health | None:
     return health
 
 
-async def _until_told(stop: Event, scope: Any, *, task_status: TaskStatus[None]) -> None:
+async def _until_told(stop: Event, scope: CancelScope, *, task_status: TaskStatus[None]) -> None:
     """Set ``stop`` at the first signal, and cancel ``scope`` at the second."""
     from anyio import open_signal_receiver
 

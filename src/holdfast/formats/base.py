@@ -26,12 +26,17 @@ class Problem(Struct, frozen=True):
     """Counted from 1; 0 is the file as a whole."""
     reason: str
 
+    @property
+    def told(self) -> str:
+        """Where it is and what it is, in one line."""
+        return f"line {self.line}: {self.reason}" if self.line else self.reason
+
 
 class Recording(Struct, frozen=True):
     """A recorded session. Ids of ``entries`` are unique, each parent stands earlier in the tuple."""
 
     format: str
-    """``claude-code``, ``codex``, ``pi``, ``anthropic``, ``openai-chat`` or ``holdfast``."""
+    """The name of a reader, of an API, or ``holdfast``."""
     session: str = ""
     cwd: str = ""
     title: str = ""

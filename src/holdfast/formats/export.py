@@ -10,7 +10,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
-from holdfast.formats import claude_write, codex_write, pi_write
+from holdfast.formats import claude_write, codex_write, gemini_cli_write, opencode_write, pi_write
 from holdfast.formats.base import Recording, context, path, recording_of
 from holdfast.formats.bodies import NOTE
 from holdfast.formats.lines import fields
@@ -32,8 +32,8 @@ MAX_TOKENS = 4_096
 def write(what: Recording | Iterable[Entry], format_: str) -> bytes:
     """Return a log in the form ``format_``.
 
-    ``claude-code``, ``codex`` and ``pi`` give the log: lines of that tool as they came, the rest written anew, our
-    compactions as the tool's own. The names of the APIs give the request that the leaf's context makes.
+    The names of tools give the log: what came from that tool as it came, the rest written anew, our compactions as the
+    tool's own. The names of the APIs give the request that the leaf's context makes.
     Raises ``FormatError`` for another name.
     """
     recording = what if isinstance(what, Recording) else recording_of(what)
@@ -98,6 +98,8 @@ def _unthinking(slot: Slot) -> Slot:
 WRITERS: Mapping[str, Callable[[Recording], bytes]] = {
     "claude-code": claude_write.write,
     "codex": codex_write.write,
+    "gemini-cli": gemini_cli_write.write,
+    "opencode-json": opencode_write.write,
     "pi": pi_write.write,
     **{api: partial(body, api=api) for api in APIS},
 }

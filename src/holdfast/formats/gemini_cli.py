@@ -1,12 +1,14 @@
 """Sessions of Gemini CLI (``~/.gemini/tmp/**/chats/session-*``) as a line of entries.
 
 A header, then messages and ``$set`` lines that change fields of the session. A later line with an ``id`` takes the
-place of the earlier one, ``$set.messages`` that of all messages. Older files are one JSON object with ``messages``.
-What the tool wrote is made into ``contents`` of the API; results stand on lines of their own, or beside their calls.
+place of the earlier one, ``$set.messages`` that of all messages; ``$rewindTo`` takes back a message and all behind it.
+Older files are one JSON object with ``messages``. What the tool wrote is made into ``contents`` of the API as they were
+sent; results stand on lines of their own, or beside their calls.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.formats.base import Recording
-from holdfast.formats.lines import BOM, UNREADABLE, Row, Shape, millis, rows, whole
+from holdfast.formats.lines import BOM, UNREADABLE, Row, Shape, fields, millis, rows, whole
 from holdfast.formats.log import Call, Log, origin_of, short, slot_of
 from holdfast.model.entries import Note, Said, Usage
 from holdfast.wire import gemini
@@ -28,13 +30,23 @@ NOTE = "gemini-cli:"
 """How the reason of a note begins that keeps a line of a session."""
 
 
-class Line(Struct, rename={"session": "sessionId", "start": "startTime", "calls": "toolCalls", "patch": "$set"}):
+_SPELT = {
+    "session": "sessionId",
+    "start": "startTime",
+    "calls": "toolCalls",
+    "patch": "$set",
+    "rewind": "$rewindTo",
+}
+
+
+class Line(Struct, rename=_SPELT):
     """The fields of a line, header and whole file included; any may be missing."""
 
     session: str | None = None
     start: str | None = None
     messages: Raw = Raw()
     patch: Raw = Raw()
+    rewind: str | None = None
     id: str | None = None
     timestamp: str | None = None
     type: str = ""
@@ -67,6 +79,9 @@ LINE = Shape(Line)
 _PATCH, _CALL, _TOKENS = Shape(_Patch), Shape(_Call), Shape(_Tokens)
 _LIST = Decoder(list[Raw])
 _ROLES = {"user": "user", "gemini": "model"}
+_PREFIXED = b"__"
+_CALLS_OR_THINKS = re.compile(rb'"(?:functionCall|thought)"\s*:')
+"""What in a content says that all of the answer stands there, its calls too."""
 
 
 class _Record:
@@ -113,6 +128,9 @@ class _File:
         if line.patch:
             self.log.skipped["$set"] += 1
             self._all(row.number, _PATCH.of(line.patch).messages)
+        elif line.rewind is not None:
+            self.log.skipped["$rewindTo"] += 1
+            self._rewind(line.rewind)
         elif line.session is not None and not line.type:
             self.log.skipped["header (again)"] += self.header is not None
             self.header = self.header or row
@@ -133,6 +151,12 @@ class _File:
                 self.records[line.id] = before.pop(line.id)
             self._message(number, line, bytes(raw))
         self.replaced += before.values()
+
+    def _rewind(self, name: str) -> None:
+        """Take back message ``name`` and all behind it; all there are where it is not known, as the tool does."""
+        names = list(self.records)
+        gone = names[names.index(name) if name in self.records else 0 :]
+        self.replaced += [self.records.pop(one) for one in gone]
 
     def _message(self, number: int, line: Line, raw: bytes) -> None:
         name = line.id or f"line-{number}-{len(self.records)}"
@@ -211,13 +235,15 @@ def _emit(log: Log, record: _Record, answered: set[str], parent: str | None) -> 
         kind = line.type or "line without a type"
         log.skipped[kind] += 1
         return log.add(name, parent, Note(f"{NOTE}{kind}", record.raws[-1]), at, record.first, record.last)
+    parts = _parts(line.content)
     calls = [_CALL.of(raw) for raw in _list(line.calls)] if role == "model" else []
-    said = _said(_content(role, [*_parts(line.content), *map(_called, calls)]), record.raws)
+    asked = [] if any(_CALLS_OR_THINKS.search(bytes(part)) for part in parts) else map(_called, calls)
+    said = _said(_content(role, [*parts, *asked]), record.raws)
     if role == "user":
         return log.add(name, parent, said, at, record.first, record.last)
     call = Call(line.model, _usage(line), "", record.last if line.tokens else 0)
     tip = log.answer(name, parent, said, call, at, record.first, record.last)
-    results = [part for one in calls if one.id not in answered for part in _results(one)]
+    results = [part for one in calls if _sent(one) not in answered for part in _results(one)]
     if not results:
         return tip
     return log.add(f"{name}+results", tip, _said(_content("user", results), record.raws), at, record.last)
@@ -231,12 +257,35 @@ def _content(role: str, parts: Sequence[Any]) -> Raw:
     return Raw(write({"role": role, "parts": parts}))
 
 
-def _parts(content: Raw) -> list[Any]:
+def _parts(content: Raw) -> list[Raw]:
     """Return what was said as parts of the API: a list of them, one of them, or a text; none for an empty text."""
     data = bytes(content)
     if data.startswith(b'"'):
-        return [{"text": content}] if len(data) > len(b'""') else []
-    return [content] if data.startswith(b"{") else list(_list(content))
+        return [Raw(write({"text": content}))] if len(data) > len(b'""') else []
+    return [_sent_part(part) for part in ([content] if data.startswith(b"{") else _list(content))]
+
+
+def _sent_part(part: Raw) -> Raw:
+    """Return a part as it was sent: a file has the name of the tool before the ids of calls and results."""
+    if _PREFIXED not in bytes(part):
+        return part
+    found = fields(part)
+    for kind in ("functionCall", "functionResponse"):
+        call = _CALL.of(found[kind]) if kind in found else _Call()
+        if call.id and _sent(call) != call.id:
+            return Raw(write(found | {kind: fields(found[kind]) | {"id": _sent(call)}}))
+    return part
+
+
+def in_file(name: str, id_: str) -> str:
+    """Return the id of a call as a file has it: with the name of its tool before it."""
+    prefix = f"{name}{_PREFIXED.decode()}"
+    return id_ if id_.startswith(prefix) else prefix + id_
+
+
+def _sent(call: _Call) -> str | None:
+    """Return the id of a call as the API got it."""
+    return call.id and call.id.removeprefix(f"{call.name}{_PREFIXED.decode()}")
 
 
 def _list(raw: Raw) -> list[Raw]:
@@ -247,7 +296,7 @@ def _list(raw: Raw) -> list[Raw]:
 
 
 def _called(call: _Call) -> dict[str, Any]:
-    named = {"id": call.id} if call.id else {}
+    named = {"id": _sent(call)} if call.id else {}
     return {"functionCall": named | {"name": call.name, "args": call.args}}
 
 
@@ -255,7 +304,7 @@ def _results(call: _Call) -> list[Any]:
     """Return the parts that answer ``call``; words alone become a response."""
     if not bytes(call.result).startswith(b'"'):
         return _parts(call.result)
-    named = {"id": call.id} if call.id else {}
+    named = {"id": _sent(call)} if call.id else {}
     return [{"functionResponse": named | {"name": call.name, "response": {"output": call.result}}}]
 
 

@@ -19,9 +19,10 @@ from msgspec.structs import replace
 
 from holdfast.errors import Unrecognised
 from holdfast.formats.base import ABORTED, Recording
-from holdfast.formats.lines import BOM, UNREADABLE, Shape, fields, whole
+from holdfast.formats.lines import BOM, Shape, fields, whole
 from holdfast.formats.log import Call, Log, short, slot_of
 from holdfast.formats.opencode_parts import (
+    ENDED,
     INFO,
     PIECE,
     SILENT,
@@ -107,7 +108,7 @@ class _Id(Struct):
 ABOUT = Shape(About)
 _DOCUMENT, _MESSAGE, _ID, _TIME = Shape(_Document), Shape(_Message), Shape(_Id), Shape(_Time)
 _PARTS = Decoder(list[Raw])
-_STABLE = ("id", "slug", "parentID", "version")
+_STABLE = ("id", "slug", "version")
 """Fields about a session that nothing changes later."""
 _OWNERS = ("sessionID", "messageID")
 """Fields that name what a message or a part lies in."""
@@ -120,7 +121,7 @@ def read(data: bytes) -> Recording:
     about = ABOUT.of(found.info)
     if not about.id:
         raise Unrecognised("the session has no id in its `info`; give what `opencode export` wrote")
-    recorded = recording(Held(about.id, bytes(found.info), map(_stored, found.messages)))
+    recorded = recording(Held(about.id, _compact(found.info), map(_stored, found.messages)))
     if not row.fault:
         return recorded
     log = Log()
@@ -130,8 +131,13 @@ def read(data: bytes) -> Recording:
 
 def _stored(raw: Raw) -> Stored:
     found = _MESSAGE.of(raw)
-    parts = tuple((_ID.of(part).id, bytes(part)) for part in found.parts)
-    return Stored(_ID.of(found.info).id, bytes(found.info or raw), parts)
+    parts = tuple((_ID.of(part).id, _compact(part)) for part in found.parts)
+    return Stored(_ID.of(found.info).id, _compact(found.info or raw), parts)
+
+
+def _compact(raw: Raw) -> bytes:
+    """Return JSON without the blanks that ``opencode export`` puts in: as the database has it."""
+    return bytes(msgspec.json.format(bytes(raw), indent=-1))
 
 
 def recording(held: Held, sidechains: tuple[Recording, ...] = ()) -> Recording:
@@ -275,7 +281,7 @@ class _Reading:
     def _step(self, stored: Stored, info: Info, pieces: Sequence[Piece], number: int) -> None:
         """Append one answer of the model and what its calls gave."""
         parts = spoken(pieces, info.model_id)
-        done = [piece for piece in pieces if piece.type == "tool" and piece.state.status in ("completed", "error")]
+        done = [piece for piece in pieces if piece.type == "tool" and piece.state.status in ENDED]
         slot = slot_of(Message("assistant", parts), API, None)
         call = _call(info, pieces)
         name = f"{stored.id}-{number}" if number else stored.id

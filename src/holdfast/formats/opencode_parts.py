@@ -6,7 +6,7 @@ and one message may hold several answers of the model, each begun by a ``step-st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Raw, Struct
 
@@ -19,6 +19,8 @@ TOLD_IN_WORDS = frozenset({"text/plain", "application/x-directory"})
 """MIME types of files whose content opencode puts into texts of its own beside them."""
 SILENT = frozenset({"step-start", "step-finish", "snapshot", "patch", "agent", "retry", "subtask", "compaction"})
 """Types of parts that say nothing to the model."""
+ENDED = ("completed", "error")
+"""How the run of a tool may have ended; else it is pending or running."""
 SEALS = {"anthropic": ("anthropic", "signature"), "google": ("gemini", "thoughtSignature")}
 """Where a provider keeps a signature in ``metadata``, by our name of its API."""
 
@@ -163,13 +165,6 @@ def _media(piece: Piece) -> Media:
         return Media(kind, piece.mime or mime, decoded_size(source), piece.filename, source, None, "base64")
     is_web = source.startswith(("https://", "http://"))
     return Media(kind, piece.mime, 0, piece.filename, source, None, "url" if is_web else "file")
-
-
-def results(pieces: Iterable[Piece]) -> Iterator[ToolResult]:
-    """Yield what came of the calls; a tool that has not ended gave nothing yet."""
-    for piece in pieces:
-        if piece.type == "tool" and piece.state.status in ("completed", "error"):
-            yield result_of(piece)
 
 
 def result_of(piece: Piece) -> ToolResult:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast.formats.base import Recording, path
 from holdfast.formats.lines import UNREADABLE, fields
 from holdfast.formats.opencode import API, CLEARING, KEPT, SESSION, SUMMARY, Held, Stored
-from holdfast.formats.opencode_parts import INFO, SEALS, TOLD_IN_WORDS
+from holdfast.formats.opencode_parts import ENDED, INFO, PIECE, SEALS, TOLD_IN_WORDS
 from holdfast.formats.writing import Source, bare
 from holdfast.model.entries import BranchSummary, Compaction, Decision, Entry, Note, Said, Usage
 from holdfast.model.messages import Message, placeholder, result_text
@@ -116,9 +116,9 @@ class _Writing:
         self.source = source
         self.messages: list[_Written] = []
         self.calls: dict[str, dict[str, Any]] = {}
-        """The part of each call."""
+        """The part of each call that has ended."""
         self.open: dict[str, dict[str, Any]] = {}
-        """Parts of calls that have no result yet; those that opencode knows to be unfinished are none."""
+        """Those of them whose result did not come yet."""
         self.named: dict[str, str] = {}
         """The message that holds each entry."""
         self.at = self.number = 0
@@ -166,14 +166,13 @@ class _Writing:
     def _part_as_it_came(self, raw: Raw) -> None:
         part: dict[str, Any] = dict(fields(raw))
         self.messages[-1].parts.append(part)
-        if bytes(part.get("type", b"")) == b'"tool"':
+        piece = PIECE.of(raw)
+        if piece.type == "tool" and piece.state.status in ENDED:
             part["state"] = dict(fields(part["state"]))
-            self._called(_words(part["callID"]), part)
+            self._called(piece.call, part)
 
     def _called(self, id_: str, part: dict[str, Any]) -> None:
-        self.calls[id_] = part
-        if _words(part["state"]["status"]) in ("completed", "error"):
-            self.open[id_] = part
+        self.calls[id_] = self.open[id_] = part
 
     # -- what was said elsewhere ---------------------------------------------------------------------------------------
 
@@ -342,7 +341,7 @@ def _state(part: dict[str, Any], result: ToolResult, at: int) -> dict[str, Any]:
     old = part["state"]
     text, files = result_text(result), [one for one in result.content if isinstance(one, Media)]
     status = "error" if result.is_error else "completed"
-    base = {"status": status, "input": old["input"]}
+    base = {"status": status, "input": old.get("input", {})}
     if _words(old["status"]) == status:
         base = {key: value for key, value in old.items() if key != "attachments" or files}
     if result.is_error:

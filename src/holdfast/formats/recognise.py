@@ -13,7 +13,7 @@ from holdfast.formats.lines import BOM, Shape, fields, rows, whole
 from holdfast.formats.lines import split as split_lines
 
 UNDERSTOOD = (
-    "sessions of Claude Code, Codex, Gemini CLI and pi (JSON lines), of opencode (its database, or what it exports), and "
+    "sessions of Claude Code, Codex, Gemini CLI and pi (JSON lines), opencode's database and what it exports, and "
     "request bodies of the Messages API, Chat Completions, Responses and Gemini"
 )
 DATABASE = b"SQLite format 3\x00"
@@ -61,8 +61,8 @@ def _refuse_binary(data: bytes) -> None:
         raise FormatError(f"the file is empty ({len(data):,} bytes); give a recorded session: {UNDERSTOOD}")
     if start.startswith(DATABASE):
         raise Unrecognised(
-            "this is an SQLite database, as opencode keeps its sessions in, and it can be read only where it lies: give "
-            "its name to holdfast import or holdfast replay"
+            "this is an SQLite database, as opencode keeps its sessions in, and such a one is read only where it lies: "
+            "give its name to holdfast import or holdfast replay"
         )
     if b"\x00" in start:
         raise FormatError(f"this is a binary file (a NUL byte at {start.index(0)}), no session. {_known()}")

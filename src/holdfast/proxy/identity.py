@@ -18,12 +18,14 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Part, Text, Thinking
 from holdfast.model.slots import Slot
 from holdfast.policy.settings import Settings
-from holdfast.proxy.clients import Client
+from holdfast.proxy.clients import AGENTS, Client
 from holdfast.runtime.following import repeated
 from holdfast.store.base import SessionStore
 from holdfast.view.tokens import measure
 from holdfast.wire.lens import Lens
 
+NAMED = AGENTS | {"aider"}
+"""Families of which each request tells whose it is [M]; LangChain's and LiteLLM's do so where they do not stream."""
 ROOT = 8
 """[H] Bytes of the digest that a key ends with: a store with a million roots in one scope shares one by 3e-8."""
 
@@ -31,11 +33,13 @@ ROOT = 8
 def session_key(client: Client, lens: Lens) -> str:
     """Return the key of the session that ``lens``, measured, is part of: family, scope and first words.
 
-    The system prompt is not among them, since it changes within a conversation; nor is how the words were cut up.
+    The system prompt is not among them, since it changes within a conversation; nor is how the words were cut up, nor
+    which library sent them: not every request of one tells, so the API stands in its place.
     """
     first = next((slot for slot in lens.slots if slot.message.role != "system"), next(iter(lens.slots), None))
     root = "empty" if first is None else _root(first)
-    return "-".join([part for part in (client.family, client.scope, root) if part])
+    family = client.family if client.family in NAMED else lens.api
+    return "-".join([part for part in (family, client.scope, root) if part])
 
 
 def _root(slot: Slot) -> str:

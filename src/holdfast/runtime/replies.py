@@ -11,6 +11,7 @@ from holdfast.errors import FormatError, UpstreamError
 from holdfast.model.entries import Usage
 from holdfast.model.slots import Slot
 from holdfast.runtime.upstream import Reply, Sent, Upstream
+from holdfast.view.foreign import native
 from holdfast.view.sealed import sealed_by
 from holdfast.wire.answers import Answer, Fold, answer
 from holdfast.wire.overflow import ErrorReport
@@ -92,7 +93,10 @@ async def ask(upstream: Upstream, sent: Sent) -> Answer:
 def as_said(told: Answer, api: str, model: str = "") -> tuple[Slot, Usage, str]:
     """Return an answer as the log takes it: in the provider's own bytes, what is sealed in it known to be ``model``'s.
 
-    That is the model that was asked, by the name it was asked by: an answer may call the same model otherwise.
+    That is the model that was asked, by the name it was asked by: an answer may call the same model otherwise. Of one
+    that came damaged the words and calls are left: the provider would refuse its own bytes, and all later requests.
     """
+    if told.damaged:
+        return Slot(native(told.message, ""), api=api), told.asked or Usage(), told.stop
     raw = Raw(b",".join(told.history)) if told.history else None
     return Slot(sealed_by(told.message, model), api=api, raw=raw), told.asked or Usage(), told.stop

@@ -102,7 +102,7 @@ async def recorded(session: Session, attempt: Attempt, prepared: Prepared, *, ou
     told, journal = attempt.answer, session.journal
     slot, usage, stop = as_said(told, prepared.target.api, prepared.target.model)
     verdict = attempt.verdict
-    if told.message.parts:
+    if slot.message.parts:
         await session.means.stored(lambda: journal.record(slot, usage, stop))
     else:
         await session.means.stored(lambda: journal.silent(usage, stop))

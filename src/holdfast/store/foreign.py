@@ -138,7 +138,8 @@ class Foreign:
 
     def _list(self) -> dict[str, Listed]:
         names = [name if name in self._columns["session"] else "NULL" for name in ("parent_id", "title")]
-        found = self._db.execute(f"SELECT id, {', '.join(names)} FROM session ORDER BY {self._order('session')}")
+        what = f"SELECT id, {', '.join(names)} FROM session ORDER BY {self._order('session')}"  # noqa: S608 -- our names
+        found = self._db.execute(what)
         return {_text(row[0]): Listed(*(_text(value) for value in row)) for row in found}
 
     def _order(self, table: str) -> str:
@@ -181,9 +182,8 @@ class Foreign:
 
     def _messages(self, session: str) -> Iterator[Stored]:
         """Yield the messages of a session, read one after the other."""
-        order = self._order("message")
-        asked = self._db.execute(f"SELECT id, data FROM message WHERE session_id = ? ORDER BY {order}", (session,))
-        for id_, data in asked:
+        what = f"SELECT id, data FROM message WHERE session_id = ? ORDER BY {self._order('message')}"  # noqa: S608
+        for id_, data in self._db.execute(what, (session,)):
             parts = self._db.execute("SELECT id, data FROM part WHERE message_id = ? ORDER BY id", (_text(id_),))
             yield Stored(_text(id_), _bytes(data), tuple((_text(name), _bytes(raw)) for name, raw in parts))
 
@@ -208,5 +208,5 @@ def database(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:
 
 def _insert(db: sqlite3.Connection, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
     for row in rows:
-        places = ", ".join("?" * len(row))
-        db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})", list(row.values()))
+        into, places = ", ".join(row), ", ".join("?" * len(row))
+        db.execute(f"INSERT INTO {table} ({into}) VALUES ({places})", list(row.values()))  # noqa: S608 -- our names

@@ -159,6 +159,8 @@ def made(api: str, told: Answer) -> Made | Unmade:
     """Return the compaction in ``told``, the answer to a request of ``asking``, or why there is none in it."""
     if told.error is not None:
         return _refused(told.error)
+    if told.damaged:
+        return Unmade("provider_error", "the compaction came damaged; the history stays as it is", again=True)
     block = _newest(told.message)
     if block is None or block.raw is None:
         return Unmade("summary_rejected", "the provider answered without a compaction; the history stays as it is")

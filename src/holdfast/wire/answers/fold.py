@@ -11,7 +11,7 @@ from holdfast.errors import FormatError, Unrecognised
 from holdfast.wire.answers import anthropic, gemini, openai_chat, openai_responses
 from holdfast.wire.answers.base import Folding
 from holdfast.wire.answers.faults import fault_of
-from holdfast.wire.answers.pieces import fields_of, readable
+from holdfast.wire.answers.pieces import fields_of, is_mended, is_text, readable
 from holdfast.wire.answers.values import Answer
 from holdfast.wire.overflow.report import ErrorReport
 from holdfast.wire.splice import write
@@ -50,7 +50,8 @@ def answer(api: str, body: bytes) -> Answer:
     voice, clean = _voice(api), readable(body)
     if clean is None or not clean.strip().startswith(b"{"):
         raise FormatError(f"the answer is no JSON object (it begins with {body[:40]!r}); send the whole body")
-    return voice.read(fields_of(clean))
+    told = voice.read(fields_of(clean))
+    return replace(told, damaged=True) if is_mended(body, clean) else told
 
 
 def is_meaningful(api: str, event: Event) -> bool:
@@ -82,6 +83,7 @@ class Fold:
         self._fault: ErrorReport | None = None
         self.unread = 0
         """Events whose data was no JSON."""
+        self._damaged = False
 
     @property
     def complete(self) -> bool:
@@ -93,12 +95,14 @@ class Fold:
         if event.done:
             self._folding.add("[DONE]", {})
             return False
-        if not event.data.strip():
+        told = event.data.strip()
+        clean = readable(told) if told else None
+        if clean is None:
+            self._damaged = self._damaged or not is_text(event.raw)
+            self.unread += bool(told)
             return False
-        found = _fields(event)
-        if found is None:
-            self.unread += 1
-            return False
+        self._damaged = self._damaged or is_mended(told, clean)
+        found = fields_of(clean)
         self._fault = self._fault or self._broken(found, event)
         self._folding.add(event.event, found)
         return self._voice.meaningful(event.event, found) if found else False
@@ -115,6 +119,7 @@ class Fold:
     def answer(self) -> Answer:
         """Return what was said so far."""
         told = self._voice.read(fields_of(self.body()))
+        told = replace(told, damaged=True) if self._damaged else told
         if self._fault is not None:
             return replace(told, stop="error", error=self._fault, complete=False)
         return replace(told, complete=self.complete and told.complete)

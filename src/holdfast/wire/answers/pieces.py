@@ -34,6 +34,23 @@ def readable(data: bytes | Raw) -> bytes | None:
     return data
 
 
+def is_mended(data: bytes, clean: bytes) -> bool:
+    """Return whether in ``clean``, the readable form of ``data``, U+FFFD stands for what was no text."""
+    return clean != data and _LOST in clean
+
+
+_LOST = "\ufffd".encode()
+
+
+def is_text(data: bytes) -> bool:
+    """Return whether ``data`` is UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _mended(data: bytes) -> bytes | None:
     try:
         return write(json.loads(data.decode(errors="replace")))

@@ -52,6 +52,9 @@ class Answer(Struct, frozen=True):
     """Whether the answer was told to its end: not one that was cut, failed, or goes on in the background."""
     cleared: int = 0
     """Tokens of the prompt that the provider left out by itself, since the request let it (context editing)."""
+    damaged: bool = False
+    """Whether something in it was no text, and U+FFFD stands there or nothing: what is sealed in it, or named, may be
+    nothing that its maker knows."""
 
     @property
     def asked(self) -> Usage | None:
