@@ -81,7 +81,9 @@ class Request(Struct, frozen=True):
     def sent(self, prepared: Prepared, slots: Sequence[Slot] | None = None) -> Sent:
         """Return what goes to the provider."""
         api, made = self.target.api, self.body(prepared, slots)
-        return Sent(api, made, self.target.model, stream=self.stream, headers=headers({}, betas(api, made)))
+        relayed = self.way.upstream is not None and self.is_own(made)  # its client says what it needs
+        wanted = () if relayed else betas(api, made)
+        return Sent(api, made, self.target.model, stream=self.stream, headers=headers({}, wanted))
 
 
 def of_words(target: Target, fields: Mapping[str, Any], way: Way = Way()) -> Request:

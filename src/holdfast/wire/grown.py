@@ -1,0 +1,114 @@
+"""A body that grew out of one that is known: what both begin with is not read again.
+
+A client sends the whole conversation each time, and most of it in the bytes of last time. What stands in those bytes
+is what it was, so only the rest is opened: as a body of its own, with nothing but the new messages in it.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from holdfast.errors import FormatError
+from holdfast.model.slots import Slot
+from holdfast.wire.apis import Form, form_of
+from holdfast.wire.lens import Lens, measured, open_body
+from holdfast.wire.splice import spans
+
+_GAP = re.compile(rb"[\s,]*")
+_BLOCK = 1 << 16
+"""Bytes that are compared at once."""
+
+
+class Known(Struct, frozen=True):
+    """An opened body, and where its messages stand in it."""
+
+    lens: Lens
+    start: int
+    """Where the list of messages begins."""
+    ends: tuple[int, ...]
+    """Where each message ends."""
+
+
+def known(lens: Lens, before: Known | None = None, same: int = 0) -> Known | None:
+    """Return ``lens`` with the places of its messages; the first ``same`` are those of ``before``.
+
+    Nothing for a body whose messages are no list.
+    """
+    form = form_of(lens.api)
+    try:
+        start = spans(lens.body, lens.fields)[form.field][0]
+    except (FormatError, KeyError):
+        return None
+    if lens.body[start : start + 1] != b"[":
+        return None
+    ends = list(before.ends[:same]) if before is not None else []
+    position = ends[-1] if ends else start + 1
+    for slot in lens.slots[len(ends) :]:
+        position = _after(lens.body, position) + memoryview(slot.raw or b"").nbytes
+        ends.append(position)
+    return Known(lens, start, tuple(ends))
+
+
+def grown(body: bytes, api: str, before: Known) -> tuple[Lens, int] | None:
+    """Return the lens of ``body``, measured, and how many of its slots are those of ``before``; nothing where none is.
+
+    The lens is the one that ``open_body`` gives. Raises as that does.
+    """
+    form, old = form_of(api), before.lens
+    if old.api != api:
+        return None
+    same = _alone(form, old.slots, bisect_right(before.ends, shared(body, old.body)))
+    if not same:
+        return None
+    cut = _after(body, before.ends[same - 1])
+    rest = body[: before.start + 1] + body[cut:]
+    tail = open_body(rest, api)
+    listed = tail.fields.get(form.field)
+    size = 0 if listed is None else memoryview(listed).nbytes
+    if not size or rest[before.start : before.start + size] != bytes(listed or b""):
+        return None  # the field stands there twice
+    tail = measured(tail)
+    whole = Raw(body[before.start : cut + size - 1])
+    found = {**tail.fields, form.field: whole}
+    return replace(tail, body=body, fields=found, slots=(*old.slots[:same], *tail.slots)), same
+
+
+def shared(one: bytes, other: bytes) -> int:
+    """Return how many bytes both begin with."""
+    most = min(len(one), len(other))
+    at = 0
+    while at < most and one[at : at + _BLOCK] == other[at : at + _BLOCK]:
+        at += _BLOCK
+    step = _BLOCK
+    while at < most and step:
+        if one[at : at + step] == other[at : at + step]:
+            at += step
+        else:
+            step //= 2
+    return min(at, most)
+
+
+def _after(body: bytes, position: int) -> int:
+    """Return where the next message begins, or the list ends."""
+    found = _GAP.match(body, position)
+    return position if found is None else found.end()
+
+
+def _alone(form: Form, slots: Sequence[Slot], count: int) -> int:
+    """Return how many of the first ``count`` messages say the same whatever follows them.
+
+    Elements may join the message before them, and results are tied to calls by what stands between.
+    """
+    if form.groups is not None:
+        count -= 1
+    if form.linked is not None:
+        while 0 < count < len(slots) and slots[count].message.role != "assistant":
+            count -= 1
+        if count == len(slots):
+            count = max((at for at, slot in enumerate(slots) if slot.message.role == "assistant"), default=0)
+    return max(count, 0)

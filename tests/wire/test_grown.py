@@ -1,0 +1,88 @@
+"""Bodies that grew: what is not read again is what it would be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import FormatError
+from holdfast.model.messages import Message
+from holdfast.testing.provider.client import MODELS
+from holdfast.testing.strategies import conversations
+from holdfast.view.tokens import measure
+from holdfast.wire.apis import APIS
+from holdfast.wire.grown import grown, known, shared
+from holdfast.wire.lens import body, measured, open_body
+
+
+def written(api, messages: list[Message]) -> bytes:
+    """Return a request that says ``messages``."""
+    return body(api, MODELS[api], [measure(one) for one in messages], frame_fields={"temperature": 1})
+
+
+@pytest.mark.parametrize("api", APIS)
+@given(data=st.data())
+def test_what_grew_is_what_it_would_be_if_it_were_read_whole(api, data):
+    """Law: whatever was added, cut, changed in between or spaced otherwise, the lens is the same, or none is made."""
+    said = data.draw(conversations())
+    before = json.loads(written(api, said))
+    field = {"openai-responses": "input", "gemini": "contents"}.get(api, "messages")
+    after = dict(before)
+    listed = list(before[field])
+    kind = data.draw(st.sampled_from(["more", "fewer", "other", "same", "frame"]))
+    if kind == "more":
+        listed += json.loads(written(api, data.draw(conversations())))[field]
+    elif kind == "fewer":
+        listed = listed[: data.draw(st.integers(0, len(listed)))]
+    elif kind == "other" and listed:
+        at = data.draw(st.integers(0, len(listed) - 1))
+        listed[at] = {"role": "user", "content": "otherwise", "parts": [{"text": "otherwise"}]}
+    elif kind == "frame":
+        after["temperature"] = 0
+    indent = data.draw(st.sampled_from([None, 1]))
+    one = json.dumps(before, indent=indent).encode()
+    other = json.dumps({**after, field: listed}, indent=indent).encode()
+    first = known(measured(open_body(one, api)))
+    if first is None:
+        return
+    try:
+        whole = measured(open_body(other, api))
+    except FormatError:
+        return
+    found = grown(other, api, first)
+    if found is None:
+        return
+    lens, same = found
+    assert lens == whole
+    assert lens.slots[:same] == first.lens.slots[:same]
+    assert known(lens, first, same) == known(whole)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_one_turn_more_is_read_alone(api):
+    """What was known is not read again: its slots are the very objects."""
+    said = [Message.of("user" if at % 2 == 0 else "assistant", f"words {at}") for at in range(41)]
+    more = [*said, Message.of("assistant", "an answer"), Message.of("user", "and now?")]
+    first = known(measured(open_body(written(api, said), api)))
+    lens, same = grown(written(api, more), api, first)
+    assert same >= 38
+    assert all(a is b for a, b in zip(lens.slots[:same], first.lens.slots[:same], strict=True))
+
+
+def test_a_list_that_stands_twice_is_read_whole():
+    """The second one counts, as for every reader of JSON; nothing of the first is taken over."""
+    one = b'{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}'
+    other = one[:-1] + b',"messages":[{"role":"user","content":"c"}]}'
+    assert grown(other, "openai-chat", known(measured(open_body(one, "openai-chat")))) is None
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40), st.binary(max_size=40), st.integers(0, 3))
+def test_shared_is_the_longest_common_beginning(same, one, other, blocks):
+    """Also over the blocks in which it is compared."""
+    same = same + b"x" * (blocks * 65_536)
+    found = shared(same + one, same + other)
+    assert (same + one)[:found] == (same + other)[:found]
+    assert found == min(len(same + one), len(same + other)) or (same + one)[found] != (same + other)[found]
