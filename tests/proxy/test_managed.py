@@ -254,3 +254,32 @@ def test_keys_go_up_and_are_never_stored(proxied, strict):
     assert upstream.sent[0].headers["authorization"] == "Bearer secret-2"
     log = [repr(entry) for info in store.sessions() for entry in store.entries(info.key)]
     assert not [one for one in [*log, *told, str(reply.headers), reply.text] if "secret" in one]
+
+
+@pytest.mark.parametrize("api", ["anthropic", "openai-chat"])
+def test_a_client_knows_its_own_server(api, proxied, strict):
+    """A model that nobody knows here: what its client wrote passes as it came, and turns stay in turn behind a cut."""
+    through, _, Talk = proxied
+    upstream, talk = strict(16_000), Talk(api)
+
+    def body():
+        return talk.body() | {"model": "local-7b"}
+
+    async def go():
+        async with through(upstream, window=16_000) as client:
+            if api == "openai-chat":
+                talk.said.append({"role": "system", "content": "You read the tide."})
+            talk.said += [{"role": "user", "content": "One."}]
+            for number in range(30):
+                talk.say(f"Note {number}: {WORDS}")
+                data = json.dumps(body()).encode()
+                reply = await client.post(talk.path, data)
+                assert reply.status_code == 200, reply.text
+                if number < 3:
+                    assert upstream.bodies[-1] == data
+                talk.hear(reply.content)
+
+    run(go)
+    shown = [one["role"] for one in json.loads(upstream.bodies[-1])["messages"]]
+    assert len(shown) < len(talk.said) / 2
+    assert "user user" not in " ".join(shown)

@@ -11,8 +11,8 @@ import click
 
 COMMANDS = {
     "demo": "Work through one long task in a small window: without Holdfast, then with it.",
-    "run": "Start a client with a proxy of its own: its sessions outgrow no window.",
-    "serve": "Serve the proxy that keeps the sessions of any client inside their window.",
+    "run": "Start CLIENT with a proxy of its own, so that it never outgrows its window.",
+    "serve": "Serve the proxy: clients that are pointed at it never outgrow their window.",
     "replay": "Run a recorded session through policies: cost, cache, recall.",
     "import": "Take recorded sessions of other tools into the store.",
     "ls": "List the sessions of the store.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
+from holdfast.cli.faults import Interrupted
 from holdfast.cli.places import Place, store_option, store_place
 from holdfast.cli.proxying import MOST_PORTS, UPSTREAMS, in_force, mode, proxy_options, refused, total, variables
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
@@ -61,8 +62,9 @@ def command(store: str | None, *, as_json: bool, **given: Any) -> None:
     found = in_force(given)
     serving = Serving(found.settings, found.known, store_place(store), as_json)
     health = anyio.run(_served, serving)
-    if health is not None:
-        _farewell(health, as_json=as_json)
+    if health is None:
+        raise Interrupted("ended at once: answers under way were cut off, and nothing was left half-written")
+    _farewell(health, as_json=as_json)
 
 
 async def _served(serving: Serving) -> Health | None:

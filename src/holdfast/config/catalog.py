@@ -30,6 +30,7 @@ from holdfast.model.dialect import Dialect
 from holdfast.model.target import CacheRules, Limits, Prices
 from holdfast.policy.guard import DEFAULT_WINDOW, told_window
 from holdfast.wire.models import anthropic_dialect, chat_dialect, gemini_dialect, responses_dialect
+from holdfast.wire.models import trusting as trusted
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
 """The model whose prices replay takes when none is named (METRICS, "Cost and cache")."""
@@ -188,10 +189,11 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         line = self.cache.get(name or "")
         return line.rules() if line else CacheRules()
 
-    def dialect(self, api: str, model: str) -> Dialect:
+    def dialect(self, api: str, model: str, *, trusting: bool = False) -> Dialect:
         """Return the rules of ``api`` for ``model``, with what the lines about it say otherwise.
 
-        Lines about another provider's API, or another provider's server, say nothing here.
+        Lines about another provider's API, or another provider's server, say nothing here. ``trusting`` takes it that
+        a server which nobody knows here is known to who writes its requests.
         """
         lines = [line for line in _matching(self.model, model) if not line.api or _provider(line.api) == _provider(api)]
         provider = next((line.provider for line in lines if line.provider), "")
@@ -200,6 +202,7 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
             if line.provider in (None, provider):
                 facts = line.facts | facts
         built = dialect(api, model, provider)
+        built = trusted(built) if trusting else built
         return replace(built, **facts, id_min=min(built.id_min, facts.get("id_max", built.id_min))) if facts else built
 
     def prices(self, api: str, model: str) -> Prices:

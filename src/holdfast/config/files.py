@@ -132,17 +132,19 @@ def target(
     frame: Frame = Frame(),
     asked_output: int | None = None,
     catalog: Catalog | None = None,
+    trusting: bool = False,
 ) -> Target:
     """Return all that is known of requests to ``model`` by ``api``.
 
     ``window`` in tokens overrides the catalogue; an unknown model gets 200,000 and an origin that says so, an unknown
-    API the strictest dialect. Without ``catalog`` the shipped one is asked.
+    API the strictest dialect. Without ``catalog`` the shipped one is asked. ``trusting`` leaves a client's own messages
+    to a server that is not known as they are.
     """
     known = catalog or shipped()
     return Target(
         api=api,
         model=model,
-        dialect=known.dialect(api, model),
+        dialect=known.dialect(api, model, trusting=trusting),
         limits=known.limits(model, window, asked_output),
         frame=frame,
         cache=known.rules(api, model),

@@ -40,7 +40,10 @@ _STOPS = {
 }  # fmt: skip
 """Stop reasons of other tools in opencode's words."""
 _MASK = 2**48 - 1
-"""[M] The number in an id: milliseconds since 1970 times 4,096 and a count, of which 48 bits are written."""
+"""[M] Bits of the number in an id: milliseconds since 1970 times 4,096 and a count; it begins anew every 795 days.
+
+Messages of ours count on from the one before, or from 0: so all that opencode will write sorts behind them.
+"""
 _LIST = Decoder(list[Raw])
 _INTERRUPTED = "[Tool execution was interrupted]"
 """What opencode itself tells the model of a call without a result."""
@@ -123,6 +126,7 @@ class _Writing:
         """The message that holds each entry."""
         self.at = self.number = 0
         self.user = ""
+        self.provider = _provider(source.recording)
 
     def take(self, entry: Entry) -> None:
         """Write one entry."""
@@ -187,7 +191,7 @@ class _Writing:
         return message
 
     def _id(self, kind: str, text: str) -> str:
-        self.number = max(self.number + 1, self.at * 4096 & _MASK)
+        self.number += 1
         return f"{kind}_{self.number:012x}{_mark(text)}"
 
     def _part(self, kind: str, /, **fields_: Any) -> dict[str, Any]:
@@ -217,9 +221,7 @@ class _Writing:
             self._part("text", text=placeholder(part))
 
     def _model(self, entry: Entry) -> dict[str, str]:
-        recording = self.source.recording
-        model = self.source.model(entry) or UNKNOWN
-        return {"providerID": _PROVIDERS.get(recording.api, UNKNOWN), "modelID": model}
+        return {"providerID": self.provider, "modelID": self.source.model(entry) or UNKNOWN}
 
     def _answer(self, entry: Entry, message: Message) -> None:
         answer = self.source.answer(entry)
@@ -291,6 +293,12 @@ class _Writing:
         summary = self._begin(replace(entry, id=f"{entry.id}+summary"), Usage(), "stop", "compaction")
         summary.info["summary"] = True
         self._part("text", text=(body.summary or Message("user")).text)
+
+
+def _provider(recording: Recording) -> str:
+    """Return whose API the session was held with, as far as the log or its messages tell."""
+    said = (entry.body.slot.api for entry in recording.entries if isinstance(entry.body, Said))
+    return next((_PROVIDERS[api] for api in (recording.api, *said) if api in _PROVIDERS), UNKNOWN)
 
 
 def _stored(message: _Written) -> Stored:

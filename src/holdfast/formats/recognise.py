@@ -61,8 +61,8 @@ def _refuse_binary(data: bytes) -> None:
         raise FormatError(f"the file is empty ({len(data):,} bytes); give a recorded session: {UNDERSTOOD}")
     if start.startswith(DATABASE):
         raise Unrecognised(
-            "this is an SQLite database, as opencode keeps its sessions in, and such a one is read only where it lies: "
-            "give its name to holdfast import or holdfast replay"
+            "this is an SQLite database, as opencode keeps its sessions in; it is read where it lies: give its name to "
+            f"holdfast import or holdfast replay. {_known()}"
         )
     if b"\x00" in start:
         raise FormatError(f"this is a binary file (a NUL byte at {start.index(0)}), no session. {_known()}")

@@ -21,6 +21,8 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """The last message must not be the assistant's (no prefill)."""
     merge: bool = True
     """Neighbours of one role become one message."""
+    merge_summary: bool = False
+    """What stands for older turns and a user's message behind it become one, where neighbours else stay as they are."""
     joined: bool = False
     """The API itself reads neighbours of one role as one message."""
     results_adjacent: bool = True

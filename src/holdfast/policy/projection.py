@@ -17,6 +17,10 @@ from holdfast.view.boundaries import legal_cuts
 from holdfast.view.foreign import native
 
 
+APART = frozenset({"anthropic", "gemini"})
+"""APIs whose bodies have a field for the system prompt, so that none stands first among the messages."""
+
+
 def send_slots(plan: Plan) -> list[Slot]:
     """Return the slots to send: the projection of the plan's branch with its repairs applied."""
     return patched(project(plan.branch), plan.repair)
@@ -62,10 +66,12 @@ def _settle(
 
     ``lead`` counts the slots at the front that are no slots of the kept tail.
     """
+    summary = lead - 1 if lead > branch.pinned else -1
     loose, cut = frozenset(_loose_thinking(branch, settled, lead)), frozenset(_broken(branch, settled, lead))
     messages = _read(slots, settled.dialect)
     own = bool(slots) and slots[0].raw is not None and slots[0].api == settled.dialect.api
-    fresh = repairs(messages, settled.dialect, settled.position, loose, cut, lead=not own)
+    apart = own and settled.dialect.api in APART
+    fresh = repairs(messages, settled.dialect, settled.position, loose, cut, lead=not apart, summary=summary)
     regular = len(messages) - lead == len(branch.slots) - settled.slot
     end = _last_break(messages, settled.position, fresh) if regular else 0
     if end <= lead:

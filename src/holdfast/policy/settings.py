@@ -182,9 +182,9 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     restore_tokens: Annotated[int, _origin("[K] each at most this long; a longer one is only named")] = 5_000
 
     # -- cache breakpoints ---------------------------------------------------------------------------------------
-    markers: Annotated[Literal["none", "tail", "frontier"], _origin("[H] none, tail alone, or the mutation frontier too")] = (
-        "frontier"
-    )
+    markers: Annotated[
+        Literal["none", "tail", "frontier"], _origin("[H] none, tail alone, or the mutation frontier too")
+    ] = "frontier"
     markers_every: Annotated[
         int, _origin("[H] blocks between two in what is new, where the provider looks back over 20; 0 = not")
     ] = 15

@@ -23,13 +23,13 @@ from holdfast.proxy.identity import session_key
 from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, chunks, received
 from holdfast.proxy.keepalive import sign_of
 from holdfast.proxy.live import Live
+from holdfast.proxy.reading import Bodies
 from holdfast.proxy.relay import Head, Onward, Piece
 from holdfast.proxy.routes import address
 from holdfast.proxy.settings import Settings
 from holdfast.proxy.wire import Send, Wire, given
 from holdfast.runtime.following import glimpse
 from holdfast.runtime.means import Means
-from holdfast.runtime.requests import opened
 from holdfast.wire.lens import Lens, render
 
 ELSEWHERE = ("previous_response_id", "conversation", "background")
@@ -56,6 +56,7 @@ class Proxy:
         self._settings, self._means, self._live, self._web = settings, means, live, web
         self.health, self._is_bypassed = health, is_bypassed
         self._with_tools: dict[tuple[str, str], None] = {}
+        self._bodies = Bodies()
         self._running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -145,7 +146,7 @@ class Proxy:
     async def _answered(self, incoming: Incoming, body: bytes, wire: Wire) -> State:
         """Answer a request of which the whole body is here."""
         onward = self._onward(incoming)
-        lens = _opened(body, incoming)
+        lens = self._opened(body, incoming.route.api)
         if lens is None or any(name in lens.fields for name in ELSEWHERE):
             return await self._relayed(onward, body, wire, incoming, "relayed")
         who = client(lens.api, incoming.headers, lens)
@@ -187,6 +188,14 @@ class Proxy:
         target = replace(target, frame=lens.frame, limits=limits)
         plan = glimpse(session.journal.branch, lens.slots, target, session.journal.policy)
         return lens.body if plan is None else render(lens, send_slots(plan))
+
+    def _opened(self, body: bytes, api: str) -> Lens | None:
+        """Return the opened body, or nothing for what is no conversation of ``api``: its provider says so."""
+        try:
+            lens = self._bodies.read(body, api)
+        except FormatError:
+            return None
+        return lens if lens.slots and lens.api == api else None
 
     def _note(self, scope: tuple[str, str], lens: Lens) -> None:
         """Hold that conversations of ``scope`` have tools, if this one has."""
@@ -257,12 +266,3 @@ async def _leaving(receive: Receive, scope: CancelScope) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()
-
-
-def _opened(body: bytes, incoming: Incoming) -> Lens | None:
-    """Return the opened body, or nothing for what is no conversation of this API: its provider says so."""
-    try:
-        lens = opened(body, incoming.route.api)
-    except FormatError:
-        return None
-    return lens if lens.slots and lens.api == incoming.route.api else None

@@ -56,12 +56,10 @@ class Order(Struct, frozen=True):
 
     def through(self, url: str) -> str:
         """Return the address at the proxy from which requests go on to ``url``."""
-        if url.startswith(self.proxy):
+        if _is_below(url, self.proxy):
             return url
-        for official in OFFICIAL.values():
-            if url == official or url.startswith(f"{official}/"):
-                return self.proxy + url.removeprefix(official)
-        return f"{self.proxy}/u/{url}"
+        official = next((one for one in OFFICIAL.values() if _is_below(url, one)), None)
+        return f"{self.proxy}/u/{url}" if official is None else self.proxy + url.removeprefix(official)
 
 
 class Variable(Struct, frozen=True):
@@ -93,6 +91,10 @@ GATEWAYS = {
     "GROQ_API_BASE": "https://api.groq.com/openai/v1",
 }
 """More that LiteLLM reads, with the addresses that it has itself. [M]"""
+
+
+def _is_below(url: str, base: str) -> bool:
+    return url == base or url.startswith(f"{base}/")
 
 
 def sources(client: str, place: Place) -> tuple[str, ...]:
@@ -237,14 +239,15 @@ const proxy = %s, official = %s;
 const apis = ["anthropic-messages", "openai-completions", "openai-responses", "openai-codex-responses",
   "google-generative-ai"];
 const through = (url) => {
-  const own = official.find((one) => url === one || url.startsWith(one + "/"));
+  const isBelow = (one) => url === one || url.startsWith(one + "/");
+  if (isBelow(proxy)) return url;
+  const own = official.find(isBelow);
   return own ? proxy + url.slice(own.length) : proxy + "/u/" + url;
 };
 export default function (pi) {
   const point = (_, { modelRegistry }) => {
     for (const model of modelRegistry.getAll())
-      if (apis.includes(model.api) && model.baseUrl && !model.baseUrl.startsWith(proxy))
-        model.baseUrl = through(model.baseUrl);
+      if (apis.includes(model.api) && model.baseUrl) model.baseUrl = through(model.baseUrl);
   };
   for (const event of ["session_start", "model_select", "before_agent_start"]) pi.on(event, point);
 }
@@ -275,6 +278,8 @@ def _aider(order: Order) -> Launch:
     places = {one.where: one for one in told if one.key in VARIABLES and VARIABLES[one.key].provider != "openai"}
     notes = [f"{where} sets {one.key}, which stands above what is set here" for where, one in places.items()]
     environment = {**_sdks(order).environment, "AIDER_OPENAI_API_BASE": first, "OPENAI_API_BASE": first}
+    if not order.place.environment.get("OPENAI_BASE_URL"):  # LiteLLM asks it before the others
+        environment["OPENAI_BASE_URL"] = first
     return Launch(environment=environment, notes=tuple(notes))
 
 

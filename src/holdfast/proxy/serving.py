@@ -97,6 +97,7 @@ async def application(
         permits=Permits(settings.concurrent),
         catalog=known.catalog,
         window=settings.window or None,
+        trusting=True,
     )
     async with _web(settings, transport) as web:
         live = Live(means, named(settings.policy), named)

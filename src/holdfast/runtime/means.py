@@ -50,6 +50,8 @@ class Means:
     catalog: Catalog = field(default_factory=shipped)
     window: int | None = None
     """Tokens of the window of every model that is no target of the engine's own; nothing = as the catalogue says."""
+    trusting: bool = False
+    """Whether clients know what their servers take, where nobody here does."""
     clock: Callable[[], int] = now_ms
     """Milliseconds since 1970."""
     ids: Callable[[], str] = new_id
@@ -78,4 +80,4 @@ class Means:
         own = self.target
         if own is not None and own.api == api and model in ("", own.model):
             return own
-        return target(api, model, window=self.window, catalog=self.catalog)
+        return target(api, model, window=self.window, catalog=self.catalog, trusting=self.trusting)

@@ -230,6 +230,19 @@ def chat_dialect(model: str, provider: str = "") -> Dialect:
     return replace(_STRICT_CHAT, model=model)
 
 
+def trusting(dialect: Dialect) -> Dialect:
+    """Return the rules for what a client wrote for a server of its own, where ``dialect`` knows nothing of that server.
+
+    The client knows it, so what the API itself takes stays as it is; what stands for older turns is joined to the
+    user's words behind it, since many a server's template wants turns in turn.
+    """
+    if not dialect.merge:
+        return dialect
+    if dialect.api == CHAT.api:
+        return replace(CHAT, model=dialect.model, merge_summary=True)
+    return replace(dialect, merge=False, end_user=False, merge_summary=True)
+
+
 # -- Responses ---------------------------------------------------------------------------------------------------------
 
 

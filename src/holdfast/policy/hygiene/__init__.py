@@ -16,7 +16,14 @@ from holdfast.model.parts import Thinking
 from holdfast.policy.hygiene.budget import fit_media
 from holdfast.policy.hygiene.ids import wire_id
 from holdfast.policy.hygiene.items import Item, Reason, edits, lost
-from holdfast.policy.hygiene.neighbours import answer_results, close_ends, ends_well, join, place_system
+from holdfast.policy.hygiene.neighbours import (
+    answer_results,
+    close_ends,
+    ends_well,
+    join,
+    joins_summary,
+    place_system,
+)
 from holdfast.policy.hygiene.pairing import MISSING, drop_unfinished, orphans, pair
 from holdfast.policy.hygiene.parts import clean, clean_message, tells
 from holdfast.policy.hygiene.servers import pair_servers
@@ -38,21 +45,27 @@ def repairs(
     cut: frozenset[int] = _NOWHERE,
     *,
     lead: bool = True,
+    summary: int = -1,
 ) -> tuple[Edit, ...]:
     """Return the edits that make ``messages`` valid, the last of which ends the request; spans count from ``first``.
 
     ``loose`` are positions whose thinking no longer fits what stands before it, on a model that checks; ``cut`` those
     of answers that failed or were interrupted. ``lead`` is true where system messages at the start go into a field of
     their own, as those of values do; in a body of an API that has such a field none may stand among the messages.
+    ``summary`` is the message that stands for older turns, if there is one.
     """
     told = not lead or any(map(tells, messages))
     lead = lead and first == 0
-    if not (loose or cut) and ends_well(messages, dialect, first) and tidy(messages, dialect, lead=lead):
+    if (
+        not (loose or cut or joins_summary(messages, dialect, summary))
+        and ends_well(messages, dialect, first)
+        and tidy(messages, dialect, lead=lead)
+    ):
         return ()
     before = [Item(first + at, first + at + 1, message) for at, message in enumerate(messages)]
     items = [_without_thinking(item) if item.start in loose else item for item in before]
     gone: dict[int, Reason] = {}
-    for step, reason in _passes(first, cut, lead=lead, told=told):
+    for step, reason in _passes(first, cut, first + summary, lead=lead, told=told):
         after = step(items, dialect)
         gone |= lost(items, after, reason)
         items = after
@@ -60,7 +73,7 @@ def repairs(
 
 
 def _passes(
-    first: int, cut: frozenset[int], *, lead: bool, told: bool
+    first: int, cut: frozenset[int], summary: int, *, lead: bool, told: bool
 ) -> tuple[tuple[Callable[[list[Item], Dialect], list[Item]], Reason], ...]:
     """Return the passes in their order, each with what is said of a message that it leaves out."""
     ends = partial(_close_ends, first=first, told=told)
@@ -77,7 +90,7 @@ def _passes(
             ("system", "no system message stands here, and it held nothing that others may say"),
         ),
         (pair_servers, ("server-pair", "half of a call that the server answered was all it held")),
-        (join, ("merge", "neighbours of one role")),
+        (partial(join, summary=summary), ("merge", "neighbours of one role")),
         (answer_results, ("drop", "")),
         (sign, ("drop", "")),
         (ends, ("end", "nothing is left of the last message")),

@@ -78,11 +78,14 @@ def _as_user(item: Item) -> Item | None:
     return item.changed(told, "system", "no system message stands here on this model")
 
 
-def join(items: list[Item], dialect: Dialect) -> list[Item]:
-    """Return the items with neighbours of one role made one message, where the API wants that."""
+def join(items: list[Item], dialect: Dialect, summary: int = -1) -> list[Item]:
+    """Return the items with neighbours of one role made one message, where the API wants that.
+
+    ``summary`` is the slot of what stands for older turns, if there is one.
+    """
     out: list[Item] = []
     for run in _runs(items, dialect):
-        stop = _stop(run, dialect)
+        stop = 2 if dialect.merge_summary and run[0].start == summary else _stop(run, dialect)
         if stop > 1:
             one = joined(run[:stop], "neighbours of one role")
             out.append(replace(one, message=clean_message(one.message, dialect)))
@@ -114,6 +117,12 @@ def belong(first: Message, second: Message, dialect: Dialect) -> bool:
         return True
     role = speaker(first, dialect)
     return dialect.merge and role == speaker(second, dialect) and role in {"user", "assistant"}
+
+
+def joins_summary(messages: Sequence[Message], dialect: Dialect, summary: int) -> bool:
+    """Return whether message ``summary``, which stands for older turns, and the one behind it must be one."""
+    both = messages[summary : summary + 2] if summary >= 0 else []
+    return dialect.merge_summary and [one.role for one in both] == ["user", "user"]
 
 
 def answer_results(items: list[Item], dialect: Dialect) -> list[Item]:

@@ -1,0 +1,121 @@
+"""Where the clients of this user are pointed, and whether anybody answers there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.cli.starting import place_of
+from holdfast.config.addresses import is_base, is_local
+from holdfast.proxy.launching import OFFICIAL, VARIABLES
+from holdfast.proxy.pointed import OWN, pointers
+
+State: TypeAlias = Literal["ok", "note", "wrong"]
+PATIENCE = 2.0
+"""[H] Seconds that a server of this machine may take to say that it is there; ours takes a few milliseconds."""
+FARTHER = 10.0
+"""[H] Seconds that a server elsewhere may take."""
+
+
+class Answer(Struct, frozen=True):
+    """What is at an address."""
+
+    state: State
+    text: str
+
+
+class Pointed(Struct, frozen=True):
+    """An address that clients use, and the variable, or the client and its file, that says so."""
+
+    what: str
+    url: str
+    file: str = ""
+
+    def check(self, *, online: bool) -> Answer:
+        """Return what is at the address; a server of a client's list may be off, one that a variable names may not."""
+        found = looked_at(self.url, online=online)
+        where = f" in {self.file}" if self.file else ""
+        state: State = "note" if self.file and found.state == "wrong" else found.state
+        return Answer(state, f"{self.url}{where}: {found.text}")
+
+
+def pointed(environment: Mapping[str, str] = os.environ) -> Iterator[Pointed]:
+    """Yield where variables and the settings of clients lead, each with what says so."""
+    for name in VARIABLES:
+        if environment.get(name):
+            yield Pointed(name, environment[name])
+    for client in OWN:
+        for one in pointers(client, place_of(client, environment)):
+            yield Pointed(f"{client}: {one.key}", one.url, one.where)
+
+
+def looked_at(url: str, *, online: bool) -> Answer:
+    """Return what is at ``url``; an address beyond this machine is asked only if ``online``."""
+    if not is_base(url):
+        return Answer("wrong", "is no address; give one like http://127.0.0.1:8642")
+    if not is_local(url):
+        return _elsewhere(url) if online else Answer("ok", "not asked, it is beyond this machine; --online does")
+    parts = urlsplit(url)
+    root = f"{parts.scheme}://{parts.netloc}"
+    told = _asked(f"{root}/livez", PATIENCE)
+    if isinstance(told, str):
+        serve = f"holdfast serve --port {parts.port or 80}"
+        return Answer("wrong", f"nobody answers ({told}); start what is to be there, or {serve}, or take it out")
+    return _local(told)
+
+
+def upstreams(addresses: Mapping[str, str]) -> Iterator[tuple[str, Answer]]:
+    """Yield whether the provider of each API can be reached."""
+    for name in OFFICIAL:
+        yield f"upstream {name}", looked_at(addresses[name], online=True)
+
+
+class _Told(Struct, frozen=True):
+    """What a server answered."""
+
+    status: int
+    body: bytes
+
+
+class _Livez(Struct, frozen=True):
+    """What a proxy of ours says of itself."""
+
+    status: str
+    mode: str
+    since: str
+    troubles: list[dict[str, object]] = []
+
+
+def _local(told: _Told) -> Answer:
+    try:
+        own = msgspec.json.decode(told.body, type=_Livez)
+    except (msgspec.MsgspecError, UnicodeError):
+        return Answer("ok", "a server answers there, and it is no proxy of ours")
+    text = f"a proxy of ours, mode {own.mode}, since {own.since}"
+    if own.status == "ok":
+        return Answer("ok", text)
+    why = "; ".join(f"{one.get('what')}: {one.get('why')}" for one in own.troubles[:1])
+    return Answer("wrong", f"{text}, {own.status}: {why}; requests pass, and are not looked after")
+
+
+def _elsewhere(url: str) -> Answer:
+    told = _asked(url, FARTHER)
+    if isinstance(told, str):
+        return Answer("wrong", f"cannot be reached ({told}); check the address and the connection")
+    return Answer("ok", f"answers, with {told.status} to a request without a key")
+
+
+def _asked(url: str, seconds: float) -> _Told | str:
+    """Return what is answered at ``url``, or why nothing is."""
+    import httpx2
+
+    try:
+        found = httpx2.get(url, timeout=seconds, trust_env=not is_local(url))
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        return str(error) or type(error).__name__
+    return _Told(found.status_code, found.content)

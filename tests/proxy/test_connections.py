@@ -1,0 +1,350 @@
+"""Connections that end too early, on either side and at any point: what is left is sound, and nothing is left running."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import anyio
+import pytest
+
+
+def _loaded(path):
+    """Return what the tests over real sockets share."""
+    spec = spec_from_file_location(path.stem, path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+sockets = _loaded(Path(__file__).with_name("sockets.py"))
+APIS = list(sockets.PATHS)
+
+
+@pytest.fixture(scope="module")
+def running():
+    """A proxy for all of these tests."""
+    with sockets.proxied(keepalive=0.0, drain=1.0) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(running):
+    """The proxy, before an upstream that answers well; when the test is over nothing is left running."""
+    running.upstream.play = sockets.well
+    running.upstream.heard.clear()
+    yield running
+    running.at_rest()
+
+
+def asked(api, words, *, stream=False):
+    """Return the bytes of a request."""
+    path = (sockets.STREAMED if stream else sockets.PATHS)[api]
+    return sockets.request(path, sockets.body(api, words, stream=stream))
+
+
+# -- the upstream ------------------------------------------------------------------------------------------------------
+
+EARLY = {
+    "before the head": lambda told: b"",
+    "inside the head": lambda told: told.head[:25],
+    "behind the head": lambda told: told.head,
+    "inside the first event": lambda told: told.head + told.chunks[0][:30],
+}
+"""Where an answer may break off of which nothing was given out yet."""
+
+
+def breaking(before, *, reset=False):
+    """Return what says the bytes ``before`` and ends the connection."""
+
+    async def play(line, told):
+        await line.say(before(told))
+        if reset:
+            await anyio.sleep(0.02)  # or the bytes before it are lost too
+        line.cut(reset=reset)
+
+    return play
+
+
+@pytest.mark.parametrize("ends", ["closed", "reset"])
+@pytest.mark.parametrize("stage", EARLY)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("api", APIS)
+def test_an_upstream_that_breaks_off_early_is_an_error_in_the_words_of_the_api(api, stream, stage, ends, proxy):
+    """Nothing of the answer came out: the client gets one whole error, and its next try the answer."""
+    words = f"{api} {stream} {stage} {ends}"
+    data = asked(api, words, stream=stream)
+    proxy.upstream.play = breaking(EARLY[stage], reset=ends == "reset")
+    failed = proxy.send(data)
+    assert failed.status >= 500, failed
+    assert failed.complete
+    assert "error" in failed.json
+    proxy.upstream.play = sockets.well
+    fine = proxy.send(data)
+    assert (fine.status, fine.complete) == (200, True), fine
+    assert proxy.upstream.heard[-1].body == sockets.body(api, words, stream=stream)
+    assert proxy.upstream.heard[-1].body == proxy.upstream.heard[0].body
+
+
+@pytest.mark.parametrize("ends", ["closed", "reset"])
+@pytest.mark.parametrize("api", APIS)
+def test_a_whole_answer_that_breaks_off_in_its_body_is_an_error(api, ends, proxy):
+    """Half of a JSON value is no answer: the client is told that there was none."""
+    proxy.upstream.play = breaking(lambda told: told.head + told.pieces[0][:-20], reset=ends == "reset")
+    failed = proxy.send(asked(api, f"half {ends}"))
+    assert failed.status >= 500, failed
+    assert failed.complete
+    assert "error" in failed.json
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["between", "inside"])
+@pytest.mark.parametrize("api", APIS)
+def test_an_answer_that_breaks_off_later_breaks_off_for_the_client(api, inside, proxy):
+    """What came is given out byte for byte, no end is made up, and the conversation goes on behind it."""
+    words, events = f"later {inside}", []
+
+    async def play(line, told):
+        events[:] = told.pieces
+        half = len(told.chunks) // 2
+        await line.say(told.head + b"".join(told.chunks[:half]))
+        await anyio.sleep(0.05)
+        await line.say(told.chunks[half][:-9] if inside else b"")
+        line.cut()
+
+    proxy.upstream.play = play
+    broken = proxy.send(asked(api, words, stream=True))
+    assert broken.status == 200
+    assert not broken.complete
+    assert b"".join(events).startswith(broken.body)
+    assert len(broken.body) >= len(b"".join(events[: len(events) // 2]))
+    proxy.upstream.play = sockets.well
+    fine = proxy.send(asked(api, words, stream=True))
+    assert (fine.status, fine.complete) == (200, True)
+    assert proxy.upstream.heard[-1].body == sockets.body(api, words, stream=True)
+    key = fine.headers["x-holdfast-session"]
+    assert key == broken.headers["x-holdfast-session"]
+    assert key in proxy.sessions()
+
+
+@pytest.mark.parametrize(
+    "said", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x15\x03\x01\x00\x02\x02\x50", b"HTTP/1.1 nope\r\n\r\n"]
+)
+def test_an_upstream_that_speaks_no_http_is_an_error(said, proxy):
+    """Another protocol's words reach no client."""
+    proxy.upstream.play = breaking(lambda told: said)
+    failed = proxy.send(asked("anthropic", repr(said)))
+    assert failed.status >= 500
+    assert failed.json["type"] == "error"
+
+
+def test_an_upstream_that_is_down_is_an_error():
+    """Nobody listens where the requests go: the client is told so at once, in its API's words, for every request."""
+    with sockets.proxied() as proxy:
+        proxy.call(lambda: _gone_elsewhere(proxy))
+        for api in APIS:
+            failed = proxy.send(
+                sockets.request(f"/u/http://127.0.0.1:{proxy.upstream.port}{sockets.PATHS[api]}", b"{}")
+            )
+            assert failed.status == 502, failed
+            assert "127.0.0.1" in str(failed.json["error"]), failed
+        proxy.at_rest()
+
+
+async def _gone_elsewhere(proxy):
+    """Name a port on which nobody listens."""
+    server = await asyncio.start_server(proxy.upstream.meet, sockets.LOOPBACK, 0)
+    proxy.upstream.port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("api", APIS)
+def test_a_slow_upstream_is_waited_for(api, stream, proxy):
+    """An answer that comes byte by byte comes through, the same."""
+
+    async def play(line, told):
+        data = b"".join([told.head, *told.chunks, told.end])
+        step = max(1, len(data) // 40)
+        for at in range(0, len(data), step):
+            await line.say(data[at : at + step])
+            await anyio.sleep(0.001)
+
+    fine = proxy.send(asked(api, "slowly", stream=stream))
+    proxy.upstream.play = play
+    slow = proxy.send(asked(api, "slowly", stream=stream))
+    assert (slow.status, slow.complete) == (200, True)
+    assert len(slow.body) == len(fine.body)
+
+
+def test_signs_of_life_come_before_a_late_answer():
+    """A client that waits for a stream hears that somebody is there, then the answer as it came."""
+    with sockets.proxied(keepalive=0.05) as proxy:
+
+        async def play(line, told):
+            await anyio.sleep(0.3)
+            await sockets.well(line, told)
+
+        proxy.upstream.play = play
+        late = proxy.send(asked("anthropic", "late", stream=True))
+        assert late.body.startswith(b"event: ping")
+        assert late.complete
+        told = proxy.call(lambda: _told(proxy))
+        assert late.body.replace(b'event: ping\ndata: {"type": "ping"}\n\n', b"").count(b"event:") == len(told.pieces)
+        proxy.at_rest()
+
+
+async def _told(proxy):
+    return proxy.upstream.told(proxy.upstream.heard[-1])
+
+
+# -- the client --------------------------------------------------------------------------------------------------------
+
+
+async def until(is_so):
+    """Return when it is so; ``TimeoutError`` where that does not happen."""
+    with anyio.fail_after(sockets.SOON):
+        while not is_so():
+            await anyio.sleep(0.005)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_a_client_that_leaves_before_its_request_is_whole_asks_nobody(part, share, proxy):
+    """Half a request reaches no provider and no log."""
+    head, _, rest = asked("anthropic", "half a request").partition(b"\r\n\r\n")
+    sent = head[: int(len(head) * share)] if part == "head" else head + b"\r\n\r\n" + rest[: int(len(rest) * share)]
+
+    async def go():
+        _, writer = await asyncio.open_connection(sockets.LOOPBACK, proxy.port)
+        writer.write(sent)
+        await writer.drain()
+        await anyio.sleep(0.02)
+        writer.close()
+
+    proxy.call(go)
+    proxy.at_rest()
+    assert proxy.upstream.heard == []
+    assert not any("half a request" in str(entries) for entries in proxy.sessions().values())
+
+
+@pytest.mark.parametrize("managed", [True, False], ids=["managed", "relayed"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("ends", ["closed", "reset"])
+def test_a_client_that_leaves_before_the_answer_cancels_the_call(ends, stream, managed, proxy):
+    """The provider sees its connection end at once: nobody pays for words that nobody reads."""
+    left, words = anyio.Event, f"leaving {ends} {stream}"
+
+    async def go():
+        gone = left()
+
+        async def play(line, told):
+            await line.left()
+            gone.set()
+
+        proxy.upstream.play = play
+        data = asked("anthropic", words, stream=stream)
+        if not managed:
+            data = sockets.request("/v1/files", b"{}")
+        await _leave(proxy, data, lambda: len(proxy.upstream.heard) == 1, reset=ends == "reset")
+        with anyio.fail_after(sockets.SOON):
+            await gone.wait()
+
+    proxy.call(go)
+    proxy.at_rest()
+    proxy.upstream.play = sockets.well
+    fine = proxy.send(asked("anthropic", words, stream=stream))
+    assert (fine.status, fine.complete) == (200, True)
+    assert proxy.upstream.heard[-1].body == sockets.body("anthropic", words, stream=stream)
+
+
+async def _leave(proxy, data, when, *, reset=False, read=0):
+    """Send ``data``, read ``read`` bytes, and leave when it is so."""
+    reader, writer = await asyncio.open_connection(sockets.LOOPBACK, proxy.port)
+    writer.write(data)
+    await writer.drain()
+    if read:
+        await reader.readexactly(read)
+    await until(when)
+    line = sockets.Line(sockets.Heard("", "", {}, b""), reader, writer)
+    line.cut(reset=reset)
+
+
+@pytest.mark.parametrize("ends", ["closed", "reset"])
+@pytest.mark.parametrize("api", APIS)
+def test_a_client_that_leaves_inside_an_answer_cancels_the_call(api, ends, proxy):
+    """The provider sees its connection end; what was said is in the log, and the conversation goes on behind it."""
+    words = f"enough {ends}"
+
+    async def go():
+        gone, said = anyio.Event(), anyio.Event()
+
+        async def play(line, told):
+            half = len(told.chunks) // 2
+            await line.say(told.head + b"".join(told.chunks[:half]))
+            said.set()
+            await line.left()
+            gone.set()
+
+        proxy.upstream.play = play
+        await _leave(proxy, asked(api, words, stream=True), said.is_set, reset=ends == "reset", read=200)
+        with anyio.fail_after(sockets.SOON):
+            await gone.wait()
+
+    proxy.call(go)
+    proxy.at_rest()
+    proxy.upstream.play = sockets.well
+    fine = proxy.send(asked(api, words, stream=True))
+    assert (fine.status, fine.complete) == (200, True)
+    assert proxy.upstream.heard[-1].body == sockets.body(api, words, stream=True)
+    entries = proxy.sessions()[fine.headers["x-holdfast-session"]]
+    assert sum(words in str(entry) for entry in entries) == 1, "the words were stored twice"
+
+
+def test_a_client_that_does_not_read_stops_the_provider(proxy):
+    """Back-pressure: what a client leaves unread is not piled up here, it waits with the provider."""
+    piece = b"data: " + b"x" * 65_000 + b"\n\n"
+    most = 2_000  # pieces: 130 MB
+
+    async def go():
+        sent = 0
+
+        async def play(line, told):
+            nonlocal sent
+            await line.say(told.head)
+            for _ in range(most):
+                await line.say(b"%x\r\n%s\r\n" % (len(piece), piece))
+                sent += 1
+
+        proxy.upstream.play = play
+        reader, writer = await asyncio.open_connection(sockets.LOOPBACK, proxy.port, limit=65_536)
+        writer.write(sockets.request("/v1/some/stream", b'{"stream": true}'))
+        await reader.readexactly(200)
+        stood, before = 0, -1
+        while stood < 20:
+            stood, before = (stood + 1, before) if sent == before else (0, sent)
+            await anyio.sleep(0.02)
+        writer.close()
+        return sent
+
+    assert proxy.call(go) < most / 2
+    proxy.at_rest()
+
+
+def test_a_stop_lets_answers_end():
+    """An answer under way when the proxy is told to stop comes to its end."""
+
+    async def slowly(line, told):
+        await line.say(told.head)
+        for chunk in told.chunks:
+            await line.say(chunk)
+            await anyio.sleep(0.02)
+        await line.say(told.end)
+
+    with sockets.proxied(drain=5.0) as proxy:
+        proxy.upstream.play = slowly
+        future = proxy.start(lambda: proxy.sent(asked("anthropic", "a last word", stream=True)))
+        proxy.call(lambda: until(lambda: proxy.upstream.heard))
+    fine = future.result(sockets.SOON)
+    assert (fine.status, fine.complete) == (200, True)

@@ -1,0 +1,377 @@
+"""Whatever comes in is answered: by its provider where the proxy cannot read it, by the proxy where it may not pass."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import zlib
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import anyio
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def _loaded(path):
+    """Return what the tests over real sockets share."""
+    spec = spec_from_file_location(path.stem, path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+sockets = _loaded(Path(__file__).with_name("sockets.py"))
+APIS = list(sockets.PATHS)
+MOST = 200_000
+"""Bytes of a body that this proxy takes."""
+THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
+
+
+@pytest.fixture(scope="module")
+def running():
+    """A proxy for all of these tests."""
+    with sockets.proxied(body_bytes=MOST) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(running):
+    """The proxy, before an upstream that answers well; when the test is over it is as well as before."""
+    running.upstream.play = sockets.well
+    running.upstream.heard.clear()
+    yield running
+    assert running.send(sockets.request("/livez", method="GET")).json["troubles"] == []
+    running.at_rest()
+
+
+# -- bodies ------------------------------------------------------------------------------------------------------------
+
+GARBAGE = {
+    "nothing": b"",
+    "zeros": bytes(40),
+    "no JSON": b"kelp & rock",
+    "no UTF-8": b'{"model":"m","messages":[{"role":"user","content":"\xff\xfe"}]}',
+    "a lone surrogate": b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"\\ud800"}]}',
+    "a list": b"[1,2,3]",
+    "a text": b'"kelp"',
+    "null": b"null",
+    "an empty object": b"{}",
+    "no messages": b'{"model":"m","messages":[],"input":[],"contents":[]}',
+    "messages of null": b'{"model":"m","messages":null,"input":null,"contents":null}',
+    "messages of numbers": b'{"model":"m","messages":[1,2],"input":[1,2],"contents":[1,2]}',
+    "roles that are none": b'{"model":"m","messages":[{"role":7,"content":[]}],"input":[{}],"contents":[{"role":[]}]}',
+    "a model that is none": b'{"model":{"a":1},"messages":[{"role":"user","content":"hi"}],"max_tokens":9}',
+    "a limit that is none": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":"many"}',
+    "a stream that is none": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":9,"stream":7}',
+    "keys twice": b'{"messages":[],"messages":[{"role":"user","content":"hi"}],"model":"m","max_tokens":9}',
+    "a number too large": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":1e999}',
+    "deep": b'{"messages":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    "two values": b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":9}{}',
+}
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+@pytest.mark.parametrize("api", APIS)
+def test_a_body_that_is_no_conversation_is_for_its_provider_to_judge(api, what, proxy):
+    """It goes up byte for byte, and what the provider says of it comes down."""
+    refusal = b'{"error":{"message":"not like this","type":"invalid_request_error"}}'
+
+    async def refuse(line, told):
+        await sockets.well(line, sockets.whole(refusal, 400))
+
+    proxy.upstream.play = refuse
+    data = GARBAGE[what]
+    reply = proxy.send(sockets.request(sockets.PATHS[api], data))
+    assert (reply.status, reply.body, reply.complete) == (400, refusal, True)
+    assert [heard.body for heard in proxy.upstream.heard] == [data]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_json_that_was_cut_is_for_its_provider_to_judge(api, proxy):
+    """At whatever byte a body ends, it goes up as it came."""
+    data = sockets.body(api, "cut", "short", "again")
+    places = range(0, len(data), 1 if THOROUGH else 7)
+    for at in places:
+        assert proxy.send(sockets.request(sockets.PATHS[api], data[:at])).status == 200
+    assert [heard.body for heard in proxy.upstream.heard] == [data[:at] for at in places]
+
+
+@settings(max_examples=300 if THOROUGH else 40)
+@given(
+    api=st.sampled_from(APIS),
+    cut=st.tuples(st.floats(0, 1), st.integers(0, 20)),
+    put=st.one_of(st.binary(max_size=12), st.sampled_from([b"null", b"[[]]", b'{"a":', b"\x00", b'"\\u0000"', b"-1e9"])),
+)
+def test_a_damaged_body_is_answered(api, cut, put, running):
+    """Law: for a body with any bytes replaced somebody answers with a whole answer, and the proxy stays well."""
+    data = sockets.body(api, "What holds?", "A holdfast.", "And what holds the holdfast?")
+    at = int(cut[0] * len(data))
+    damaged = data[:at] + put + data[at + cut[1] :]
+    running.upstream.play = sockets.well
+    reply = running.send(sockets.request(sockets.PATHS[api], damaged))
+    assert reply.complete
+    assert reply.status < 500, reply
+    assert running.send(sockets.request("/livez", method="GET")).json["status"] == "ok"
+
+
+# -- packed and typed --------------------------------------------------------------------------------------------------
+
+PACKED = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstandard.ZstdCompressor().compress, "identity": bytes}
+
+
+@pytest.mark.parametrize("coding", PACKED)
+def test_a_packed_body_is_unpacked(coding, proxy):
+    """The provider gets what was packed, and a conversation goes on whether it was packed or not."""
+    data = sockets.body("anthropic", f"packed as {coding}")
+    sent = sockets.request(sockets.PATHS["anthropic"], PACKED[coding](data), content_encoding=coding)
+    one, other = proxy.send(sent), proxy.send(sockets.request(sockets.PATHS["anthropic"], data))
+    assert [heard.body for heard in proxy.upstream.heard] == [data, data]
+    assert not any("content-encoding" in heard.headers for heard in proxy.upstream.heard)
+    assert one.headers["x-holdfast-session"] == other.headers["x-holdfast-session"]
+
+
+@pytest.mark.parametrize(
+    ("coding", "data", "status"),
+    [
+        ("gzip", b"no gzip at all", 400),
+        ("gzip", gzip.compress(b'{"messages":[]}')[:-3], 400),
+        ("zstd", b"\x28\xb5\x2f\xfd", 400),
+        ("br", b"whatever", 415),
+        ("kelp", b"whatever", 415),
+        ("gzip", gzip.compress(bytes(50_000_000)), 413),
+        ("gzip, gzip, gzip, gzip", b"", 415),
+    ],
+    ids=["damaged", "cut", "empty frame", "brotli", "unknown", "bomb", "four times"],
+)
+def test_a_body_that_cannot_be_unpacked_is_refused(coding, data, status, proxy):
+    """The client is told what is wrong in its API's words; nothing goes up."""
+    reply = proxy.send(sockets.request(sockets.PATHS["anthropic"], data, content_encoding=coding))
+    assert (reply.status, reply.json["type"]) == (status, "error")
+    assert proxy.upstream.heard == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["text/plain", "application/xml", "multipart/form-data; boundary=x", "", "application/json; charset=latin-1", "-", "/"],
+)
+def test_a_wrong_content_type_changes_nothing(kind, proxy):
+    """What the body is, the body says; its type goes up as it came."""
+    data = sockets.body("openai-chat", f"typed {kind}")
+    reply = proxy.send(sockets.request(sockets.PATHS["openai-chat"], data, content_type=kind))
+    assert reply.status == 200
+    assert proxy.upstream.heard[0].body == data
+    assert proxy.upstream.heard[0].headers.get("content-type", "-") == kind
+
+
+# -- large -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("way", ["length", "chunked"])
+def test_a_body_over_the_limit_is_refused(api, way, proxy):
+    """413 in the API's words with the limit in it, wherever the size is told; nothing goes up."""
+    data = sockets.body(api, "x" * MOST)
+    if way == "length":
+        reply = proxy.send(sockets.request(sockets.PATHS[api], data))
+    else:
+        head = sockets.request(sockets.PATHS[api], content_length="-", transfer_encoding="chunked")
+        reply = proxy.call(lambda: proxy.sent(head, b"%x\r\n%s\r\n" % (len(data), data), b"0\r\n\r\n"))
+    assert reply.status == 413
+    assert f"{MOST:,}" in json.dumps(reply.json["error"])
+    assert proxy.upstream.heard == []
+
+
+def test_a_body_at_the_limit_is_taken(proxy):
+    """One byte less than too much is not too much."""
+    filled = MOST - len(sockets.body("anthropic", ""))
+    data = sockets.body("anthropic", "x" * filled)
+    assert len(data) == MOST
+    assert proxy.send(sockets.request(sockets.PATHS["anthropic"], data)).status == 200
+
+
+def test_a_large_body_that_is_relayed_is_not_held(proxy):
+    """What nobody looks at passes through piece by piece, whatever its size, over every limit."""
+    size, piece = (200 if THOROUGH else 24) * 1_000_000, bytes(1_000_000)
+    before = _resident()
+
+    async def take(line, told):
+        await sockets.well(line, sockets.whole(b"{}"))
+
+    async def go():
+        most = [0]
+        proxy.upstream.play = take
+        server = await asyncio.start_server(_counting(most), sockets.LOOPBACK, 0)
+        port = server.sockets[0].getsockname()[1]
+        head = sockets.request(f"/u/http://127.0.0.1:{port}/v1/files", content_length=str(size))
+        reply = await proxy.sent(head, *[piece] * (size // len(piece)))
+        server.close()
+        return reply, most[0]
+
+    reply, most = proxy.call(go)
+    assert (reply.status, reply.json) == (200, {"bytes": size})
+    assert most - before < 16_000_000
+
+
+def _counting(most):
+    """Return what takes a request piece by piece and tells its size."""
+
+    async def meet(reader, writer):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        left = size = int(head.partition("content-length: ")[2].split()[0])
+        while left and (data := await reader.read(1 << 16)):
+            left -= len(data)
+            most[0] = max(most[0], _resident())
+        answer = b'{"bytes":%d}' % (size - left)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(answer), answer))
+        await writer.drain()
+        writer.close()
+
+    return meet
+
+
+def _resident():
+    """Return the memory of this process in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# -- addresses and headers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize(
+    "path", ["/v1/files/file-1?purpose=x&a=%2F", "/v1/embeddings", "/v9/what/is/this", "/", "/v1/messages/batches"]
+)
+def test_an_address_that_is_not_known_is_relayed(method, path, proxy):
+    """Method, path, query and body go up as they came, and the answer comes down as it came."""
+    data = b"" if method in ("GET", "OPTIONS") else b"any bytes \x00\xff"
+    reply = proxy.send(sockets.request(path, data, method))
+    [heard] = proxy.upstream.heard
+    told = heard.path.removeprefix("/v1") if path.startswith("/v1") else heard.path.removeprefix("/v1")
+    assert (heard.method, told, heard.body) == (method, path.removeprefix("/v1"), data)
+    assert (reply.status, reply.headers["x-holdfast-state"]) == (200, "relayed")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-kelp": "\xe4\xf6\xfc\x80"},
+        {"x-claude-code-session-id": "../../etc/passwd"},
+        {"x-claude-code-session-id": "'; drop table sessions; --"},
+        {"x-holdfast-session": "x" * 5_000},
+        {"x-session-id": "\xff" * 200},
+        {"user-agent": "claude-cli/" + "9" * 5_000},
+        {"x-codex-turn-metadata": "{" * 3_000},
+        {"x-codex-turn-metadata": '{"request_kind": ["compaction"]}'},
+        {"anthropic-beta": ",,,,"},
+        {"accept-encoding": "br;q=9, *;q=-1"},
+        {"content-encoding": ", ,identity,"},
+        {"origin": "http://localhost:3000"},
+        {"expect": "100-continue"},
+        {"te": "trailers", "trailer": "x-a"},
+        {"x-holdfast-state": "managed", "x-holdfast-request": "0"},
+    ],
+    ids=lambda headers: next(iter(headers)),
+)
+def test_hostile_headers_do_no_harm(headers, proxy):
+    """They are nobody's path, key or order; the request is answered, and no header of ours goes up."""
+    data = sockets.body("anthropic", f"with {next(iter(headers))}")
+    reply = proxy.send(sockets.request(sockets.PATHS["anthropic"], data, **headers))
+    assert reply.status == 200, reply
+    [heard] = proxy.upstream.heard
+    assert heard.body == data
+    assert not [name for name in heard.headers if name.startswith("x-holdfast") or name in ("te", "trailer", "expect")]
+    assert proxy.store.parent.exists()
+    assert {one.name.partition(".")[0] for one in proxy.store.parent.iterdir()} == {"store"}
+
+
+def test_keys_pass_and_are_not_kept(proxy):
+    """Whatever a client is known by goes up untouched, and is nowhere in the store."""
+    secrets = {"authorization": "Bearer kelp-secret-1", "x-api-key": "kelp-secret-2", "cookie": "a=kelp-secret-3"}
+    proxy.send(sockets.request(sockets.PATHS["anthropic"], sockets.body("anthropic", "a word"), **secrets))
+    [heard] = proxy.upstream.heard
+    assert secrets.items() <= heard.headers.items()
+    held = b"".join(one.read_bytes() for one in proxy.store.parent.rglob("*") if one.is_file())
+    assert b"a word" in held
+    assert b"kelp-secret" not in held
+
+
+@pytest.mark.parametrize("path", [sockets.PATHS["anthropic"], "/v1/files", "/stats", "/livez"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": "evil.example:8642"},
+        {"host": "127.0.0.1.evil.example"},
+        {"host": "127.0.0.1@evil.example"},
+        {"host": "localhost.evil.example"},
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+    ],
+    ids=lambda headers: "-".join(*headers.items()),
+)
+def test_a_foreign_page_is_turned_away(headers, path, proxy):
+    """A web page that reaches this machine by a name of its own gets nothing, and nothing goes up."""
+    reply = proxy.send(sockets.request(path, b"{}", "POST" if path.startswith("/v1") else "GET", **headers))
+    assert reply.status == 403
+    assert reply.complete
+    assert proxy.upstream.heard == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"kelp\r\n\r\n",
+        b"POST /v1/messages HTTP/9.9\r\nhost: 127.0.0.1\r\n\r\n",
+        b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: -5\r\n\r\n",
+        b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
+        b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx: \x00\r\n\r\n",
+    ],
+    ids=["tls", "no http", "version", "negative", "two lengths", "bad chunk", "long path", "nul"],
+)
+def test_what_is_no_http_is_turned_away(data, proxy):
+    """400 or nothing at all; nothing goes up, and the proxy goes on."""
+    reply = proxy.send(data)
+    assert reply.status in (0, 400, 431), reply
+    assert proxy.upstream.heard == []
+
+
+def test_a_request_with_a_length_and_chunks_is_no_second_request(proxy):
+    """What could be read as one request or as two is not passed on as two."""
+    inner = b"0\r\n\r\nPOST /v1/files HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 0\r\n\r\n"
+    head = sockets.request("/v1/files", content_length=str(len(inner)), transfer_encoding="chunked", connection="close")
+    proxy.send(head + inner)
+    assert len(proxy.upstream.heard) <= 1
+
+
+def test_more_requests_than_may_be_at_a_time_are_told_to_wait():
+    """One too many is refused in its API's words, as overloaded; the others are answered."""
+    with sockets.proxied(concurrent=3) as proxy:
+        opened = []
+
+        async def wait(line, told):
+            await opened[0].wait()
+            await sockets.well(line, told)
+
+        async def go():
+            opened.append(anyio.Event())
+            proxy.upstream.play = wait
+            asked = [sockets.request("/v1/messages", sockets.body("anthropic", f"number {one}")) for one in range(3)]
+            waiting = [asyncio.ensure_future(proxy.sent(one)) for one in asked]
+            while len(proxy.upstream.heard) < 3:
+                await anyio.sleep(0.005)
+            refused = await proxy.sent(sockets.request("/v1/messages", sockets.body("anthropic", "one more")))
+            opened[0].set()
+            return refused, await asyncio.gather(*waiting)
+
+        refused, fine = proxy.call(go)
+        assert (refused.status, refused.json["error"]["type"]) == (529, "overloaded_error"), refused
+        assert [one.status for one in fine] == [200] * 3
+        proxy.at_rest()
