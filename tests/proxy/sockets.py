@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +24,7 @@ from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.speaking import Call, speak
 
 LOOPBACK = "127.0.0.1"
-SOON = 3.0
+SOON = 10.0
 """Seconds within which everything here is long over, on a busy machine too."""
 PATHS = {
     "anthropic": "/v1/messages",
@@ -150,14 +150,32 @@ async def hear(reader: asyncio.StreamReader) -> Heard | None:
     except asyncio.IncompleteReadError:
         return None
     method, path, _ = lines[0].split(" ", 2)
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:] if line)}
+    headers = _headers(lines)
+    return Heard(method, path, headers, b"".join([piece async for piece in _body(reader, headers)]))
+
+
+async def pieces(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the body of the next request as it comes."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    async for piece in _body(reader, _headers(head.splitlines())):
+        yield piece
+
+
+def _headers(lines: Sequence[str]) -> dict[str, str]:
+    parted = (line.partition(":") for line in lines[1:] if line)
+    return {name.lower(): value.strip() for name, _, value in parted}
+
+
+async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
     if "chunked" not in headers.get("transfer-encoding", ""):
-        return Heard(method, path, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
-    body = b""
+        left = int(headers.get("content-length", "0"))
+        while left:
+            yield (piece := await reader.readexactly(min(left, 1 << 16)))
+            left -= len(piece)
+        return
     while size := int(await reader.readline(), 16):
-        body += (await reader.readexactly(size + 2))[:-2]
+        yield (await reader.readexactly(size + 2))[:-2]
     await reader.readline()
-    return Heard(method, path, headers, body)
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------
@@ -190,8 +208,9 @@ def got(data: bytes) -> Got:
     """Return the answer that ``data`` is, as far as it came."""
     head, _, rest = data.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").splitlines() or ["HTTP/1.1 0 nothing"]
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
-    status = int(lines[0].split()[1])
+    headers, status = _headers(lines), int(lines[0].split()[1])
+    if status == 100:
+        return got(rest)
     if "chunked" not in headers.get("transfer-encoding", ""):
         return Got(status, headers, rest, len(rest) == int(headers.get("content-length", -1)))
     body = b""

@@ -9,6 +9,8 @@ import pytest
 
 from holdfast.errors import StoreReadOnly
 from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider import Provider
+from holdfast.testing.provider import Settings as Strict
 from holdfast.testing.provider.client import MODELS
 from holdfast.wire.overflow import ErrorReport, classify
 
@@ -71,9 +73,7 @@ def test_a_conversation_goes_on_past_its_window(api, proxied, strict):
 def test_an_overflow_never_reaches_a_client(api, words, proxied):
     """Nobody told the proxy of the small window, in whatever words the provider refuses: the answer comes."""
     through, Upstream, Talk = proxied
-    from holdfast.testing.provider import Provider, Settings
-
-    upstream, talk = Upstream(Provider(Settings(window=12_000, overflow=words))), Talk(api)
+    upstream, talk = Upstream(Provider(Strict(window=12_000, overflow=words))), Talk(api)
 
     async def go():
         async with through(upstream) as client:
@@ -283,3 +283,25 @@ def test_a_client_knows_its_own_server(api, proxied, strict):
     shown = [one["role"] for one in json.loads(upstream.bodies[-1])["messages"]]
     assert len(shown) < len(talk.said) / 2
     assert "user user" not in " ".join(shown)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_what_is_decided_survives_a_newest_message_that_is_replaced(api, proxied, strict):
+    """Clients that put a reminder behind the newest words part from the log each turn: nothing is learned twice."""
+    through, Upstream, Talk = proxied
+    upstream, talk = Upstream(Provider(Strict(window=12_000))), Talk(api)
+
+    async def go():
+        async with through(upstream) as client:
+            for number in range(24):
+                talk.say(f"Note {number}: {WORDS}")
+                whole = list(talk.said)
+                talk.say("Remember the tide.")
+                reply = await client.post(talk.path, talk.body())
+                assert reply.status_code == 200, (number, reply.text)
+                talk.said = whole
+                talk.hear(reply.content)
+
+    run(go)
+    refused = len(upstream.bodies) - 24
+    assert 1 <= refused <= 3

@@ -11,12 +11,17 @@ from holdfast.formats import context, history, path, read, steps, write
 from holdfast.formats.codex import decode_item
 from holdfast.formats.pi import decode_message
 from holdfast.model.entries import Said
-from holdfast.wire import anthropic
+from holdfast.wire import anthropic, gemini
 
 SHARED = Path(__file__).parents[3] / "shared"
-FILES = sorted([*SHARED.glob("data/*/*.jsonl"), *SHARED.glob("shapes/session-[cp]*.jsonl")])
+FILES = sorted([*SHARED.glob("data/*/*.jsonl"), *SHARED.glob("shapes/session-*.jsonl")])
 CLAUDE = [file for file in FILES if file.parent.name == "claude-code"]
-DECODERS = {"anthropic": anthropic.decode, "pi": decode_message, "openai-responses": decode_item}
+DECODERS = {
+    "anthropic": anthropic.decode,
+    "gemini": gemini.decode,
+    "openai-responses": decode_item,
+    "pi": decode_message,
+}
 
 
 def digests(recording):

@@ -142,7 +142,7 @@ def _say(outcome: Taken | Refused) -> None:
     click.echo(f"{clean(outcome.file)}: {outcome.format} session {clean(outcome.session)}: {what}{known}")
     if outcome.skipped:
         lines = ", ".join(f"{count:,} {clean(kind)}" for kind, count in sorted(outcome.skipped.items()))
-        click.echo(f"  no part of the conversation: {lines}")
+        click.echo(f"  lines that are no part of the conversation: {lines}")
     for name in outcome.sidechains:
         click.echo(f"  with the sub-agent's session {clean(name)}")
     for problem in outcome.problems[:_MANY]:

@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from holdfast.formats.lines import UNREADABLE, fields
 from holdfast.formats.opencode import Held
+from holdfast.formats.opencode_parts import INFO
 from holdfast.wire.splice import write
 
 Row = dict[str, Any]
@@ -59,7 +60,7 @@ def rows_of(sessions: Iterable[Held]) -> dict[str, list[Row]]:
             out["project"].append(_project(session))
         out["session"].append(session)
         for stored in held.messages:
-            at = _created(stored.info) or session["time_created"]
+            at = int(INFO.of(stored.info).time.created) or session["time_created"]
             stamp = {"session_id": held.id, "time_created": at, "time_updated": at}
             out["message"].append({"id": stored.id, **stamp, "data": _data(stored.info)})
             for id_, raw in stored.parts:
@@ -79,14 +80,6 @@ def _session(held: Held) -> Row:
 def _project(session: Row) -> Row:
     times = {name: session[name] for name in ("time_created", "time_updated")}
     return {"id": session["project_id"], "worktree": session["directory"], "sandboxes": "[]", **times}
-
-
-def _created(info: bytes) -> int:
-    try:
-        time = msgspec.json.decode(fields(info).get("time", b"{}"), type=dict[str, Any])
-    except UNREADABLE:
-        return 0
-    return int(time.get("created", 0))
 
 
 def _data(raw: bytes) -> str:

@@ -104,10 +104,12 @@ def _mark(text: str) -> str:
 class _Written:
     """A message being written."""
 
-    __slots__ = ("id", "info", "parts")
+    __slots__ = ("id", "info", "parts", "told")
 
-    def __init__(self, id_: str, info: Mapping[str, Any]) -> None:
+    def __init__(self, id_: str, info: Mapping[str, Any], told: str = "") -> None:
         self.id = id_
+        self.told = told
+        """The id that it came with, if it came from opencode."""
         self.info = dict(info)
         self.parts: list[dict[str, Any]] = []
 
@@ -122,6 +124,7 @@ class _Writing:
         """The part of each call that has ended."""
         self.open: dict[str, dict[str, Any]] = {}
         """Those of them whose result did not come yet."""
+        self.ids: set[str] = set()
         self.named: dict[str, str] = {}
         """The message that holds each entry."""
         self.at = self.number = 0
@@ -158,19 +161,26 @@ class _Writing:
         """Write a message, or one more answer of the message before, that opencode made."""
         document = fields(raw)
         found = INFO.of(document["info"])
-        if not self.messages or self.messages[-1].id != found.id:
-            self.messages.append(_Written(found.id, fields(document["info"])))
+        if not self.messages or self.messages[-1].told != found.id:
+            self.number = max(self.number, _number(found.id))
+            own = self._own("msg", found.id, entry.id)
+            self.messages.append(_Written(own, fields(document["info"]) | {"id": own}, found.id))
         self.at = max(self.at, int(found.time.created))
-        self.number = max(self.number, _number(found.id))
-        self.user = found.id if found.role == "user" else self.user
-        self.named[entry.id] = found.id
+        self.named[entry.id] = own = self.messages[-1].id
+        self.user = own if found.role == "user" else self.user
         for part in _LIST.decode(document["parts"]):
             self._part_as_it_came(part)
 
+    def _own(self, kind: str, id_: str, text: str) -> str:
+        """Return an id as it came, or another where it is taken or none."""
+        free = id_ if id_ and id_ not in self.ids else self._id(kind, text)
+        self.ids.add(free)
+        return free
+
     def _part_as_it_came(self, raw: Raw) -> None:
-        part: dict[str, Any] = dict(fields(raw))
-        self.messages[-1].parts.append(part)
         piece = PIECE.of(raw)
+        part: dict[str, Any] = fields(raw) | {"id": self._own("prt", piece.id, piece.id)}
+        self.messages[-1].parts.append(part)
         if piece.type == "tool" and piece.state.status in ENDED:
             part["state"] = dict(fields(part["state"]))
             self._called(piece.call, part)

@@ -39,7 +39,7 @@ from holdfast.model.learning import from_overflow, from_usage, is_newest
 from holdfast.model.messages import Message, media_of
 from holdfast.model.packing import pack, unpack
 from holdfast.model.projected import base_mark, chained, shown, slot_after
-from holdfast.model.sequence import Seq
+from holdfast.model.sequence import Seq, common
 from holdfast.model.slots import Slot
 
 TRUNCATE = "truncate"
@@ -217,9 +217,11 @@ def is_spared(branch: Branch, slot: int, part: int | None) -> bool:
 
 def restated(branch: Branch, slots: Iterable[Slot]) -> Branch:
     """Return the branch with its first slots said again in other bytes; their digests must be the same."""
-    told = list(slots)
-    every = [*told, *branch.slots.slice(len(told))]
-    return replace(branch, slots=Seq(every), messages=Seq(slot.message for slot in every))
+    told, known = list(slots), branch.slots.slice()
+    first = common(told, known)
+    rest = [*told[first:], *known[len(told) :]]
+    messages = branch.messages.changed(first, [slot.message for slot in rest])
+    return replace(branch, slots=branch.slots.changed(first, rest), messages=messages)
 
 
 def cut_back(branch: Branch, count: int) -> Branch:

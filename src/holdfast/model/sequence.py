@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
+from operator import is_
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+
+def common(one: Iterable[object], other: Iterable[object]) -> int:
+    """Return how many items both begin with that are the very same objects."""
+    return [*map(is_, one, other), False].index(False)
 
 
 class Seq(Generic[T]):
@@ -49,6 +55,12 @@ class Seq(Generic[T]):
             except TypeError:  # the first items that differ have no order
                 return False
         return self._items[:count] == list(other[:count])
+
+    def changed(self, start: int, items: Iterable[T]) -> Seq[T]:
+        """Return the sequence with ``items`` in place of all from ``start`` on; what was measured before stays."""
+        made = Seq([*self.slice(0, start), *items])
+        made._sums = {measure: sums[: start + 1] for measure, sums in self._sums.items()}
+        return made
 
     def slice(self, start: int = 0, stop: int | None = None) -> list[T]:
         """Return the items from ``start`` to ``stop`` as a new list."""

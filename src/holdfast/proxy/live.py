@@ -36,7 +36,7 @@ class Talk:
         journal = self.session.journal
         if self.is_held or self.session.key != key or isinstance(journal.branch.slots, Gapped):
             return False
-        return goes_on(journal.branch.slots.slice(), slots, self.session.settings)
+        return goes_on(journal.branch.slots.slice(), slots, self.session.settings, journal.twins)
 
 
 class Live:

@@ -15,6 +15,7 @@ from holdfast.runtime.upstream import Reply, Sent
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 _FEATURES = b"anthropic-beta"
+_PACKED = "content-encoding"
 
 
 class Head(Struct, frozen=True):
@@ -38,18 +39,21 @@ class Onward:
     async def send(self, sent: Sent) -> AsyncIterator[Reply]:
         """Return the reply to ``sent`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
         async with self.answered(sent.body, _with(self.headers, sent.headers.get(_FEATURES.decode(), ""))) as reply:
-            yield Reply(reply.status_code, dict(reply.headers), _chunks(reply, self.url), reply.headers.raw)
+            yield Reply(reply.status_code, dict(reply.headers), _body(reply), reply.headers.raw)
 
     async def relayed(self, body: bytes | AsyncIterable[bytes], *, as_it_came: bool = False) -> AsyncGenerator[Piece]:
         """Yield what answers ``body``, packed or not ``as_it_came``; ``UpstreamError`` where nothing does."""
         async with self.answered(body, self.headers) as reply:
             yield head(reply.status_code, reply.headers.raw, as_it_came=as_it_came)
-            async for chunk in _chunks(reply, self.url, as_it_came=as_it_came):
+            async for chunk in _body(reply, as_it_came=as_it_came):
                 yield chunk
 
     @asynccontextmanager
     async def answered(self, body: bytes | AsyncIterable[bytes], headers: Headers) -> AsyncIterator[httpx2.Response]:
-        """Return the response to ``body``, open as long as the block lasts."""
+        """Return the response to ``body``, open as long as the block lasts.
+
+        ``UpstreamError`` of kind ``network`` where none comes, or where it breaks off in the block.
+        """
         try:
             async with self.client.stream(self.method, self.url, content=body, headers=[*headers]) as reply:
                 yield reply
@@ -62,12 +66,9 @@ def head(status: int, headers: Headers, *, as_it_came: bool = False) -> Head:
     return Head(status, downward(headers, as_it_came=as_it_came))
 
 
-async def _chunks(reply: httpx2.Response, url: str, *, as_it_came: bool = False) -> AsyncIterator[bytes]:
-    try:
-        async for chunk in reply.aiter_raw() if as_it_came else reply.aiter_bytes():
-            yield chunk
-    except (httpx2.HTTPError, httpx2.StreamError) as error:
-        raise _unreached(url, error) from error
+def _body(reply: httpx2.Response, *, as_it_came: bool = False) -> AsyncIterator[bytes]:
+    """Return the body as it comes, unpacked where it was packed unless ``as_it_came``."""
+    return reply.aiter_raw() if as_it_came or _PACKED not in reply.headers else reply.aiter_bytes()
 
 
 def _with(headers: Headers, features: str) -> Headers:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
-from anyio import Lock, create_task_group, current_time, sleep
+from anyio import CancelScope, Lock, create_task_group, current_time, sleep
 
 from holdfast.proxy.relay import Head, Piece
 
@@ -19,7 +20,7 @@ class Wire:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._sending = Lock()
+        self._signing = Lock()
         self.status = 0
         """What the client was told, once it was."""
         self.is_alive = False
@@ -31,12 +32,14 @@ class Wire:
 
     async def give(self, piece: Piece) -> None:
         """Send ``piece``; a head behind signs of life is not sent again."""
-        self.is_answered = True
-        async with self._sending:
-            if isinstance(piece, Head):
-                await self._begin(piece)
-            elif piece:
-                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        if not self.is_answered:
+            self.is_answered = True
+            async with self._signing:  # a sign that is being sent goes before it, and none comes behind it
+                pass
+        if isinstance(piece, Head):
+            await self._begin(piece)
+        elif piece:
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def end(self) -> None:
         """Send the end of the body."""
@@ -46,7 +49,7 @@ class Wire:
         """Send ``sign`` after every ``patience`` seconds until a piece of the answer comes."""
         while True:
             await sleep(patience)
-            async with self._sending:
+            async with self._signing:
                 if self.is_answered:
                     return
                 self.is_alive = True
@@ -63,17 +66,36 @@ class Wire:
 async def given(pieces: AsyncGenerator[Piece], wire: Wire, sign: bytes, patience: float) -> None:
     """Send ``pieces``, and ``sign`` after every ``patience`` seconds before the first; none where either is nothing.
 
-    All of ``pieces`` is read in the task that calls; what they raise comes out as it is.
+    All of ``pieces`` is read in the task that calls; what they raise, or sending does, comes out as it is.
     """
-    failed: Exception | None = None
-    async with aclosing(pieces), create_task_group() as signs:
-        if sign and patience:
-            signs.start_soon(wire.keep_alive, sign, patience)
+    signs = partial(wire.keep_alive, sign, patience) if sign and patience > 0 else None
+    async with aclosing(pieces), _beside(signs):
+        async for piece in pieces:
+            await wire.give(piece)
+
+
+@asynccontextmanager
+async def _beside(what: Callable[[], Awaitable[None]] | None) -> AsyncIterator[None]:
+    """Let ``what`` go on beside the block and no longer; the first error of either comes out, in no group."""
+    if what is None:
+        yield
+        return
+    failed: list[Exception] = []
+    async with create_task_group() as tasks:
+        tasks.start_soon(_tried, what, tasks.cancel_scope, failed)
         try:
-            async for piece in pieces:
-                await wire.give(piece)
+            yield
         except Exception as error:  # noqa: BLE001 -- it is raised behind the group, which would wrap it
-            failed = error
-        signs.cancel_scope.cancel()
-    if failed is not None:
-        raise failed
+            failed.append(error)
+        tasks.cancel_scope.cancel()
+    if failed:
+        raise failed[0]
+
+
+async def _tried(what: Callable[[], Awaitable[None]], scope: CancelScope, failed: list[Exception]) -> None:
+    """Do ``what``; where it fails, say so and cancel ``scope``."""
+    try:
+        await what()
+    except Exception as error:  # noqa: BLE001 -- as above
+        failed.append(error)
+        scope.cancel()

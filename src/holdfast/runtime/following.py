@@ -8,9 +8,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, extend, restated
-from holdfast.model.entries import Entry, Said
+from holdfast.model.entries import OVERFLOW, Body, Compaction, Decision, Entry, Failure, Said
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
+from holdfast.model.sequence import common
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
 from holdfast.policy.capping import cap
@@ -20,20 +21,34 @@ from holdfast.view.alike import alike
 from holdfast.view.sealed import sealed_as
 
 
+class Twins(Struct, frozen=True):
+    """Messages of the log, and those of a conversation that repeat them, one by one."""
+
+    known: Sequence[Slot] = ()
+    said: Sequence[Slot] = ()
+
+    def stand(self, known: Sequence[Slot], said: Sequence[Slot]) -> int:
+        """Return how many messages at the start of both are such twins."""
+        return min(common(known, self.known), common(said, self.said))
+
+
 class Repeated(Struct, frozen=True):
     """What a conversation repeats: ``slots`` of the log, in its own bytes, for which it takes ``count`` messages."""
 
     slots: tuple[Slot, ...]
     count: int
+    single: int
+    """How many of them, from the first on, are repeated one by one."""
 
 
-def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings) -> Repeated:
+def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, twins: Twins = Twins()) -> Repeated:
     """Return what ``said``, a whole conversation, repeats of ``known``, from the first message on.
 
     An answer may come back in pieces, as its chunks came, and results together or one by one, as their API has them.
+    What is known to be alike by ``twins`` is not compared again.
     """
-    slots: list[Slot] = []
-    count = 0
+    count = max(common(known, said), twins.stand(known, said))
+    slots, single = list(known[:count]), -1
     while len(slots) < len(known) and count < len(said):
         slot, one = known[len(slots)], said[count]
         if _is_same(slot, one, settings):
@@ -43,14 +58,15 @@ def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings) ->
         mine, theirs = _run(known, len(slots)), _run(said, count)
         if max(len(mine), len(theirs)) < 2 or not alike(_joined(mine), _joined(theirs)):
             break
+        single = len(slots) if single < 0 else single
         slots += mine
         count += len(theirs)
-    return Repeated(tuple(slots), count)
+    return Repeated(tuple(slots), count, count if single < 0 else single)
 
 
-def goes_on(known: Sequence[Slot], said: Sequence[Slot], settings: Settings) -> bool:
+def goes_on(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, twins: Twins = Twins()) -> bool:
     """Whether ``said``, a whole conversation, goes on behind all that is ``known``, or asks for its answer anew."""
-    same = repeated(known, said, settings)
+    same = repeated(known, said, settings, twins)
     left = known[len(same.slots) :]
     return not left or (same.count == len(said) and all(slot.message.role == "assistant" for slot in left))
 
@@ -70,12 +86,35 @@ def glimpse(branch: Branch, said: Sequence[Slot], target: Target, policy: Policy
     return advance(branch, target, replace(policy, stages=()), World())
 
 
+def carried(branch: Branch, behind: Sequence[Entry], count: int) -> list[Body]:
+    """Return what ``behind``, the end of the path of ``branch``, decides of its first ``count`` slots, and learned.
+
+    Where a conversation parts from its log before ``behind``, it goes on with that: what was shown stays as it was.
+    """
+    law = {id_ for id_, _ in branch.law}
+    found = [_carried(entry.body, count) for entry in behind if entry.id in law or isinstance(entry.body, Failure)]
+    return [body for body in found if body is not None]
+
+
+def _carried(body: Body, count: int) -> Body | None:
+    if isinstance(body, Decision):
+        edits = tuple(edit for edit in body.edits if edit.span.stop <= count)
+        return Decision(edits) if edits else None
+    if isinstance(body, Compaction):
+        within = body.keep <= count and all(edit.span.stop <= count for edit in body.edits)
+        return body if within else None
+    if isinstance(body, Failure) and body.kind == OVERFLOW and body.limit:
+        return Failure(OVERFLOW, body.reason, body.limit)
+    return None
+
+
 def again(branch: Branch, slots: Sequence[Slot]) -> Branch:
     """Return ``branch`` with its first slots in the bytes of ``slots``: a cache breakpoint that moved on is none."""
-    if all(new is old for new, old in zip(slots, branch.slots, strict=False)):
+    first, known = common(slots, branch.slots.slice()), branch.settled
+    if first == len(slots):
         return branch
-    known = branch.settled
-    return replace(restated(branch, slots), settled=known if known is None or not known.repairs else None)
+    stands = known is None or not known.repairs or known.slot <= first
+    return replace(restated(branch, slots), settled=known if stands else None)
 
 
 def _run(slots: Sequence[Slot], at: int) -> list[Slot]:
@@ -104,4 +143,7 @@ def _as_said(slot: Slot, said: Slot) -> Slot:
         return slot
     if said.digest != slot.digest and not alike(slot.message, said.message):
         return slot  # it was cut when it was appended
-    return replace(slot, message=sealed_as(said.message, slot.message), api=said.api, raw=said.raw, base=None)
+    message = sealed_as(said.message, slot.message)
+    if message is said.message and (slot.size, slot.digest, None) == (said.size, said.digest, said.base):
+        return said
+    return replace(slot, message=message, api=said.api, raw=said.raw, base=None)

@@ -41,7 +41,7 @@ from holdfast.policy.guard import in_force, in_window
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.policy.truncate import bounds, entries_shown, is_oversized, messages_shown, truncated_entries
-from holdfast.runtime.following import again, repeated
+from holdfast.runtime.following import Twins, again, carried, repeated
 from holdfast.runtime.taking import decided, is_of_compaction, is_pressed, measured, named, told
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
@@ -111,6 +111,8 @@ class Journal:
         self._asked = store.session(key).updated or clock()
         """When the last request went out or was answered, as far as that is known."""
         self._ready: Prepared | None = None
+        self.twins = Twins()
+        """What the last whole conversation was found to repeat."""
         self._described = ""
         """The model that the list of sessions shows, as far as this journal said so."""
         self._waiting: list[tuple[str, Message]] | None = None
@@ -338,21 +340,25 @@ class Journal:
         """
         if isinstance(self.branch.slots, Gapped):
             self._reread()
-        slots = [measured(one) for one in said]
-        same = repeated(self.branch.slots.slice(), slots, self.policy.settings)
+        slots = [one if isinstance(one, Slot) and one.digest else measured(one) for one in said]
+        same = repeated(self.branch.slots.slice(), slots, self.policy.settings, self.twins)
         if len(same.slots) < len(self.branch.slots):
             self._part(len(same.slots))
         branch = again(self.branch, same.slots)
         if branch is not self.branch:
             self.branch, self._ready = branch, None
-        return self.append(*slots[same.count :])
+        ids = self.append(*slots[same.count :])
+        self.twins = Twins(self.branch.slots.slice(0, same.single), slots[: same.single])
+        return ids
 
     def _part(self, count: int) -> None:
         """Go back to just before message ``count`` was said."""
-        said = [entry for entry in self.store.path(self.key, self.leaf) if isinstance(entry.body, Said | BranchSummary)]
-        self.leaf = said[count].parent
+        path, before = self.store.path(self.key, self.leaf), self.branch
+        said = [at for at, entry in enumerate(path) if isinstance(entry.body, Said | BranchSummary)]
+        self.leaf = path[said[count]].parent
         self._reread()
         self.follows, self._ready = False, None
+        self._write(carried(before, path[said[count] :], count))
 
     def fork(self, entry: str) -> Journal:
         """Return a journal that goes on behind ``entry``; this one, and the session's leaf, stay where they are."""

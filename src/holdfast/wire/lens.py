@@ -23,6 +23,7 @@ from holdfast.model.entries import Frame
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text
 from holdfast.model.plan import Options
+from holdfast.model.sequence import common
 from holdfast.model.slots import Slot
 from holdfast.view.tokens import count_bytes, measure
 from holdfast.wire import breakpoints
@@ -244,8 +245,10 @@ def _shown(data: bytes) -> bytes:
 
 
 def _same(slots: Sequence[Slot], own: Sequence[Slot]) -> bool:
+    rest = slice(common(slots, own), None)
     return len(slots) == len(own) and all(
-        a is b or (a.raw is not None and a.api == b.api and a.raw == b.raw) for a, b in zip(slots, own, strict=True)
+        a is b or (a.raw is not None and a.api == b.api and a.raw == b.raw)
+        for a, b in zip(slots[rest], own[rest], strict=True)
     )
 
 

@@ -129,6 +129,8 @@ _LINE_END = re.compile(rb"[\r\n]")
 _CR, _LF = b"\r"[0], b"\n"[0]
 _LINES = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
+_OTHERWISE = b"\r\n:\xef"
+"""How a line begins that may be no field: a blank line, a comment, a byte order mark."""
 
 
 class Reader(_Stream):
@@ -141,6 +143,8 @@ class Reader(_Stream):
 
     def _end(self) -> int:
         """Return where a blank line, or a comment before any field, ends."""
+        if not self._scanned and (end := self._plain()):
+            return end
         while (found := _LINE_END.search(self._buffer, self._scanned)) is not None:
             whole = not self._is_half(found.start()) and self._ends(found.start())
             self._line = self._scanned = found.end()
@@ -148,6 +152,12 @@ class Reader(_Stream):
                 return found.end()
         self._scanned = len(self._buffer)
         return 0
+
+    def _plain(self) -> int:
+        """Return the same for an event as most are: it begins with a field, and its lines end with LF; else 0."""
+        end = self._buffer.find(b"\n\n") + 2
+        plain = end > 2 and self._buffer[0] not in _OTHERWISE and self._buffer.find(b"\r", 0, end) < 0
+        return end if plain else 0
 
     def _is_half(self, at: int) -> bool:
         """Return whether the line's end at ``at`` is the LF of a CRLF, whose CR has ended the line."""
@@ -167,7 +177,8 @@ class Reader(_Stream):
     def _event(self, end: int, *, ended: bool = True) -> Event:
         skip = self._mark(0)
         raw, self._line = self._take(end), 0
-        return _parsed(raw, _LINES.split(raw[skip:]), ended=ended)
+        told = raw[skip:]
+        return _parsed(raw, _LINES.split(told) if b"\r" in told else told.split(b"\n"), ended=ended)
 
     def _last(self) -> Iterator[Event]:
         if self._buffer:
@@ -178,7 +189,7 @@ def _parsed(raw: bytes, lines: list[bytes], *, ended: bool) -> Event:
     """Return the event that ``lines`` say; fields nobody knows are ignored, as the standard has it."""
     data: list[bytes] = []
     name, identity, retry = "", "", None
-    for line in lines:
+    for line in filter(None, lines):
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":

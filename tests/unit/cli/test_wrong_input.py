@@ -56,14 +56,14 @@ def test_a_folder_is_refused_with_a_message(run, home, verb):
     assert "folder" in result.stderr
 
 
-def test_a_database_of_opencode_is_recognised(run, home):
-    """It cannot be read yet, and the message says whose it is."""
-    with sqlite3.connect(home / "opencode.db") as database:
+def test_a_database_of_something_else_is_refused(run, home):
+    """A database that is not opencode's is named, with what is missing in it."""
+    with sqlite3.connect(home / "other.db") as database:
         database.execute("CREATE TABLE session (id)")
     database.close()
-    result = run("replay", home / "opencode.db")
+    result = run("replay", home / "other.db")
     assert result.exit_code == 2
-    assert "opencode" in result.stderr
+    assert "not opencode's: message.data" in result.stderr
 
 
 @pytest.mark.parametrize(

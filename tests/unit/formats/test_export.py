@@ -290,7 +290,7 @@ def test_sub_agents_are_written_with_their_session():
 
 def test_unknown_format():
     """An unknown name raises with the list of those there are."""
-    with pytest.raises(FormatError, match="claude-code, codex, pi, anthropic, openai-chat"):
+    with pytest.raises(FormatError, match="claude-code, codex, gemini-cli, opencode-json, pi, anthropic, openai-chat"):
         write(ours(), "docx")
 
 

@@ -63,7 +63,6 @@ def test_recognised_by_content(data, format_):
         (b"SQLite format 3\x00" + bytes(100), Unrecognised, "opencode"),
         (b'{"contents":[{}]}', Unrecognised, "Gemini"),
         (b'{"model":"m","input":[5]}', Unrecognised, "Responses"),
-        (b'{"info":{},"messages":[]}', Unrecognised, "opencode"),
         (b'{"trajectory":[],"history":[]}', Unrecognised, "SWE-agent"),
         (b'{"name":"x","version":1}', Unrecognised, "with the keys name, version"),
         (b"hello\nworld\n", Unrecognised, "no line of the file is a JSON object (2 are"),

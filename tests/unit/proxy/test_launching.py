@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from itertools import pairwise
 
 import pytest
@@ -62,6 +64,8 @@ def options(made):
         ("https://api.openai.com.example/v1", f"{PROXY}/u/https://api.openai.com.example/v1"),
         (GATEWAY, LED),
         (LED, LED),
+        (PROXY, PROXY),
+        (f"{PROXY}0/v1", f"{PROXY}/u/{PROXY}0/v1"),
     ],
 )
 def test_an_address_through_the_proxy(url, led):
@@ -244,6 +248,29 @@ def test_pi():
     assert launch("pi", order(None, "install", "npm:x")).arguments == ()
 
 
+RUN = """
+import extension from "FILE";
+const models = JSON.parse(process.argv[1]), handlers = {};
+extension({ on: (event, handler) => { handlers[event] = handler; } });
+for (const event of ["session_start", "before_agent_start", "model_select"])
+  handlers[event]({}, { modelRegistry: { getAll: () => models } });
+console.log(JSON.stringify(models.map((model) => model.baseUrl)));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
+def test_the_extension_of_pi(tmp_path):
+    """However often it is called, the extension leads to where Python does; models of other APIs are left alone."""
+    file = tmp_path / "holdfast.mjs"
+    file.write_text(next(iter(launch("pi", order()).files.values())))
+    urls = ["https://api.anthropic.com", "https://api.openai.com/v1", "https://api.openai.com.example", GATEWAY, LED]
+    models = [{"api": "openai-completions", "baseUrl": url} for url in urls] + [{"api": "other", "baseUrl": GATEWAY}]
+    words = ["node", "--input-type=module", "-e", RUN.replace("FILE", file.as_uri()), json.dumps(models)]
+    done = subprocess.run(words, capture_output=True, check=False, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [*(order().through(url) for url in urls), GATEWAY]
+
+
 def test_gemini():
     """Gemini CLI has its variable; an address in the user's own file of variables stays the upstream."""
     assert dict(launch("gemini", order()).environment) == {"GOOGLE_GEMINI_BASE_URL": PROXY}
@@ -256,7 +283,8 @@ def test_aider():
     told = at("aider", "ANTHROPIC_API_BASE=https://x.example\n")
     texts = {**told.texts, f"{FOLDER}/.aider.conf.yml": f"model: x\nopenai-api-base: {GATEWAY}\n"}
     made = launch("aider", order(Place({}, HOME, FOLDER, texts)))
-    assert made.environment["AIDER_OPENAI_API_BASE"] == made.environment["OPENAI_API_BASE"] == LED
+    for name in ("AIDER_OPENAI_API_BASE", "OPENAI_API_BASE", "OPENAI_BASE_URL"):
+        assert made.environment[name] == LED
     assert made.environment["ANTHROPIC_BASE_URL"] == PROXY
     assert "ANTHROPIC_API_BASE" in made.notes[0]
 

@@ -1,0 +1,60 @@
+"""The pages about the proxy and its clients name everything there is to name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import click
+import pytest
+
+from holdfast.cli import command as program
+from holdfast.proxy import headers
+from holdfast.proxy.launching import CLIENTS, VARIABLES
+from holdfast.proxy.settings import BYPASS, TOKEN, Settings
+
+DOCS = Path(__file__).parents[2] / "docs"
+PROXY, PAGE, FORMATS = ((DOCS / name).read_text("utf-8") for name in ("proxy.md", "clients.md", "formats.md"))
+SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
+"""The sections on clients by their headings."""
+
+
+@pytest.mark.parametrize("name", ["serve", "run"])
+def test_options(name):
+    """Each option of the commands is told on the page, those that all commands have too."""
+    found = program.get_command(click.Context(program), name)
+    assert found is not None
+    for option in (one for one in found.params if isinstance(one, click.Option)):
+        for spelling in (*option.opts, *option.secondary_opts):
+            assert re.search(rf"(?<![\w-]){spelling}(?![\w-])", PROXY), spelling
+
+
+def test_headers_and_variables():
+    """Each header of ours, each state that it tells and each variable of ours stands on the page."""
+    for name in (headers.STATE, headers.SESSION, headers.REQUEST, headers.TOKEN):
+        assert f"`{name.decode()}`" in PROXY
+    for word in (*get_args(headers.State), BYPASS, TOKEN):
+        assert word in PROXY, word
+
+
+def test_settings():
+    """Each setting of the table has its line."""
+    for name in Settings.__struct_fields__:
+        assert re.search(rf"^{name} = ", FORMATS, re.MULTILINE), name
+
+
+def test_clients():
+    """Each client that is started in a way of its own has a section that shows how, and each variable is told."""
+    for client in CLIENTS:
+        assert any(f"holdfast run -- {client}" in text for text in SECTIONS.values()), client
+    for name in VARIABLES:
+        assert name in PAGE, name
+
+
+HEADINGS = ("Claude Code", "Codex", "opencode", "pi", "Gemini CLI", "aider", "llm", "The SDKs", "LiteLLM", "LangChain")
+
+
+def test_sections():
+    """There is a section for each client and each kind of library."""
+    assert tuple(SECTIONS) == HEADINGS

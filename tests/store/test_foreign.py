@@ -1,0 +1,260 @@
+"""The database of opencode, read where it lies, and made anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from contextlib import closing
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import FormatError, StoreLocked, UnknownId, Unrecognised
+from holdfast.formats import path, read, write
+from holdfast.formats.base import Recording
+from holdfast.formats.opencode_rows import rows_of
+from holdfast.formats.opencode_write import sessions
+from holdfast.model.entries import Note, Said
+from holdfast.store import foreign
+
+AT = 1_795_294_800_000
+USER = {"role": "user", "agent": "build", "model": {"providerID": "p", "modelID": "m"}}
+ANSWER = {
+    "role": "assistant",
+    "parentID": "msg_1",
+    "modelID": "m",
+    "providerID": "p",
+    "mode": "build",
+    "finish": "stop",
+}
+TEXT = {"type": "text", "text": "hello"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return a database as opencode makes it, without sessions."""
+    return _made(tmp_path / "opencode.db")
+
+
+def _made(path: Path) -> Path:
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(files("holdfast.data").joinpath("opencode.sql").read_text("utf-8"))
+        db.execute(
+            "INSERT INTO project (id, worktree, time_created, time_updated, sandboxes) VALUES ('p','/w',0,0,'[]')"
+        )
+        db.commit()
+    return path
+
+
+def talk(db: sqlite3.Connection, id_: str, turns: int = 1, parent: str | None = None) -> None:
+    """Insert a session of so many turns."""
+    db.execute(
+        "INSERT INTO session (id, project_id, parent_id, slug, directory, title, version, time_created, time_updated) "
+        "VALUES (?, 'p', ?, 's', '/w', ?, '1.18.33', ?, ?)",
+        (id_, parent, f"about {id_}", AT, AT),
+    )
+    for number in range(2 * turns):
+        said(db, id_, number, USER if number % 2 == 0 else ANSWER, TEXT | {"text": f"{id_} {number}"})
+    db.commit()
+
+
+def said(db: sqlite3.Connection, session: str, number: int, info: Any, *parts: Any) -> None:
+    """Insert a message; what is no object goes in as it is."""
+    name, at = f"msg_{session}_{number:03}", AT + number
+    info = info | {"time": {"created": at, "completed": at}} if isinstance(info, dict) else info
+    db.execute("INSERT INTO message VALUES (?, ?, ?, ?, ?)", (name, session, at, at, _data(info)))
+    for place, part in enumerate(parts):
+        db.execute(
+            "INSERT INTO part VALUES (?, ?, ?, ?, ?, ?)", (f"prt_{name}{place}", name, session, at, at, _data(part))
+        )
+
+
+def _data(value: Any) -> Any:
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, dict) else value
+
+
+def words(recording: Recording) -> list[str]:
+    return [entry.body.slot.message.text for entry in path(recording) if isinstance(entry.body, Said)]
+
+
+def all_of(file: Path) -> list[Recording]:
+    with foreign.opened(file) as there:
+        return [there.recording(one.id) for one in there.roots()]
+
+
+@pytest.fixture
+def held(file: Path) -> Path:
+    """Return a database with two sessions, one of which has a sub-agent with one of its own."""
+    with closing(sqlite3.connect(file)) as db:
+        talk(db, "ses_a", 2)
+        talk(db, "ses_b")
+        talk(db, "ses_c", parent="ses_a")
+        talk(db, "ses_d", parent="ses_c")
+    return file
+
+
+def test_sessions_of_a_database(held: Path) -> None:
+    """Each session that is no sub-agent's is listed; those of its sub-agents come with it, and theirs."""
+    first, second = all_of(held)
+    assert (first.session, first.title, first.cwd, first.model) == ("ses_a", "about ses_a", "/w", "m")
+    assert words(first) == [f"ses_a {number}" for number in range(4)]
+    assert [one.session for one in first.sidechains] == ["ses_c", "ses_d"]
+    assert (words(second), second.sidechains) == (["ses_b 0", "ses_b 1"], ())
+
+
+def test_a_database_says_what_its_export_says(held: Path) -> None:
+    """The same session has the same entries, read from rows and read from the JSON that is made of them."""
+    first = all_of(held)[0]
+    assert read(write(first, "opencode-json")).entries == first.entries
+
+
+def test_one_session_by_its_beginning(held: Path) -> None:
+    """An id may be given by its beginning; one that fits none or several is refused with those there are."""
+    with foreign.opened(held) as there:
+        assert [one.id for one in there.roots("ses_c")] == ["ses_c"]
+        with pytest.raises(UnknownId, match=r"several sessions begin with 'ses_'.*ses_a, ses_b"):
+            there.roots("ses_")
+        with pytest.raises(UnknownId, match=r"no session begins with 'x'.*ses_b"):
+            there.roots("x")
+
+
+def test_what_is_not_folded_in_yet_is_read(held: Path) -> None:
+    """What lies in the -wal of an opencode that runs is read, and nothing is written to the folder."""
+    with closing(sqlite3.connect(held)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        talk(db, "ses_new")
+        before = _folder(held.parent)
+        assert "opencode.db-wal" in before
+        assert [one.session for one in all_of(held)] == ["ses_a", "ses_b", "ses_new"]
+        assert _folder(held.parent) == before
+
+
+def _folder(place: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in place.iterdir()}
+
+
+def test_a_folder_that_takes_no_file(held: Path) -> None:
+    """A database that uses a -wal is read where nothing can be written beside it."""
+    with closing(sqlite3.connect(held)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+    before = _folder(held.parent)
+    assert [one.session for one in all_of(held)] == ["ses_a", "ses_b"]
+    assert _folder(held.parent) == before
+
+
+def test_a_database_that_changes_meanwhile(held: Path) -> None:
+    """What was read while opencode folded changes into the file does not count."""
+    with foreign.opened(held) as there:
+        os.utime(held, ns=(1, 1))
+        with pytest.raises(StoreLocked, match="try again"):
+            there.recording("ses_a")
+
+
+def test_older_versions_have_fewer_columns(tmp_path: Path) -> None:
+    """Only what a session cannot do without has to be there."""
+    with closing(sqlite3.connect(tmp_path / "old.db")) as db:
+        db.executescript(
+            "CREATE TABLE session (id TEXT); CREATE TABLE message (id TEXT, session_id TEXT, data TEXT);"
+            "CREATE TABLE part (id TEXT, message_id TEXT, data TEXT); INSERT INTO session VALUES ('ses_x');"
+        )
+        db.execute("INSERT INTO message VALUES ('m', 'ses_x', ?)", (_data(USER),))
+        db.execute("INSERT INTO part VALUES ('p', 'm', ?)", (_data(TEXT),))
+        db.commit()
+    assert [words(one) for one in all_of(tmp_path / "old.db")] == [["hello"]]
+
+
+@pytest.mark.parametrize("missing", ["part", "message", "session"])
+def test_a_database_of_something_else(file: Path, missing: str) -> None:
+    """A database without one of the tables is refused, and what is missing is named."""
+    with closing(sqlite3.connect(file)) as db:
+        db.execute(f"DROP TABLE {missing}")
+        db.commit()
+    with pytest.raises(Unrecognised, match=rf"not opencode's: {missing}\..*id.* missing"):
+        all_of(file)
+
+
+@pytest.mark.parametrize("part", [b"\xff\xfe", b"{broken", "[1]", 5, "", b"{}"])
+def test_parts_that_are_damaged(file: Path, part: Any) -> None:
+    """A part that is no object is kept as a note and reported; all others are read."""
+    with closing(sqlite3.connect(file)) as db:
+        talk(db, "ses_a")
+        said(db, "ses_a", 2, USER, part, TEXT)
+        db.commit()
+    (recording,) = all_of(file)
+    assert words(recording)[-1] == "hello"
+    notes = [entry.body for entry in recording.entries if isinstance(entry.body, Note)]
+    kept = part if isinstance(part, bytes) else str(part).encode()
+    assert kept in [note.raw for note in notes]
+    assert "prt_msg_ses_a_0020" in recording.problems[0].told
+
+
+def test_messages_that_are_damaged(file: Path) -> None:
+    """A message that is no object is kept as a note and reported; the others are read."""
+    with closing(sqlite3.connect(file)) as db:
+        talk(db, "ses_a")
+        said(db, "ses_a", 2, b'{"role":', TEXT)
+        said(db, "ses_a", 3, USER, TEXT)
+        db.commit()
+    (recording,) = all_of(file)
+    assert words(recording) == ["ses_a 0", "ses_a 1", "hello"]
+    assert "msg_ses_a_002 is no JSON object" in recording.problems[0].told
+    assert words(read(write(recording, "opencode-json"))) == words(recording)
+
+
+def test_a_torn_file(held: Path) -> None:
+    """A file that was cut, or overwritten in the middle, is an error that says what to do; no traceback of SQLite's."""
+    whole = held.read_bytes()
+    for torn in (whole[:300], whole[: len(whole) // 2], whole[:4096] + bytes(len(whole) - 4096)):
+        held.write_bytes(torn)
+        with pytest.raises(FormatError, match=r"damaged .*recover|not opencode's"):
+            all_of(held)
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    """What a database is, the first bytes tell."""
+    (tmp_path / "x").write_bytes(b"SQLite format 2\x00")
+    assert not foreign.is_database(tmp_path / "x")
+    assert not foreign.is_database(tmp_path)
+    assert not foreign.is_database(tmp_path / "none")
+
+
+# -- a new one ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def again(held: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """Return a database, and one that was made of all that was read in it."""
+    new = tmp_path / "new.db"
+    new.write_bytes(foreign.database(rows_of(one for found in all_of(held) for one in sessions(found))))
+    return held, new
+
+
+def test_there_and_back(again: tuple[Path, Path]) -> None:
+    """A database made of what was read has the same entries, sub-agents' too, under the same ids."""
+    old, new = (all_of(file) for file in again)
+    every = [[one.entries for found in read for one in (found, *found.sidechains)] for read in (old, new)]
+    assert every[0] == every[1]
+
+
+def test_rows_are_those_of_the_tool(again: tuple[Path, Path]) -> None:
+    """Ids, owners, times and JSON of messages and parts are those that were read; the schema holds together."""
+    old, new = (sqlite3.connect(file) for file in again)
+    with closing(old), closing(new):
+        for what in ("id, session_id, time_created FROM message", "id, message_id, session_id, data FROM part"):
+            assert (
+                new.execute(f"SELECT {what} ORDER BY id").fetchall()
+                == old.execute(f"SELECT {what} ORDER BY id").fetchall()
+            )
+        datas = [
+            [json.loads(data) for (data,) in db.execute("SELECT data FROM message ORDER BY id")] for db in (old, new)
+        ]
+        assert datas[0] == datas[1]
+        assert new.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert new.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert (
+            new.execute("SELECT count(*) FROM migration").fetchone()
+            == old.execute("SELECT count(*) FROM migration").fetchone()
+        )

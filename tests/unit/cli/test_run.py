@@ -1,0 +1,228 @@
+"""``holdfast run``: a client that finds the proxy, has the terminal to itself, and ends as it would without."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.proxy.launching import VARIABLES
+from holdfast.store import open_store
+from holdfast.testing.provider import Provider, Settings
+from holdfast.testing.provider.serving import serving
+
+ASK = """
+import json, os, sys, urllib.request
+body = {"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]}
+headers = {"content-type": "application/json", "x-api-key": "secret-key", "anthropic-version": "2023-06-01"}
+url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)) as answer:
+    told = json.load(answer)["content"][0]["text"]
+    print(told, answer.headers["x-holdfast-state"], len(sys.argv))
+"""
+"""A client: it asks once, and prints the answer, what was done with it, and how many arguments it had."""
+
+
+@pytest.fixture(autouse=True)
+def programs(home, monkeypatch):
+    """Return the folder in which programs of a test are found; no variable points anywhere."""
+    folder = home / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    for name in (*VARIABLES, "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "CODEX_API_KEY", "LLM_USER_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def program(folder, name, text):
+    """Make a program called ``name`` that runs ``text``."""
+    path = Path(folder) / name
+    path.write_text(f"#!{sys.executable}\nimport json, os, sys\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@contextmanager
+def provider(monkeypatch, **limits):
+    """Yield a strict provider to which the variable of the SDK leads."""
+    held = Provider(Settings(**limits))
+    with serving(held) as url:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+        yield held
+
+
+def started(*arguments):
+    """Return ``holdfast run`` with ``arguments`` as a process of its own."""
+    words = [sys.executable, "-m", "holdfast", "run", *map(str, arguments)]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_client(run, home, monkeypatch, programs):
+    """A client asks its own upstream through the proxy; its words are all that is printed, one line tells the rest."""
+    program(programs, "mine", ASK)
+    with provider(monkeypatch) as upstream, started("mine", "--json", "-p") as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "ok 1 managed 3\n"), err
+    told = re.fullmatch(r"holdfast: 1 request · reduced by 0 tokens · 0 overflows avoided · holdfast show (\S+)\n", err)
+    assert told, err
+    assert len(upstream.requests) == 1
+    shown = run("show", told[1])
+    assert "hello" in shown.output
+    assert "ok 1" in shown.output
+    assert b"secret-key" not in b"".join(path.read_bytes() for path in (home / "store").rglob("*") if path.is_file())
+
+
+def test_looking_on(run, home, monkeypatch, programs):
+    """With --observe the request passes as it came, and is written down; with --json the end is told as one object."""
+    program(programs, "mine", ASK.replace("    print(", "    str(told) or print("))
+    with provider(monkeypatch):
+        done = run("run", "--observe", "--json", "--", "mine")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stderr)
+    assert (told["exit"], told["stats"]["requests"]["all"]["observed"]) == (0, 1)
+    with open_store(home / "store" / "holdfast.db") as store:
+        assert [info.key.startswith(told["sessions"][0]) for info in store.sessions()] == [True]
+
+
+@pytest.mark.parametrize(("ends", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("", 0)])
+def test_exit_codes(run, programs, ends, code):
+    """The exit code is the client's, 128 + n where signal n ended it; a client that asked nobody is told of."""
+    program(programs, "mine", ends)
+    done = run("run", "--", "mine")
+    assert (done.exit_code, done.stderr.count("\n")) == (code, 1)
+    assert "no request came to the proxy" in done.stderr
+
+
+def test_a_client_that_is_not_there(run, programs):
+    """What is not installed, and what is no program, ends with the codes that shells have, and says what to do."""
+    done = run("run", "--", "nowhere", "-p")
+    assert (done.exit_code, done.stderr) == (
+        127,
+        "holdfast: nowhere is not installed, or not in PATH; install it, or give its path\n",
+    )
+    path = programs / "broken"
+    path.write_text("#!/nowhere/python\n")
+    path.chmod(0o755)
+    done = run("run", "--", "broken")
+    assert done.exit_code == 126
+    assert "broken cannot be started" in done.stderr
+    assert run("run").exit_code == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals(programs, number):
+    """A signal that comes here reaches the client, which ends as it likes."""
+    waits = "import signal, time\n"
+    waits += f"signal.signal({int(number)}, lambda *_: (print('told', flush=True), sys.exit(5)))\n"
+    program(programs, "mine", f"{waits}print('up', flush=True)\ntime.sleep(60)")
+    with started("--", "mine") as process:
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=30)
+    assert (out, process.returncode) == ("told\n", 5)
+
+
+AT_TERMINAL = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, "-m", "holdfast", "run", "mine"])
+"""
+
+
+def test_at_a_terminal(programs):
+    """^C at a terminal reaches the client once, not once more from here; it sees the terminal as its own."""
+    counts = "import signal, time\ncame = []\nsignal.signal(2, lambda *_: came.append(1))\n"
+    waits = "print('up', sys.stdin.isatty(), flush=True)\nwhile not came: time.sleep(0.01)\ntime.sleep(0.5)\n"
+    program(programs, "mine", f"{counts}{waits}print('came', len(came), flush=True)\nsys.exit(9)")
+    ours, theirs = os.openpty()
+    with subprocess.Popen([sys.executable, "-c", AT_TERMINAL], stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        with os.fdopen(ours, "rb", buffering=0) as terminal:
+            said = b""
+            while b"up True" not in said:
+                said += terminal.read(100)
+            os.write(ours, b"\x03")
+            while b"holdfast:" not in said:
+                said += terminal.read(100)
+            assert process.wait(30) == 9
+    assert b"came 1" in said
+
+
+def test_standard_input_is_the_clients(programs):
+    """What comes on standard input reaches the client."""
+    program(programs, "mine", "print(sys.stdin.read()[::-1])")
+    with started("mine") as process:
+        out, _ = process.communicate("abc", timeout=30)
+    assert out == "cba\n"
+
+
+def test_a_port_that_is_taken(run, programs, home):
+    """Where the proxy cannot begin the client is not started, and the port is told."""
+    program(programs, "mine", "open('ran', 'w')")
+    with serving(Provider(Settings())) as url:
+        port = url.rpartition(":")[2]
+        done = run("run", "--port", port, "--", "mine")
+    assert done.exit_code == 2
+    assert f"port {port} is taken" in done.stderr
+    assert not (home / "ran").exists()
+
+
+def test_an_upstream_that_is_asked_for(run, monkeypatch, programs):
+    """An option names the upstream, whatever the client's variable says."""
+    program(programs, "mine", ASK.replace("    print(", "    str(told) or print("))
+    with provider(monkeypatch) as wanted:
+        url = os.environ["ANTHROPIC_BASE_URL"]
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+        assert run("run", "--upstream-anthropic", url, "--", "mine").exit_code == 0
+    assert len(wanted.requests) == 1
+
+
+def test_a_temporary_extension(run, programs, home):
+    """pi finds its extension where it is told, and nothing of it is left."""
+    program(programs, "pi", "at = sys.argv[2]\nopen('said', 'w').write(at + '\\n' + open(at).read())")
+    assert run("run", "--", "pi", "-p", "hi").exit_code == 0
+    at, _, text = (home / "said").read_text().partition("\n")
+    assert "http://127.0.0.1:" in text
+    assert not Path(at).parent.exists()
+
+
+def test_a_folder_of_llm(run, programs, home, monkeypatch):
+    """llm finds its things beside the other addresses; what it writes is in the user's folder behind it."""
+    own = home / "llm"
+    own.mkdir()
+    (own / "logs.db").write_text("log")
+    (own / "extra-openai-models.yaml").write_text("- model_id: x\n  api_base: http://127.0.0.1:9/v1\n")
+    monkeypatch.setenv("LLM_USER_PATH", str(own))
+    does = "at = os.environ['LLM_USER_PATH']\nopen(at + '/logs.db', 'a').write(' more')\nopen(at + '/new', 'w')\n"
+    program(programs, "llm", f"{does}open('said', 'w').write(open(at + '/extra-openai-models.yaml').read())")
+    assert run("run", "--", "llm", "hi").exit_code == 0
+    assert "/u/http://127.0.0.1:9/v1" in (home / "said").read_text()
+    assert (own / "logs.db").read_text() == "log more"
+    assert sorted(path.name for path in own.iterdir()) == ["extra-openai-models.yaml", "logs.db", "new"]
+    assert "/u/" not in (own / "extra-openai-models.yaml").read_text()
+
+
+@pytest.mark.parametrize(("says", "upstream"), [("ChatGPT", "/u/https://chatgpt.com/backend-api/codex"), ("x", "/v1")])
+def test_the_login_of_codex(run, programs, home, says, upstream):
+    """Codex is asked how it is logged in; its arguments come behind ours."""
+    text = f"if sys.argv[1] == 'login': print('Logged in using {says}', file=sys.stderr)\n"
+    program(programs, "codex", f"{text}else: json.dump(sys.argv[1:], open('said', 'w'))")
+    assert run("run", "--", "codex", "exec", "hi").exit_code == 0
+    given = json.loads((home / "said").read_text())
+    assert re.fullmatch(r'openai_base_url="http://127\.0\.0\.1:\d+' + re.escape(upstream) + '"', given[1])
+    assert given[2:] == ["exec", "hi"]
+
+
+def test_what_goes_past_the_proxy_is_said_before(run, programs, monkeypatch):
+    """A note about the client stands on standard error."""
+    monkeypatch.setenv("CLAUDE_CODE_USE_VERTEX", "1")
+    program(programs, "claude", "")
+    assert "goes past the proxy" in run("run", "claude").stderr

@@ -1,0 +1,206 @@
+"""``holdfast serve``: what it says, that it answers, how it ends; and what ``holdfast doctor`` tells of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from threading import Thread
+
+import httpx2
+import pytest
+
+from holdfast.proxy.launching import VARIABLES
+from holdfast.testing.provider import Provider, Settings
+from holdfast.testing.provider.faults import parsed
+from holdfast.testing.provider.serving import serving
+
+BODY = {"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.fixture(autouse=True)
+def unpointed(home, monkeypatch):
+    """No variable points anywhere, and no setting is taken from one."""
+    for name in (*VARIABLES, "HOLDFAST_BYPASS", "HOLDFAST_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@contextmanager
+def served(*arguments):
+    """Yield a proxy on a free port as a process, and what it said when it began."""
+    words = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--json", *arguments]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def ended(process, number=signal.SIGTERM):
+    """Return the exit code of a proxy that was told to end, what it counted, and what it said beside."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, json.loads(out), err
+
+
+def test_a_request(home):
+    """It says where it is and where it leads, asks that upstream, and tells in the end what it counted."""
+    held = Provider(Settings())
+    with serving(held) as url, served("--upstream-anthropic", url) as (process, said):
+        assert said["upstreams"]["anthropic"] == url
+        assert said["environment"]["OPENAI_BASE_URL"] == f"{said['url']}/v1"
+        assert (said["mode"], said["policy"]) == ("manage", "holdfast")
+        assert said["store"] == str(home / "store" / "holdfast.db")
+        reply = httpx2.post(f"{said['url']}/v1/messages", json=BODY, headers={"x-api-key": "k"}, trust_env=False)
+        assert reply.json()["content"][0]["text"] == "ok 1"
+        assert reply.headers["x-holdfast-state"] == "managed"
+        code, stats, err = ended(process)
+    assert (code, stats["requests"]["all"]["managed"], err) == (0, 1, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_when_it_is_told_to(number):
+    """^C and TERM end it in good order."""
+    with served("--observe") as (process, said):
+        assert said["mode"] == "observe"
+        code, stats, err = ended(process, number)
+    assert (code, sum(stats["requests"]["all"].values()), err) == (0, 0, "")
+
+
+def test_a_second_signal_ends_it_at_once(home):
+    """While an answer is under way the first signal waits for it, the second does not."""
+    with (
+        serving(Provider(Settings()), [parsed("stall:head:1:60")]) as url,
+        served("--upstream-anthropic", url) as (
+            process,
+            said,
+        ),
+    ):
+        client = Thread(target=abandoned, args=(f"{said['url']}/v1/messages",))
+        client.start()
+        while not httpx2.get(f"{said['url']}/stats", trust_env=False).json()["concurrent"]["now"]:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.7)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert "at once" in process.stderr.read()
+        client.join(30)
+
+
+def abandoned(url):
+    """Ask, and bear that nobody answers."""
+    with suppress(httpx2.HTTPError):
+        httpx2.post(url, json=BODY, trust_env=False, timeout=60)
+
+
+def test_for_people(home):
+    """People are told the address, the upstreams, the store, the mode, and what to set."""
+    words = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--policy", "pi"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    ) as process:
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, err = process.stdout.read(), process.stderr.read()
+    assert first.startswith("proxy at http://127.0.0.1:")
+    assert "reducing by policy pi" in first
+    for told in ("https://api.anthropic.com", "https://api.openai.com/v1", "holdfast.db", "export ANTHROPIC_BASE_URL="):
+        assert told in rest
+    assert err == "stopped after 0 requests, 0 overflows avoided\n"
+
+
+def test_the_variables_of_the_sdks_name_upstreams(monkeypatch):
+    """Where the SDKs are led elsewhere, the proxy leads there; an option is stronger."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+    with served("--upstream-anthropic", "http://127.0.0.1:8") as (_, said):
+        assert said["upstreams"]["openai"] == "http://127.0.0.1:9/v1"
+        assert said["upstreams"]["anthropic"] == "http://127.0.0.1:8"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--host", "0.0.0.0"), "HOLDFAST_TOKEN"),
+        (("--host", "0.0.0.0", "--token", "short"), "16"),
+        (("--upstream-openai", "example.com"), "address"),
+        (("--policy", "nobody"), "nobody"),
+        (("--summaries", ""), "summaries"),
+        (("--window", "-1"), "--window"),
+        (("--port", "70000"), "--port"),
+    ],
+)
+def test_wrong_use(run, arguments, told):
+    """What cannot be is refused before anything is served, with what to do; a token is not repeated."""
+    done = run("serve", *arguments)
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert "short" not in done.stderr
+
+
+def test_a_port_that_is_taken(run):
+    """A port that somebody has is told."""
+    with serving(Provider(Settings())) as url:
+        port = url.rpartition(":")[2]
+        done = run("serve", "--port", port)
+    assert done.exit_code == 2
+    assert f"port {port} is taken" in done.stderr
+
+
+# -- holdfast doctor ---------------------------------------------------------------------------------------------------
+
+
+def checks(run, *arguments):
+    done = run("doctor", "--json", *arguments)
+    return {one["what"]: (one["state"], one["text"]) for one in json.loads(done.stdout)["checks"]}, done.exit_code
+
+
+def test_doctor_finds_the_proxy(run, monkeypatch):
+    """A variable that leads to a proxy is in order; one that leads to another server of this machine says so."""
+    with served() as (_, said), serving(Provider(Settings())) as other:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", said["url"])
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{other}/v1")
+        found, code = checks(run)
+    assert found["ANTHROPIC_BASE_URL"][0] == found["OPENAI_BASE_URL"][0] == "ok"
+    assert "a proxy of ours" in found["ANTHROPIC_BASE_URL"][1]
+    assert "no proxy of ours" in found["OPENAI_BASE_URL"][1]
+    assert code == 0
+
+
+def test_doctor_finds_that_nobody_is_there(run, home, monkeypatch):
+    """A variable that leads nowhere is wrong; a server of a client's own list may be off."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+    (home / ".pi" / "agent").mkdir(parents=True)
+    listed = {"providers": {"mine": {"baseUrl": "http://127.0.0.1:9/v1"}}}
+    (home / ".pi" / "agent" / "models.json").write_text(json.dumps(listed))
+    found, code = checks(run)
+    assert found["ANTHROPIC_BASE_URL"][0] == "wrong"
+    assert "serve --port 9" in found["ANTHROPIC_BASE_URL"][1]
+    assert found["pi: mine"][0] == "note"
+    assert "models.json" in found["pi: mine"][1]
+    assert code == 1
+
+
+def test_doctor_asks_nobody_elsewhere(run, monkeypatch):
+    """What is beyond this machine is asked only where that was asked for; nothing pointed anywhere is in order."""
+    assert checks(run)[0]["clients"][0] == "ok"
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://gateway.invalid/v1")
+    found, _ = checks(run)
+    assert found["OPENAI_BASE_URL"][0] == "ok"
+    assert "--online" in found["OPENAI_BASE_URL"][1]
+    assert "openai https://gateway.invalid/v1" in found["proxy"][1]
+    assert checks(run, "--online")[0]["OPENAI_BASE_URL"][0] == "wrong"
+
+
+def test_doctor_tells_of_settings_that_cannot_be(run, monkeypatch):
+    """Where the proxy could not begin, doctor tells why."""
+    monkeypatch.setenv("HOLDFAST_TOKEN", "short")
+    found, code = checks(run)
+    assert found["proxy"][0] == "wrong"
+    assert code == 1
