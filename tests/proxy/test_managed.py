@@ -305,3 +305,25 @@ def test_what_is_decided_survives_a_newest_message_that_is_replaced(api, proxied
     run(go)
     refused = len(upstream.bodies) - 24
     assert 1 <= refused <= 3
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_no_call_of_ours_is_made_unless_it_was_asked_for(api, proxied, strict):
+    """With the client's own login a summary is written by its model, or by the one named; else by nobody."""
+    through, _, Talk = proxied
+
+    async def go(upstream, **given):
+        talk = Talk(api)
+        async with through(upstream, window=16_000, **given) as client:
+            for number in range(20):
+                reply = await talk.turn(client, f"Note {number}: {WORDS}", {"x-api-key": "sk-mine"})
+                assert reply.status_code == 200, reply.text
+        return len(upstream.bodies) - 20
+
+    assert run(lambda: go(strict(16_000))) == 0
+    upstream = strict(16_000)
+    assert run(lambda: go(upstream, summaries="client")) > 0
+    assert {request.headers["x-api-key"] for request in upstream.sent} == {"sk-mine"}
+    upstream = strict(16_000)
+    assert run(lambda: go(upstream, summaries="other-model")) > 0
+    assert [one for one in upstream.sent if b"other-model" in one.content or "other-model" in str(one.url)]

@@ -46,9 +46,10 @@ FIRST_THINGS = """\
 First things to do:
 
 \b
-  holdfast demo                   a long task in a small window, on this machine alone
-  holdfast replay --latest        your newest session of Claude Code, Codex, Gemini CLI or pi
-  holdfast import FILE            keep a session; then: holdfast ls, holdfast context ID
+  holdfast demo                       a long task in a small window, on this machine alone
+  holdfast run --observe -- claude    your own client, looked at; without --observe it never outgrows its window
+  holdfast replay --latest            your newest session of Claude Code, Codex, Gemini CLI or pi
+  holdfast import FILE                keep a session; then: holdfast ls, holdfast context ID
 """
 
 

@@ -29,11 +29,13 @@ from holdfast.formats.opencode_parts import (
     TOLD_IN_WORDS,
     Info,
     Piece,
+    Time,
     result_of,
     spoken,
     steps_of,
     usage_of,
 )
+from holdfast.formats.opencode_parts import whole as whole_number
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Compaction, Decision, Note, Said, Usage
 from holdfast.model.messages import Message
@@ -83,12 +85,8 @@ class About(Struct, rename={"parent": "parentID"}):
     parent: str = ""
     directory: str = ""
     title: str = ""
-    time: Raw = Raw()
+    time: Time = Time()
     revert: _Revert | None = None
-
-
-class _Time(Struct):
-    created: float = 0
 
 
 class _Document(Struct):
@@ -106,7 +104,7 @@ class _Id(Struct):
 
 
 ABOUT = Shape(About)
-_DOCUMENT, _MESSAGE, _ID, _TIME = Shape(_Document), Shape(_Message), Shape(_Id), Shape(_Time)
+_DOCUMENT, _MESSAGE, _ID = Shape(_Document), Shape(_Message), Shape(_Id)
 _PARTS = Decoder(list[Raw])
 _STABLE = ("id", "slug", "version")
 """Fields about a session that nothing changes later."""
@@ -155,7 +153,7 @@ class _Reading:
         self.about = ABOUT.of(held.info)
         self.log = Log()
         kept = {key: value for key, value in fields(held.info).items() if key in _STABLE}
-        at = int(_TIME.of(self.about.time).created) or None
+        at = self.about.time.at or None
         self.tip = self.log.add(held.id, None, Note(SESSION, write(kept | {"id": held.id})), at)
         self.leaf: str | None = None
         """Where the conversation stood before what was reverted."""
@@ -174,7 +172,7 @@ class _Reading:
             self._damaged(f"message {stored.id}", stored.info)
             return
         info = INFO.of(stored.info)
-        self._clear(int(info.time.created))
+        self._clear(info.time.at)
         revert = self.about.revert
         if revert is not None and self.leaf is None and stored.id == revert.message:
             self._step_back(stored, info, revert.part)
@@ -211,16 +209,16 @@ class _Reading:
             self._message(replace(stored, parts=before), info)
         self.leaf, self.tip = self.tip, tip
 
-    def _add(self, name: str, body: Note | Said | Compaction | Decision, told: bytes | str, at: float = 0) -> None:
+    def _add(self, name: str, body: Note | Said | Compaction | Decision, told: bytes | str, at: int = 0) -> None:
         """Append an entry named after ``name`` and all that stands before it."""
         text = told if isinstance(told, str) else told.decode(errors="replace")
-        self.tip = self.log.add(f"{name}+{short(f'{self.tip}|{text}')}", self.tip, body, int(at) or None)
+        self.tip = self.log.add(f"{name}+{short(f'{self.tip}|{text}')}", self.tip, body, at or None)
 
     def _note(self, reason: str, stored: Stored, info: Info) -> None:
         """Append a message that is not said."""
         raw = _document(stored, stored.parts, drop=("summary",) if info.role == "user" else ())
         self.log.skipped[reason.removeprefix(NOTE)] += 1
-        self._add(stored.id, Note(reason, raw), raw, info.time.created)
+        self._add(stored.id, Note(reason, raw), raw, info.time.at)
 
     def _damaged(self, what: str, raw: bytes) -> None:
         self.log.problem(0, f"{what} is no JSON object; it is kept as a note")
@@ -248,7 +246,7 @@ class _Reading:
 
     def _said(self, name: str, slot: Slot, origin: bytes | None, info: Info) -> None:
         said = Said(slot, None if origin is None else Raw(origin))
-        self._add(name, said, slot.digest.hex(), info.time.created)
+        self._add(name, said, slot.digest.hex(), info.time.at)
 
     def _assistant(self, stored: Stored, info: Info, pieces: Sequence[Piece]) -> None:
         self.model = info.model_id or self.model
@@ -276,7 +274,7 @@ class _Reading:
             trigger="auto" if marker.auto else "manual",
             by="model",
         )
-        self._add(f"{stored.id}+compaction", body, f"{body.keep}", info.time.created)
+        self._add(f"{stored.id}+compaction", body, f"{body.keep}", info.time.at)
 
     def _step(self, stored: Stored, info: Info, pieces: Sequence[Piece], number: int) -> None:
         """Append one answer of the model and what its calls gave."""
@@ -288,7 +286,7 @@ class _Reading:
         name = f"{name}+{short(f'{self.tip}|{slot.digest.hex()}|{call}')}"
         kept = [(id_, _emptied(raw, piece)) for (id_, raw), piece in zip(stored.parts, pieces, strict=True)]
         said = Said(slot, Raw(_document(stored, kept)))
-        self.tip = self.log.answer(name, self.tip, said, call, int(info.time.created) or None)
+        self.tip = self.log.answer(name, self.tip, said, call, info.time.at or None)
         if done:
             self._results(name, info, done)
 
@@ -299,7 +297,7 @@ class _Reading:
         for number, (piece, result) in enumerate(zip(done, results, strict=True)):
             at = piece.state.time.compacted
             if at is not None:
-                self.cleared.append((int(at), _clearing(place, number, result)))
+                self.cleared.append((whole_number(at), _clearing(place, number, result)))
 
     def _clear(self, now: int | None) -> None:
         """Append what was cleared before ``now``, as decisions: one for each moment."""

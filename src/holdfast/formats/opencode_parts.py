@@ -29,9 +29,12 @@ class Time(Struct, frozen=True):
     """When something was; any may be missing."""
 
     created: float = 0
-    completed: float | None = None
-    start: float = 0
     compacted: float | None = None
+
+    @property
+    def at(self) -> int:
+        """When it was made, in ms since 1970."""
+        return whole(self.created)
 
 
 class Cache(Struct, frozen=True):
@@ -178,13 +181,13 @@ def result_of(piece: Piece) -> ToolResult:
 
 def usage_of(tokens: Tokens) -> Usage:
     """Return what an answer cost; whether ``output`` holds the reasoning, the total tells."""
-    read, written = int(tokens.cache.read), int(tokens.cache.write)
-    prompt, made, thought, total = int(tokens.input) + read + written, *map(int, _made(tokens))
-    apart = total != prompt + made
-    output = made + thought if apart else made
-    told = total if total not in (0, prompt + output) else 0
-    return Usage(prompt, output, read, written, thought, told)
+    read, written = whole(tokens.cache.read), whole(tokens.cache.write)
+    made, thought, total = whole(tokens.output), whole(tokens.reasoning), whole(tokens.total)
+    prompt = whole(tokens.input) + read + written
+    output = made if total == prompt + made else made + thought
+    return Usage(prompt, output, read, written, thought, 0 if total in (0, prompt + output) else total)
 
 
-def _made(tokens: Tokens) -> tuple[float, float, float]:
-    return tokens.output, tokens.reasoning, tokens.total
+def whole(number: float) -> int:
+    """Return a number of milliseconds or tokens as one that every database takes; 0 for what can be none."""
+    return int(number) if 0 <= number < 2**53 else 0

@@ -60,7 +60,7 @@ def rows_of(sessions: Iterable[Held]) -> dict[str, list[Row]]:
             out["project"].append(_project(session))
         out["session"].append(session)
         for stored in held.messages:
-            at = int(INFO.of(stored.info).time.created) or session["time_created"]
+            at = INFO.of(stored.info).time.at or session["time_created"]
             stamp = {"session_id": held.id, "time_created": at, "time_updated": at}
             out["message"].append({"id": stored.id, **stamp, "data": _data(stored.info)})
             for id_, raw in stored.parts:
@@ -72,7 +72,7 @@ def _session(held: Held) -> Row:
     info = msgspec.json.decode(held.info, type=dict[str, Any])
     row = _DEFAULTS | {column: info[name] for column, name in _NAMED.items() if name in info}
     row |= {column: write(info[column]).decode() for column in _JSON if column in info}
-    row |= {f"time_{name}": at for name, at in info.get("time", {}).items() if name in _TIMES}
+    row |= {f"time_{name}": at for name, at in info["time"].items() if name in _TIMES}
     told = info.get("tokens", {})
     return row | {column: told.get(name, 0) for name, column in _TOKENS.items()}
 

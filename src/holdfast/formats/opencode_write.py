@@ -165,7 +165,7 @@ class _Writing:
             self.number = max(self.number, _number(found.id))
             own = self._own("msg", found.id, entry.id)
             self.messages.append(_Written(own, fields(document["info"]) | {"id": own}, found.id))
-        self.at = max(self.at, int(found.time.created))
+        self.at = max(self.at, found.time.at)
         self.named[entry.id] = own = self.messages[-1].id
         self.user = own if found.role == "user" else self.user
         for part in _LIST.decode(document["parts"]):

@@ -17,6 +17,7 @@ from holdfast.proxy.wire import EVENTS, Wire
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.running import Run
 from holdfast.runtime.session import Session
+from holdfast.runtime.summarise import Writer
 from holdfast.view.tokens import estimate
 from holdfast.wire.lens import Lens
 from holdfast.wire.native_errors import render, stream_event
@@ -32,6 +33,8 @@ class Asked(Struct, frozen=True):
     wire: Wire
     observe: bool = False
     """Whether it goes out as it came, and is only looked at and written down."""
+    writers: tuple[Writer, ...] = ()
+    """Models that write a summary, where one is due."""
 
     @property
     def streams(self) -> bool:
@@ -56,15 +59,16 @@ async def answered(session: Session, asked: Asked) -> AsyncGenerator[Piece]:
         model=asked.route.model,
         upstream=asked.onward,
         as_it_is=asked.observe,
+        writers=asked.writers,
     )
     begun = False
     try:
         async with run:
-            async for event in run:
+            async for events in run.together():
                 if not begun:
                     yield _head(run, session, asked)
                     begun = True
-                yield event.raw
+                yield b"".join([event.raw for event in events])
     except (UpstreamError, WindowTooSmall) as error:
         if begun:
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from urllib.parse import quote
 
 import httpx2
 import msgspec
@@ -30,6 +31,7 @@ from holdfast.proxy.settings import Settings
 from holdfast.proxy.wire import Send, Wire, given
 from holdfast.runtime.following import glimpse
 from holdfast.runtime.means import Means
+from holdfast.runtime.summarise import Writer
 from holdfast.wire.lens import Lens, render
 
 ELSEWHERE = ("previous_response_id", "conversation", "background")
@@ -155,7 +157,7 @@ class Proxy:
         self._note(scope, lens)
         if what == "side":
             return await self._relayed(onward, body, wire, incoming, "relayed")
-        asked = Asked(incoming.route, lens, onward, wire, self._settings.observe)
+        asked = Asked(incoming.route, lens, onward, wire, self._settings.observe, self._writers(incoming, lens))
         key = session_key(who, lens)
         if incoming.route.endpoint != "generate":
             return await self._relayed(onward, self._reduced(key, asked), wire, incoming, "relayed")
@@ -196,6 +198,19 @@ class Proxy:
         except FormatError:
             return None
         return lens if lens.slots and lens.api == api else None
+
+    def _writers(self, incoming: Incoming, lens: Lens) -> tuple[Writer, ...]:
+        """Return who writes summaries for a request: nobody, its own model, or another one with the same login."""
+        wanted, own = self._settings.summaries, lens.model or incoming.route.model
+        if wanted == "extract":
+            return ()
+        model = own if wanted == "client" else wanted
+        route = incoming.route
+        if route.api == "gemini":
+            path = route.path.partition("?")[0].rpartition("/")[0]
+            route = replace(route, path=f"{path}/{quote(model, safe='')}:generateContent", stream=False)
+        to = replace(incoming, route=route)
+        return (Writer(self._onward(to), self._means.target_of(lens.api, model)),)
 
     def _note(self, scope: tuple[str, str], lens: Lens) -> None:
         """Hold that conversations of ``scope`` have tools, if this one has."""

@@ -26,7 +26,7 @@ _CUT = 400
 
 
 class Attempt:
-    """A request on its way. Iterate it for the events; afterwards it has an ``answer``, and why it is none.
+    """A request on its way. Iterate ``events``; afterwards it has an ``answer``, and why it is none.
 
     Nothing is given out before the model says something, so that until then another attempt can take its place;
     ``quiet`` gives out nothing at all. What is no stream is given out once it is judged.
@@ -98,17 +98,16 @@ class Attempt:
             status=self._status,
         )
 
-    async def events(self) -> AsyncGenerator[Event]:
-        """Yield the API's own events as they come, and judge what they say."""
+    async def events(self) -> AsyncGenerator[list[Event]]:
+        """Yield the API's own events as they come, those together that came at once, and judge what they say."""
         try:
             async with self._upstream.send(self._sent) as reply:
                 incoming = self._incoming = Incoming(reply, self._sent)
                 async with aclosing(incoming.events()) as coming:
-                    async for event, meaningful in coming:
-                        self._held.append(event)
-                        if meaningful and incoming.is_stream and not self._quiet:
-                            for one in self._given():
-                                yield one
+                    async for events, meaningful in coming:
+                        self._held += events
+                        if (self.seen or (meaningful and incoming.is_stream)) and not self._quiet:
+                            yield self._given()
                 self._judge(incoming.answer())
         except UpstreamError as error:
             self.verdict, self.why = Verdict(_kind(error), retry_after=error.retry_after), str(error)
@@ -116,14 +115,11 @@ class Attempt:
             if isinstance(error, HoldfastError):
                 raise
             self.verdict, self.why = Verdict("network"), f"{type(error).__name__}: {error}"
-        if self.is_answered or self.seen:
-            for one in self._given():
-                yield one
+        if (self.is_answered or self.seen) and self._held and not self._quiet:
+            yield self._given()
 
     def _given(self) -> list[Event]:
         """Return the events that were held back; from now on they are given out as they come."""
-        if self._quiet:
-            return []
         held, self._held, self.seen = self._held, [], True
         return held
 

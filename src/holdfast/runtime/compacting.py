@@ -19,7 +19,7 @@ from holdfast.policy.summary.prompts import Order
 from holdfast.runtime.hooks import Before
 from holdfast.runtime.native import compacted, head_request
 from holdfast.runtime.requests import Request
-from holdfast.runtime.summarise import Terms, summarise
+from holdfast.runtime.summarise import Terms, Writer, summarise
 from holdfast.telemetry import events
 from holdfast.telemetry.events import Outcome
 from holdfast.wire.compacting import can_compact
@@ -48,31 +48,44 @@ class Occasion(Struct, frozen=True):
     """Whether the provider still holds what it read last."""
 
 
-async def world(session: Session, target: Target, *, asked: bool = False) -> World:
-    """Return what the planner is told: how old the cache is, and who writes summaries.
+def world(session: Session, request: Request, *, asked: bool = False) -> World:
+    """Return what the planner is told, asked for in the worker: how old the cache is, and who writes summaries.
 
     Who wrote none several times in a row is left alone for a while, unless somebody ``asked`` for a compaction.
     """
-    means = session.means
-    idle = await means.stored(session.journal.idle)
-    there = bool(means.writers or _is_native(session, target) or means.hooks.before_compaction)
+    means, target = session.means, request.target
+    idle = session.journal.idle()
+    there = bool(writers(session, request) or _is_native(session, target) or means.hooks.before_compaction)
     return World(
         cache="cold" if idle > target.cache.ttl else "warm",
         idle=idle,
         writes=there and (asked or is_closed(*session.unwritten, means.clock(), session.settings)),
-        cooled=await means.stored(session.journal.is_cooled),
+        cooled=session.journal.is_cooled(),
     )
 
 
+def writers(session: Session, request: Request) -> tuple[Writer, ...]:
+    """Return the models that write summaries for ``request``, the first to be asked first."""
+    return (*request.way.writers, *session.means.writers)
+
+
 async def planned(
-    session: Session, request: Request, world: World, *, trigger: str = "auto", instructions: str = ""
+    session: Session,
+    request: Request,
+    world: World,
+    plan: Plan | None = None,
+    *,
+    trigger: str = "auto",
+    instructions: str = "",
 ) -> tuple[Plan, World]:
     """Return the plan of the next request with its summary made, and what the planner was told for it.
 
+    ``plan`` is the one to begin with, where it is made already.
     A summary that does not come, or does not help, is told, written down, and replaced by an extract.
     """
     target, journal = request.target, session.journal
-    plan = await session.means.stored(lambda: journal.plan(target, world))
+    if plan is None:
+        plan = await session.means.stored(lambda: journal.plan(target, world))
     if plan.compaction is not None and plan.compaction is journal.branch.compaction:
         return plan, world  # that request again
     if plan.ask is not None or plan.compaction is not None:
@@ -90,11 +103,11 @@ async def _summarised(session: Session, occasion: Occasion, world: World) -> tup
     """Return the plan with the summary that was asked for, or with an extract; what hooks said meanwhile is in it."""
     target = occasion.request.target
     written, outcome, why = await _in_flight(session, occasion)
-    await _told(session, outcome, why)
+    await _told(session, occasion.request, outcome, why)
     plan, world = await _with(session, target, world, written, outcome)
     if written is not None and plan.compaction is None:
         outcome, why = _why(plan)
-        await _told(session, outcome, why)
+        await _told(session, occasion.request, outcome, why)
         plan, world = await _with(session, target, world, None, outcome)
     if outcome not in {"compacted", "nothing_to_compact", "cancelled"}:
         session.unwritten = (session.unwritten[0] + 1, session.means.clock())
@@ -127,7 +140,7 @@ async def _with(
 
 async def compact(session: Session, request: Request, instructions: str) -> events.Compacted:
     """Compact now; return what became of it. Nothing is sent to the model but what a summary needs."""
-    forced = replace(await world(session, request.target, asked=True), force=True)
+    forced = replace(await session.means.stored(lambda: world(session, request, asked=True)), force=True)
     while True:
         plan, known = await planned(session, request, forced, trigger="manual", instructions=instructions)
         if plan.compaction is None:
@@ -171,7 +184,7 @@ async def _written(session: Session, occasion: Occasion) -> tuple[Written | None
     if before.summary:
         return Written(ask.stop, before.summary, by="hook"), "compacted", ""
     is_native = _is_native(session, occasion.request.target)
-    if not (is_native or means.writers):
+    if not (is_native or writers(session, occasion.request)):
         return None, "compacted", ""
     session.tell(events.Compacting(session.key, trigger, "native" if is_native else "model"))
     try:
@@ -182,16 +195,17 @@ async def _written(session: Session, occasion: Occasion) -> tuple[Written | None
 
 async def _asked(session: Session, occasion: Occasion, head: Sequence[Slot], before: Before) -> Written:
     """Return the summary of the first that makes one: the provider's own compaction, then the models in their order."""
-    means = session.means
     if _is_native(session, occasion.request.target) and not before.prompt:
         try:
             return await _by_provider(session, occasion)
         except CompactionFailed:
-            if not means.writers:
+            if not writers(session, occasion.request):
                 raise
     order = Order(focus=occasion.instructions, context=tuple(before.add), prompt=before.prompt)
     prefix = session.prefix if occasion.is_warm else None
-    return await summarise(head, occasion.ask, means.writers, _terms(session), order, prefix=prefix)
+    return await summarise(
+        head, occasion.ask, writers(session, occasion.request), _terms(session), order, prefix=prefix
+    )
 
 
 async def _by_provider(session: Session, occasion: Occasion) -> Written:
@@ -209,10 +223,10 @@ def _terms(session: Session) -> Terms:
     return Terms(session.settings, session.means.permits.hold, session.tell, session.key)
 
 
-async def _told(session: Session, outcome: Outcome, why: str) -> None:
+async def _told(session: Session, request: Request, outcome: Outcome, why: str) -> None:
     """Tell of a compaction that failed."""
     if outcome != "compacted":
-        by = "model" if session.means.writers or not session.means.native else "native"
+        by = "model" if writers(session, request) or not session.means.native else "native"
         await session.compacted(events.Compacted(session.key, outcome, by, why=why))
 
 

@@ -7,7 +7,8 @@ what is new: the branch is folded on, not read again.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -113,6 +114,8 @@ class Journal:
         self._ready: Prepared | None = None
         self.twins = Twins()
         """What the last whole conversation was found to repeat."""
+        self._is_held = self._is_current = False
+        """Whether the lease is held, and nobody else can have written since the log was looked at."""
         self._described = ""
         """The model that the list of sessions shows, as far as this journal said so."""
         self._waiting: list[tuple[str, Message]] | None = None
@@ -144,6 +147,19 @@ class Journal:
         journal._waiting = undelivered(store, key, place)
         return journal
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Hold the session's lease; all that is done inside finds the log as it was at the first look, and its own."""
+        if self._is_held:
+            yield
+            return
+        with self.store.writing(self.key):
+            self._is_held = True
+            try:
+                yield
+            finally:
+                self._is_held = self._is_current = False
+
     # -- what is said --------------------------------------------------------------------------------------------------
 
     def append(self, *said: Message | Slot) -> list[str]:
@@ -151,7 +167,7 @@ class Journal:
 
         A text that is longer than an entry may hold is stored apart; where that fails, the message stays whole.
         """
-        with self.store.writing(self.key):
+        with self.together():
             bodies = [body for one in said for body in self._said(one)]
             return [entry.id for entry in self._write(bodies) if isinstance(entry.body, Said)]
 
@@ -160,7 +176,7 @@ class Journal:
 
         What was said while the answer was on its way follows it.
         """
-        with self.store.writing(self.key):
+        with self.together():
             entries = self._write([*self._said(answer), Answer(self.branch.basis, usage, stop)])
             said = next(entry.id for entry in reversed(entries) if isinstance(entry.body, Said))
             self._deliver()
@@ -172,7 +188,7 @@ class Journal:
         ``kind`` is ``UNANSWERED`` for the last prepared request, else what became of a compaction.
         """
         ready = self._ready
-        with self.store.writing(self.key):
+        with self.together():
             entries = self._write([Failure(kind, reason)])
         self._ready = ready
         return entries[0].id
@@ -182,7 +198,7 @@ class Journal:
 
         Every later request knows it; the next one is planned anew.
         """
-        with self.store.writing(self.key):
+        with self.together():
             return self._write([Failure(OVERFLOW, reason, limit, requested)])[0].id
 
     def describe(self, model: str) -> None:
@@ -198,7 +214,7 @@ class Journal:
 
     def silent(self, usage: Usage = Usage(), stop: str = "") -> str:
         """Append that the last prepared request was answered without a word, and what that cost; return its id."""
-        with self.store.writing(self.key):
+        with self.together():
             entry = self._write([Answer(self.branch.basis, usage, stop)])[0]
             self._deliver()
         return entry.id
@@ -227,7 +243,7 @@ class Journal:
 
     def wait(self, *said: Message) -> list[str]:
         """Store messages that belong behind the answer on its way; they are durable now and said when it is there."""
-        with self.store.writing(self.key):
+        with self.together():
             ids = [entry.id for entry in self._write([queued(one) for one in said])]
         if self._waiting is not None:
             self._waiting += zip(ids, said, strict=True)
@@ -237,7 +253,7 @@ class Journal:
         """Say what waited for an answer and was not said yet; return the ids of the messages."""
         if self._waiting == []:
             return []
-        with self.store.writing(self.key):
+        with self.together():
             return self._deliver()
 
     def _deliver(self) -> list[str]:
@@ -277,7 +293,7 @@ class Journal:
         """Return the request of ``plan``, once what it decides is in the log; nothing where more was said since."""
         if self._ready is not None and plan is self._ready.plan:
             return self._ready
-        with self.store.writing(self.key):
+        with self.together():
             if not self._stands(plan):
                 return None
             plan = self._kept(plan, target, world)
@@ -290,7 +306,7 @@ class Journal:
 
     def decide(self, plan: Plan, target: Target, world: World = World()) -> bool:
         """Write what ``plan`` decides, with no request behind it (``/compact``); return whether it still stood."""
-        with self.store.writing(self.key):
+        with self.together():
             if not self._stands(plan):
                 return False
             bodies = decided(self.branch, self._kept(plan, target, world), target, self.policy.name)
@@ -299,7 +315,7 @@ class Journal:
 
     def compact(self, made: Compaction) -> str:
         """Append a compaction that somebody else made of what was said here; return its id."""
-        with self.store.writing(self.key):
+        with self.together():
             return self._write([made])[0].id
 
     def _stands(self, plan: Plan) -> bool:
@@ -325,7 +341,7 @@ class Journal:
         then, and a compaction comes again where the request is over its trigger. Behind an undone limit of turns only
         the turns said since count.
         """
-        with self.store.writing(self.key):
+        with self.together():
             self._catch_up()
             revoked = self._in_force(id)
             self._write([Revoke(revoked)])
@@ -377,7 +393,7 @@ class Journal:
         within = Shortened(why=f"no result is over its limit: {limits.each:,} weighted characters")
         if not is_oversized(messages_shown(self.branch).values(), limits):
             return within
-        with self.store.writing(self.key):
+        with self.together():
             path = self.store.path(self.key, self.leaf)
             short = truncated_entries(entries_shown(path, self.branch), limits)
             leaf = self.store.branch_with(self.key, short, self.leaf)
@@ -450,7 +466,8 @@ class Journal:
 
     def _catch_up(self) -> bool:
         """Fold in what others decided or took back behind the leaf; return whether there was anything."""
-        there = self.store.session(self.key).leaf if self.follows else self.leaf
+        there = self.store.session(self.key).leaf if self.follows and not self._is_current else self.leaf
+        self._is_current = self._is_held
         if there == self.leaf or there is None:
             return False
         path = self.store.path(self.key, there)

@@ -26,6 +26,9 @@ T = TypeVar("T")
 Check: TypeAlias = Literal["all", "changed", "none"]
 """Every request · those that are not what the caller handed in · none."""
 
+TARGETS = 256
+"""[H] Models of which it is held what is known: nobody asks as many in turn."""
+
 
 @dataclass
 class Means:
@@ -59,6 +62,8 @@ class Means:
     lanes: Lanes = field(default_factory=Lanes)
     flights: WeakSet[InFlight] = field(default_factory=WeakSet)
     """The compactions of every session that somebody still has."""
+    _targets: dict[tuple[str, str], Target] = field(default_factory=dict)
+    """What was found of others, by API and model."""
     _worker: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     def tell(self, event: Event) -> None:
@@ -80,4 +85,9 @@ class Means:
         own = self.target
         if own is not None and own.api == api and model in ("", own.model):
             return own
-        return target(api, model, window=self.window, catalog=self.catalog, trusting=self.trusting)
+        if (api, model) not in self._targets:
+            if len(self._targets) >= TARGETS:
+                self._targets.clear()
+            found = target(api, model, window=self.window, catalog=self.catalog, trusting=self.trusting)
+            self._targets[api, model] = found
+        return self._targets[api, model]

@@ -50,7 +50,7 @@ async def pressed(
     session: Session, request: Request, prepared: Prepared, press: Press
 ) -> tuple[Request, Prepared] | str:
     """Return the request made smaller as ``press`` says, or why it does not get smaller."""
-    world = await session.world(request.target)
+    world = await session.world(request)
     if press.rung == "output":
         lower = _with_less_output(session, request, prepared)
         return lower if isinstance(lower, str) else (lower, await session.prepared(lower, world))

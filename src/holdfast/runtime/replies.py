@@ -21,7 +21,7 @@ _EVENTS = "text/event-stream"
 
 
 class Incoming:
-    """A reply being read. Its events come one by one; ``answer`` is what they say so far.
+    """A reply being read. Its events come as they were sent; ``answer`` is what they say so far.
 
     A reply that is no stream is one event, which holds the whole body.
     """
@@ -37,19 +37,19 @@ class Incoming:
         """Whether the answer comes as events."""
         return self.fold is not None
 
-    async def events(self) -> AsyncGenerator[tuple[Event, bool]]:
-        """Yield each event, and whether it holds something the model said."""
+    async def events(self) -> AsyncGenerator[tuple[list[Event], bool]]:
+        """Yield the events that came at once, and whether any holds something the model said."""
         if self.fold is None:
             self._body = await self.reply.read()
-            yield Event(self._body, raw=self._body), self.reply.is_fine and bool(self._body)
+            yield [Event(self._body, raw=self._body)], self.reply.is_fine and bool(self._body)
             return
         reader = Reader() if _EVENTS in self.reply.headers.get("content-type", "") else ArrayReader()
         try:
             async for chunk in self.reply.chunks:
-                for event in reader.feed(chunk):
-                    yield event, self.fold.feed(event)
-            for event in reader.close():
-                yield event, self.fold.feed(event)
+                if events := reader.feed(chunk):
+                    yield events, any([self.fold.feed(event) for event in events])
+            if events := reader.close():
+                yield events, any([self.fold.feed(event) for event in events])
         except FormatError as error:
             raise UpstreamError(f"the answer cannot be read: {error}", "server") from error
 

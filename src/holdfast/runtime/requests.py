@@ -16,6 +16,7 @@ from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.upstream import Sent, Upstream
+from holdfast.runtime.writing import Writer
 from holdfast.wire.apis import form_of
 from holdfast.wire.lens import Lens, body, measured, open_body, render, whole_frame
 from holdfast.wire.rules import validate
@@ -48,6 +49,8 @@ class Way(Struct, frozen=True):
     """Who is asked, where it is not whom the engine asks."""
     as_it_is: bool = False
     """Whether the body goes out whatever is decided: it is looked at and written down, no more."""
+    writers: tuple[Writer, ...] = ()
+    """Models that write summaries for this request, before those of the engine."""
 
 
 class Request(Struct, frozen=True):

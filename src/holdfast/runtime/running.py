@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Self
@@ -11,8 +12,8 @@ from anyio import CancelScope
 from holdfast.errors import Aborted
 from holdfast.model.messages import Message
 from holdfast.policy.hygiene.neighbours import GO_ON
-from holdfast.policy.recovery import begin
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.beginning import read
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.native import taken_over
 from holdfast.runtime.recovering import recovered
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """One request of a session, as ``async with``; iterate it for the API's own events as they come.
+    """One request of a session, as ``async with``; iterate it for the API's own events as they come, one by one.
 
     Behind the block ``answer`` is in the log, or the error was raised. Who leaves early has what was said so far in
     the log, as an answer that was interrupted.
@@ -40,7 +41,9 @@ class Run:
         self.attempt: Attempt | None = None
         """The newest request that went out, with what came back."""
         self._stack = AsyncExitStack()
-        self._events: AsyncGenerator[Event] | None = None
+        self._events: AsyncGenerator[list[Event]] | None = None
+        self._left: deque[Event] = deque()
+        """What came at once and was not read yet."""
         self._answer: Answer | None = None
 
     @property
@@ -60,30 +63,42 @@ class Run:
 
     async def __aexit__(self, *_: object) -> None:
         try:
+            self._left.clear()
             if self._events is not None:
                 await self._events.aclose()
         finally:
             self._session.inflight.settled()
             await self._stack.aclose()
 
-    def __aiter__(self) -> AsyncIterator[Event]:
-        """Return the API's own events."""
+    def together(self) -> AsyncIterator[list[Event]]:
+        """Return the API's own events, those together that came at once."""
         if self._events is None:
             raise Aborted("a run is read inside of its block: async with session.run(…) as run")
         return self._events
 
-    async def _going(self) -> AsyncGenerator[Event]:
+    def __aiter__(self) -> Self:
+        """Return the run, for its events."""
+        self.together()
+        return self
+
+    async def __anext__(self) -> Event:
+        """Return the next event."""
+        while not self._left:
+            self._left += await anext(self.together())
+        return self._left.popleft()
+
+    async def _going(self) -> AsyncGenerator[list[Event]]:
         session = self._session
-        request = await session.taken(self._asked, self._way)
-        state = begin(session.journal.branch, session.settings)
+        said = read(session, self._asked)
         with session.answering():
-            prepared = await session.prepared(request, await session.world(request.target))
+            begun, prepared = await session.begun(said, self._way)
+            request, state = begun.request, begun.state
             while True:
                 attempt = self.attempt = await session.attempt(request, prepared, quiet=self._quiet)
                 try:
                     async with session.means.permits.hold(), aclosing(attempt.events()) as coming:
-                        async for event in coming:
-                            yield event
+                        async for came in coming:
+                            yield came
                 except BaseException as error:
                     await _broken(session, attempt, error)
                     raise

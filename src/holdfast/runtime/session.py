@@ -19,14 +19,15 @@ from holdfast.policy.guard import in_force, measure_room
 from holdfast.policy.settings import Settings
 from holdfast.runtime import compacting, recall
 from holdfast.runtime.attempt import Attempt, said_by
+from holdfast.runtime.beginning import Begun, begun, read
 from holdfast.runtime.hooks import called
 from holdfast.runtime.inflight import InFlight
 from holdfast.runtime.journal import Journal, Prepared
 from holdfast.runtime.means import Means
 from holdfast.runtime.replies import as_said
-from holdfast.runtime.requests import Asked, Request, Way, checked, of_body, of_words, opened, words
+from holdfast.runtime.requests import Asked, Request, Way, checked, of_words, words
 from holdfast.runtime.running import Run
-from holdfast.runtime.summarise import Prefix
+from holdfast.runtime.summarise import Prefix, Writer
 from holdfast.runtime.upstream import Upstream
 from holdfast.telemetry import events
 from holdfast.view.paging import Page
@@ -108,14 +109,14 @@ class Session:
     @property
     def api(self) -> str:
         """The API of requests that are made of words."""
-        return self._target().api
+        return self.target().api
 
     async def append(self, *said: str | Message | Slot) -> list[str]:
         """Store messages; they survive a crash from here on. Returns the ids of their entries.
 
         While an answer is on its way a user's words wait behind it, and are said once it is there.
         """
-        told = [await self._offered(one) for one in words(said)]
+        told = [await self.offered(one) for one in words(said)]
         return await self.means.stored(lambda: self._appended(told))
 
     async def ask(self, *said: str | Message | Slot, deadline: float | None = None) -> Answer:
@@ -140,6 +141,7 @@ class Session:
         model: str = "",
         upstream: Upstream | None = None,
         as_it_is: bool = False,
+        writers: Sequence[Writer] = (),
     ) -> Run:
         """Return a run of ``asked``: nothing, words to append, or a provider's body with the whole conversation.
 
@@ -147,8 +149,9 @@ class Session:
         where an answer broke off. ``stream`` says whether the provider is asked for events; by default as the body
         says, and for words it is. ``model`` names the model of a body that does not (Gemini says it in the address).
         ``upstream`` answers in place of the engine's; ``as_it_is`` lets the body go out as it came, whatever is due.
+        ``writers`` are asked for a summary before the engine's own.
         """
-        return Run(self, asked, Way(stream, model, upstream, as_it_is), quiet=quiet)
+        return Run(self, asked, Way(stream, model, upstream, as_it_is, tuple(writers)), quiet=quiet)
 
     async def prepare(self, asked: Asked = None) -> Prepared:
         """Return the next request, decided and in the log, without sending it; answer it with ``record``.
@@ -156,8 +159,7 @@ class Session:
         What the user says before that waits behind the answer.
         """
         async with self.lane():
-            request = await self.taken(asked, Way(stream=False))
-            self._handed_out = await self.prepared(request, await self.world(request.target))
+            _, self._handed_out = await self.begun(read(self, asked), Way(stream=False))
             return self._handed_out
 
     async def record(self, answer: Answer) -> str:
@@ -173,7 +175,7 @@ class Session:
     async def compact(self, instructions: str = "") -> events.Compacted:
         """Compact now, whatever the size; ``instructions`` say what a model's summary looks at above all."""
         async with self.lane():
-            request = of_words(self._target(), self._fields())
+            request = of_words(self.target(), self.fields())
             return await compacting.compact(self, request, instructions)
 
     async def undo(self, id: str | None = None) -> str:  # noqa: A002 -- what it is called everywhere
@@ -193,7 +195,7 @@ class Session:
     def report(self) -> Report:
         """Return how full the context is."""
         branch, settings = self.journal.branch, self.settings
-        target = in_force(of_words(self._target(), self._fields()).target, branch, settings)
+        target = in_force(of_words(self.target(), self.fields()).target, branch, settings)
         room = measure_room(target, settings)
         compactions = sum(isinstance(what, Compaction) for _, what in branch.law)
         return Report(
@@ -257,39 +259,26 @@ class Session:
             self._runs -= 1
             self._answering = self._answering and self._runs > 0
 
-    async def taken(self, asked: Asked, way: Way = Way()) -> Request:
-        """Return the request for ``asked``, once what it says is in the log."""
-        await self.means.stored(self.journal.deliver)
-        request = await self._taken(asked, way)
-        await self.means.stored(lambda: self.journal.describe(request.target.model))
-        return request
+    async def begun(self, said: Lens | list[Message | Slot], way: Way = Way()) -> tuple[Begun, Prepared]:
+        """Return how the request of a body or of words begins, and what it shows, decided and in the log."""
+        first = await begun(self, said, way)
+        if first.prepared is None:
+            return first, await self.prepared(first.request, first.world, first.plan)
+        await self._announced(first.plan, first.prepared, first.world)
+        return first, first.prepared
 
-    async def _taken(self, asked: Asked, way: Way) -> Request:
-        if isinstance(asked, bytes | Mapping | Lens):
-            own = self.means.target
-            lens = opened(asked, own.api if own is not None else None)
-            if not lens.slots:
-                raise FormatError("this body has no messages; send it with the whole conversation in it")
-            await self.means.stored(lambda: self.journal.follow(lens.slots))
-            return of_body(self.means.target_of(lens.api, lens.model or way.model), lens, way)
-        told = [await self._offered(one) for one in words(asked)]
-        if told:
-            await self.means.stored(lambda: self.journal.append(*told))
-        if not len(self.journal.branch.slots):
-            raise FormatError("nothing was said in this session yet; say something first")
-        return of_words(self._target(), self._fields(), way)
-
-    async def world(self, target: Target) -> World:
+    async def world(self, request: Request) -> World:
         """Return what the planner is told of the world now."""
-        return await compacting.world(self, target)
+        return await self.means.stored(lambda: compacting.world(self, request))
 
-    async def prepared(self, request: Request, world: World) -> Prepared:
-        """Return the next request for ``request``, decided and in the log."""
+    async def prepared(self, request: Request, world: World, plan: Plan | None = None) -> Prepared:
+        """Return the next request for ``request``, decided and in the log; ``plan`` is the one to begin with."""
         while True:
-            plan, known = await compacting.planned(self, request, world)
+            plan, known = await compacting.planned(self, request, world, plan)
             prepared = await self._decided(request, plan, known)
             if prepared is not None:
                 return prepared
+            plan = None
 
     async def smaller(self, request: Request, world: World, rung: str) -> tuple[Request, Prepared] | str:
         """Return the request planned anew under pressure, or why it would not be smaller; then nothing is written."""
@@ -338,13 +327,18 @@ class Session:
 
     async def _decided(self, request: Request, plan: Plan, world: World) -> Prepared | None:
         """Return the request of ``plan``, once what it decides is in the log and told; nothing where more was said."""
-        prepared = await self.means.stored(lambda: self._committed(plan, request.target, world))
-        if prepared is not None and prepared.plan is not plan:  # the same one again was told before
-            await compacting.made(self, prepared.plan, world)
-            self._told(prepared.plan)
+        prepared = await self.means.stored(lambda: self.committed(plan, request.target, world))
+        if prepared is not None:
+            await self._announced(plan, prepared, world)
         return prepared
 
-    def _committed(self, plan: Plan, target: Target, world: World) -> Prepared | None:
+    async def _announced(self, plan: Plan, prepared: Prepared, world: World) -> None:
+        """Tell what was decided, unless it is the same request again: that was told before."""
+        if prepared.plan is not plan:
+            await compacting.made(self, prepared.plan, world)
+            self._told(prepared.plan)
+
+    def committed(self, plan: Plan, target: Target, world: World) -> Prepared | None:
         """Commit the request of ``plan``; from then on a user's words wait for its answer."""
         prepared = self.journal.commit(plan, target, world)
         self._answering = self._answering or prepared is not None
@@ -353,7 +347,7 @@ class Session:
     def _recorded(self, answer: Answer) -> str:
         """Record what became of a request that the caller sent; return the id of the message, or of what it is else."""
         prepared, journal = self._handed_out, self.journal
-        target = prepared.target if prepared is not None else self._target()
+        target = prepared.target if prepared is not None else self.target()
         slot, usage, stop = as_said(answer, target.api, target.model)
         if answer.error is not None:
             id_ = self._refused(answer, prepared)
@@ -400,7 +394,7 @@ class Session:
         """Return what the hook called ``name`` says; nothing where there is none, or where it fails."""
         return await called(self.means.hooks, name, *given, tell=self.tell, session=self.key)
 
-    async def _offered(self, said: Message | Slot) -> Message | Slot:
+    async def offered(self, said: Message | Slot) -> Message | Slot:
         """Return ``said`` as the hook wants it appended."""
         if not isinstance(said, Message):
             return said
@@ -417,12 +411,13 @@ class Session:
         known = {id(slot.message): slot for slot in slots}
         return [known.get(id(message)) or Slot(message) for message in changed]
 
-    def _target(self) -> Target:
+    def target(self) -> Target:
+        """Return the target of requests that are made of words; ``ConfigError`` where there is none."""
         if self.means.target is None:
             raise ConfigError("this engine knows no model; give Engine.open api=… and model=…, or a whole request body")
         return self.means.target
 
-    def _fields(self) -> Mapping[str, Any]:
+    def fields(self) -> Mapping[str, Any]:
         """Return the fields beside the messages of requests that are made of words."""
         environment = self.means.environment
         told = {} if environment is None else environment.fields(self.api)

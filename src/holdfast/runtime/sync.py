@@ -11,7 +11,7 @@ The loop runs in a thread of its own, which ends with the block. What a verb rai
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
@@ -28,6 +28,7 @@ from holdfast.runtime.engine import Engine
 from holdfast.runtime.requests import Asked
 from holdfast.runtime.running import Run
 from holdfast.runtime.session import Report, Session
+from holdfast.runtime.summarise import Writer
 from holdfast.runtime.upstream import Upstream
 from holdfast.view.paging import Page
 from holdfast.wire.answers import Answer
@@ -118,6 +119,7 @@ class SyncSession:
         model: str = "",
         upstream: Upstream | None = None,
         as_it_is: bool = False,
+        writers: Sequence[Writer] = (),
     ) -> Iterator[SyncRun]:
         """Run a request of words or of a whole body; iterate what is returned for the API's own events.
 
@@ -126,7 +128,15 @@ class SyncSession:
         before = _AROUND.get()
         run = SyncRun(
             self.portal,
-            self.session.run(asked, quiet=quiet, stream=stream, model=model, upstream=upstream, as_it_is=as_it_is),
+            self.session.run(
+                asked,
+                quiet=quiet,
+                stream=stream,
+                model=model,
+                upstream=upstream,
+                as_it_is=as_it_is,
+                writers=writers,
+            ),
         )
         try:
             run.begin()

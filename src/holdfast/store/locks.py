@@ -19,6 +19,7 @@ from holdfast.store.files import create, make_directory, refusal
 PAUSE = 0.02
 """Seconds between two tries."""
 
+_THERE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _held: set[int] = set()
 _guard = threading.Lock()
 
@@ -55,10 +56,12 @@ def lease(directory: Path, key: str, wait: float = LEASE_WAIT) -> Iterator[None]
 
 def _open(directory: Path, name: str) -> int:
     try:
+        with suppress(FileNotFoundError):
+            return os.open(directory / name, _THERE)
         make_directory(directory)
         with suppress(FileExistsError):
             return create(directory / name)
-        return os.open(directory / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return os.open(directory / name, _THERE)
     except OSError as error:
         raise refusal(error, f"no lock file could be made in {directory}") from error
 

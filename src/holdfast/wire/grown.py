@@ -20,8 +20,6 @@ from holdfast.wire.lens import Lens, measured, open_body
 from holdfast.wire.splice import spans
 
 _GAP = re.compile(rb"[\s,]*")
-_BLOCK = 1 << 16
-"""Bytes that are compared at once."""
 
 
 class Known(Struct, frozen=True):
@@ -80,17 +78,15 @@ def grown(body: bytes, api: str, before: Known) -> tuple[Lens, int] | None:
 
 def shared(one: bytes, other: bytes) -> int:
     """Return how many bytes both begin with."""
-    most = min(len(one), len(other))
-    at = 0
-    while at < most and one[at : at + _BLOCK] == other[at : at + _BLOCK]:
-        at += _BLOCK
-    step = _BLOCK
+    view, most, at = memoryview(other), min(len(one), len(other)), 0
+    step = 1 << most.bit_length()
     while at < most and step:
-        if one[at : at + step] == other[at : at + step]:
-            at += step
+        end = min(at + step, most)
+        if one.startswith(view[at:end], at):
+            at = end
         else:
             step //= 2
-    return min(at, most)
+    return at
 
 
 def _after(body: bytes, position: int) -> int:

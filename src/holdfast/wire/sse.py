@@ -129,7 +129,7 @@ _LINE_END = re.compile(rb"[\r\n]")
 _CR, _LF = b"\r"[0], b"\n"[0]
 _LINES = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
-_OTHERWISE = b"\r\n:\xef"
+_OTHERWISE = (b"", b"\n", b":", _BOM[:1])
 """How a line begins that may be no field: a blank line, a comment, a byte order mark."""
 
 
@@ -140,6 +140,13 @@ class Reader(_Stream):
         super().__init__(limit)
         self._line = 0
         """Where the unfinished line begins."""
+        self._has_cr = False
+        """Whether a CR came, so that lines may end in any way."""
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """Return the events that ``chunk`` completes; see ``_Stream``."""
+        self._has_cr = self._has_cr or b"\r" in chunk
+        return super().feed(chunk)
 
     def _end(self) -> int:
         """Return where a blank line, or a comment before any field, ends."""
@@ -155,9 +162,10 @@ class Reader(_Stream):
 
     def _plain(self) -> int:
         """Return the same for an event as most are: it begins with a field, and its lines end with LF; else 0."""
-        end = self._buffer.find(b"\n\n") + 2
-        plain = end > 2 and self._buffer[0] not in _OTHERWISE and self._buffer.find(b"\r", 0, end) < 0
-        return end if plain else 0
+        if self._has_cr or self._buffer[:1] in _OTHERWISE:
+            return 0
+        end = self._buffer.find(b"\n\n")
+        return end + 2 if end > 0 else 0
 
     def _is_half(self, at: int) -> bool:
         """Return whether the line's end at ``at`` is the LF of a CRLF, whose CR has ended the line."""
@@ -178,7 +186,7 @@ class Reader(_Stream):
         skip = self._mark(0)
         raw, self._line = self._take(end), 0
         told = raw[skip:]
-        return _parsed(raw, _LINES.split(told) if b"\r" in told else told.split(b"\n"), ended=ended)
+        return _parsed(raw, _LINES.split(told) if self._has_cr else told.split(b"\n"), ended=ended)
 
     def _last(self) -> Iterator[Event]:
         if self._buffer:

@@ -148,6 +148,8 @@ def test_a_log_of_our_own(seal: Seal | None) -> None:
     assert shown(second) == shown(first)
     assert second.problems == ()
     assert (second.model, second.api) == ("model-x", "gemini")
+    calls = [call for slot in project(context(second)) for call in slot.message.calls]
+    assert [call.seal for call in calls] == [seal]
 
 
 def test_lines_of_our_own() -> None:

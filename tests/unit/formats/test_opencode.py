@@ -225,6 +225,15 @@ def _new(before: Recording, after: Recording) -> list[Any]:
     return [entry for entry in after.entries if entry.id not in known]
 
 
+def test_what_is_told_about_a_message_later_changes_no_id() -> None:
+    """opencode adds the diffs of a turn to its message when the turn is over: that is the same message."""
+    later = [json.loads(json.dumps(one)) for one in COMPACTED]
+    for one in later:
+        if one["info"]["role"] == "user":
+            one["info"]["summary"] = {"diffs": [{"file": "a", "patch": "+1"}]}
+    assert [one.id for one in read(exported(*later)).entries] == [one.id for one in read(exported(*COMPACTED)).entries]
+
+
 def test_a_message_that_changed_begins_a_branch() -> None:
     """Where opencode changed what was said, nothing of the earlier reading gets other content."""
     first = read(exported(*TALK))
@@ -434,7 +443,7 @@ _MESSAGE = st.fixed_dictionaries({"info": _INFO | _TREE, "parts": st.lists(_PART
 
 @given(st.lists(_MESSAGE | _TREE, max_size=6), _TREE)
 def test_any_document_becomes_a_tree_that_can_be_written(messages: list[Any], revert: Any) -> None:
-    """Whatever a document says: ids are unique, parents come first, it is stored, written in both forms, and read again."""
+    """Whatever a document says: ids are unique, parents come first, it is stored, written in both forms, read again."""
     seen: set[str | None] = {None}
     recording = read(json.dumps({"info": {"id": SESSION, "revert": revert}, "messages": messages}).encode())
     for entry in recording.entries:
@@ -445,6 +454,23 @@ def test_any_document_becomes_a_tree_that_can_be_written(messages: list[Any], re
         store.put("s", recording.entries, leaf=recording.leaf)
     assert read(write(recording, "opencode-json")).session == SESSION
     assert database(rows_of(sessions(recording)))
+
+
+def test_numbers_that_nothing_can_count() -> None:
+    """Times and tokens beyond all that a database holds count as not told."""
+    odd = json.dumps(TALK).replace(str(AT), "1e300").replace("50", "-1").replace('"output": 7', '"output": 1e99')
+    recording = read(exported(*json.loads(odd)))
+    with open_store(":memory:") as store:
+        store.put("s", recording.entries, leaf=recording.leaf)
+    assert [step.usage.output for step in steps(recording)] == [3, 3]
+    assert database(rows_of(sessions(recording)))
+
+
+def test_ids_that_are_taken() -> None:
+    """Where a document uses an id twice, the second message gets another, and so do its parts."""
+    data = exported(TALK[0], TALK[2], TALK[0])
+    ids = [one["info"]["id"] for one in json.loads(write(read(data), "opencode-json"))["messages"]]
+    assert (len(set(ids)), ids[:2]) == (3, ["msg_000000000001", "msg_000000000003"])
 
 
 def test_raws_are_json() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from msgspec import Raw
+from msgspec import Raw, Struct, field
+from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from holdfast.wire import anthropic
 from holdfast.wire.answers.base import NOTHING, decoded, lookup, said
-from holdfast.wire.answers.pieces import count_of, fields_of, given, items_of, text_of
+from holdfast.wire.answers.pieces import Place, count_of, fields_of, given, items_of, text_of, usual
 from holdfast.wire.answers.values import Answer, Stop
 from holdfast.wire.splice import as_object, write
 
@@ -57,6 +58,31 @@ def meaningful(name: str, found: Mapping[str, Raw]) -> bool:
 # -- events ------------------------------------------------------------------------------------------------------------
 
 
+class _Text(Struct, tag="text_delta", forbid_unknown_fields=True):
+    key: ClassVar = "text"
+    words: str = field(name="text")
+
+
+class _Thinking(Struct, tag="thinking_delta", forbid_unknown_fields=True):
+    key: ClassVar = "thinking"
+    words: str = field(name="thinking")
+
+
+class _Input(Struct, tag="input_json_delta", forbid_unknown_fields=True):
+    key: ClassVar = "partial_json"
+    words: str = field(name="partial_json")
+
+
+class _Delta(Struct, tag="content_block_delta", forbid_unknown_fields=True):
+    """The event that most are."""
+
+    index: Place
+    delta: _Text | _Thinking | _Input
+
+
+_DELTA = Decoder(_Delta)
+
+
 class _Block:
     """A block that grows: its fields as it began, and what deltas added to them."""
 
@@ -78,7 +104,13 @@ class _Block:
             elif kind in _WHOLE or not bytes(raw).startswith(b'"'):
                 self.fields[key] = raw
             else:
-                self.grown.setdefault(key, [text_of(self.fields.get(key))]).append(text_of(raw))
+                self.grow(key, text_of(raw))
+
+    def grow(self, key: str, words: str) -> None:
+        """Take words that go on."""
+        if key not in self.grown:
+            self.grown[key] = [text_of(self.fields.get(key))]
+        self.grown[key].append(words)
 
     def whole(self) -> dict[str, Any]:
         """Return the block as a body has it."""
@@ -117,6 +149,15 @@ class Folding:
         step = self._steps.get(text_of(found.get("type")) or name)
         if step is not None:
             step(found)
+
+    def go_on(self, data: bytes) -> bool | None:
+        """Take a delta of words for a block that has begun; return whether it has any, nothing for what is none."""
+        told = usual(_DELTA, data)
+        block = None if told is None else self._blocks.get(told.index)
+        if told is None or block is None:
+            return None
+        block.grow(told.delta.key, told.delta.words)
+        return bool(told.delta.words)
 
     def body(self) -> dict[str, Any]:
         """Return the fields of the body so far."""

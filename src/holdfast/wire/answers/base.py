@@ -26,6 +26,12 @@ class Folding(Protocol):
     def add(self, name: str, found: Mapping[str, Raw]) -> None:
         """Take the fields of one event."""
 
+    def go_on(self, data: bytes) -> bool | None:
+        """Take an event by which words go on, as by most, at once; return whether it has any.
+
+        Nothing where it is any other, or is not sure to be one: it is not taken then, and is for ``add``.
+        """
+
     def body(self) -> dict[str, Any]:
         """Return the fields of the body so far."""
 

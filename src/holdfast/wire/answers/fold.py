@@ -92,6 +92,11 @@ class Fold:
 
     def feed(self, event: Event) -> bool:
         """Take ``event``; return whether it is meaningful (see ``is_meaningful``)."""
+        goes_on = None if event.event == "error" else self._folding.go_on(event.data)
+        return self._read(event) if goes_on is None else goes_on
+
+    def _read(self, event: Event) -> bool:
+        """Do the same with an event of any kind."""
         if event.done:
             self._folding.add("[DONE]", {})
             return False

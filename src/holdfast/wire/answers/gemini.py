@@ -161,6 +161,9 @@ class Folding:
             self.complete = self.complete or bool(text_of(one.get("finishReason")))
         self.complete = self.complete or bool(_blocked(found))
 
+    def go_on(self, data: bytes) -> bool | None:
+        """Return nothing: chunks are few and each has more than words."""
+
     def body(self) -> dict[str, Any]:
         """Return the fields of the body so far."""
         body: dict[str, Any] = dict(self._head) | ({"usageMetadata": self._usage} if self._usage else {})

@@ -7,14 +7,16 @@ id stays. Of several choices the first is the answer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from operator import attrgetter
+from typing import Any, Literal
 
-from msgspec import Raw
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
 
 from holdfast.model.messages import Message
 from holdfast.wire import openai_chat
 from holdfast.wire.answers.base import NOTHING, decoded, lookup, said, with_calls
-from holdfast.wire.answers.pieces import count_of, fields_of, given, items_of, text_of, value_of
+from holdfast.wire.answers.pieces import Place, count_of, fields_of, given, items_of, text_of, usual, value_of
 from holdfast.wire.answers.values import Answer, Stop
 from holdfast.wire.splice import write
 
@@ -45,6 +47,8 @@ STOPS: dict[str, Stop] = {
 SGLang, OpenRouter, gateways to Anthropic and Gemini). Case does not matter."""
 
 _EMPTY = frozenset({b"null", b"[]", b"{}", b'""'})
+_NOTHING = (None, "", [], {})
+"""The same, decoded."""
 _RESPONSE_ONLY = frozenset({"annotations", "parsed"})
 """Fields of an answer's message that a request has no place for."""
 
@@ -105,6 +109,34 @@ def _delta(choice: Mapping[str, Raw]) -> dict[str, Raw]:
 
 
 # -- chunks ------------------------------------------------------------------------------------------------------------
+
+
+class _Choice(Struct, forbid_unknown_fields=True):
+    delta: dict[str, Any]
+    index: Place = 0
+    finish_reason: None = None
+    logprobs: None = None
+
+
+class _Chunk(Struct, forbid_unknown_fields=True):
+    """The chunk that most are."""
+
+    choices: tuple[_Choice]
+    id: str | None = None
+    object: Literal["chat.completion.chunk"] | None = None
+    created: int | None = None
+    model: str | None = None
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    usage: None = None
+    obfuscation: str | None = None
+
+
+_CHUNK = Decoder(_Chunk)
+_HEAD = ("id", "created", "model", "system_fingerprint", "service_tier")
+_head_of = attrgetter(*_HEAD)
+_NO_HEAD = frozenset({"choices", "error", "obfuscation"})
+"""Fields of a chunk that are no fields of the body: padding is for each chunk alone."""
 
 
 class _Words:
@@ -179,27 +211,47 @@ class Folding:
 
     def __init__(self) -> None:
         self.complete = False
-        self._head: dict[str, Raw] = {}
+        self._head: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
+        self._around: tuple[Any, ...] = ()
+        """What stood around the words of the last chunk, if that was as most are."""
+
+    def go_on(self, data: bytes) -> bool | None:
+        """Take a chunk with a piece of one choice; return whether it says anything, nothing for any other chunk."""
+        told = usual(_CHUNK, data)
+        if told is None or not told.choices[0].delta:
+            return None
+        if (around := _head_of(told)) != self._around:
+            self._around = around
+            self._head |= {key: value for key, value in zip(_HEAD, around, strict=True) if value is not None}
+        [choice] = told.choices
+        self._say(choice.index, choice.delta)
+        return any(value not in _NOTHING for key, value in choice.delta.items() if key != "role")
 
     def add(self, name: str, found: Mapping[str, Raw]) -> None:
         """Take the fields of one chunk."""
         self.complete = self.complete or name == "[DONE]"
-        self._head |= {key: raw for key, raw in given(found).items() if key not in ("choices", "error")}
+        self._around = ()
+        self._head |= {key: raw for key, raw in given(found).items() if key not in _NO_HEAD}
         for raw in items_of(found.get("choices")):
             self._choice(fields_of(raw))
 
     def _choice(self, found: Mapping[str, Raw]) -> None:
-        index = count_of(found.get("index"))
-        choice = self._choices.setdefault(index, {"index": index, "message": {}})
-        for key, raw in _delta(found).items():
-            choice["message"][key] = _grown(key, choice["message"].get(key), value_of(raw))
+        choice = self._say(count_of(found.get("index")), {key: value_of(raw) for key, raw in _delta(found).items()})
         if text_of(found.get("finish_reason")):
             self.complete = True
         rest = {key: raw for key, raw in given(found).items() if key not in ("index", "delta", "message", "logprobs")}
         choice |= rest
         if "logprobs" in found:
             choice["logprobs"] = _grown("logprobs", choice.get("logprobs"), value_of(found["logprobs"]))
+
+    def _say(self, index: int, delta: Mapping[str, Any]) -> dict[str, Any]:
+        """Let the message of choice ``index`` grow by ``delta``; return the choice."""
+        choice = self._choices.setdefault(index, {"index": index, "message": {}})
+        message = choice["message"]
+        for key, value in delta.items():
+            message[key] = _grown(key, message.get(key), value)
+        return choice
 
     def body(self) -> dict[str, Any]:
         """Return the fields of the body so far."""

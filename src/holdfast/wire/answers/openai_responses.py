@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Raw
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
@@ -13,7 +14,7 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque
 from holdfast.wire import openai_responses
 from holdfast.wire.answers.base import NOTHING, said, with_calls
-from holdfast.wire.answers.pieces import count_of, fields_of, given, items_of, text_of
+from holdfast.wire.answers.pieces import Place, count_of, fields_of, given, items_of, text_of, usual
 from holdfast.wire.answers.values import Answer, Stop
 from holdfast.wire.responses_items import grouped
 
@@ -84,16 +85,33 @@ def meaningful(name: str, found: Mapping[str, Raw]) -> bool:
 
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _WHERE: dict[str, tuple[str, str, str]] = {
-    "response.output_text": ("content", "output_text", "text"),
-    "response.refusal": ("content", "refusal", "refusal"),
-    "response.reasoning_text": ("content", "reasoning_text", "text"),
-    "response.reasoning_summary_text": ("summary", "summary_text", "text"),
-    "response.function_call_arguments": ("", "", "arguments"),
-    "response.mcp_call_arguments": ("", "", "arguments"),
-    "response.custom_tool_call_input": ("", "", "input"),
-    "response.code_interpreter_call_code": ("", "", "code"),
+    "response.output_text.delta": ("content", "output_text", "text"),
+    "response.refusal.delta": ("content", "refusal", "refusal"),
+    "response.reasoning_text.delta": ("content", "reasoning_text", "text"),
+    "response.reasoning_summary_text.delta": ("summary", "summary_text", "text"),
+    "response.function_call_arguments.delta": ("", "", "arguments"),
+    "response.mcp_call_arguments.delta": ("", "", "arguments"),
+    "response.custom_tool_call_input.delta": ("", "", "input"),
+    "response.code_interpreter_call_code.delta": ("", "", "code"),
 }
 """Where the words of a delta belong: a list of the item, the type of its element, and the field that grows."""
+
+
+class _Delta(Struct, forbid_unknown_fields=True):
+    """The event that most are."""
+
+    type: str
+    output_index: Place
+    delta: str
+    content_index: Place | UnsetType = UNSET
+    summary_index: Place = 0
+    item_id: str = ""
+    sequence_number: int = 0
+    logprobs: list[Any] = []
+    obfuscation: str = ""
+
+
+_DELTA = Decoder(_Delta)
 
 
 class _Item:
@@ -148,9 +166,19 @@ class Folding:
             self._at(found).added = fields_of(found.get("item"))
         elif kind == "response.output_item.done" and fields_of(found.get("item")):
             self._at(found).done = found["item"]
-        elif kind.endswith(".delta") and (where := _WHERE.get(kind.removesuffix(".delta"))) is not None:
+        elif (where := _WHERE.get(kind)) is not None:
             place = found.get("content_index", found.get("summary_index"))
             self._at(found).grow(where, count_of(place), text_of(found.get("delta")))
+
+    def go_on(self, data: bytes) -> bool | None:
+        """Take a delta of words; return whether it has any, nothing for what is none."""
+        told = usual(_DELTA, data)
+        where = None if told is None else _WHERE.get(told.type)
+        if told is None or where is None:
+            return None
+        place = told.summary_index if told.content_index is UNSET else told.content_index
+        self._items.setdefault(told.output_index, _Item()).grow(where, place, told.delta)
+        return bool(told.delta)
 
     def _at(self, found: Mapping[str, Raw]) -> _Item:
         """Return the item an event is about; without an index, a new one for an item and the last for a delta."""

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Meta, Raw
 from msgspec.json import Decoder
 
 from holdfast.wire.splice import write
 
+T = TypeVar("T")
 _FIELDS = Decoder(dict[str, Raw])
 _ITEMS = Decoder(list[Raw])
 _ANY = Decoder()
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _MOST = 2**53
 """No count of tokens is larger; more would not survive a reader of JSON that knows only doubles."""
+Place: TypeAlias = Annotated[int, Meta(ge=0, le=_MOST)]
+"""A place in a list."""
+
+
+def usual(decoder: Decoder[T], data: bytes) -> T | None:
+    """Return ``data`` as ``decoder`` wants it, which is what nearly all events are; nothing for any other."""
+    try:
+        return decoder.decode(data)
+    except _UNREADABLE:
+        return None
 
 
 def readable(data: bytes | Raw) -> bytes | None:

@@ -1,0 +1,88 @@
+"""How a run begins: what is asked goes into the log, and its request is decided, at once where nobody is to be asked.
+
+All of it is one visit to the worker then, under one lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from holdfast.errors import FormatError
+from holdfast.model.messages import Message
+from holdfast.model.plan import Plan
+from holdfast.model.slots import Slot
+from holdfast.model.target import World
+from holdfast.policy.recovery import Recovery, begin
+from holdfast.runtime import compacting
+from holdfast.runtime.journal import Prepared
+from holdfast.runtime.requests import Asked, Request, Way, of_body, of_words, opened, words
+from holdfast.wire.lens import Lens
+
+if TYPE_CHECKING:
+    from holdfast.runtime.session import Session
+
+
+class Begun(Struct, frozen=True):
+    """A request whose words are in the log, and its plan."""
+
+    request: Request
+    state: Recovery
+    """What may be done where it fails, as the log was before it."""
+    world: World
+    plan: Plan
+    prepared: Prepared | None
+    """Nothing where somebody is to be asked or told first, or where more was said meanwhile."""
+
+
+def read(session: Session, asked: Asked) -> Lens | list[Message | Slot]:
+    """Return a body opened, or the words to say; ``FormatError`` for what is neither."""
+    if not isinstance(asked, bytes | Mapping | Lens):
+        return words(asked)
+    own = session.means.target
+    lens = opened(asked, own.api if own is not None else None)
+    if not lens.slots:
+        raise FormatError("this body has no messages; send it with the whole conversation in it")
+    return lens
+
+
+async def begun(session: Session, said: Lens | list[Message | Slot], way: Way) -> Begun:
+    """Return the request of a body or of words, once what it says is in the log."""
+    if isinstance(said, Lens):
+        return await session.means.stored(lambda: _followed(session, said, way))
+    request = await _worded(session, said, way)
+    return await session.means.stored(lambda: _drafted(session, request))
+
+
+def _followed(session: Session, lens: Lens, way: Way) -> Begun:
+    journal, target = session.journal, session.means.target_of(lens.api, lens.model or way.model)
+    with journal.together():
+        journal.deliver()
+        journal.follow(lens.slots)
+        return _drafted(session, of_body(target, lens, way))
+
+
+async def _worded(session: Session, said: list[Message | Slot], way: Way) -> Request:
+    """Return the request that goes on behind ``said``, which the hook may change."""
+    journal, stored = session.journal, session.means.stored
+    await stored(journal.deliver)
+    told = [await session.offered(one) for one in said]
+    if told:
+        await stored(lambda: journal.append(*told))
+    if not len(journal.branch.slots):
+        raise FormatError("nothing was said in this session yet; say something first")
+    return of_words(session.target(), session.fields(), way)
+
+
+def _drafted(session: Session, request: Request) -> Begun:
+    """Return the plan of ``request``, and the request itself where it can go out as planned."""
+    journal, target = session.journal, request.target
+    with journal.together():
+        journal.describe(target.model)
+        state = begin(journal.branch, session.settings)
+        world = compacting.world(session, request)
+        plan = journal.plan(target, world)
+        waits = plan.ask is not None or plan.compaction is not None
+        return Begun(request, state, world, plan, None if waits else session.committed(plan, target, world))

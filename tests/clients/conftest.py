@@ -1,0 +1,38 @@
+"""Real clients run only where they are asked for: ``HOLDFAST_CLIENTS=FOLDER pytest -m clients tests/clients``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+MARK = "clients"
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", f"{MARK}: real clients, that nothing else needs; run where -m {MARK} asks for them"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave them out, unless their marker was named."""
+    if MARK in config.option.markexpr:
+        return
+    left_out = [item for item in items if HERE in item.path.parents]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if HERE not in item.path.parents]
+
+
+@pytest.fixture
+def installed():
+    """Return the folder of the clients."""
+    folder = os.environ.get("HOLDFAST_CLIENTS")
+    if not folder:
+        pytest.skip("HOLDFAST_CLIENTS names no folder with clients; see CONTRIBUTING.md")
+    return Path(folder)
