@@ -42,7 +42,7 @@ class Client(Struct, frozen=True):
     lines: int = LINES
     """Of each output: more in a larger window."""
     compacts_at: int = 0
-    """Tokens at which it is told to compact by itself, where that is asked for; 0 = its user says so, or nothing does."""
+    """Tokens at which it is told to compact by itself, where a scenario asks for that; 0 = it is not."""
 
 
 class Conversation(Protocol):

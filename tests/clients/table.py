@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from driving import CLIENTS, SCENARIOS, Client, Scenario, converse
 from judging import Verdict, judge
 
-TURNS = 36
+TURNS = 40
 HEADS = (
     "client",
     "scenario",

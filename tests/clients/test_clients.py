@@ -8,7 +8,7 @@ import pytest
 from driving import CLIENTS, SCENARIOS, converse
 from judging import judge
 
-TURNS = int(os.environ.get("HOLDFAST_CLIENTS_TURNS", "36"))
+TURNS = int(os.environ.get("HOLDFAST_CLIENTS_TURNS", "40"))
 HOURS = 2
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(HOURS * 3_600)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,11 +14,13 @@ from holdfast.cli.places import Place, store_option, store_place
 from holdfast.cli.proxying import MOST_PORTS, UPSTREAMS, in_force, mode, proxy_options, refused, total, variables
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
 from holdfast.config import Configuration
+from holdfast.errors import ConfigError
 from holdfast.proxy.settings import Settings
 
 if TYPE_CHECKING:
     from anyio import CancelScope, Event
     from anyio.abc import TaskStatus
+    from anyio.streams.memory import MemoryObjectSendStream
 
     from holdfast.proxy.health import Health
 
@@ -36,6 +39,8 @@ class Serving(Struct, frozen=True):
     settings: Settings
     known: Configuration
     store: Place
+    given: Mapping[str, Any] = {}
+    """What the command line says; it stays stronger than files that are read again."""
     as_json: bool = False
 
 
@@ -55,12 +60,13 @@ def command(store: str | None, *, as_json: bool, **given: Any) -> None:
 
     It speaks Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini; all else is passed through. Keys
     and logins of clients are passed on and never stored. For one client alone holdfast run does the same, with nothing
-    to set. Ends with ^C, when answers under way have ended; a second ^C ends it at once.
+    to set. Ends with ^C, when answers under way have ended; a second ^C ends it at once. The signal HUP lets it read
+    holdfast.toml again.
     """
     import anyio
 
     found = in_force(given)
-    serving = Serving(found.settings, found.known, store_place(store), as_json)
+    serving = Serving(found.settings, found.known, store_place(store), given, as_json)
     health = anyio.run(_served, serving)
     if health is None:
         raise Interrupted("ended at once: answers under way were cut off, and nothing was left half-written")
@@ -69,13 +75,15 @@ def command(store: str | None, *, as_json: bool, **given: Any) -> None:
 
 async def _served(serving: Serving) -> Health | None:
     """Serve until a signal; return what was counted, or nothing where it was ended at once."""
-    from anyio import Event, create_task_group
+    from anyio import Event, create_memory_object_stream, create_task_group
 
     from holdfast.proxy.serving import serve
 
     health, failure, stop = None, None, Event()
-    async with create_task_group() as tasks:
+    sends, changes = create_memory_object_stream[tuple[Settings, Configuration]](1)
+    async with create_task_group() as tasks, sends, changes:
         await tasks.start(_until_told, stop, tasks.cancel_scope)
+        await tasks.start(_reread, serving, sends)
         try:
             health = await serve(
                 serving.settings,
@@ -83,6 +91,7 @@ async def _served(serving: Serving) -> Health | None:
                 ready=lambda address: _greet(address, serving),
                 stop=stop,
                 known=serving.known,
+                changes=changes,
             )
         except Exception as error:  # noqa: BLE001  a task group would wrap it
             failure = error
@@ -102,6 +111,24 @@ async def _until_told(stop: Event, scope: CancelScope, *, task_status: TaskStatu
             if stop.is_set():
                 scope.cancel()
             stop.set()
+
+
+async def _reread(
+    serving: Serving, changed: MemoryObjectSendStream[tuple[Settings, Configuration]], *, task_status: TaskStatus[None]
+) -> None:
+    """Send what the files say whenever the signal HUP asks for it; what they say wrong is told, and changes nothing."""
+    from anyio import open_signal_receiver
+
+    with open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            try:
+                found = in_force(serving.given)
+            except ConfigError as error:
+                click.echo(f"holdfast: nothing was changed: {error}", err=True)
+                continue
+            await changed.send((found.settings, found.known))
+            click.echo(f"holdfast: read again: {mode(found.settings)}", err=True)
 
 
 # -- what it says ------------------------------------------------------------------------------------------------------

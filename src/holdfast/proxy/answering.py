@@ -39,7 +39,9 @@ class Asked(Struct, frozen=True):
     @property
     def streams(self) -> bool:
         """Whether the answer is to come as events."""
-        return self.route.stream or bytes(self.lens.fields.get("stream", b"")) == b"true"
+        if self.route.api == "gemini":  # it says so in the address alone
+            return self.route.stream
+        return bytes(self.lens.fields.get("stream", b"")) == b"true"
 
     @property
     def state(self) -> State:

@@ -12,6 +12,7 @@ import msgspec
 from anyio import CancelScope, create_task_group, current_time
 from msgspec.structs import replace
 
+from holdfast.config.addresses import leads_to
 from holdfast.errors import FormatError, UpstreamError
 from holdfast.policy.projection import send_slots
 from holdfast.proxy.answering import Asked, answered, errs
@@ -46,20 +47,21 @@ TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 class Proxy:
     """Answers clients with what their provider answers, for requests that are made to fit."""
 
+    _settings: Settings
+    _live: Live
+
     def __init__(
-        self,
-        settings: Settings,
-        means: Means,
-        live: Live,
-        web: httpx2.AsyncClient,
-        health: Health,
-        is_bypassed: Callable[[], bool],
+        self, means: Means, web: httpx2.AsyncClient, health: Health, is_switched_off: Callable[[], bool]
     ) -> None:
-        self._settings, self._means, self._live, self._web = settings, means, live, web
-        self.health, self._is_bypassed = health, is_bypassed
+        self.means, self.health = means, health
+        self._web, self._is_switched_off = web, is_switched_off
         self._with_tools: dict[tuple[str, str], None] = {}
         self._bodies = Bodies()
         self._running = 0
+
+    def configure(self, settings: Settings, live: Live) -> None:
+        """Let later requests be answered by ``settings``; what is under way ends as it began."""
+        self._settings, self._live = settings, live
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; what is done for it is given up where its client leaves."""
@@ -83,7 +85,7 @@ class Proxy:
             return errs(api, "auth", "this proxy wants its token in the header x-holdfast-token", status=401)
         if incoming.method in {"GET", "HEAD"} and (told := self._about(incoming.route.place)) is not None:
             return told
-        if not (incoming.route.base or incoming.route.upstream):
+        if not (incoming.route.base or incoming.route.upstream) or self._is_here(incoming.route.base):
             return _nowhere(incoming)
         if incoming.route.endpoint == "probe":
             return errs(api, "invalid_request", "WebSockets are not spoken here; send POST over HTTP", status=426)
@@ -91,6 +93,10 @@ class Proxy:
             why = f"{self._running} requests are being answered already; try again, or raise concurrent in [proxy]"
             return errs(api, "overloaded", why)
         return None
+
+    def _is_here(self, base: str) -> bool:
+        """Whether an address that a path names is the proxy's own: nobody would ever answer."""
+        return bool(base) and leads_to(base, self._settings.host, self._settings.port)
 
     def _about(self, place: str) -> list[Piece] | None:
         """Return what the proxy says of itself at ``place``."""
@@ -114,13 +120,13 @@ class Proxy:
 
     async def _sent_on(self, incoming: Incoming, receive: Receive, wire: Wire) -> State:
         """Send a request on, its body looked at where that is any use; return what was done with it."""
-        is_bypassed = self._is_bypassed()
+        is_bypassed = self._settings.bypass or self._is_switched_off()
         if is_bypassed or incoming.method != "POST" or incoming.route.endpoint not in {"generate", "count", "compact"}:
             state: State = "bypassed" if is_bypassed else "relayed"
             await self._passed(incoming, receive, wire, state)
             return state
         try:
-            body = await received(receive, self._settings.body_bytes)
+            body = await received(receive, self._settings.body_bytes, incoming.headers.get("content-length", ""))
             plain = decoded(body, incoming.headers.get("content-encoding", ""), self._settings.body_bytes)
         except BadBody as error:
             kind = "request_bytes" if error.status == TOO_LARGE else "invalid_request"
@@ -185,7 +191,7 @@ class Proxy:
         session = None if asked.observe else self._live.idle(key, lens.slots)
         if session is None:
             return lens.body
-        target = self._means.target_of(lens.api, lens.model or asked.route.model)
+        target = self.means.target_of(lens.api, lens.model or asked.route.model)
         limits = replace(target.limits, asked_output=lens.asked_output)
         target = replace(target, frame=lens.frame, limits=limits)
         plan = glimpse(session.journal.branch, lens.slots, target, session.journal.policy)
@@ -210,7 +216,7 @@ class Proxy:
             path = route.path.partition("?")[0].rpartition("/")[0]
             route = replace(route, path=f"{path}/{quote(model, safe='')}:generateContent", stream=False)
         to = replace(incoming, route=route)
-        return (Writer(self._onward(to), self._means.target_of(lens.api, model)),)
+        return (Writer(self._onward(to), self.means.target_of(lens.api, model)),)
 
     def _note(self, scope: tuple[str, str], lens: Lens) -> None:
         """Hold that conversations of ``scope`` have tools, if this one has."""

@@ -49,9 +49,14 @@ async def chunks(receive: Receive) -> AsyncIterator[bytes]:
             yield message["body"]
 
 
-async def received(receive: Receive, most: int) -> bytes:
-    """Return the whole body; ``TooLarge`` as soon as it is over ``most`` bytes, ``Gone`` where the client leaves."""
+async def received(receive: Receive, most: int, announced: str = "") -> bytes:
+    """Return the whole body; ``TooLarge`` as soon as it is over ``most`` bytes, ``Gone`` where the client leaves.
+
+    ``announced`` is how long it says it will be.
+    """
     held, size = [], 0
+    if announced.isdecimal() and int(announced[:18]) > most:
+        raise TooLarge(most)
     async for chunk in chunks(receive):
         size += len(chunk)
         if size > most:

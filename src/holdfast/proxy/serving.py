@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
@@ -28,6 +29,7 @@ from holdfast.store.base import Quota, SessionStore
 
 BYPASS = "bypass"
 """The file beside the store that makes the proxy a plain relay as long as it is there."""
+logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # what goes wrong is told by ``health``
 IDLE = 60.0
 """Seconds that an idle connection to a provider or a client stays open. [H]"""
 LATEST = 5.0
@@ -49,21 +51,28 @@ async def serve(
     ready: Callable[[str], object] = lambda _: None,
     stop: Event | None = None,
     known: Configuration | None = None,
+    changes: AsyncIterable[tuple[Settings, Configuration]] | None = None,
 ) -> Health:
     """Serve until ``stop`` is set, then let answers under way end; return what was counted.
 
-    ``place`` names the store. ``ready`` is told the address that clients use. ``OSError`` for a port that is taken.
+    ``place`` names the store. ``ready`` is told the address that clients use. ``changes`` are settings that count from
+    then on, all but those about where it listens. ``OSError`` for a port that is taken.
     """
     known = known or configuration()
     limits = known.store.limits
     with _bound(settings) as listener, open_store(place, quota=Quota(**limits)) as store:
+        settings = replace(settings, port=listener.getsockname()[1])
         async with application(settings, store, bypass=_beside(place), known=known) as app:
             server = _Server(_config(app, settings))
             async with create_task_group() as tasks:
                 tasks.start_soon(server.serve, [listener])
                 await server.started_up.wait()
                 ready(_address(settings, listener))
-                await (stop or Event()).wait()
+                async with create_task_group() as following:
+                    if changes is not None:
+                        following.start_soon(_follow, changes, app, settings)
+                    await (stop or Event()).wait()
+                    following.cancel_scope.cancel()
                 server.should_exit = True
             return app.health
 
@@ -83,25 +92,30 @@ async def application(
     providers in place of the network.
     """
     known = known or configuration()
+    health, permits = Health(), Permits(settings.concurrent)
+    means = Means(store, Nobody(), listen=health.told, check="changed", permits=permits, trusting=True)
+    async with _web(settings, transport) as web:
+        proxy = Proxy(means, web, health, lambda: _is_there(bypass))
+        configure(proxy, settings, known)
+        yield proxy
+
+
+async def _follow(changes: AsyncIterable[tuple[Settings, Configuration]], proxy: Proxy, began: Settings) -> None:
+    """Let each of ``changes`` count; where the proxy listens stays as it ``began``."""
+    async for settings, known in changes:
+        configure(proxy, replace(settings, host=began.host, port=began.port, token=began.token), known)
+
+
+def configure(proxy: Proxy, settings: Settings, known: Configuration) -> None:
+    """Let ``proxy`` do from now on what ``settings`` say, by the models and policies of ``known``."""
 
     def named(name: str) -> Policy:
         chosen = known.policy(name).with_settings(retries_most=0, markers="none")  # both are the client's to do
         return replace(chosen, stages=()) if settings.observe else chosen
 
-    health = Health("bypass" if settings.bypass else "observe" if settings.observe else "manage")
-    means = Means(
-        store,
-        Nobody(),
-        listen=health.told,
-        check="changed",
-        permits=Permits(settings.concurrent),
-        catalog=known.catalog,
-        window=settings.window or None,
-        trusting=True,
-    )
-    async with _web(settings, transport) as web:
-        live = Live(means, named(settings.policy), named)
-        yield Proxy(settings, means, live, web, health, lambda: settings.bypass or _is_there(bypass))
+    proxy.health.mode = "bypass" if settings.bypass else "observe" if settings.observe else "manage"
+    proxy.means.catalog, proxy.means.window = known.catalog, settings.window or None
+    proxy.configure(settings, Live(proxy.means, named(settings.policy), named))
 
 
 def _web(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> httpx2.AsyncClient:

@@ -47,9 +47,9 @@ class Incoming:
         try:
             async for chunk in self.reply.chunks:
                 if events := reader.feed(chunk):
-                    yield events, any([self.fold.feed(event) for event in events])
+                    yield events, True in [self.fold.feed(event) for event in events]
             if events := reader.close():
-                yield events, any([self.fold.feed(event) for event in events])
+                yield events, True in [self.fold.feed(event) for event in events]
         except FormatError as error:
             raise UpstreamError(f"the answer cannot be read: {error}", "server") from error
 

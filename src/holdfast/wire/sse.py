@@ -103,7 +103,7 @@ class _Stream(ABC):
         return raw
 
     def _events(self) -> Iterator[Event]:
-        while not self._fault and (end := self._end()):
+        while self._buffer and not self._fault and (end := self._end()):
             if end > self._limit:
                 self._oversized()
                 return
@@ -129,7 +129,7 @@ _LINE_END = re.compile(rb"[\r\n]")
 _CR, _LF = b"\r"[0], b"\n"[0]
 _LINES = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
-_OTHERWISE = (b"", b"\n", b":", _BOM[:1])
+_OTHERWISE = b"\n:" + _BOM[:1]
 """How a line begins that may be no field: a blank line, a comment, a byte order mark."""
 
 
@@ -162,7 +162,7 @@ class Reader(_Stream):
 
     def _plain(self) -> int:
         """Return the same for an event as most are: it begins with a field, and its lines end with LF; else 0."""
-        if self._has_cr or self._buffer[:1] in _OTHERWISE:
+        if self._has_cr or self._buffer[0] in _OTHERWISE:
             return 0
         end = self._buffer.find(b"\n\n")
         return end + 2 if end > 0 else 0
@@ -197,7 +197,7 @@ def _parsed(raw: bytes, lines: list[bytes], *, ended: bool) -> Event:
     """Return the event that ``lines`` say; fields nobody knows are ignored, as the standard has it."""
     data: list[bytes] = []
     name, identity, retry = "", "", None
-    for line in filter(None, lines):
+    for line in lines:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":

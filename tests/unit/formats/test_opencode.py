@@ -236,8 +236,9 @@ def test_what_is_told_about_a_message_later_changes_no_id() -> None:
 
 def test_a_message_that_changed_begins_a_branch() -> None:
     """Where opencode changed what was said, nothing of the earlier reading gets other content."""
-    first = read(exported(*TALK))
-    second = read(exported(TALK[0], message(2, "assistant", START, ran("a", "other"), END), TALK[2]))
+    last = message(4, "user", words("on"))
+    first = read(exported(*TALK, last))
+    second = read(exported(TALK[0], message(2, "assistant", START, ran("a", "other"), END), TALK[2], last))
     with open_store(":memory:") as store:
         for one in (first, second):
             store.put("s", one.entries, leaf=one.leaf)

@@ -47,7 +47,7 @@ STOPS: dict[str, Stop] = {
 SGLang, OpenRouter, gateways to Anthropic and Gemini). Case does not matter."""
 
 _EMPTY = frozenset({b"null", b"[]", b"{}", b'""'})
-_NOTHING = (None, "", [], {})
+_NOTHING: tuple[object, ...] = (None, "", [], {})
 """The same, decoded."""
 _RESPONSE_ONLY = frozenset({"annotations", "parsed"})
 """Fields of an answer's message that a request has no place for."""
