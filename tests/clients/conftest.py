@@ -23,10 +23,10 @@ def pytest_collection_modifyitems(config, items):
     """Leave them out, unless their marker was named."""
     if MARK in config.option.markexpr:
         return
-    left_out = [item for item in items if HERE in item.path.parents]
+    left_out = [item for item in items if item.get_closest_marker(MARK)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if HERE not in item.path.parents]
+        items[:] = [item for item in items if not item.get_closest_marker(MARK)]
 
 
 @pytest.fixture

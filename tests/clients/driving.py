@@ -149,12 +149,13 @@ def converse(
     """Return a run of so many turns; it ends early once so many in a row have failed."""
     model = Model(client.tool, client.argument)
     provider = Provider(Settings(window=client.window, overflow=scenario.overflow), model)
+    folder = folder.resolve()
     home, work = folder / "home", folder / "work"
     for place in (home, work):
         place.mkdir(parents=True)
     window = client.window if scenario.is_known else UNKNOWN
     with serving(provider) as upstream, proxied(upstream, folder, window) if is_held else _bare(upstream) as held:
-        place = Place(installed, home, work, held.url, client.compacts_at if scenario.is_own else 0)
+        place = Place(installed.resolve(), home, work, held.url, client.compacts_at if scenario.is_own else 0)
         with closing(client.begin(place)) as conversation:
             said = tuple(_talk(conversation, provider, model, client, scenario, turns, most_failures))
     return Run(client, scenario, is_held, said, home, held)
@@ -211,7 +212,9 @@ def proxied(upstream: str, folder: Path, window: int) -> Iterator[Held]:
     upstreams = [f"--upstream-{name}={upstream}{path}" for name, path in behind.items()]
     flags = ["--store", str(store), "--port", "0", "--window", str(window), "--json", *upstreams]
     with log.open("w") as written:
-        running = subprocess.Popen([*PROGRAM, "serve", *flags], stdout=subprocess.PIPE, stderr=written, text=True)
+        running = subprocess.Popen(
+            [*PROGRAM, "serve", *flags], stdout=subprocess.PIPE, stderr=written, text=True, cwd=folder
+        )
         try:
             first = running.stdout.readline()
             assert first, f"holdfast serve did not start: {log.read_text()}"

@@ -2,8 +2,9 @@
 
 Usage: python tests/clients/record.py INSTALLED [NAME]…
 
-A line is one request: ``method``, ``path``, ``headers`` and ``body``. Every text of more than ``KEPT`` characters is
-cut there, with its length behind it, as most are others' words; keys are kept out; of the tools three are kept.
+A line is one request: ``method``, ``path``, ``headers`` and ``body``, ``spaced`` where that came with white space.
+Texts of more than ``KEPT`` characters are cut there, with their length behind them: most are others' words. Keys are
+kept out, and of the tools three are kept.
 """
 
 from __future__ import annotations
@@ -36,8 +37,12 @@ KEPT = 40
 WHOLE = frozenset({"user_id", "arguments", "command", "cmd", "encrypted_content", "signature", "thoughtSignature"})
 """Fields that are kept whole, beside ids: what the model of the tests said, and who the client says it is."""
 MOST_TOOLS = 3
+_HEAD = 40
+"""Bytes in which a body shows whether it has white space between names and values."""
 PASSING = ("host", "connection", "content-length", "accept-encoding")
 """Headers of this machine's network alone."""
+QUERIES = {"streamGenerateContent": "?alt=sse"}
+"""What stands behind an address, by what it asks for; the provider tells of the address alone."""
 LIBRARIES = {"sdk-anthropic": "venv", "sdk-openai": "venv", "sdk-google-genai": "venv"}
 """Names of the recordings of every call of a library (``calls.py``), with the environment that has it."""
 
@@ -61,10 +66,11 @@ class Recorder:
         bodies = iter(self.asked)
         for told in self.told:
             asked = next(bodies) if told.api else None
-            line = {"method": told.method, "path": told.path}
+            line = {"method": told.method, "path": told.path + QUERIES.get(told.path.rpartition(":")[2], "")}
             if asked is not None:
-                line |= {"headers": _headers(asked.headers), "body": shortened(_body(asked.body, tool))}
-                line |= {"stream": asked.stream} if asked.model else {}
+                body = _without(asked.body.decode(), places)
+                line |= {"headers": _headers(asked.headers), "body": shortened(_body(body, tool))}
+                line |= {"spaced": True} if b'": ' in asked.body[:_HEAD] else {}
             yield _without(json.dumps(line, ensure_ascii=False), places)
 
 
@@ -72,7 +78,7 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name not in PASSING}
 
 
-def _body(data: bytes, tool: str) -> Any:
+def _body(data: str, tool: str) -> Any:
     """Return the body with few of its tools."""
     body = json.loads(data)
     tools = body.get("tools") if isinstance(body, dict) else None

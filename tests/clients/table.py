@@ -78,12 +78,14 @@ def main() -> None:
     _say(_line(HEADS))
     _say(_line("---" for _ in HEADS))
     sides = [False] * given.without + [True] * given.held or [False, True]
+    scenarios = _chosen(SCENARIOS, given.scenario)
     for client in _chosen(CLIENTS, given.client):
-        for scenario in _chosen(SCENARIOS, given.scenario):
+        for scenario in scenarios:
             for is_held in sides:
                 with _folder(given.keep) as folder:
                     run = converse(client, scenario, Path(folder), given.installed, given.turns, is_held=is_held)
                     _say(row(client, scenario, judge(run), is_held=is_held))
+    _say("\n" + "\n".join(f"- {scenario.name}: {scenario.about}" for scenario in scenarios))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Connections that end too early, on either side and at any point: what is left is sound, and nothing is left running."""
+"""Connections that end too early, on either side and at any point: what is left is sound, nothing is left running."""
 
 from __future__ import annotations
 
@@ -202,13 +202,6 @@ async def _told(proxy):
 # -- the client --------------------------------------------------------------------------------------------------------
 
 
-async def until(is_so):
-    """Return when it is so; ``TimeoutError`` where that does not happen."""
-    with anyio.fail_after(sockets.SOON):
-        while not is_so():
-            await anyio.sleep(0.005)
-
-
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
 @pytest.mark.parametrize("part", ["head", "body"])
 def test_a_client_that_leaves_before_its_request_is_whole_asks_nobody(part, share, proxy):
@@ -266,7 +259,7 @@ async def _leave(proxy, data, when, *, reset=False, read=0):
     await writer.drain()
     if read:
         await reader.readexactly(read)
-    await until(when)
+    await sockets.until(when)
     line = sockets.Line(sockets.Heard("", "", {}, b""), reader, writer)
     line.cut(reset=reset)
 
@@ -345,6 +338,6 @@ def test_a_stop_lets_answers_end():
     with sockets.proxied(drain=5.0) as proxy:
         proxy.upstream.play = slowly
         future = proxy.start(lambda: proxy.sent(asked("anthropic", "a last word", stream=True)))
-        proxy.call(lambda: until(lambda: proxy.upstream.heard))
+        proxy.call(lambda: sockets.until(lambda: bool(proxy.upstream.heard)))
     fine = future.result(sockets.SOON)
     assert (fine.status, fine.complete) == (200, True)

@@ -389,8 +389,7 @@ def test_more_requests_than_may_be_at_a_time_are_told_to_wait():
             proxy.upstream.play = wait
             asked = [sockets.request("/v1/messages", sockets.body("anthropic", f"number {one}")) for one in range(3)]
             waiting = [asyncio.ensure_future(proxy.sent(one)) for one in asked]
-            while len(proxy.upstream.heard) < 3:
-                await anyio.sleep(0.005)
+            await sockets.until(lambda: len(proxy.upstream.heard) == 3)
             refused = await proxy.sent(sockets.request("/v1/messages", sockets.body("anthropic", "one more")))
             opened[0].set()
             return refused, await asyncio.gather(*waiting)

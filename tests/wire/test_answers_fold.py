@@ -380,6 +380,47 @@ def test_nothing_in_a_stream_raises(api, data):
         assert isinstance(answer(api, bad).stop, str)
 
 
+PADDED = {"openai-chat": {"id": "chatcmpl-1", "created": 1, "model": "kelp", "usage": None, "obfuscation": "x"}}
+
+
+@pytest.mark.parametrize("api", APIS[:3])
+@given(data=st.data())
+def test_what_is_taken_at_once_says_the_same(api, data):
+    """Events as most are, which one step takes, say what they say field by field, odd events between them or not."""
+    _, stream = data.draw(STREAMS[api])
+    quick, slow = Fold(api), Fold(api)
+    slow._folding.go_on = lambda _: None
+    for event in Reader().feed(stream):
+        told = json.loads(event.data) if event.data.startswith(b"{") else event.data.decode()
+        if isinstance(told, dict) and data.draw(st.booleans()):
+            told = PADDED.get(api, {}) | told
+        if data.draw(st.integers(0, 9)) == 0:
+            told = data.draw(spoilt(told))
+        odd = Event(told.encode() if isinstance(told, str) else json.dumps(told).encode(), event.event)
+        assert quick.feed(odd) is slow.feed(odd)
+    assert json.loads(quick.body()) == json.loads(slow.body())
+    assert plain(quick.answer()) == plain(slow.answer())
+
+
+def test_the_last_chunk_says_what_stands_around_the_words():
+    """The head of the newest chunk counts, also where one in between was an odd one with a head of its own."""
+    folded = Fold("openai-chat")
+    for model, odd in (("a", {}), ("b", {"new": 1}), ("a", {})):
+        chunk = {"model": model, "choices": [{"index": 0, "delta": {"content": model}}]} | odd
+        folded.feed(Event(json.dumps(chunk).encode()))
+    assert (folded.answer().model, folded.answer().message.text) == ("a", "aba")
+
+
+def test_parts_of_a_summary_stay_apart():
+    """On Responses words belong to the part of the item that their index says, in a summary too."""
+    folded = Fold("openai-responses")
+    for at, words in ((0, "one"), (1, "tw"), (1, "o")):
+        delta = {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": at}
+        assert folded.feed(Event(json.dumps(delta | {"delta": words}).encode()))
+    (item,) = json.loads(folded.body())["output"]
+    assert [part["text"] for part in item["summary"]] == ["one", "two"]
+
+
 @given(st.sampled_from(APIS), st.binary(max_size=40) | ANY_JSON.map(lambda one: json.dumps(one).encode()))
 def test_any_bytes_are_a_typed_answer(api, body):
     """A body that is no JSON object is a ``FormatError``; as the data of an event it changes nothing."""

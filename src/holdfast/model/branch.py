@@ -7,7 +7,9 @@ what is new.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from itertools import accumulate, groupby
 from typing import Any
 
 from msgspec import Struct, field
@@ -122,10 +124,7 @@ class Branch(Struct, frozen=True):
     @classmethod
     def build(cls, entries: Iterable[Entry]) -> Branch:
         """Return the branch of ``entries``, given in order from the root."""
-        branch = cls()
-        for entry in entries:
-            branch = extend(branch, entry)
-        return branch
+        return extended(cls(), entries)
 
     def reported(self, input_tokens: int, output_tokens: int = 0) -> Branch:
         """Return the branch knowing what the request it was planned for really cost, cached tokens included."""
@@ -201,6 +200,16 @@ def extend(branch: Branch, entry: Entry) -> Branch:
     return branch if step is None else step(branch, entry.id, entry.body)
 
 
+def extended(branch: Branch, entries: Iterable[Entry]) -> Branch:
+    """Return the branch with all of ``entries`` behind its leaf; messages that stand together are taken at once."""
+    for kind, run in groupby(entries, lambda entry: type(entry.body)):
+        if kind is Said:
+            branch = _all_said(branch, [entry.body.slot for entry in run if isinstance(entry.body, Said)])
+        else:
+            branch = reduce(extend, run, branch)
+    return branch
+
+
 def as_found(branch: Branch, request: Request) -> Branch:
     """Return the branch as its newest request found it, where ``request`` is that one again: a retry."""
     if (request.basis, request.slots) != (branch.basis, branch.seen):
@@ -216,12 +225,21 @@ def is_spared(branch: Branch, slot: int, part: int | None) -> bool:
 
 
 def restated(branch: Branch, slots: Iterable[Slot]) -> Branch:
-    """Return the branch with its first slots said again in other bytes; their digests must be the same."""
-    told, known = list(slots), branch.slots.slice()
+    """Return the branch with its first slots said again in other bytes; they must say the same.
+
+    Repairs are of bytes: what hygiene found stands where it is about other slots alone.
+    """
+    told, known, settled = list(slots), branch.slots.slice(), branch.settled
     first = common(told, known)
+    if first == len(told):
+        return branch
     rest = [*told[first:], *known[len(told) :]]
-    messages = branch.messages.changed(first, [slot.message for slot in rest])
-    return replace(branch, slots=branch.slots.changed(first, rest), messages=messages)
+    return replace(
+        branch,
+        slots=branch.slots.changed(first, rest),
+        messages=branch.messages.changed(first, [slot.message for slot in rest]),
+        settled=settled if settled is None or not settled.repairs or settled.slot <= first else None,
+    )
 
 
 def cut_back(branch: Branch, count: int) -> Branch:
@@ -260,33 +278,45 @@ def cut_back(branch: Branch, count: int) -> Branch:
 
 
 def _said(branch: Branch, _id: str, body: Said | BranchSummary) -> Branch:
-    slot, count = body.slot, len(branch.slots)
-    role = slot.message.role
-    before = branch.marks[-1] if count > branch.keep else base_mark(branch)
-    pinned = branch.pinned
-    keep = branch.keep
-    if role == "system" and pinned == count and branch.compaction is None:
-        pinned = keep = count + 1
-    slots = branch.slots.add(slot)
-    callers, reused = called(branch, slots, slot.message)
-    media = media_of(slot.message)
+    return _all_said(branch, [body.slot])
+
+
+def _all_said(branch: Branch, new: Sequence[Slot]) -> Branch:
+    """Return the branch with the messages of ``new`` said in turn."""
+    count, messages = len(branch.slots), [slot.message for slot in new]
+    pinned, keep, waiting = branch.pinned, branch.keep, branch.open
+    base, mark = base_mark(branch), branch.marks[-1] if count else b""
+    born: list[bytes] = []
+    marks: list[bytes] = []
+    for index, slot in enumerate(new, count):
+        born.append(mark if index > keep else base)
+        mark = chained(born[-1], slot.digest)
+        marks.append(mark)
+        if slot.message.role == "system" and pinned == index and branch.compaction is None:
+            pinned, keep, base = index + 1, index + 1, mark
+        waiting = still_open(waiting, slot.message)
+    slots = branch.slots.add(*new)
+    callers, reused = called(branch, slots, new)
+    media = [one for message in messages for one in media_of(message)]
+    sizes = list(accumulate([slot.size for slot in new], initial=branch.sums[-1] if count else 0))
+    answered = any(message.role == "assistant" for message in messages)
     return replace(
         branch,
         slots=slots,
-        messages=branch.messages.add(slot.message),
+        messages=branch.messages.add(*messages),
         callers=callers,
         reused=branch.reused + reused,
         media=branch.media + len(media),
         media_bytes=branch.media_bytes + sum(one.size for one in media),
-        sums=branch.sums.add(slot.size + (branch.sums[-1] if count else 0)),
-        marks=branch.marks.add(chained(before, slot.digest)),
-        born=branch.born.add(before),
+        sums=branch.sums.add(*sizes[1:]),
+        marks=branch.marks.add(*marks),
+        born=branch.born.add(*born),
         pinned=pinned,
         keep=keep,
-        held=branch.held + slot.size,
-        open=still_open(branch.open, slot.message),
-        compactions=0 if role == "assistant" else branch.compactions,
-        truncations=0 if role == "assistant" else branch.truncations,
+        held=branch.held + sizes[-1] - sizes[0],
+        open=waiting,
+        compactions=0 if answered else branch.compactions,
+        truncations=0 if answered else branch.truncations,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.model.messages import Message
@@ -13,15 +14,16 @@ if TYPE_CHECKING:
     from holdfast.model.branch import Branch
 
 
-def called(branch: Branch, slots: Seq[Slot], message: Message) -> tuple[dict[str, int], int]:
-    """Return the first uses of call ids with ``message``'s own, and how many of its ids were used before."""
+def called(branch: Branch, slots: Seq[Slot], new: Sequence[Slot]) -> tuple[dict[str, int], int]:
+    """Return the first uses of call ids with those of ``new`` slots, and how many of these were used before."""
     callers, count = branch.callers, len(branch.slots)
     if not branch.slots.grew_into(slots):
         callers = {id_: index for id_, index in callers.items() if index < count}
     reused = 0
-    if message.role == "assistant":
-        for call in message.calls:
-            reused += callers.setdefault(call.id, count) != count
+    for index, slot in enumerate(new, count):
+        if slot.message.role == "assistant":
+            for call in slot.message.calls:
+                reused += callers.setdefault(call.id, index) != index
     return callers, reused
 
 

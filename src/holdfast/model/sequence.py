@@ -30,16 +30,18 @@ class Seq(Generic[T]):
         self._stop = len(self._items)
         self._sums: dict[Callable[[T], int], list[int]] = {}
 
-    def add(self, item: T) -> Seq[T]:
-        """Return the sequence with ``item`` at its end; this one is unchanged."""
-        items, sums = self._items, self._sums
-        if len(items) == self._stop:
-            items.append(item)
-        if items[self._stop] is not item:  # somebody else grew from here first
-            items, sums = [*items[: self._stop], item], {}
+    def add(self, *new: T) -> Seq[T]:
+        """Return the sequence with ``new`` items at its end; this one is unchanged."""
+        items, sums, stop = self._items, self._sums, self._stop + len(new)
+        there = items[self._stop : stop]
+        same = common(there, new)
+        if same < len(there):  # somebody else grew from here first
+            items, sums = [*items[: self._stop], *new], {}
+        else:
+            items += new[same:]
         grown: Seq[T] = Seq.__new__(Seq)
         grown._items = items
-        grown._stop = self._stop + 1
+        grown._stop = stop
         grown._sums = sums
         return grown
 

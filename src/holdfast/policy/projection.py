@@ -16,7 +16,6 @@ from holdfast.policy.hygiene import SIGNED, orphans, repairs
 from holdfast.view.boundaries import legal_cuts
 from holdfast.view.foreign import native
 
-
 APART = frozenset({"anthropic", "gemini"})
 """APIs whose bodies have a field for the system prompt, so that none stands first among the messages."""
 

@@ -23,6 +23,9 @@ from holdfast.wire.lens import Lens
 from holdfast.wire.native_errors import render, stream_event
 from holdfast.wire.overflow import KINDS, Kind, Verdict
 
+OF_BYTES = frozenset({"request_bytes", "oversized_part"})
+"""Overflows that no smaller conversation is the cure for: the client is told of them as they came."""
+
 
 class Asked(Struct, frozen=True):
     """A request as it came in: what it is, its body opened, and where it and its answer go."""
@@ -96,7 +99,8 @@ def _marked(told: Head, session: Session, asked: Asked) -> Head:
 def _refused(error: HoldfastError, attempt: Attempt | None, session: Session, asked: Asked) -> list[Piece]:
     """Return an overflow in the client's own words, else the refusal as it came, else the error in such words."""
     reply = attempt.reply if attempt is not None else None
-    if isinstance(error, ContextOverflow | WindowTooSmall) and not asked.observe:
+    in_bytes = attempt is not None and attempt.verdict.kind in OF_BYTES
+    if isinstance(error, ContextOverflow | WindowTooSmall) and not (asked.observe or in_bytes):
         return _told(asked, _overflow(attempt, session, asked), str(error))
     if attempt is not None and reply is not None and attempt.held and not asked.wire.is_alive:
         return [head(reply.status, reply.raw), attempt.held]

@@ -37,6 +37,8 @@ from holdfast.wire.lens import Lens, render
 
 ELSEWHERE = ("previous_response_id", "conversation", "background")
 """Fields of Responses by which the conversation is kept by the provider: there is nothing here to look at."""
+SURELY = 0.5
+"""[H] Share of the window that what is estimated may have and surely fit."""
 SCOPES = 4_096
 """[H] Scopes of which it is held that their conversations have tools."""
 TOO_LARGE = 413
@@ -167,7 +169,10 @@ class Proxy:
         key = session_key(who, lens)
         if incoming.route.endpoint != "generate":
             return await self._relayed(onward, self._reduced(key, asked), wire, incoming, "relayed")
-        return await self._managed(incoming, key, asked, wire, aside=what == "compaction")
+        aside = what == "compaction"
+        if aside and self._fits(asked) and not await self._live.knows(key):
+            return await self._relayed(onward, body, wire, incoming, "relayed")
+        return await self._managed(incoming, key, asked, wire, aside=aside)
 
     async def _managed(self, incoming: Incoming, key: str, asked: Asked, wire: Wire, *, aside: bool) -> State:
         """Answer a request by the engine; where that fails before anything was said, send it on as it is known."""
@@ -185,6 +190,12 @@ class Proxy:
             return await self._relayed(asked.onward, self._reduced(key, asked), wire, incoming, "unrecorded")
         return asked.state
 
+    def _fits(self, asked: Asked) -> bool:
+        """Whether a request surely fits as it is: it is far smaller than the window."""
+        target = self.means.target_of(asked.lens.api, asked.lens.model or asked.route.model)
+        said = sum(slot.size for slot in asked.lens.slots) + asked.lens.frame.tokens
+        return said < SURELY * target.limits.window
+
     def _reduced(self, key: str, asked: Asked) -> bytes:
         """Return the body by the decisions that there are; nothing is decided, and nothing written."""
         lens = asked.lens
@@ -195,7 +206,7 @@ class Proxy:
         limits = replace(target.limits, asked_output=lens.asked_output)
         target = replace(target, frame=lens.frame, limits=limits)
         plan = glimpse(session.journal.branch, lens.slots, target, session.journal.policy)
-        return lens.body if plan is None else render(lens, send_slots(plan))
+        return render(lens, send_slots(plan))
 
     def _opened(self, body: bytes, api: str) -> Lens | None:
         """Return the opened body, or nothing for what is no conversation of ``api``: its provider says so."""
@@ -243,7 +254,7 @@ class Proxy:
     async def _passed(self, incoming: Incoming, receive: Receive, wire: Wire, state: State) -> None:
         """Send a request on as it comes in, and its answer back as it comes."""
         onward = self._onward(incoming, as_it_came=True)
-        body = b"" if incoming.method in {"GET", "HEAD"} else chunks(receive)
+        body = chunks(receive) if {"content-length", "transfer-encoding"} & incoming.headers.keys() else b""
         await self._sent(onward.relayed(body, as_it_came=True), wire, incoming, state)
 
     async def _relayed(self, onward: Onward, body: bytes, wire: Wire, incoming: Incoming, state: State) -> State:

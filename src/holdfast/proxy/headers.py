@@ -40,7 +40,7 @@ _HOP = frozenset(
     }
 )
 """Headers about one connection, not about what passes over it (RFC 9110, section 7.6.1)."""
-_UP = frozenset({b"host", b"content-length", b"expect"})
+_UP = frozenset({b"host", b"expect"})
 """What the next connection has its own of."""
 _PACKED = frozenset({b"content-encoding", b"content-length"})
 """What says how a body was packed, which is wrong of one that was unpacked."""

@@ -67,6 +67,16 @@ class Live:
             talk.is_held = False
             await self._labelled(talk.session)
 
+    async def knows(self, key: str) -> bool:
+        """Whether anything was said in session ``key``."""
+
+        def stored() -> bool:
+            with suppress(UnknownId):
+                return self._means.store.session(key).key == key
+            return False
+
+        return any(talk.session.key == key for talk in self._talks) or await self._means.stored(stored)
+
     def idle(self, key: str, slots: Sequence[Slot]) -> Session | None:
         """Return the session that ``slots`` goes on in, where nobody holds it; nothing is opened or written for it."""
         talk = self._known(key, slots)

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import cast
 
+from msgspec.structs import replace
+
 from holdfast.errors import HoldfastError, UpstreamError
 from holdfast.model.plan import Plan
 from holdfast.model.target import Target
@@ -137,7 +139,7 @@ class Attempt:
     def _judge(self, told: Answer) -> None:
         self.answer = told
         report = told.report(self._expected(told), self.target.limits.window)
-        self.verdict = classify(report)
+        self.verdict = _sensible(classify(report), len(self._sent.body))
         self.is_cut = not isinstance(report, ErrorReport) and self.verdict.kind == "context_window"
         if isinstance(report, ErrorReport):
             self.why, self._status = said_by(report, self.verdict), report.status
@@ -147,6 +149,11 @@ class Attempt:
             self.verdict, self.why = Verdict("server"), "the answer says nothing, not even why"
         elif self.is_cut:
             self.why = "the answer ended where the window did"
+
+
+def _sensible(verdict: Verdict, size: int) -> Verdict:
+    """Return the verdict on a request of ``size`` bytes: no text has more tokens than bytes, such a count is none."""
+    return replace(verdict, requested=None) if (verdict.requested or 0) > size else verdict
 
 
 def _kind(error: UpstreamError) -> Kind:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch, extend, restated
-from holdfast.model.entries import OVERFLOW, Body, Compaction, Decision, Entry, Failure, Said
+from holdfast.model.branch import Branch
+from holdfast.model.entries import OVERFLOW, Body, Compaction, Decision, Entry, Failure, Request, Said
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
 from holdfast.model.sequence import common
@@ -47,7 +48,7 @@ def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, tw
     An answer may come back in pieces, as its chunks came, and results together or one by one, as their API has them.
     What is known to be alike by ``twins`` is not compared again.
     """
-    count = max(common(known, said), twins.stand(known, said))
+    count = twins.stand(known, said)
     slots, single = list(known[:count]), -1
     while len(slots) < len(known) and count < len(said):
         slot, one = known[len(slots)], said[count]
@@ -71,50 +72,43 @@ def goes_on(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, twi
     return not left or (same.count == len(said) and all(slot.message.role == "assistant" for slot in left))
 
 
-def glimpse(branch: Branch, said: Sequence[Slot], target: Target, policy: Policy) -> Plan | None:
-    """Return what a request that says ``said`` shows by the decisions there are; nothing is decided anew or written.
+def glimpse(branch: Branch, said: Sequence[Slot], target: Target, policy: Policy) -> Plan:
+    """Return what a request that says ``said``, and no more, shows by the decisions there are of what it repeats.
 
-    Nothing where ``said`` does not go on behind what ``branch`` says: no decision is about it then.
+    Nothing is decided anew or written, and what no decision is about has the bytes that it was said in.
     """
-    known = branch.slots.slice()
-    if not goes_on(known, said, policy.settings):
-        return None
-    leaf: str | None = None
-    for number, slot in enumerate(said[repeated(known, said, policy.settings).count :]):
-        entry = Entry(f"glimpse-{number}", leaf, Said(slot))
-        branch, leaf = extend(branch, entry), entry.id
-    return advance(branch, target, replace(policy, stages=()), World())
+    same = repeated(branch.slots.slice(), said, policy.settings)
+    count = len(same.slots)
+    law = [_carried(body, count, is_law=True) for _, body in branch.law]
+    bodies: list[Body] = [Said(slot) for slot in (*same.slots, *said[same.count :])]
+    bodies += [body for body in law if body is not None]
+    names = [None, *map(str, range(len(bodies)))]
+    alone = Branch.build([Entry(str(at), names[at], body) for at, body in enumerate(bodies)])
+    return advance(alone, target, replace(policy, stages=()), World())
 
 
 def carried(branch: Branch, behind: Sequence[Entry], count: int) -> list[Body]:
-    """Return what ``behind``, the end of the path of ``branch``, decides of its first ``count`` slots, and learned.
+    """Return what ``behind``, the end of the path of ``branch``, tells of its first ``count`` slots, in its order.
 
-    Where a conversation parts from its log before ``behind``, it goes on with that: what was shown stays as it was.
+    Where a conversation parts from its log before ``behind``, it goes on with that: what was decided of them, that
+    requests showed them (whose basis is another one here), and what an overflow taught.
     """
     law = {id_ for id_, _ in branch.law}
-    found = [_carried(entry.body, count) for entry in behind if entry.id in law or isinstance(entry.body, Failure)]
-    return [body for body in found if body is not None]
+    told = [body for entry in behind if (body := _carried(entry.body, count, is_law=entry.id in law)) is not None]
+    retried = [isinstance(one, Request) and isinstance(other, Request) for one, other in pairwise([*told, None])]
+    return [body for body, is_retried in zip(told, retried, strict=True) if not is_retried]
 
 
-def _carried(body: Body, count: int) -> Body | None:
-    if isinstance(body, Decision):
+def _carried(body: Body, count: int, *, is_law: bool) -> Body | None:
+    if isinstance(body, Decision) and is_law:
         edits = tuple(edit for edit in body.edits if edit.span.stop <= count)
         return Decision(edits) if edits else None
-    if isinstance(body, Compaction):
+    if isinstance(body, Compaction) and is_law:
         within = body.keep <= count and all(edit.span.stop <= count for edit in body.edits)
         return body if within else None
-    if isinstance(body, Failure) and body.kind == OVERFLOW and body.limit:
-        return Failure(OVERFLOW, body.reason, body.limit)
-    return None
-
-
-def again(branch: Branch, slots: Sequence[Slot]) -> Branch:
-    """Return ``branch`` with its first slots in the bytes of ``slots``: a cache breakpoint that moved on is none."""
-    first, known = common(slots, branch.slots.slice()), branch.settled
-    if first == len(slots):
-        return branch
-    stands = known is None or not known.repairs or known.slot <= first
-    return replace(restated(branch, slots), settled=known if stands else None)
+    if isinstance(body, Request) and count:
+        return Request("", count, body.model, body.window)
+    return body if isinstance(body, Failure) and body.kind == OVERFLOW and body.limit else None
 
 
 def _run(slots: Sequence[Slot], at: int) -> list[Slot]:

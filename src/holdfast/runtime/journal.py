@@ -6,15 +6,15 @@ what is new: the branch is folded on, not read again.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from secrets import token_hex
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import StoreError, UnknownId
-from holdfast.model.branch import Branch, extend
+from holdfast.model.branch import Branch, extended, restated
 from holdfast.model.edits import Blob
 from holdfast.model.entries import (
     OVERFLOW,
@@ -42,7 +42,7 @@ from holdfast.policy.guard import in_force, in_window
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.policy.truncate import bounds, entries_shown, is_oversized, messages_shown, truncated_entries
-from holdfast.runtime.following import Twins, again, carried, repeated
+from holdfast.runtime.following import Twins, carried, repeated
 from holdfast.runtime.taking import decided, is_of_compaction, is_pressed, measured, named, told
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
@@ -62,7 +62,7 @@ NOWHERE = ""
 
 def new_id() -> str:
     """Return an id that no other entry has."""
-    return uuid.uuid4().hex
+    return token_hex(16)
 
 
 class Prepared(Struct, frozen=True):
@@ -249,9 +249,14 @@ class Journal:
             self._waiting += zip(ids, said, strict=True)
         return ids
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether something may wait for an answer that was not said yet."""
+        return self._waiting != []
+
     def deliver(self) -> list[str]:
         """Say what waited for an answer and was not said yet; return the ids of the messages."""
-        if self._waiting == []:
+        if not self.may_wait:
             return []
         with self.together():
             return self._deliver()
@@ -360,11 +365,12 @@ class Journal:
         same = repeated(self.branch.slots.slice(), slots, self.policy.settings, self.twins)
         if len(same.slots) < len(self.branch.slots):
             self._part(len(same.slots))
-        branch = again(self.branch, same.slots)
+        branch = restated(self.branch, same.slots)
         if branch is not self.branch:
             self.branch, self._ready = branch, None
         ids = self.append(*slots[same.count :])
-        self.twins = Twins(self.branch.slots.slice(0, same.single), slots[: same.single])
+        stop = None if same.single == same.count == len(same.slots) else same.single
+        self.twins = Twins(self.branch.slots.slice(0, stop), slots[:stop])
         return ids
 
     def _part(self, count: int) -> None:
@@ -374,7 +380,9 @@ class Journal:
         self.leaf = path[said[count]].parent
         self._reread()
         self.follows, self._ready = False, None
-        self._write(carried(before, path[said[count] :], count))
+        for body in carried(before, path[said[count] :], count):
+            again_here = replace(body, basis=prefix_basis(self.branch)) if isinstance(body, Request) else body
+            self._write([again_here])
 
     def fork(self, entry: str) -> Journal:
         """Return a journal that goes on behind ``entry``; this one, and the session's leaf, stay where they are."""
@@ -460,8 +468,7 @@ class Journal:
             self.leaf = entries[-1].id
             if any(isinstance(body, Request | Answer) for body in bodies):
                 self._asked = self._clock()
-            for entry in entries:
-                self.branch = extend(self.branch, entry)
+            self.branch = extended(self.branch, entries)
         return entries
 
     def _catch_up(self) -> bool:

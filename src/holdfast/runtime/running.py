@@ -106,7 +106,7 @@ class Run:
                     self._answer = await recorded(session, attempt, prepared, ours=request.lens is None)
                     break
                 request, prepared, state = await recovered(session, request, prepared, state, attempt)
-        await session.means.stored(session.journal.deliver)  # what came while the answer was being stored
+        await session.delivered()
 
 
 async def recorded(session: Session, attempt: Attempt, prepared: Prepared, *, ours: bool = True) -> Answer:

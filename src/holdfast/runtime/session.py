@@ -90,6 +90,8 @@ class Session:
         """How many summaries in a row came to nothing, and when the last one did, in ms since 1970."""
         self._answering = False
         """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
+        self._coming = 0
+        """How many calls of ``append`` are in the worker, or on their way there."""
         self._noticed: set[tuple[str, str]] = set()
         self._lane = self.key if journal.follows else f"{self.key}/{id(self)}"
         """Stays the same where the branch parts from the session's."""
@@ -117,7 +119,11 @@ class Session:
         While an answer is on its way a user's words wait behind it, and are said once it is there.
         """
         told = [await self.offered(one) for one in words(said)]
-        return await self.means.stored(lambda: self._appended(told))
+        self._coming += 1
+        try:
+            return await self.means.stored(lambda: self._appended(told))
+        finally:
+            self._coming -= 1
 
     async def ask(self, *said: str | Message | Slot, deadline: float | None = None) -> Answer:
         """Say something (or nothing, to go on behind tool results) and return the model's answer, which is in the log.
@@ -258,6 +264,11 @@ class Session:
         finally:
             self._runs -= 1
             self._answering = self._answering and self._runs > 0
+
+    async def delivered(self) -> None:
+        """Say what came while the answer was being stored."""
+        if self._coming or self.journal.may_wait:
+            await self.means.stored(self.journal.deliver)
 
     async def begun(self, said: Lens | list[Message | Slot], way: Way = Way()) -> tuple[Begun, Prepared]:
         """Return how the request of a body or of words begins, and what it shows, decided and in the log."""

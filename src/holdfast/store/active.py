@@ -65,9 +65,9 @@ class Gapped(Seq[T]):
         super().__init__([*head, *tail])
         self.gap = range(len(head), len(head) + gap)
 
-    def add(self, item: T) -> Gapped[T]:
-        """Return the sequence with ``item`` at its end; this one is unchanged."""
-        grown = Seq.add(self, item)
+    def add(self, *new: T) -> Gapped[T]:
+        """Return the sequence with ``new`` items at its end; this one is unchanged."""
+        grown = Seq.add(self, *new)
         wide: Gapped[T] = Gapped.__new__(Gapped)
         wide._items, wide._stop, wide._sums, wide.gap = grown._items, grown._stop, grown._sums, self.gap  # noqa: SLF001
         return wide

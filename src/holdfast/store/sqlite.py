@@ -41,7 +41,7 @@ _IDENTITY = f"SELECT identity FROM entries WHERE session = {_MINE} AND id = ?"  
 _IDS = f"SELECT id FROM entries WHERE session = {_MINE} AND id >= ? AND id < ? ORDER BY id LIMIT ?"  # noqa: S608
 _INSERT = (
     f"INSERT INTO entries (session, id, seq, parent, depth, base, {', '.join(Row._fields)}) "  # noqa: S608
-    f"VALUES ({_MINE}, {', '.join('?' * (5 + len(Row._fields)))})"
+    f"VALUES ({', '.join('?' * (6 + len(Row._fields)))})"
 )
 _SAVE = """
     INSERT INTO sessions (key, title, format, cwd, model, created, updated, entries, leaf)
@@ -62,6 +62,8 @@ _TIPS = f"""
         SELECT 1 FROM entries c WHERE c.parent = e.seq
         AND (c.kind <> 'label' OR EXISTS (SELECT 1 FROM entries g WHERE g.parent = c.seq))
     ) ORDER BY seq"""  # noqa: S608
+AT_ONCE = 500
+"""Ids that are asked for at once; SQLite before 3.32 takes 999 values."""
 _LAST_CHARACTER = "\U0010ffff"
 
 
@@ -136,6 +138,16 @@ class SqliteStore(TreeStore):
         row = self._file.db.execute(_NODE, (key, _clean(id_))).fetchone()
         return None if row is None else Node(*row)
 
+    def _nodes(self, key: str, ids: Sequence[str]) -> dict[str, Node]:
+        """Return where those of ``ids`` stand that are in the log, a good many in one look."""
+        found: dict[str, Node] = {}
+        for start in range(0, len(ids), AT_ONCE):
+            asked = [_clean(id_) for id_ in ids[start : start + AT_ONCE]]
+            query = f"SELECT id, seq, depth, base FROM entries WHERE session = {_MINE} AND id IN "  # noqa: S608
+            rows = self._file.db.execute(f"{query}({', '.join('?' * len(asked))})", (key, *asked))
+            found |= {id_: Node(*rest) for id_, *rest in rows}
+        return found
+
     def _ids(self, key: str, prefix: str) -> list[str]:
         return [id_ for (id_,) in self._file.db.execute(_IDS, (key, *_range(prefix), SHOWN + 1))]
 
@@ -145,9 +157,10 @@ class SqliteStore(TreeStore):
 
     def _insert(self, key: str, placed: Sequence[Placed]) -> None:
         known, db = self._forms, self._file.db
-        scale = Scale(key, db.execute("SELECT bytes FROM sessions WHERE key = ?", (key,)).fetchone()[0], self._quota)
+        session, held = db.execute("SELECT session, bytes FROM sessions WHERE key = ?", (key,)).fetchone()
+        scale = Scale(key, held, self._quota)
         rows = (
-            (key, entry.id, node.seq, parent, node.depth, node.base, *scale.passed(to_row(entry, known)))
+            (session, entry.id, node.seq, parent, node.depth, node.base, *scale.passed(to_row(entry, known)))
             for entry, parent, node in placed
         )
         db.executemany(_INSERT, rows)

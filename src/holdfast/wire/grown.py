@@ -60,7 +60,9 @@ def grown(body: bytes, api: str, before: Known) -> tuple[Lens, int] | None:
     form, old = form_of(api), before.lens
     if old.api != api:
         return None
-    same = _alone(form, old.slots, bisect_right(before.ends, shared(body, old.body)))
+    is_longer = bool(before.ends) and body.startswith(memoryview(old.body)[: before.ends[-1]])
+    same = len(before.ends) if is_longer else bisect_right(before.ends, shared(body, old.body))
+    same = _alone(form, old.slots, same)
     if not same:
         return None
     cut = _after(body, before.ends[same - 1])
@@ -71,7 +73,7 @@ def grown(body: bytes, api: str, before: Known) -> tuple[Lens, int] | None:
     if not size or rest[before.start : before.start + size] != bytes(listed or b""):
         return None  # the field stands there twice
     tail = measured(tail)
-    whole = Raw(body[before.start : cut + size - 1])
+    whole = Raw(memoryview(body)[before.start : cut + size - 1])
     found = {**tail.fields, form.field: whole}
     return replace(tail, body=body, fields=found, slots=(*old.slots[:same], *tail.slots)), same
 

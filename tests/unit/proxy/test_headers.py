@@ -57,7 +57,7 @@ def test_what_goes_up(headers):
     assert not {"host", "content-length", "content-encoding", "expect"} & set(found)
     assert found["accept-encoding"] == "identity"
     left = named(upward(headers, as_it_came=True))
-    assert not {"host", "content-length", "expect"} & set(left)
+    assert not {"host", "expect"} & set(left)
     assert "accept-encoding" in left
 
 

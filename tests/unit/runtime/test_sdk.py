@@ -126,7 +126,7 @@ def test_a_stream_comes_event_by_event(name):
         async with using(name, url) as upstream, upstream.send(sent) as reply:
             events = Incoming(reply, sent).events()
             with anyio.fail_after(5):
-                return (await anext(events))[0]
+                return (await anext(events))[0][0]
 
     with serving(Provider(WORDS, [Said(LONG)]), [Fault("stall", "middle")]) as url:
         assert anyio.run(talk, url).data

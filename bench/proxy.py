@@ -1,0 +1,267 @@
+"""What the proxy costs, beside a bare relay of the same stack and beside LiteLLM's proxy, in one run.
+
+Usage: python bench/proxy.py [--json] [--check] [--seconds N] [--litellm PROGRAM]
+
+Figures are processor time of the proxy's process (every thread) in ms a request; an upstream of canned bytes answers at
+once. Each is the median of several rounds, in which the proxies take turns. Requests stream, as clients' do.
+
+- *grown*: a request of 1 MB and 1,000 messages, one step longer than the one before it in the same session;
+- *new*: one of a session that is not known yet, so that all of it is stored;
+- *relay*: an answer of 1,000 events that come one by one, to a small request;
+- *burst*: the same answer, all at once;
+- *streams*: 200 such answers beside each other, ten events a second each, in sessions that grow; ms an event. Nothing
+  may fail, and memory may not grow after the first quarter.
+
+*bare* is ``children.py``: uvicorn and httpx2 with nothing between them. *litellm* routes to the same upstream with all
+off that can be, *litellm raw* is its pass-through, which neither reads nor routes and runs on uvloop and httptools.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import msgspec
+from children import PATHS, Child, asked, bare, canned, holdfast, litellm, said, upstream
+from transcript import transcript
+
+from holdfast.model.slots import Slot
+from holdfast.wire import openai_chat
+from holdfast.wire.lens import body
+from holdfast.wire.mending import mend
+
+MESSAGES, LENGTH = 1_000, 880
+"""Messages of a long request, and the characters of each that make it 1 MB."""
+SHORT, LONG = 3, 1_000
+"""Events of an answer."""
+ROUNDS, EACH = 7, 4
+"""Rounds, and requests of a round."""
+STREAMS, PAUSE, EVENTS = 200, 100, 30
+"""Streams beside each other, ms between their events, and events of each answer."""
+WINDOW = "1000000"
+"""Nothing needs to be reduced."""
+FLAT = 1.1
+"""What memory may become of itself after the first quarter."""
+MODELS = {"/v1/messages": "claude-sonnet-4-5", "/v1/chat/completions": "gpt-5.1"}
+"""Models whose rules are known: what keeps them is passed on as it came."""
+APIS = {"/v1/messages": "anthropic", "/v1/chat/completions": "openai-chat"}
+GOALS = {"grown / bare": 1.6, "new / bare": 8.0, "relay / bare": 1.3} | {
+    f"{name} / litellm": 1 / 3 for name in ("grown", "new", "relay")
+}
+"""What the project promises."""
+PEER = "litellm[proxy]>=1.100, in an environment of its own; name its program with --litellm"
+
+Body = dict[str, Any]
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+def conversation(path: str, seed: int = 0) -> Body:
+    """Return the body of a long request that wants a short answer; another one for each seed."""
+    dicts = transcript(MESSAGES, LENGTH, seed)
+    slots = [Slot(message, api="openai-chat") for message in openai_chat.messages(dicts)]
+    api, model = APIS[path], MODELS[path]
+    whole: Body = msgspec.json.decode(mend(body(api, model, slots), api, model=model).body)
+    return grown(whole | {"stream": True, "max_tokens": 4_000}, seed)
+
+
+def short(path: str, number: int, events: int, pause: int) -> Body:
+    """Return the first request of a small session, whose answer has so many events with ``pause`` ms between them."""
+    first = {"role": "user", "content": f"Tell me of kelp, {number}. answer-{events}-{pause}"}
+    return {"model": MODELS[path], "max_tokens": 4_000, "stream": True, "messages": [first]}
+
+
+def grown(before: Body, number: int, events: int = SHORT, pause: int = 0) -> Body:
+    """Return the next request behind the answer to ``before``, which had so many events."""
+    answer = {"role": "assistant", "content": "".join(map(said, range(events)))}
+    word = {"role": "user", "content": f"Go on with {number}. answer-{events}-{pause}"}
+    return before | {"messages": [*before["messages"], answer, word]}
+
+
+def requests(name: str, path: str) -> Iterator[bytes]:
+    """Yield the requests of a scenario, without end, the first of them to warm up."""
+    whole = conversation(path)
+    for number in count(1):
+        if name == "grown":
+            whole = grown(whole, number)
+            yield msgspec.json.encode(whole)
+        elif name == "new":
+            yield msgspec.json.encode(conversation(path, number))
+        else:
+            yield msgspec.json.encode(short(path, number, LONG, int(name == "relay")))
+
+
+# -- one after the other -----------------------------------------------------------------------------------------------
+
+
+def spent(child: Child, path: str, bodies: Sequence[bytes], expected: bytes) -> float:
+    """Return the ms that ``child`` takes for each of ``bodies``; every answer is there as it was sent."""
+    before = child.settled()
+    for each in bodies:
+        answer = asyncio.run(asked(child.url, path, each))
+        if expected and answer != expected:
+            raise SystemExit(f"{child.url}{path} does not answer what the upstream says: {answer[:300]!r}")
+    return (child.settled() - before) / len(bodies)
+
+
+def alone(name: str, path: str, peers: Mapping[str, Child]) -> dict[str, float]:
+    """Return what a request of a scenario costs each of ``peers``."""
+    expected = b"".join(canned(path, LONG if name in ("relay", "burst") else SHORT))
+    each = 1 if name == "relay" else EACH
+    bodies = requests(name, path)
+    found: dict[str, list[float]] = {peer: [] for peer in peers}
+    for turn in range(ROUNDS + 1):
+        batch = [next(bodies) for _ in range(each)]
+        for peer, child in peers.items():
+            place = f"/raw{path}" if peer == "litellm raw" else path
+            ms = spent(child, place, batch, b"" if peer.startswith("litellm") else expected)
+            if turn:
+                found[peer].append(ms)
+    return {peer: statistics.median(each) for peer, each in found.items()}
+
+
+# -- beside each other -------------------------------------------------------------------------------------------------
+
+
+async def streaming(child: Child, path: str, number: int, until: float) -> list[str]:
+    """Return what went wrong with the streams of one session, one after the other until ``until``."""
+    expected, failed = b"".join(canned(path, EVENTS)), []
+    request = short(path, number, EVENTS, PAUSE)
+    while time.monotonic() < until:
+        try:
+            answer = await asked(child.url, path, msgspec.json.encode(request))
+            if answer != expected:
+                failed.append(f"other bytes: {answer[-200:]!r}")
+        except (OSError, EOFError) as error:
+            failed.append(f"{type(error).__name__}: {error}")
+        request = grown(request, number, EVENTS, PAUSE)
+    return failed
+
+
+async def _watched(child: Child, until: float) -> list[float]:
+    """Return the memory of ``child`` in MB, twice a second."""
+    found = []
+    while time.monotonic() < until:
+        found.append(child.resident)
+        await asyncio.sleep(0.5)
+    return found
+
+
+async def beside(child: Child, path: str, seconds: float) -> dict[str, Any]:
+    """Return how ``child`` bears many streams."""
+    until, cpu = time.monotonic() + seconds, child.cpu
+    watching = asyncio.ensure_future(_watched(child, until))
+    failed = await asyncio.gather(*(streaming(child, path, number, until) for number in range(STREAMS)))
+    resident = await watching
+    quarter = resident[len(resident) // 4]
+    wrong = [why for each in failed for why in each]
+    took = time.monotonic() - until + seconds
+    return {
+        "failed": len(wrong),
+        "first failure": wrong[0] if wrong else "",
+        "ms an event": (child.cpu - cpu) / (STREAMS * 1e3 / PAUSE * took),
+        "MB": resident[-1],
+        "growth": resident[-1] / quarter,
+        "descriptors": child.descriptors,
+    }
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def ratios(row: Mapping[str, float], name: str) -> dict[str, float]:
+    """Return the ratios of one scenario."""
+    peers = [peer for peer in ("bare", "litellm", "litellm raw") if peer in row]
+    return {f"{name} / {peer}": row["holdfast"] / row[peer] for peer in peers if "holdfast" in row}
+
+
+def show(table: Mapping[str, Mapping[str, dict[str, float]]], streams: Mapping[str, dict[str, Any]]) -> None:
+    """Print the figures and their ratios."""
+    for api, rows in table.items():
+        peers = list(next(iter(rows.values())))
+        print(f"{api + ', ms':>18}" + "".join(f"{peer:>13}" for peer in peers))
+        for name, row in rows.items():
+            print(f"{name:>18}" + "".join(f"{row[peer]:>13.2f}" for peer in peers), end="   ")
+            print("  ".join(map(_told, *zip(*ratios(row, name).items(), strict=True))) if "holdfast" in row else "")
+    for peer, row in streams.items():
+        cells = ", ".join(f"{key} {value:.3g}" for key, value in row.items() if isinstance(value, float | int))
+        print(f"{STREAMS} streams, {peer}: {cells}  {row['first failure']}")
+
+
+def _told(name: str, value: float) -> str:
+    goal = GOALS.get(name)
+    return f"{name} {value:.2f}" + (f" ({goal:.2g} {'ok' if value <= goal else 'OVER'})" if goal else "")
+
+
+def over(table: Mapping[str, Mapping[str, dict[str, float]]], streams: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return the goals that are not met, of those that can be told."""
+    told = {
+        f"{api}: {name}": (value, GOALS[name])
+        for api, rows in table.items()
+        for scenario, row in rows.items()
+        for name, value in ratios(row, scenario).items()
+        if name in GOALS
+    }
+    missed = [f"{name} is {value:.2f}, more than {goal:.2f}" for name, (value, goal) in told.items() if value > goal]
+    ours = streams.get("holdfast", {"failed": 0, "growth": 1.0})
+    if ours["failed"] or ours["growth"] > FLAT:
+        missed.append(f"{STREAMS} streams: {ours['failed']} failed, memory became {ours['growth']:.2f} of itself")
+    return missed
+
+
+def measure(program: str | None, seconds: float, only: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the figures of single requests by API and scenario, and those of many streams."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        begun = partial(_begun, stack)
+        url = begun(upstream()).url
+        peers = {"bare": begun(bare(url)), "holdfast": begun(holdfast(url, folder / "store.db", "--window", WINDOW))}
+        if program:
+            peers["litellm"] = peers["litellm raw"] = begun(litellm(url, program, folder))
+        table = {APIS[path]: {name: alone(name, path, peers) for name in only} for path in PATHS}
+        two = [peer for peer in ("bare", "holdfast") if seconds]
+        streams = {peer: asyncio.run(beside(peers[peer], PATHS[0], seconds)) for peer in two}
+    return table, streams
+
+
+def _begun(stack: ExitStack, child: Child) -> Child:
+    return stack.enter_context(child)
+
+
+def main() -> int:
+    """Print the table; with ``--check``, exit 1 where a goal is not met."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--seconds", type=float, default=15, help="how long 200 streams last; 0 = none")
+    parser.add_argument("--litellm", default=shutil.which("litellm"), help="LiteLLM's program")
+    parser.add_argument("--only", nargs="*", default=["grown", "new", "relay", "burst"], help="these scenarios")
+    args = parser.parse_args()
+    table, streams = measure(args.litellm, args.seconds, args.only)
+    missed = over(table, streams)
+    if args.json:
+        print(json.dumps({"ms": table, "streams": streams, "goals": GOALS, "over": missed}))
+    else:
+        show(table, streams)
+    if not args.litellm:
+        print(f"LiteLLM was not measured: it needs {PEER}", file=sys.stderr)
+    print("\n".join(missed) or "every goal is met", file=sys.stderr)
+    return int(args.check and bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
