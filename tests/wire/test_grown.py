@@ -72,11 +72,13 @@ def test_one_turn_more_is_read_alone(api):
     assert all(a is b for a, b in zip(lens.slots[:same], first.lens.slots[:same], strict=True))
 
 
-def test_a_list_that_stands_twice_is_read_whole():
-    """The second one counts, as for every reader of JSON; nothing of the first is taken over."""
+def test_a_list_that_stands_twice_is_refused_as_ever():
+    """What is wrong of the whole is wrong of what it grew by."""
     one = b'{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}'
     other = one[:-1] + b',"messages":[{"role":"user","content":"c"}]}'
-    assert grown(other, "openai-chat", known(measured(open_body(one, "openai-chat")))) is None
+    for read in (open_body, lambda body, api: grown(body, api, known(measured(open_body(one, api))))):
+        with pytest.raises(FormatError, match="twice"):
+            read(other, "openai-chat")
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40), st.binary(max_size=40), st.integers(0, 3))
