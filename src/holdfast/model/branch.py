@@ -225,10 +225,7 @@ def is_spared(branch: Branch, slot: int, part: int | None) -> bool:
 
 
 def restated(branch: Branch, slots: Iterable[Slot]) -> Branch:
-    """Return the branch with its first slots said again in other bytes; they must say the same.
-
-    Repairs are of bytes: what hygiene found stands where it is about other slots alone.
-    """
+    """Return the branch with its first slots said in other bytes; repairs stand where they are of other slots alone."""
     told, known, settled = list(slots), branch.slots.slice(), branch.settled
     first = common(told, known)
     if first == len(told):
@@ -286,8 +283,7 @@ def _all_said(branch: Branch, new: Sequence[Slot]) -> Branch:
     count, messages = len(branch.slots), [slot.message for slot in new]
     pinned, keep, waiting = branch.pinned, branch.keep, branch.open
     base, mark = base_mark(branch), branch.marks[-1] if count else b""
-    born: list[bytes] = []
-    marks: list[bytes] = []
+    born, marks = list[bytes](), list[bytes]()
     for index, slot in enumerate(new, count):
         born.append(mark if index > keep else base)
         mark = chained(born[-1], slot.digest)

@@ -5,24 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from functools import partial
 from urllib.parse import quote
 
 import httpx2
 import msgspec
-from anyio import CancelScope, create_task_group, current_time
+from anyio import Event, current_time
 from msgspec.structs import replace
 
 from holdfast.config.addresses import leads_to
 from holdfast.errors import FormatError, UpstreamError
 from holdfast.policy.projection import send_slots
 from holdfast.proxy.answering import Asked, answered, errs
+from holdfast.proxy.beside import beside
 from holdfast.proxy.bodies import BadBody, decoded
 from holdfast.proxy.clients import client, has_tools, kind
 from holdfast.proxy.headers import State, ours, upward
 from holdfast.proxy.health import Ended, Health
 from holdfast.proxy.hosts import knows_token, refusal
 from holdfast.proxy.identity import session_key
-from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, chunks, received
+from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, chunks, left, received
 from holdfast.proxy.keepalive import sign_of
 from holdfast.proxy.live import Live
 from holdfast.proxy.reading import Bodies
@@ -134,22 +136,9 @@ class Proxy:
             kind = "request_bytes" if error.status == TOO_LARGE else "invalid_request"
             await _said(wire, errs(incoming.route.api, kind, str(error), status=error.status))
             return "relayed"
-        return await self._watched(incoming, plain, receive, wire)
-
-    async def _watched(self, incoming: Incoming, body: bytes, receive: Receive, wire: Wire) -> State:
-        """Answer a request whose body is here; give it up when its client leaves."""
-        states: list[State] = ["relayed"]
-        failed: list[Exception] = []
-        async with create_task_group() as tasks:
-            tasks.start_soon(_leaving, receive, tasks.cancel_scope)
-            try:
-                states.append(await self._answered(incoming, body, wire))
-            except Exception as error:  # noqa: BLE001 -- it is raised behind the group, which would wrap it
-                failed.append(error)
-            tasks.cancel_scope.cancel()
-        if failed:
-            raise failed[0]
-        return states[-1]
+        async with beside(partial(left, receive)):
+            state = await self._answered(incoming, plain, wire)
+        return state  # noqa: RET504 -- for the type checker a block may swallow a return
 
     # -- what is looked at ---------------------------------------------------------------------------------------------
 
@@ -253,9 +242,11 @@ class Proxy:
 
     async def _passed(self, incoming: Incoming, receive: Receive, wire: Wire, state: State) -> None:
         """Send a request on as it comes in, and its answer back as it comes."""
-        onward = self._onward(incoming, as_it_came=True)
-        body = chunks(receive) if {"content-length", "transfer-encoding"} & incoming.headers.keys() else b""
-        await self._sent(onward.relayed(body, as_it_came=True), wire, incoming, state)
+        onward, heard = self._onward(incoming, as_it_came=True), Event()
+        has_body = {"content-length", "transfer-encoding"} & incoming.headers.keys()
+        body = chunks(receive, heard) if has_body else b""
+        async with beside(partial(left, receive, heard if has_body else None)):
+            await self._sent(onward.relayed(body, as_it_came=True), wire, incoming, state)
 
     async def _relayed(self, onward: Onward, body: bytes, wire: Wire, incoming: Incoming, state: State) -> State:
         """Send ``body`` on and its answer back."""
@@ -291,10 +282,3 @@ async def _said(wire: Wire, pieces: list[Piece]) -> None:
     for piece in pieces:
         await wire.give(piece)
     await wire.end()
-
-
-async def _leaving(receive: Receive, scope: CancelScope) -> None:
-    """Cancel ``scope`` when the client leaves."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()

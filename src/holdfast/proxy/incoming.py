@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
+from anyio import Event
 from msgspec import Struct
 
 from holdfast.proxy.bodies import TooLarge
@@ -37,8 +38,8 @@ class Incoming(Struct, frozen=True):
         return cls(scope["method"], asked, scope["headers"], headers)
 
 
-async def chunks(receive: Receive) -> AsyncIterator[bytes]:
-    """Yield the body as it comes; ``Gone`` where the client leaves before its end."""
+async def chunks(receive: Receive, heard: Event | None = None) -> AsyncIterator[bytes]:
+    """Yield the body as it comes, and set ``heard`` at its end; ``Gone`` where the client leaves before."""
     more = True
     while more:
         message = await receive()
@@ -47,6 +48,17 @@ async def chunks(receive: Receive) -> AsyncIterator[bytes]:
         more = message.get("more_body", False)
         if message.get("body"):
             yield message["body"]
+    if heard is not None:
+        heard.set()
+
+
+async def left(receive: Receive, heard: Event | None = None) -> None:
+    """Raise ``Gone`` when the client leaves; its body is read to the end, or will be when it is ``heard``."""
+    if heard is not None:
+        await heard.wait()
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    raise Gone
 
 
 async def received(receive: Receive, most: int, announced: str = "") -> bytes:

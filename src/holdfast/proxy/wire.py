@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeAlias
 
-from anyio import CancelScope, Lock, create_task_group, current_time, sleep
+from anyio import Lock, current_time, sleep
 
+from holdfast.proxy.beside import beside
 from holdfast.proxy.relay import Head, Piece
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -69,33 +70,6 @@ async def given(pieces: AsyncGenerator[Piece], wire: Wire, sign: bytes, patience
     All of ``pieces`` is read in the task that calls; what they raise, or sending does, comes out as it is.
     """
     signs = partial(wire.keep_alive, sign, patience) if sign and patience > 0 else None
-    async with aclosing(pieces), _beside(signs):
+    async with aclosing(pieces), beside(signs):
         async for piece in pieces:
             await wire.give(piece)
-
-
-@asynccontextmanager
-async def _beside(what: Callable[[], Awaitable[None]] | None) -> AsyncIterator[None]:
-    """Let ``what`` go on beside the block and no longer; the first error of either comes out, in no group."""
-    if what is None:
-        yield
-        return
-    failed: list[Exception] = []
-    async with create_task_group() as tasks:
-        tasks.start_soon(_tried, what, tasks.cancel_scope, failed)
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 -- it is raised behind the group, which would wrap it
-            failed.append(error)
-        tasks.cancel_scope.cancel()
-    if failed:
-        raise failed[0]
-
-
-async def _tried(what: Callable[[], Awaitable[None]], scope: CancelScope, failed: list[Exception]) -> None:
-    """Do ``what``; where it fails, say so and cancel ``scope``."""
-    try:
-        await what()
-    except Exception as error:  # noqa: BLE001 -- as above
-        failed.append(error)
-        scope.cancel()

@@ -43,7 +43,7 @@ from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.policy.truncate import bounds, entries_shown, is_oversized, messages_shown, truncated_entries
 from holdfast.runtime.following import Twins, carried, repeated
-from holdfast.runtime.taking import decided, is_of_compaction, is_pressed, measured, named, told
+from holdfast.runtime.taking import Shortened, decided, is_of_compaction, is_pressed, meant, measured, named, told
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
 from holdfast.store.base import SessionInfo, SessionStore
@@ -72,14 +72,6 @@ class Prepared(Struct, frozen=True):
     slots: tuple[Slot, ...]
     request: str
     target: Target
-
-
-class Shortened(Struct, frozen=True):
-    """What became of ``shorten``: the leaf of the copied branch and how many messages it says shorter, or why none."""
-
-    leaf: str | None = None
-    messages: int = 0
-    why: str = ""
 
 
 class Journal:
@@ -348,7 +340,9 @@ class Journal:
         """
         with self.together():
             self._catch_up()
-            revoked = self._in_force(id)
+            if isinstance(self.branch.slots, Gapped):
+                self._reread()
+            revoked = meant([id_ for id_, _ in self.branch.law], id)
             self._write([Revoke(revoked)])
         return revoked
 
@@ -489,21 +483,6 @@ class Journal:
 
     def _reread(self) -> None:
         self.branch = Branch() if self.leaf is None else Branch.build(self.store.path(self.key, self.leaf))
-
-    def _in_force(self, prefix: str | None) -> str:
-        """Return the id of the decision or compaction meant."""
-        if isinstance(self.branch.slots, Gapped):
-            self._reread()
-        ids = [id_ for id_, _ in self.branch.law]
-        if prefix is None:
-            if not ids:
-                raise UnknownId("nothing is in force that could be undone: no decision and no compaction")
-            return ids[-1]
-        found = [id_ for id_ in ids if id_ == prefix] or [id_ for id_ in ids if prefix and id_.startswith(prefix)]
-        if len(found) != 1:
-            those = ", ".join(ids[-5:]) or "none"
-            raise UnknownId(f"{prefix!r} names {len(found)} decisions in force; give the id of one; newest: {those}")
-        return found[0]
 
 
 def _begun(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import LogConflict, StoreError
+from holdfast.errors import LogConflict, StoreError, UnknownId
 from holdfast.model.branch import Branch
 from holdfast.model.entries import OVERFLOW, POLICY, UNANSWERED, Body, Decision, Entry, Failure, Note, Request
 from holdfast.model.messages import Message
@@ -13,6 +16,14 @@ from holdfast.model.plan import Notice, Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
 from holdfast.view.tokens import measure
+
+
+class Shortened(Struct, frozen=True):
+    """What became of ``shorten``: the leaf of the copied branch and how many messages it says shorter, or why none."""
+
+    leaf: str | None = None
+    messages: int = 0
+    why: str = ""
 
 
 def named(policy: str) -> Note:
@@ -54,6 +65,19 @@ def decided(branch: Branch, plan: Plan, target: Target, policy: str) -> list[Bod
     if plan.compaction is not None:
         bodies.append(plan.compaction)
     return [*bodies, Request(plan.branch.basis, len(plan.branch.slots), target.model, target.limits.window)]
+
+
+def meant(ids: Sequence[str], prefix: str | None) -> str:
+    """Return the newest of ``ids``, those of what is in force, or the one that begins with ``prefix``."""
+    if prefix is None:
+        if not ids:
+            raise UnknownId("nothing is in force that could be undone: no decision and no compaction")
+        return ids[-1]
+    found = [id_ for id_ in ids if id_ == prefix] or [id_ for id_ in ids if prefix and id_.startswith(prefix)]
+    if len(found) != 1:
+        those = ", ".join(ids[-5:]) or "none"
+        raise UnknownId(f"{prefix!r} names {len(found)} decisions in force; give the id of one; newest: {those}")
+    return found[0]
 
 
 def told(plan: Plan, refused: StoreError) -> Plan:

@@ -106,7 +106,7 @@ def render(api: str, verdict: Verdict, *, output: int | None = None, message: st
     """Return ``verdict`` as a response of ``api``, with its true numbers.
 
     ``output`` is the room asked for the answer, which the wordings of ``input_plus_output`` name. ``message`` is said
-    instead of the API's own words for what is no overflow.
+    instead of the API's own words for what is no overflow, and behind them where the request has too many bytes.
     """
     form, error = _error(api, verdict, output, message)
     headers = {"content-type": JSON}
@@ -135,6 +135,8 @@ def _error(api: str, verdict: Verdict, output: int | None, message: str) -> tupl
     form = _FORMS[api][kind]
     if kind in {"context_window", "input_plus_output"}:
         text = _WORDINGS[api](kind, verdict.limit, verdict.requested, output)
+    elif kind == "request_bytes" and message:
+        text = f"{form.text.rstrip('.')}: {message}"
     else:
         text = (message if kind not in OVERFLOWS else "") or form.text or _TEXTS[kind]
     if api == "anthropic":
