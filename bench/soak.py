@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import json
 import random
+import re
 import sys
 import tempfile
 import time
@@ -62,7 +63,7 @@ UNTRUE = {"400-overflow", "400-foreign", "429-overflow"}
 """Overflows with the numbers of another provider, from which a wrong window is learned."""
 STRIKING = [kind for kind in KINDS if kind not in SLOW | LASTING | UNTRUE]
 """Faults that a client gets over by asking again."""
-TAG = b"<said "
+_TAGS = re.compile(rb"<(?:said|answer) [\d-]+>")
 FIFTH = 5
 """Times that a session begins anew."""
 FLAT, FILES = 1.15, 12
@@ -98,8 +99,7 @@ class Watching(Provider):
 
     def answer(self, asked: Asked) -> Reply:
         """Return the reply; only the last requests are held."""
-        at = asked.body.rfind(TAG)
-        if asked.body[at : at + 40].partition(b">")[0] not in self.newest:
+        if not self.newest.intersection(_TAGS.findall(asked.body)):
             self.missing.append(asked.body[-300:].decode("utf-8", "replace"))
         reply = super().answer(asked)
         if isinstance(reply, Refusal):
@@ -124,7 +124,7 @@ class Talk:
             self._history.clear()
         tag = f"{self.number}-{number}"
         self._say(words(tag))
-        newest = TAG + tag.encode()
+        newest = f"<said {tag}>".encode()
         self.watched.newest.add(newest)
         body = msgspec.json.encode(self._body())
         for _ in range(TRIES):
@@ -224,10 +224,10 @@ def lost(talks: list[Talk], place: Path) -> list[str]:
     """Return what was said and is not in the store, and what is wrong with its logs."""
     with open_store(place) as store:
         keys = [info.key for info in store.sessions()]
-        held = {key: b"".join(msgspec.json.encode(entry) for entry in store.entries(key)) for key in keys}
+        held = [msgspec.json.encode(entry) for key in keys for entry in store.entries(key)]
         wrong = [what for key in keys for what in store.damage(key)]
-    everything = b"".join(held.values())
-    return [*wrong, *(said for talk in talks for said in talk.said if said.encode() not in everything)]
+    there = {tag.decode() for log in held for tag in _TAGS.findall(log)}
+    return [*wrong, *(said for talk in talks for said in talk.said if said not in there)]
 
 
 def measure(requests: int, sessions: int, share: float) -> dict[str, Any]:

@@ -87,6 +87,16 @@ def test_an_upstream_that_breaks_off_early_is_an_error_in_the_words_of_the_api(a
     assert proxy.upstream.heard[-1].body == proxy.upstream.heard[0].body
 
 
+@pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
+def test_a_stream_that_breaks_off_before_its_first_words_is_an_error(api, proxy):
+    """An event that says nothing is no answer yet: the head was held, and the client gets a whole error."""
+    proxy.upstream.play = breaking(lambda told: told.head + told.chunks[0])
+    failed = proxy.send(asked(api, "nothing said", stream=True))
+    assert failed.status >= 500, failed
+    assert failed.complete
+    assert "error" in failed.json
+
+
 @pytest.mark.parametrize("ends", ["closed", "reset"])
 @pytest.mark.parametrize("api", APIS)
 def test_a_whole_answer_that_breaks_off_in_its_body_is_an_error(api, ends, proxy):

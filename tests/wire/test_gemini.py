@@ -15,6 +15,7 @@ from holdfast.errors import FormatError
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.testing.strategies import conversations, wild_histories
+from holdfast.view.tokens import measure
 from holdfast.wire import gemini
 
 CALL = {"functionCall": {"name": "ls", "args": {"p": 1}}}
@@ -127,13 +128,13 @@ def test_what_a_part_says(wire: Any, value: Part) -> None:
     [
         ({"output": "ok"}, ["ok"], False),
         ({"result": "ok"}, ["ok"], False),
-        ({"output": {"a": 1}}, ['{"a": 1}'], False),
+        ({"output": {"a": 1}}, ['{"a":1}'], False),
         ({"output": " \n"}, [], False),
         ({}, [], False),
         ({"error": "no"}, ["no"], True),
         ({"output": "ok", "error": None}, ["ok"], False),
-        ({"output": "some", "error": "no"}, ['{"output": "some", "error": "no"}'], True),
-        ({"a": 1, "b": "x"}, ['{"a": 1, "b": "x"}'], False),
+        ({"output": "some", "error": "no"}, ['{"output":"some","error":"no"}'], True),
+        ({"a": 1, "b": "x"}, ['{"a":1,"b":"x"}'], False),
     ],
 )
 def test_what_a_response_says(response: Any, said: list[str], failed: bool) -> None:
@@ -274,7 +275,7 @@ def test_neighbours_of_an_edit_keep_their_bytes() -> None:
         ),
         (
             {"functionResponse": {"id": "7", "name": "ls", "response": {"a": 1, "b": [2]}}},
-            ToolResult("8", "ls", (Text('{"a": 1, "b": [2]}'),)),
+            ToolResult("8", "ls", (Text('{"a":1,"b":[2]}'),)),
             {"functionResponse": {"id": "8", "name": "ls", "response": {"a": 1, "b": [2]}}},
         ),
         (
@@ -471,3 +472,12 @@ def test_numbers_without_a_value() -> None:
     assert b"1e999" in gemini.encode(message)[0]
     with pytest.raises(FormatError, match="Number out of range"):
         gemini.dicts([message])
+
+
+def test_a_response_is_the_same_however_it_is_spaced():
+    """One library writes the same conversation compactly and with spaces, as it streams or not: it is one."""
+    one = b'{"role":"user","parts":[{"functionResponse":{"name":"run","response":{"content":"a b","n":[1,2]}}}]}'
+    spaced = json.dumps(json.loads(one), indent=2).encode()
+    first, other = measure(gemini.decode(one)), measure(gemini.decode(spaced))
+    assert first.digest == other.digest
+    assert first.message.results[0].content == other.message.results[0].content

@@ -221,7 +221,7 @@ def _said(response: Raw) -> tuple[str, bool]:
 
 def _shown(value: Raw) -> str:
     data = bytes(value)
-    said = _STRING.decode(data) if data.startswith(b'"') else data.decode()
+    said = _STRING.decode(data) if data.startswith(b'"') else msgspec.json.format(data, indent=-1).decode()
     return said if said.strip() and data != b"null" else ""
 
 
