@@ -11,7 +11,9 @@ from holdfast.wire.lens import Lens
 MOST = 256
 """[H] Bodies that are held: as many as there are branches."""
 MOST_BYTES = 256 << 20
-"""[H] Bytes that they may have together."""
+"""[H] Bytes that they may have together, about."""
+OF_A_SLOT = 2_000
+"""Bytes of memory that an opened message takes beside its own. [M]"""
 BEGINNING = 1_024
 """Bytes by which a body is looked up."""
 
@@ -48,12 +50,17 @@ class Bodies:
         """Hold ``now`` in place of what it grew out of."""
         for one in (before, now):
             if one is not None and (old := self._held.pop(_place(one), None)) is not None:
-                self._bytes -= len(old.lens.body)
+                self._bytes -= _size(old)
         self._held[_place(now)] = now
-        self._bytes += len(now.lens.body)
+        self._bytes += _size(now)
         while self._held and (len(self._held) > self._most or self._bytes > self._most_bytes):
             _, old = self._held.popitem(last=False)
-            self._bytes -= len(old.lens.body)
+            self._bytes -= _size(old)
+
+
+def _size(one: Known) -> int:
+    """Return about how much memory ``one`` takes."""
+    return len(one.lens.body) + OF_A_SLOT * len(one.lens.slots)
 
 
 def _place(one: Known) -> tuple[bytes, bytes]:

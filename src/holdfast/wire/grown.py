@@ -72,10 +72,16 @@ def grown(body: bytes, api: str, before: Known) -> tuple[Lens, int] | None:
     size = 0 if listed is None else memoryview(listed).nbytes
     if not size or rest[before.start : before.start + size] != bytes(listed or b""):
         return None  # the field stands there twice
-    tail = measured(tail)
+    tail = _of_its_own(measured(tail))
     whole = Raw(memoryview(body)[before.start : cut + size - 1])
     found = {**tail.fields, form.field: whole}
     return replace(tail, body=body, fields=found, slots=(*old.slots[:same], *tail.slots)), same
+
+
+def _of_its_own(lens: Lens) -> Lens:
+    """Return ``lens`` with slots that hold their own bytes, not the whole body that they were read from."""
+    slots = [slot if slot.raw is None else replace(slot, raw=Raw(bytes(slot.raw))) for slot in lens.slots]
+    return replace(lens, slots=tuple(slots))
 
 
 def shared(one: bytes, other: bytes) -> int:
