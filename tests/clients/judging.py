@@ -100,6 +100,9 @@ def _wrong(run: Run) -> Iterator[str]:
         yield f"{refused} requests refused though Holdfast knew the window"
     if run.is_held and not 1 <= run.held.sessions <= 1 + sum(_compactions(run.home)):
         yield f"{run.held.sessions} sessions in the store"
+    unrecorded = run.held.stats.get("requests", {}).get("all", {}).get("unrecorded", 0)
+    if unrecorded:
+        yield f"{unrecorded} requests that Holdfast did not record"
     if "Traceback" in run.held.told:
         yield "Holdfast showed a traceback"
     yield from (f"{count} compaction items to Codex at once" for count in _items(run.home) if count != 1)

@@ -50,7 +50,7 @@ class ProxySettings(Struct, frozen=True, kw_only=True):
     policy: Annotated[str, Meta(description=f"one of {', '.join(PRESETS)}")] = "holdfast"
     """The policy that new sessions begin with, and keep."""
     observe: Switch = False
-    """Nothing is changed; what would be is recorded and told."""
+    """Nothing is changed; what was said and answered is recorded."""
     bypass: Switch = False
     """Nothing is changed and nothing is recorded: a plain relay."""
     summaries: Annotated[str, Meta(pattern=r"^\S+\Z", description=_MODEL)] = "extract"

@@ -131,6 +131,8 @@ class Failure(Struct, frozen=True, omit_defaults=True, tag="failure"):
     """Tokens that the provider says it takes, where it said so of an overflow."""
     requested: int = 0
     """Tokens of the prompt that it refused, as it counted them."""
+    elsewhere: bool = False
+    """Whether that was a request of another branch: the limit holds here too, the size says nothing."""
 
 
 POLICY = "policy"

@@ -58,6 +58,9 @@ def from_overflow(branch: Branch, body: Failure) -> Branch:
     size was over it. A size within its limit is explained by the room for the answer, once. Where neither is told, or
     what is told makes no sense, the request as estimated was too large.
     """
+    if body.elsewhere:
+        limit = smaller(branch.learned.limit, body.limit if body.limit >= LEAST_LIMIT else 0)
+        return replace(branch, learned=replace(branch.learned, limit=limit))
     if not branch.seen or branch.asked <= 0:
         return branch
     estimated = branch.asked + branch.frame.tokens

@@ -23,6 +23,7 @@ from holdfast.wire.lens import Lens
 from holdfast.wire.native_errors import render, stream_event
 from holdfast.wire.overflow import KINDS, Kind, Verdict
 
+BAD_GATEWAY = 502
 OF_BYTES = frozenset({"request_bytes", "oversized_part"})
 """Overflows that no smaller conversation is the cure for: the client is told of them as they came."""
 
@@ -102,9 +103,11 @@ def _refused(error: HoldfastError, attempt: Attempt | None, session: Session, as
     in_bytes = attempt is not None and attempt.verdict.kind in OF_BYTES
     if isinstance(error, ContextOverflow | WindowTooSmall) and not (asked.observe or in_bytes):
         return _told(asked, _overflow(attempt, session, asked), str(error))
-    if attempt is not None and reply is not None and attempt.held and not asked.wire.is_alive:
+    if attempt is None or attempt.verdict.kind == "network":
+        return _told(asked, Verdict("network"), str(error) if attempt is None else attempt.why, status=BAD_GATEWAY)
+    if reply is not None and attempt.held and not asked.wire.is_alive:
         return [head(reply.status, reply.raw), attempt.held]
-    return _told(asked, Verdict("network") if attempt is None else attempt.verdict, str(error))
+    return _told(asked, attempt.verdict, str(error))
 
 
 def _overflow(attempt: Attempt | None, session: Session, asked: Asked) -> Verdict:
@@ -118,7 +121,7 @@ def _overflow(attempt: Attempt | None, session: Session, asked: Asked) -> Verdic
     return Verdict("context_window", limit=limit, requested=max(verdict.requested or planned, limit + 1))
 
 
-def _told(asked: Asked, verdict: Verdict, message: str) -> list[Piece]:
+def _told(asked: Asked, verdict: Verdict, message: str, *, status: int = 0) -> list[Piece]:
     """Return ``verdict`` as a client of this API understands it.
 
     Codex takes an overflow from the events of a stream alone, and so does everybody whose stream has begun.
@@ -126,7 +129,7 @@ def _told(asked: Asked, verdict: Verdict, message: str) -> list[Piece]:
     api = asked.route.api
     if asked.wire.is_alive or (api == "openai-responses" and asked.streams and verdict.is_overflow):
         return [Head(200, [EVENTS]), stream_event(api, verdict, message=message)]
-    return errs(api, verdict.kind, message, verdict)
+    return errs(api, verdict.kind, message, verdict, status=status)
 
 
 def errs(api: str, kind: str, message: str, verdict: Verdict | None = None, *, status: int = 0) -> list[Piece]:

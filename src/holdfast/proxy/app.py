@@ -14,14 +14,15 @@ from anyio import Event, current_time
 from msgspec.structs import replace
 
 from holdfast.config.addresses import leads_to
-from holdfast.errors import FormatError, UpstreamError
+from holdfast.errors import FormatError, HoldfastError, UpstreamError
 from holdfast.policy.projection import send_slots
 from holdfast.proxy.answering import Asked, answered, errs
 from holdfast.proxy.beside import beside
 from holdfast.proxy.bodies import BadBody, decoded
 from holdfast.proxy.clients import client, has_tools, kind
+from holdfast.proxy.exposition import CONTENT_TYPE
 from holdfast.proxy.headers import State, ours, upward
-from holdfast.proxy.health import Ended, Health
+from holdfast.proxy.health import Ended, Health, Mode
 from holdfast.proxy.hosts import knows_token, refusal
 from holdfast.proxy.identity import session_key
 from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, chunks, left, received
@@ -45,7 +46,7 @@ SCOPES = 4_096
 """[H] Scopes of which it is held that their conversations have tools."""
 TOO_LARGE = 413
 JSON = (b"content-type", b"application/json")
-TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+TEXT = (b"content-type", CONTENT_TYPE.encode())
 
 
 class Proxy:
@@ -102,8 +103,14 @@ class Proxy:
         """Whether an address that a path names is the proxy's own: nobody would ever answer."""
         return bool(base) and leads_to(base, self._settings.host, self._settings.port)
 
+    def _mode(self) -> Mode:
+        if self._settings.bypass or self._is_switched_off():
+            return "bypass"
+        return "observe" if self._settings.observe else "manage"
+
     def _about(self, place: str) -> list[Piece] | None:
         """Return what the proxy says of itself at ``place``."""
+        self.health.mode = self._mode()
         if place == "/metrics":
             return [Head(200, [TEXT]), self.health.metrics().encode()]
         if place not in {"/livez", "/stats"}:
@@ -120,11 +127,11 @@ class Proxy:
             state = await self._sent_on(incoming, receive, wire)
         finally:
             self._running -= 1
-            request.ended(state, wire.status, None if wire.at is None else wire.at - began)
+            request.ended(state, wire.status, None if wire.at is None else wire.at - began, session=wire.session)
 
     async def _sent_on(self, incoming: Incoming, receive: Receive, wire: Wire) -> State:
         """Send a request on, its body looked at where that is any use; return what was done with it."""
-        is_bypassed = self._settings.bypass or self._is_switched_off()
+        is_bypassed = self._mode() == "bypass"
         if is_bypassed or incoming.method != "POST" or incoming.route.endpoint not in {"generate", "count", "compact"}:
             state: State = "bypassed" if is_bypassed else "relayed"
             await self._passed(incoming, receive, wire, state)
@@ -136,7 +143,7 @@ class Proxy:
             kind = "request_bytes" if error.status == TOO_LARGE else "invalid_request"
             await _said(wire, errs(incoming.route.api, kind, str(error), status=error.status))
             return "relayed"
-        async with beside(partial(left, receive)):
+        async with beside(partial(left, receive, lambda: wire.is_ended)):
             state = await self._answered(incoming, plain, wire)
         return state  # noqa: RET504 -- for the type checker a block may swallow a return
 
@@ -157,7 +164,10 @@ class Proxy:
         asked = Asked(incoming.route, lens, onward, wire, self._settings.observe, self._writers(incoming, lens))
         key = session_key(who, lens)
         if incoming.route.endpoint != "generate":
-            return await self._relayed(onward, self._reduced(key, asked), wire, incoming, "relayed")
+            reduced = await self._reduced(key, asked)
+            return await self._relayed(
+                onward, reduced, wire, incoming, "relayed" if reduced is lens.body else "managed"
+            )
         aside = what == "compaction"
         if aside and self._fits(asked) and not await self._live.knows(key):
             return await self._relayed(onward, body, wire, incoming, "relayed")
@@ -167,6 +177,7 @@ class Proxy:
         """Answer a request by the engine; where that fails before anything was said, send it on as it is known."""
         sign = sign_of(asked.route.api, stream=asked.streams)
         try:
+            wire.session = key
             async with self._live.continued(key, asked.lens.slots, aside=aside) as session:
                 await given(answered(session, asked), wire, sign, self._settings.keepalive)
                 await wire.end()
@@ -176,7 +187,7 @@ class Proxy:
             if wire.is_answered:
                 raise
             self._degraded(error)
-            return await self._relayed(asked.onward, self._reduced(key, asked), wire, incoming, "unrecorded")
+            return await self._relayed(asked.onward, await self._reduced(key, asked), wire, incoming, "unrecorded")
         return asked.state
 
     def _fits(self, asked: Asked) -> bool:
@@ -185,16 +196,21 @@ class Proxy:
         said = sum(slot.size for slot in asked.lens.slots) + asked.lens.frame.tokens
         return said < SURELY * target.limits.window
 
-    def _reduced(self, key: str, asked: Asked) -> bytes:
+    async def _reduced(self, key: str, asked: Asked) -> bytes:
         """Return the body by the decisions that there are; nothing is decided, and nothing written."""
         lens = asked.lens
-        session = None if asked.observe else self._live.idle(key, lens.slots)
-        if session is None:
+        if asked.observe:
+            return lens.body
+        try:
+            found = await self._live.glimpsed(key, lens.slots)
+        except HoldfastError:
+            return lens.body
+        if found is None:
             return lens.body
         target = self.means.target_of(lens.api, lens.model or asked.route.model)
         limits = replace(target.limits, asked_output=lens.asked_output)
         target = replace(target, frame=lens.frame, limits=limits)
-        plan = glimpse(session.journal.branch, lens.slots, target, session.journal.policy)
+        plan = glimpse(*found, lens.slots, target)
         return render(lens, send_slots(plan))
 
     def _opened(self, body: bytes, api: str) -> Lens | None:
@@ -245,7 +261,7 @@ class Proxy:
         onward, heard = self._onward(incoming, as_it_came=True), Event()
         has_body = {"content-length", "transfer-encoding"} & incoming.headers.keys()
         body = chunks(receive, heard) if has_body else b""
-        async with beside(partial(left, receive, heard if has_body else None)):
+        async with beside(partial(left, receive, lambda: wire.is_ended, heard if has_body else None)):
             await self._sent(onward.relayed(body, as_it_came=True), wire, incoming, state)
 
     async def _relayed(self, onward: Onward, body: bytes, wire: Wire, incoming: Incoming, state: State) -> State:

@@ -52,13 +52,17 @@ async def chunks(receive: Receive, heard: Event | None = None) -> AsyncIterator[
         heard.set()
 
 
-async def left(receive: Receive, heard: Event | None = None) -> None:
-    """Raise ``Gone`` when the client leaves; its body is read to the end, or will be when it is ``heard``."""
+async def left(receive: Receive, is_ended: Callable[[], bool], heard: Event | None = None) -> None:
+    """Raise ``Gone`` when the client leaves before the answer ``is_ended``.
+
+    Its body is read to the end, or will be when it is ``heard``.
+    """
     if heard is not None:
         await heard.wait()
     while (await receive())["type"] != "http.disconnect":
         pass
-    raise Gone
+    if not is_ended():
+        raise Gone
 
 
 async def received(receive: Receive, most: int, announced: str = "") -> bytes:

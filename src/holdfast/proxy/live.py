@@ -11,10 +11,11 @@ from contextlib import asynccontextmanager, suppress
 from anyio import Lock
 
 from holdfast.errors import StoreError, UnknownId, UnknownPolicy
+from holdfast.model.branch import Branch
 from holdfast.model.slots import Slot
 from holdfast.policy.pipeline import Policy
 from holdfast.proxy.identity import found
-from holdfast.runtime.following import goes_on
+from holdfast.runtime.following import goes_on, repeated
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.means import Means
 from holdfast.runtime.session import Session
@@ -31,10 +32,20 @@ class Talk:
         self.session = session
         self.is_held = False
 
+    @property
+    def is_gapped(self) -> bool:
+        """Whether turns that gave way are in the log only."""
+        return isinstance(self.session.journal.branch.slots, Gapped)
+
+    def repeats(self, slots: Sequence[Slot]) -> int:
+        """Return how many of ``slots``, a whole conversation, were said here."""
+        journal = self.session.journal
+        return repeated(journal.branch.slots.slice(), slots, self.session.settings, journal.twins).count
+
     def takes(self, key: str, slots: Sequence[Slot]) -> bool:
         """Whether ``slots``, a whole conversation, goes on here, or asks for the last answer again."""
         journal = self.session.journal
-        if self.is_held or self.session.key != key or isinstance(journal.branch.slots, Gapped):
+        if self.is_held or self.session.key != key or self.is_gapped:
             return False
         return goes_on(journal.branch.slots.slice(), slots, self.session.settings, journal.twins)
 
@@ -63,6 +74,9 @@ class Live:
             self._last(talk)
         try:
             yield talk.session
+        except StoreError:
+            self.forget(talk.session)
+            raise
         finally:
             talk.is_held = False
             await self._labelled(talk.session)
@@ -77,10 +91,26 @@ class Live:
 
         return any(talk.session.key == key for talk in self._talks) or await self._means.stored(stored)
 
-    def idle(self, key: str, slots: Sequence[Slot]) -> Session | None:
-        """Return the session that ``slots`` goes on in, where nobody holds it; nothing is opened or written for it."""
-        talk = self._known(key, slots)
-        return None if talk is None else talk.session
+    async def glimpsed(self, key: str, slots: Sequence[Slot]) -> tuple[Branch, Policy] | None:
+        """Return the branch that says most of what ``slots`` do, and who decides there; nothing is written.
+
+        One in memory, held or not, else the log's; nothing where there is none.
+        """
+        talks = [talk for talk in self._talks if talk.session.key == key and not talk.is_gapped]
+        if talks:
+            best = max(talks, key=lambda talk: talk.repeats(slots))
+            return best.session.journal.branch, best.session.journal.policy
+        store, policy = self._means.store, self._policy
+
+        def stored() -> tuple[Branch, Policy] | None:
+            leaf = found(store, key, slots, policy.settings)
+            return None if leaf is None else (Branch.build(store.path(key, leaf)), policy)
+
+        return await self._means.stored(stored)
+
+    def forget(self, session: Session) -> None:
+        """Hold ``session`` no more: something is wrong with it, and the log knows better."""
+        self._talks = [talk for talk in self._talks if talk.session is not session]
 
     def _known(self, key: str, slots: Sequence[Slot]) -> Talk | None:
         return next((talk for talk in reversed(self._talks) if talk.takes(key, slots)), None)

@@ -28,6 +28,10 @@ class Wire:
         """Whether it was told before there was an answer: a stream of events has begun, to keep it waiting."""
         self.is_answered = False
         """Whether a piece of the answer was sent."""
+        self.session = ""
+        """The key of the session that it belongs to, where there is one."""
+        self.is_ended = False
+        """Whether the whole answer was sent."""
         self.at: float | None = None
         """When the client was sent the first byte, by the clock of the loop."""
 
@@ -44,6 +48,7 @@ class Wire:
 
     async def end(self) -> None:
         """Send the end of the body."""
+        self.is_ended = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def keep_alive(self, sign: bytes, patience: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -72,19 +71,23 @@ def goes_on(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, twi
     return not left or (same.count == len(said) and all(slot.message.role == "assistant" for slot in left))
 
 
-def glimpse(branch: Branch, said: Sequence[Slot], target: Target, policy: Policy) -> Plan:
+def glimpse(branch: Branch, policy: Policy, said: Sequence[Slot], target: Target) -> Plan:
     """Return what a request that says ``said``, and no more, shows by the decisions there are of what it repeats.
 
     Nothing is decided anew or written, and what no decision is about has the bytes that it was said in.
     """
     same = repeated(branch.slots.slice(), said, policy.settings)
     count = len(same.slots)
-    law = [_carried(body, count, is_law=True) for _, body in branch.law]
+    law = [_within(body, count) for _, body in branch.law]
     bodies: list[Body] = [Said(slot) for slot in (*same.slots, *said[same.count :])]
     bodies += [body for body in law if body is not None]
     names = [None, *map(str, range(len(bodies)))]
     alone = Branch.build([Entry(str(at), names[at], body) for at, body in enumerate(bodies)])
     return advance(alone, target, replace(policy, stages=()), World())
+
+
+NEARLY = 2
+"""[H] Slots that a refused request may have had more, so that its size still tells of what is left: a reminder."""
 
 
 def carried(branch: Branch, behind: Sequence[Entry], count: int) -> list[Body]:
@@ -94,21 +97,29 @@ def carried(branch: Branch, behind: Sequence[Entry], count: int) -> list[Body]:
     requests showed them (whose basis is another one here), and what an overflow taught.
     """
     law = {id_ for id_, _ in branch.law}
-    told = [body for entry in behind if (body := _carried(entry.body, count, is_law=entry.id in law)) is not None]
-    retried = [isinstance(one, Request) and isinstance(other, Request) for one, other in pairwise([*told, None])]
-    return [body for body, is_retried in zip(told, retried, strict=True) if not is_retried]
+    told: list[Body] = []
+    slots = count
+    for entry in behind:
+        body = entry.body
+        if isinstance(body, Request):
+            slots = body.slots
+            if count and not (told and isinstance(told[-1], Request)):
+                told.append(Request("", count, body.model, body.window))
+        elif isinstance(body, Failure) and body.kind == OVERFLOW and body.limit:
+            told.append(body if slots <= count + NEARLY else replace(body, requested=0, elsewhere=True))
+        elif entry.id in law and (within := _within(body, count)) is not None:
+            told.append(within)
+    return told
 
 
-def _carried(body: Body, count: int, *, is_law: bool) -> Body | None:
-    if isinstance(body, Decision) and is_law:
+def _within(body: Body, count: int) -> Body | None:
+    """Return the part of what was decided that is about the first ``count`` slots."""
+    if isinstance(body, Decision):
         edits = tuple(edit for edit in body.edits if edit.span.stop <= count)
         return Decision(edits) if edits else None
-    if isinstance(body, Compaction) and is_law:
-        within = body.keep <= count and all(edit.span.stop <= count for edit in body.edits)
-        return body if within else None
-    if isinstance(body, Request) and count:
-        return Request("", count, body.model, body.window)
-    return body if isinstance(body, Failure) and body.kind == OVERFLOW and body.limit else None
+    if isinstance(body, Compaction) and body.keep <= count and all(edit.span.stop <= count for edit in body.edits):
+        return body
+    return None
 
 
 def _run(slots: Sequence[Slot], at: int) -> list[Slot]:
