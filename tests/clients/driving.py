@@ -41,6 +41,8 @@ class Client(Struct, frozen=True):
     argument: str = "command"
     lines: int = LINES
     """Of each output: more in a larger window."""
+    rewrites: bool = False
+    """Whether it changes its own past, the first message too: what follows is another conversation then."""
     compacts_at: int = 0
     """Tokens at which it is told to compact by itself, where a scenario asks for that; 0 = it is not."""
 
@@ -112,7 +114,7 @@ CLIENTS = (
     _terminal("pi-anthropic", 64_000, **_PI),
     _terminal("pi-responses", 64_000, **_PI),
     _terminal("gemini", 28_000),
-    _terminal("gemini-tools", 28_000, "run_shell_command"),
+    _terminal("gemini-tools", 28_000, "run_shell_command", rewrites=True),
     _terminal("llm", 16_000),
     Client("aider", Aider, 16_000, compacts_at=4_000),
     _library("anthropic"),

@@ -14,7 +14,7 @@ from anyio import Event, current_time
 from msgspec.structs import replace
 
 from holdfast.config.addresses import leads_to
-from holdfast.errors import FormatError, HoldfastError, UpstreamError
+from holdfast.errors import FormatError, HoldfastError, InvalidRequest, UpstreamError
 from holdfast.policy.projection import send_slots
 from holdfast.proxy.answering import Asked, answered, errs
 from holdfast.proxy.beside import beside
@@ -37,14 +37,19 @@ from holdfast.runtime.following import glimpse
 from holdfast.runtime.means import Means
 from holdfast.runtime.summarise import Writer
 from holdfast.wire.lens import Lens, render
+from holdfast.wire.native_errors import stream_event
+from holdfast.wire.overflow import Verdict
 
 ELSEWHERE = ("previous_response_id", "conversation", "background")
 """Fields of Responses by which the conversation is kept by the provider: there is nothing here to look at."""
+UNSET = (b"null", b"false")
 SURELY = 0.5
 """[H] Share of the window that what is estimated may have and surely fit."""
 SCOPES = 4_096
 """[H] Scopes of which it is held that their conversations have tools."""
 TOO_LARGE = 413
+FAILED = 300
+"""The first status that is no success."""
 JSON = (b"content-type", b"application/json")
 TEXT = (b"content-type", CONTENT_TYPE.encode())
 
@@ -86,6 +91,8 @@ class Proxy:
         why = refusal(headers.get("host"), headers.get("origin"), self._settings.host)
         if why:
             return errs(api, "invalid_request", why, status=403)
+        if headers.get("sec-fetch-mode") == "navigate" or headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
+            return errs(api, "invalid_request", "pages of a browser are not answered here", status=403)
         if not knows_token(headers.get("x-holdfast-token"), self._settings.token):
             return errs(api, "auth", "this proxy wants its token in the header x-holdfast-token", status=401)
         if incoming.method in {"GET", "HEAD"} and (told := self._about(incoming.route.place)) is not None:
@@ -153,7 +160,7 @@ class Proxy:
         """Answer a request of which the whole body is here."""
         onward = self._onward(incoming)
         lens = self._opened(body, incoming.route.api)
-        if lens is None or any(name in lens.fields for name in ELSEWHERE):
+        if lens is None or any(bytes(lens.fields.get(name, b"null")) not in UNSET for name in ELSEWHERE):
             return await self._relayed(onward, body, wire, incoming, "relayed")
         who = client(lens.api, incoming.headers, lens)
         scope = (who.family, who.scope)
@@ -175,12 +182,16 @@ class Proxy:
 
     async def _managed(self, incoming: Incoming, key: str, asked: Asked, wire: Wire, *, aside: bool) -> State:
         """Answer a request by the engine; where that fails before anything was said, send it on as it is known."""
-        sign = sign_of(asked.route.api, stream=asked.streams)
+        sign = sign_of(asked.route.api, stream=asked.streams and not asked.observe)
         try:
             wire.session = key
             async with self._live.continued(key, asked.lens.slots, aside=aside) as session:
                 await given(answered(session, asked), wire, sign, self._settings.keepalive)
                 await wire.end()
+        except (
+            InvalidRequest
+        ):  # what was made of it would be refused, and perhaps it would be itself: its provider says so
+            return await self._relayed(asked.onward, asked.lens.body, wire, incoming, "relayed")
         except UpstreamError:  # what was begun broke off: so it does for the client
             return asked.state
         except Exception as error:
@@ -197,21 +208,20 @@ class Proxy:
         return said < SURELY * target.limits.window
 
     async def _reduced(self, key: str, asked: Asked) -> bytes:
-        """Return the body by the decisions that there are; nothing is decided, and nothing written."""
+        """Return the body by the decisions there are, as it came where that fails; nothing is decided or written."""
         lens = asked.lens
         if asked.observe:
             return lens.body
         try:
             found = await self._live.glimpsed(key, lens.slots)
+            if found is None:
+                return lens.body
+            target = self.means.target_of(lens.api, lens.model or asked.route.model)
+            limits = replace(target.limits, asked_output=lens.asked_output)
+            plan = glimpse(*found, lens.slots, replace(target, frame=lens.frame, limits=limits))
+            return render(lens, send_slots(plan))
         except HoldfastError:
             return lens.body
-        if found is None:
-            return lens.body
-        target = self.means.target_of(lens.api, lens.model or asked.route.model)
-        limits = replace(target.limits, asked_output=lens.asked_output)
-        target = replace(target, frame=lens.frame, limits=limits)
-        plan = glimpse(*found, lens.slots, target)
-        return render(lens, send_slots(plan))
 
     def _opened(self, body: bytes, api: str) -> Lens | None:
         """Return the opened body, or nothing for what is no conversation of ``api``: its provider says so."""
@@ -272,7 +282,7 @@ class Proxy:
     async def _sent(self, pieces: AsyncGenerator[Piece], wire: Wire, incoming: Incoming, state: State) -> None:
         """Give ``pieces`` to the client; what never came is said in its API's words, what broke off breaks off."""
         try:
-            await given(_marked(pieces, state), wire, b"", 0)
+            await given(_marked(pieces, state, wire, incoming.route.api), wire, b"", 0)
             await wire.end()
         except UpstreamError as error:
             if not wire.is_answered:
@@ -287,9 +297,12 @@ def _nowhere(incoming: Incoming) -> list[Piece]:
     return errs("", "model", why)
 
 
-async def _marked(pieces: AsyncGenerator[Piece], state: State) -> AsyncGenerator[Piece]:
-    """Yield ``pieces``, the head with what was done."""
+async def _marked(pieces: AsyncGenerator[Piece], state: State, wire: Wire, api: str) -> AsyncGenerator[Piece]:
+    """Yield ``pieces``, the head with what was done; an error behind signs of life is an event of their stream."""
     async for piece in pieces:
+        if isinstance(piece, Head) and wire.is_alive and piece.status >= FAILED:
+            yield stream_event(api, Verdict("server"), message=f"the provider answered with HTTP {piece.status}")
+            return
         yield replace(piece, headers=[*piece.headers, *ours(state)]) if isinstance(piece, Head) else piece
 
 

@@ -43,11 +43,15 @@ class Talk:
         return repeated(journal.branch.slots.slice(), slots, self.session.settings, journal.twins).count
 
     def takes(self, key: str, slots: Sequence[Slot]) -> bool:
-        """Whether ``slots``, a whole conversation, goes on here, or asks for the last answer again."""
+        """Whether ``slots``, a whole conversation, goes on here with new words alone, or asks for the last answer.
+
+        Where it has answers that were not given here somebody else gave them, and the log knows where.
+        """
         journal = self.session.journal
         if self.is_held or self.session.key != key or self.is_gapped:
             return False
-        return goes_on(journal.branch.slots.slice(), slots, self.session.settings, journal.twins)
+        is_new = all(slot.message.role != "assistant" for slot in slots[self.repeats(slots) :])
+        return is_new and goes_on(journal.branch.slots.slice(), slots, self.session.settings, journal.twins)
 
 
 class Live:
@@ -97,8 +101,8 @@ class Live:
         One in memory, held or not, else the log's; nothing where there is none.
         """
         talks = [talk for talk in self._talks if talk.session.key == key and not talk.is_gapped]
-        if talks:
-            best = max(talks, key=lambda talk: talk.repeats(slots))
+        best = max(talks, key=lambda talk: talk.repeats(slots), default=None)
+        if best is not None and all(slot.message.role != "assistant" for slot in slots[best.repeats(slots) :]):
             return best.session.journal.branch, best.session.journal.policy
         store, policy = self._means.store, self._policy
 
@@ -113,7 +117,13 @@ class Live:
         self._talks = [talk for talk in self._talks if talk.session is not session]
 
     def _known(self, key: str, slots: Sequence[Slot]) -> Talk | None:
-        return next((talk for talk in reversed(self._talks) if talk.takes(key, slots)), None)
+        """Return the branch in memory that ``slots`` goes on in, the one that says most of it."""
+        taking = [talk for talk in reversed(self._talks) if talk.takes(key, slots)]
+        return (
+            max(taking, key=lambda talk: talk.repeats(slots), default=None)
+            if len(taking) > 1
+            else next(iter(taking), None)
+        )
 
     def _last(self, talk: Talk) -> None:
         """Hold ``talk`` as the last used, and let those go that were used longest ago."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 from msgspec import Struct
@@ -14,6 +15,10 @@ from holdfast.proxy.headers import downward
 from holdfast.runtime.upstream import Reply, Sent
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+SECRETS = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"api-key", b"cookie"})
+"""Headers whose values are secrets."""
+SHORTEST = 6
+"""[H] Letters of a secret at least; fewer may be any word."""
 _FEATURES = b"anthropic-beta"
 _PACKED = "content-encoding"
 
@@ -34,6 +39,14 @@ class Onward:
 
     def __init__(self, client: httpx2.AsyncClient, url: str, headers: Headers, method: str = "POST") -> None:
         self.client, self.url, self.headers, self.method = client, url, headers, method
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must stand in no log: the values of its keys, the longest first."""
+        values = [value.decode("latin-1") for name, value in self.headers if name.lower() in SECRETS]
+        values += [value for name, value in parse_qsl(urlsplit(self.url).query) if name == "key"]
+        found = {piece for value in values for piece in (value, value.rpartition(" ")[2])}
+        return tuple(sorted((one for one in found if len(one) >= SHORTEST), key=len, reverse=True))
 
     @asynccontextmanager
     async def send(self, sent: Sent) -> AsyncIterator[Reply]:

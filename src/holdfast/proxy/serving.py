@@ -113,7 +113,7 @@ def configure(proxy: Proxy, settings: Settings, known: Configuration) -> None:
         chosen = known.policy(name).with_settings(retries_most=0, markers="none")  # both are the client's to do
         return replace(chosen, stages=()) if settings.observe else chosen
 
-    proxy.means.catalog, proxy.means.window = known.catalog, settings.window or None
+    proxy.means.know(known.catalog, settings.window or None)
     proxy.configure(settings, Live(proxy.means, named(settings.policy), named))
 
 

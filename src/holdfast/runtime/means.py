@@ -80,6 +80,11 @@ class Means:
             done = await to_thread.run_sync(verb, limiter=self._worker)
         return done  # noqa: RET504 -- for the type checker a scope may swallow a return
 
+    def know(self, catalog: Catalog, window: int | None) -> None:
+        """Let models be from now on what ``catalog`` says, with this ``window`` if there is one."""
+        self.catalog, self.window = catalog, window
+        self._targets.clear()
+
     def target_of(self, api: str, model: str) -> Target:
         """Return all that is known of requests to ``model`` by ``api``: the engine's own target if it is that one."""
         own = self.target

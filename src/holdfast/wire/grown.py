@@ -70,18 +70,19 @@ def grown(body: bytes, api: str, before: Known) -> tuple[Lens, int] | None:
     tail = open_body(rest, api)
     listed = tail.fields.get(form.field)
     size = 0 if listed is None else memoryview(listed).nbytes
-    if not size or rest[before.start : before.start + size] != bytes(listed or b""):
+    if listed is None or rest[before.start : before.start + size] != bytes(listed):
         return None  # the field stands there twice
-    tail = _of_its_own(measured(tail))
+    tail = _of_its_own(tail, listed)
     whole = Raw(memoryview(body)[before.start : cut + size - 1])
     found = {**tail.fields, form.field: whole}
     return replace(tail, body=body, fields=found, slots=(*old.slots[:same], *tail.slots)), same
 
 
-def _of_its_own(lens: Lens) -> Lens:
-    """Return ``lens`` with slots that hold their own bytes, not the whole body that they were read from."""
-    slots = [slot if slot.raw is None else replace(slot, raw=Raw(bytes(slot.raw))) for slot in lens.slots]
-    return replace(lens, slots=tuple(slots))
+def _of_its_own(lens: Lens, listed: Raw) -> Lens:
+    """Return ``lens`` with slots that were read from ``listed`` alone: none holds on to the body around it."""
+    field = form_of(lens.api).field.encode()
+    alone = open_body(b'{"' + field + b'":' + bytes(listed) + b"}", lens.api)
+    return measured(replace(lens, slots=alone.slots))
 
 
 def shared(one: bytes, other: bytes) -> int:

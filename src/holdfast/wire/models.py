@@ -236,6 +236,8 @@ def trusting(dialect: Dialect) -> Dialect:
     The client knows it, so what the API itself takes stays as it is; what stands for older turns is joined to the
     user's words behind it, since many a server's template wants turns in turn.
     """
+    if dialect.api == "gemini":  # parts of kinds that are newer than we are
+        return replace(dialect, refused=tuple(kind for kind in dialect.refused if kind != "unknown"))
     if not dialect.merge:
         return dialect
     if dialect.api == CHAT.api:
