@@ -67,6 +67,7 @@ async def answered(session: Session, asked: Asked) -> AsyncGenerator[Piece]:
         as_it_is=asked.observe,
         writers=asked.writers,
     )
+    asked.wire.is_ours = lambda: run.attempts != 1  # the first time it is the provider alone who is waited for
     begun = False
     try:
         async with run:

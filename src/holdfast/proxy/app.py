@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
 from functools import partial
 from urllib.parse import quote
 
@@ -78,12 +77,20 @@ class Proxy:
         if scope["type"] != "http":
             return
         incoming, wire = Incoming.of(scope), Wire(send)
-        with suppress(Gone):
+        try:
             pieces = self._at_once(incoming)
             if pieces is None:
                 await self._served(incoming, receive, wire)
             else:
                 await _said(wire, pieces)
+        except Gone:
+            return
+        except Exception as error:  # noqa: BLE001 -- a client is told, whatever it is
+            if _has_left(error):
+                return
+            self._degraded(error)
+            if not wire.status:
+                await _said(wire, errs(incoming.route.api, "server", f"holdfast failed: {type(error).__name__}"))
 
     def _at_once(self, incoming: Incoming) -> list[Piece] | None:
         """Return what is answered without asking anybody; nothing where somebody is to be asked."""
@@ -287,6 +294,13 @@ class Proxy:
         except UpstreamError as error:
             if not wire.is_answered:
                 await _said(wire, errs(incoming.route.api, error.kind, str(error), status=502))
+
+
+def _has_left(error: BaseException | None) -> bool:
+    """Whether an error came of it that the client left in the middle of its body."""
+    while error is not None and not isinstance(error, Gone):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _nowhere(incoming: Incoming) -> list[Piece]:

@@ -28,6 +28,8 @@ class Wire:
         """Whether it was told before there was an answer: a stream of events has begun, to keep it waiting."""
         self.is_answered = False
         """Whether a piece of the answer was sent."""
+        self.is_ours: Callable[[], bool] = lambda: True
+        """Whether what the client waits for is ours to do, and not its provider's."""
         self.session = ""
         """The key of the session that it belongs to, where there is one."""
         self.is_ended = False
@@ -52,12 +54,14 @@ class Wire:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def keep_alive(self, sign: bytes, patience: float) -> None:
-        """Send ``sign`` after every ``patience`` seconds until a piece of the answer comes."""
+        """Send ``sign`` after every ``patience`` seconds of a wait that is ours, until a piece of the answer comes."""
         while True:
             await sleep(patience)
             async with self._signing:
                 if self.is_answered:
                     return
+                if not self.is_ours():
+                    continue
                 self.is_alive = True
                 await self._begin(Head(200, [EVENTS, (b"cache-control", b"no-cache")]))
                 await self._send({"type": "http.response.body", "body": sign, "more_body": True})

@@ -40,6 +40,8 @@ class Run:
         self._session, self._asked, self._way, self._quiet = session, asked, way, quiet
         self.attempt: Attempt | None = None
         """The newest request that went out, with what came back."""
+        self.attempts = 0
+        """How many requests went out, or are about to."""
         self._stack = AsyncExitStack()
         self._events: AsyncGenerator[list[Event]] | None = None
         self._left: deque[Event] = deque()
@@ -94,6 +96,7 @@ class Run:
             begun, prepared = await session.begun(said, self._way)
             request, state = begun.request, begun.state
             while True:
+                self.attempts += 1
                 attempt = self.attempt = await session.attempt(request, prepared, quiet=self._quiet)
                 try:
                     async with session.means.permits.hold(), aclosing(attempt.events()) as coming:
