@@ -54,7 +54,9 @@ def upward(headers: Iterable[Pair], *, as_it_came: bool = False) -> list[Pair]:
     ``as_it_came``: the bodies are not looked at, so they may stay packed; otherwise none is, and none is wanted.
     """
     given = list(headers)
-    kept = _without(given, _UP if as_it_came else _UP | _PACKED | {_ACCEPTED})
+    is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in given)  # a length beside it says nothing
+    away = (_UP | {b"content-length"} if is_chunked else _UP) if as_it_came else _UP | _PACKED | {_ACCEPTED}
+    kept = _without(given, away)
     asked = any(name.lower() == _ACCEPTED for name, _ in kept)
     return kept if asked else [*kept, (_ACCEPTED, _PLAIN)]
 
