@@ -330,9 +330,10 @@ async def _running(given, portal):
     settings = Settings(anthropic=base, openai=f"{base}/v1", gemini=base, port=0, **given)
     with TemporaryDirectory() as folder:
         place = Path(folder) / "store.db"
-        async with anyio.create_task_group() as tasks:
+        async with server, anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: serve(settings, str(place), ready=told, stop=stop))
             await ready.wait()
-            yield Proxied(upstream, ports[0], place, portal)
-            stop.set()
-        server.close()
+            try:
+                yield Proxied(upstream, ports[0], place, portal)
+            finally:
+                stop.set()

@@ -188,20 +188,31 @@ def test_a_slow_upstream_is_waited_for(api, stream, proxy):
     assert len(slow.body) == len(fine.body)
 
 
-def test_signs_of_life_come_before_a_late_answer():
-    """A client that waits for a stream hears that somebody is there, then the answer as it came."""
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+TOO_LONG = '{"type":"invalid_request_error","message":"prompt is too long: 9000 tokens > 6000 maximum"}'
+OVERFLOW = f'{{"type":"error","error":{TOO_LONG}}}'.encode()
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "the provider's"])
+def test_signs_of_life_come_while_the_wait_is_ours(ours):
+    """While another try is on its way a client hears that somebody is there; a slow provider speaks for itself."""
     with sockets.proxied(keepalive=0.05) as proxy:
 
         async def play(line, told):
+            if ours and len(proxy.upstream.heard) == 1:
+                await sockets.well(line, sockets.whole(OVERFLOW, 400))
+                return
             await anyio.sleep(0.3)
             await sockets.well(line, told)
 
         proxy.upstream.play = play
-        late = proxy.send(asked("anthropic", "late", stream=True))
-        assert late.body.startswith(b"event: ping")
+        said = [*("The tide comes in over the rock. " * 200, "It does.") * 3, "Does it?"]
+        data = sockets.body("anthropic", *said, stream=True)
+        late = proxy.send(sockets.request(sockets.PATHS["anthropic"], data))
         assert late.complete
+        assert late.body.startswith(PING) == ours
         told = proxy.call(lambda: _told(proxy))
-        assert late.body.replace(b'event: ping\ndata: {"type": "ping"}\n\n', b"").count(b"event:") == len(told.pieces)
+        assert late.body.replace(PING, b"") == b"".join(told.pieces).replace(PING, b"")
         proxy.at_rest()
 
 

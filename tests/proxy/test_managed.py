@@ -28,8 +28,8 @@ def run(function):
 @pytest.mark.parametrize("api", APIS)
 def test_what_needs_no_change_passes_byte_for_byte(api, stream, proxied, strict):
     """Both ways: the provider gets the client's own bytes, the client the provider's."""
-    through, _, Talk = proxied
-    upstream, talk = strict(), Talk(api, stream=stream)
+    through, _, talking = proxied
+    upstream, talk = strict(), talking(api, stream=stream)
     path = (
         talk.path.replace(":generate", ":streamGenerate") + "?alt=sse"
         if (api, stream) == ("gemini", True)
@@ -53,8 +53,8 @@ def test_what_needs_no_change_passes_byte_for_byte(api, stream, proxied, strict)
 @pytest.mark.parametrize("api", APIS)
 def test_a_conversation_goes_on_past_its_window(api, proxied, strict):
     """30 turns past the window: every answer comes, every request fits, the newest words are always in it."""
-    through, _, Talk = proxied
-    upstream, talk = strict(16_000), Talk(api)
+    through, _, talking = proxied
+    upstream, talk = strict(16_000), talking(api)
 
     async def go():
         async with through(upstream, window=16_000) as client:
@@ -72,8 +72,8 @@ def test_a_conversation_goes_on_past_its_window(api, proxied, strict):
 @pytest.mark.parametrize("words", ["llama.cpp", "openai-tpm", "native"])
 def test_an_overflow_never_reaches_a_client(api, words, proxied):
     """Nobody told the proxy of the small window, in whatever words the provider refuses: the answer comes."""
-    through, Upstream, Talk = proxied
-    upstream, talk = Upstream(Provider(Strict(window=12_000, overflow=words))), Talk(api)
+    through, upstreams, talking = proxied
+    upstream, talk = upstreams(Provider(Strict(window=12_000, overflow=words))), talking(api)
 
     async def go():
         async with through(upstream) as client:
@@ -88,16 +88,16 @@ def test_an_overflow_never_reaches_a_client(api, words, proxied):
 @pytest.mark.parametrize("api", APIS)
 def test_a_restart_before_each_request_changes_no_byte(api, proxied, strict):
     """K2 on the wire: what goes up is a function of what the client sent and of the log."""
-    through, _, Talk = proxied
+    through, _, talking = proxied
 
     async def whole(upstream):
-        talk = Talk(api)
+        talk = talking(api)
         async with through(upstream, window=16_000) as client:
             for number in range(30):
                 await talk.turn(client, f"Note {number}: {WORDS}")
 
     async def cut(upstream):
-        talk, store = Talk(api), MemoryStore()
+        talk, store = talking(api), MemoryStore()
         for number in range(30):
             async with through(upstream, store, window=16_000) as client:
                 await talk.turn(client, f"Note {number}: {WORDS}")
@@ -111,8 +111,8 @@ def test_a_restart_before_each_request_changes_no_byte(api, proxied, strict):
 @pytest.mark.parametrize("api", APIS)
 def test_a_retry_sends_the_same_bytes(api, proxied, strict):
     """The same request twice, and once more behind a restart, is the same request upstream."""
-    through, _, Talk = proxied
-    upstream, talk, store = strict(16_000), Talk(api), MemoryStore()
+    through, _, talking = proxied
+    upstream, talk, store = strict(16_000), talking(api), MemoryStore()
 
     async def go():
         async with through(upstream, store, window=16_000) as client:
@@ -131,8 +131,8 @@ def test_a_retry_sends_the_same_bytes(api, proxied, strict):
 @pytest.mark.parametrize("api", APIS)
 def test_what_cannot_be_made_to_fit_is_said_in_the_client_s_own_words(api, proxied, strict):
     """Its own recovery starts: an overflow with numbers, by the status or the event that clients of this API read."""
-    through, _, Talk = proxied
-    upstream, talk = strict(8_000), Talk(api)
+    through, _, talking = proxied
+    upstream, talk = strict(8_000), talking(api)
     talk.fields |= {
         "anthropic": {"system": WORDS * 12},
         "openai-chat": {},
@@ -158,8 +158,8 @@ def test_what_cannot_be_made_to_fit_is_said_in_the_client_s_own_words(api, proxi
 @pytest.mark.parametrize("api", APIS)
 def test_observing_changes_nothing_and_records(api, proxied, strict):
     """The provider's own overflow comes back as it came; what was said is in the store."""
-    through, _, Talk = proxied
-    upstream, talk, store = strict(8_000), Talk(api), MemoryStore()
+    through, _, talking = proxied
+    upstream, talk, store = strict(8_000), talking(api), MemoryStore()
 
     async def go():
         async with through(upstream, store, observe=True) as client:
@@ -183,8 +183,8 @@ def test_observing_changes_nothing_and_records(api, proxied, strict):
 
 def test_a_count_is_of_the_reduced_request(proxied, strict):
     """Or its client would compact in the middle of its task."""
-    through, _, Talk = proxied
-    upstream, talk = strict(16_000), Talk("anthropic")
+    through, _, talking = proxied
+    upstream, talk = strict(16_000), talking("anthropic")
 
     async def go():
         async with through(upstream, window=16_000) as client:
@@ -200,8 +200,8 @@ def test_a_count_is_of_the_reduced_request(proxied, strict):
 
 def test_where_the_store_fails_requests_go_on_and_that_is_said_once(proxied, strict, capfd):
     """By the decisions that there are; in a header, in /livez and on standard error."""
-    through, _, Talk = proxied
-    upstream, talk, store = strict(16_000), Talk("anthropic"), MemoryStore()
+    through, _, talking = proxied
+    upstream, talk, store = strict(16_000), talking("anthropic"), MemoryStore()
 
     def full(*_, **__):
         raise StoreReadOnly("the disk is full; free some space")
@@ -224,8 +224,8 @@ def test_where_the_store_fails_requests_go_on_and_that_is_said_once(proxied, str
 
 def test_a_file_makes_it_a_plain_relay_at_once(proxied, strict, tmp_path):
     """And back again when it is gone."""
-    through, _, Talk = proxied
-    upstream, talk = strict(), Talk("anthropic")
+    through, _, talking = proxied
+    upstream, talk = strict(), talking("anthropic")
 
     async def go():
         async with through(upstream, bypass=tmp_path / "bypass") as client:
@@ -240,8 +240,8 @@ def test_a_file_makes_it_a_plain_relay_at_once(proxied, strict, tmp_path):
 
 def test_keys_go_up_and_are_never_stored(proxied, strict):
     """X5: no header of a client is in the log, in what is told, or in an answer."""
-    through, _, Talk = proxied
-    upstream, talk, store = strict(), Talk("anthropic"), MemoryStore()
+    through, _, talking = proxied
+    upstream, talk, store = strict(), talking("anthropic"), MemoryStore()
 
     async def go():
         async with through(upstream, store) as client:
@@ -259,8 +259,8 @@ def test_keys_go_up_and_are_never_stored(proxied, strict):
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat"])
 def test_a_client_knows_its_own_server(api, proxied, strict):
     """A model that nobody knows here: what its client wrote passes as it came, and turns stay in turn behind a cut."""
-    through, _, Talk = proxied
-    upstream, talk = strict(16_000), Talk(api)
+    through, _, talking = proxied
+    upstream, talk = strict(16_000), talking(api)
 
     def body():
         return talk.body() | {"model": "local-7b"}
@@ -288,8 +288,8 @@ def test_a_client_knows_its_own_server(api, proxied, strict):
 @pytest.mark.parametrize("api", APIS)
 def test_what_is_decided_survives_a_newest_message_that_is_replaced(api, proxied, strict):
     """Clients that put a reminder behind the newest words part from the log each turn: nothing is learned twice."""
-    through, Upstream, Talk = proxied
-    upstream, talk = Upstream(Provider(Strict(window=12_000))), Talk(api)
+    through, upstreams, talking = proxied
+    upstream, talk = upstreams(Provider(Strict(window=12_000))), talking(api)
 
     async def go():
         async with through(upstream) as client:
@@ -310,10 +310,10 @@ def test_what_is_decided_survives_a_newest_message_that_is_replaced(api, proxied
 @pytest.mark.parametrize("api", APIS)
 def test_no_call_of_ours_is_made_unless_it_was_asked_for(api, proxied, strict):
     """With the client's own login a summary is written by its model, or by the one named; else by nobody."""
-    through, _, Talk = proxied
+    through, _, talking = proxied
 
     async def go(upstream, **given):
-        talk = Talk(api)
+        talk = talking(api)
         async with through(upstream, window=16_000, **given) as client:
             for number in range(20):
                 reply = await talk.turn(client, f"Note {number}: {WORDS}", {"x-api-key": "sk-mine"})
