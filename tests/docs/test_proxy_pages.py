@@ -52,9 +52,9 @@ def test_clients():
         assert name in PAGE, name
 
 
-HEADINGS = ("Claude Code", "Codex", "opencode", "pi", "Gemini CLI", "aider", "llm", "The SDKs", "LiteLLM", "LangChain")
+HEADINGS = ("Claude Code", "Codex", "opencode", "pi", "Gemini CLI", "aider", "llm", "The SDKs", "LiteLLM", "LangChain", "Measured")
 
 
 def test_sections():
-    """There is a section for each client and each kind of library."""
+    """There is a section for each client and each kind of library, and what was measured of them."""
     assert tuple(SECTIONS) == HEADINGS
