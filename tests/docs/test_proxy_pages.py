@@ -52,7 +52,19 @@ def test_clients():
         assert name in PAGE, name
 
 
-HEADINGS = ("Claude Code", "Codex", "opencode", "pi", "Gemini CLI", "aider", "llm", "The SDKs", "LiteLLM", "LangChain", "Measured")
+HEADINGS = (
+    "Claude Code",
+    "Codex",
+    "opencode",
+    "pi",
+    "Gemini CLI",
+    "aider",
+    "llm",
+    "The SDKs",
+    "LiteLLM",
+    "LangChain",
+    "Measured",
+)
 
 
 def test_sections():
