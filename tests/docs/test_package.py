@@ -72,9 +72,19 @@ def test_the_package_is_whole():
 
 
 def test_requirements_are_few():
-    """What is installed with the package is no more than what its doors need: eight packages."""
+    """What is installed with the package is no more than what its doors need: nine packages."""
     needed = sorted(line.split(">")[0] for line in requires("holdfast") or () if "extra ==" not in line)
-    assert needed == ["anyio", "click", "httpx2", "msgspec", "platformdirs", "rich", "starlette", "uvicorn"]
+    assert needed == [
+        "anyio",
+        "click",
+        "httpx2",
+        "msgspec",
+        "platformdirs",
+        "rich",
+        "starlette",
+        "uvicorn",
+        "zstandard",
+    ]
 
 
 def test_version_is_told():
