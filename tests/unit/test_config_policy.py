@@ -187,5 +187,5 @@ def test_replay_uses_them(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / FILE).write_text("[policy]\nspill_chars = 123\n")
     given = json.loads('{"latest": false, "all_sessions": false, "window": 64000, "frame": null, "api": null}')
-    asked = Asked(files=(), policy="pi", model="x", cuts=None, show=None, dump=None, as_json=True, **given)
+    asked = Asked((), session="", policy="pi", model="x", cuts=None, show=None, dump=None, as_json=True, **given)
     assert _order(asked).policies[0].settings.spill_chars == 123

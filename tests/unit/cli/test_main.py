@@ -28,10 +28,10 @@ def subcommands() -> list[tuple[str, ...]]:
 
 
 def test_alone_it_says_what_to_do_first(run):
-    """``holdfast`` alone prints its help with three first things to do, and that is no error."""
+    """``holdfast`` alone prints its help with four first things to do, and that is no error."""
     result = run()
     assert result.exit_code == 0
-    assert result.stdout.count("\n    holdfast ") == 3
+    assert result.stdout.count("\n    holdfast ") == 4
 
 
 def test_version(run):
