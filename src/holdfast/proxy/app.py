@@ -195,9 +195,7 @@ class Proxy:
             async with self._live.continued(key, asked.lens.slots, aside=aside) as session:
                 await given(answered(session, asked), wire, sign, self._settings.keepalive)
                 await wire.end()
-        except (
-            InvalidRequest
-        ):  # what was made of it would be refused, and perhaps it would be itself: its provider says so
+        except InvalidRequest:  # whether it is valid as it came is its provider's to say
             return await self._relayed(asked.onward, asked.lens.body, wire, incoming, "relayed")
         except UpstreamError:  # what was begun broke off: so it does for the client
             return asked.state
