@@ -15,7 +15,7 @@ from holdfast.model.branch import Branch
 from holdfast.model.slots import Slot
 from holdfast.policy.pipeline import Policy
 from holdfast.proxy.identity import found
-from holdfast.runtime.following import goes_on, repeated
+from holdfast.runtime.following import Repeated, repeated
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.means import Means
 from holdfast.runtime.session import Session
@@ -39,19 +39,23 @@ class Talk:
 
     def repeats(self, slots: Sequence[Slot]) -> int:
         """Return how many of ``slots``, a whole conversation, were said here."""
-        journal = self.session.journal
-        return repeated(journal.branch.slots.slice(), slots, self.session.settings, journal.twins).count
+        return self._repeated(slots).count
 
     def takes(self, key: str, slots: Sequence[Slot]) -> bool:
         """Whether ``slots``, a whole conversation, goes on here with new words alone, or asks for the last answer.
 
         Where it has answers that were not given here somebody else gave them, and the log knows where.
         """
-        journal = self.session.journal
         if self.is_held or self.session.key != key or self.is_gapped:
             return False
-        is_new = all(slot.message.role != "assistant" for slot in slots[self.repeats(slots) :])
-        return is_new and goes_on(journal.branch.slots.slice(), slots, self.session.settings, journal.twins)
+        same = self._repeated(slots)
+        left, new = self.session.journal.branch.slots.slice(len(same.slots)), slots[same.count :]
+        is_asked_again = not new and all(slot.message.role == "assistant" for slot in left)
+        return is_asked_again or (not left and all(slot.message.role != "assistant" for slot in new))
+
+    def _repeated(self, slots: Sequence[Slot]) -> Repeated:
+        journal = self.session.journal
+        return repeated(journal.branch.slots.slice(), slots, self.session.settings, journal.twins)
 
 
 class Live:

@@ -64,13 +64,6 @@ def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, tw
     return Repeated(tuple(slots), count, count if single < 0 else single)
 
 
-def goes_on(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, twins: Twins = Twins()) -> bool:
-    """Whether ``said``, a whole conversation, goes on behind all that is ``known``, or asks for its answer anew."""
-    same = repeated(known, said, settings, twins)
-    left = known[len(same.slots) :]
-    return not left or (same.count == len(said) and all(slot.message.role == "assistant" for slot in left))
-
-
 def glimpse(branch: Branch, policy: Policy, said: Sequence[Slot], target: Target) -> Plan:
     """Return what a request that says ``said``, and no more, shows by the decisions there are of what it repeats.
 
