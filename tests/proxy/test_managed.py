@@ -327,3 +327,25 @@ def test_no_call_of_ours_is_made_unless_it_was_asked_for(api, proxied, strict):
     upstream = strict(16_000)
     assert run(lambda: go(upstream, summaries="other-model")) > 0
     assert [one for one in upstream.sent if b"other-model" in one.content or "other-model" in str(one.url)]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_what_is_only_looked_at_goes_out_however_large_it_is(api, proxied, strict):
+    """Also where we see no room at all beside its frame: the provider is asked, and says what it says."""
+    through, _, talking = proxied
+    upstream, talk = strict(100_000), talking(api)
+    talk.say("How high is the tide?")
+    system = {
+        "anthropic": {"system": WORDS * 12},
+        "openai-responses": {"instructions": WORDS * 12},
+        "gemini": {"systemInstruction": {"parts": [{"text": WORDS * 12}]}},
+    }.get(api, {"response_format": {"type": "json_object", "kelp": WORDS * 12}})
+    data = json.dumps(talk.body() | system).encode()
+
+    async def go():
+        async with through(upstream, observe=True, window=4_000) as client:
+            return await client.post(talk.path, data)
+
+    reply = run(go)
+    assert upstream.bodies == [data]
+    assert reply.content == upstream.answers[0]

@@ -77,7 +77,7 @@ async def answered(session: Session, asked: Asked) -> AsyncGenerator[Piece]:
                     begun = True
                 yield b"".join([event.raw for event in events])
     except (UpstreamError, WindowTooSmall) as error:
-        if begun:
+        if begun or (asked.observe and run.attempt is None):  # nothing went out: what is looked at alone has to
             raise
         for piece in _refused(error, run.attempt, session, asked):
             yield _marked(piece, session, asked) if isinstance(piece, Head) else piece

@@ -13,7 +13,7 @@ from anyio import Event, current_time
 from msgspec.structs import replace
 
 from holdfast.config.addresses import leads_to
-from holdfast.errors import FormatError, HoldfastError, InvalidRequest, UpstreamError
+from holdfast.errors import FormatError, HoldfastError, InvalidRequest, UpstreamError, WindowTooSmall
 from holdfast.policy.projection import send_slots
 from holdfast.proxy.answering import Asked, answered, errs
 from holdfast.proxy.beside import beside
@@ -195,7 +195,7 @@ class Proxy:
             async with self._live.continued(key, asked.lens.slots, aside=aside) as session:
                 await given(answered(session, asked), wire, sign, self._settings.keepalive)
                 await wire.end()
-        except InvalidRequest:  # whether it is valid as it came is its provider's to say
+        except (InvalidRequest, WindowTooSmall):  # whether it is taken as it came is its provider's to say
             return await self._relayed(asked.onward, asked.lens.body, wire, incoming, "relayed")
         except UpstreamError:  # what was begun broke off: so it does for the client
             return asked.state

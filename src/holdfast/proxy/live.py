@@ -123,11 +123,9 @@ class Live:
     def _known(self, key: str, slots: Sequence[Slot]) -> Talk | None:
         """Return the branch in memory that ``slots`` goes on in, the one that says most of it."""
         taking = [talk for talk in reversed(self._talks) if talk.takes(key, slots)]
-        return (
-            max(taking, key=lambda talk: talk.repeats(slots), default=None)
-            if len(taking) > 1
-            else next(iter(taking), None)
-        )
+        if len(taking) < 2:
+            return taking[0] if taking else None
+        return max(taking, key=lambda talk: talk.repeats(slots))
 
     def _last(self, talk: Talk) -> None:
         """Hold ``talk`` as the last used, and let those go that were used longest ago."""

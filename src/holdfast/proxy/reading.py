@@ -24,7 +24,7 @@ class Bodies:
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self._most, self._most_bytes = most, most_bytes
         self._held: OrderedDict[tuple[bytes, bytes], Known] = OrderedDict()
-        """By how they begin, and by their last message but one; the last used is the last."""
+        """By how they begin, and how their first half ends; the last used is the last."""
         self._bytes = 0
 
     def read(self, body: bytes, api: str) -> Lens:
