@@ -349,3 +349,21 @@ def test_what_is_only_looked_at_goes_out_however_large_it_is(api, proxied, stric
     reply = run(go)
     assert upstream.bodies == [data]
     assert reply.content == upstream.answers[0]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_two_proxies_on_one_store_send_what_one_would(api, proxied, strict):
+    """What is in memory never counts against the log: whoever is asked, the provider gets the same bytes."""
+    through, _, talking = proxied
+
+    async def go(upstream, replicas):
+        talk, store = talking(api), MemoryStore()
+        async with through(upstream, store, window=16_000) as one, through(upstream, store, window=16_000) as other:
+            for number in range(24):
+                client = (one, other)[number % replicas]
+                assert (await talk.turn(client, f"Note {number}: {WORDS}")).status_code == 200
+
+    alone, both = strict(16_000), strict(16_000)
+    run(lambda: go(alone, 1))
+    run(lambda: go(both, 2))
+    assert both.bodies == alone.bodies
