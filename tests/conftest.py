@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,3 +63,32 @@ def has_ended():
         return False
 
     return told
+
+
+TRIES = 5
+"""How often work may look slow, on a machine that does something else, before it is."""
+
+
+@pytest.fixture
+def grows_slowly():
+    """Return what asserts that eight times the size takes far less than the 64 times as long of a square."""
+
+    def judged(prepared: Callable[[int], Callable[[], object]], size: int) -> None:
+        """Assert it of the work that is ``prepared`` for ``size`` and eight times that."""
+        ratios: list[float] = []
+        while not ratios or (ratios[-1] >= 24 and len(ratios) < TRIES):
+            small, large = _seconds(prepared(size)), _seconds(prepared(8 * size))
+            ratios.append(large / max(small, 1e-6))
+        assert ratios[-1] < 24, ratios
+
+    return judged
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Return the least processor time of three runs."""
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        work()
+        times.append(time.process_time() - began)
+    return min(times)
