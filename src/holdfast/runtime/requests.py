@@ -19,6 +19,7 @@ from holdfast.runtime.upstream import Sent, Upstream
 from holdfast.runtime.writing import Writer
 from holdfast.wire.apis import form_of
 from holdfast.wire.lens import Lens, body, measured, open_body, render, whole_frame
+from holdfast.wire.mending import mend
 from holdfast.wire.rules import validate
 from holdfast.wire.thresholds import betas, headers
 
@@ -29,6 +30,8 @@ Asked: TypeAlias = Words | Sequence[Words] | bytes | Mapping[str, Any] | Lens | 
 holds."""
 OUTPUT = 16_000
 """[H] Tokens asked for where an API must be told a limit and nobody says one: few answers of an agent are longer."""
+GIVEN_TWICE = "openai-responses.unique-ids"
+"""What a conversation breaks whose server names two of its items alike; nobody asks for an item by its id."""
 _STREAMED: Mapping[str, Mapping[str, Any]] = {
     "anthropic": {"stream": True},
     "openai-chat": {"stream": True, "stream_options": {"include_usage": True}},
@@ -158,10 +161,16 @@ def _message(one: Any) -> Message | Slot:
     raise FormatError(f"a {type(one).__name__} is nothing to say; give a text, a Message, or a whole request body")
 
 
-def checked(sent: Sent) -> None:
-    """Do nothing for a request that its API takes; ``InvalidRequest`` says what is wrong with another, and where."""
+def checked(sent: Sent) -> Sent:
+    """Return ``sent``, which its API takes; of an id that a server gave to two items the second goes without.
+
+    ``InvalidRequest`` says what else is wrong with it, and where.
+    """
     wrong = [found for found in validate(sent.body, sent.api, model=sent.model) if found.level == "error"]
-    if wrong:
-        first, more = wrong[0], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        text = f"{first.path}: {first.message}{more}; run `holdfast lint` on the request, or send it with check=False"
-        raise InvalidRequest(f"the request breaks the rule {first.rule!r} of {sent.api}: {text}")
+    if not wrong:
+        return sent
+    if all(found.rule == GIVEN_TWICE for found in wrong):
+        return replace(sent, body=mend(sent.body, sent.api, model=sent.model).body)
+    first, more = wrong[0], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    text = f"{first.path}: {first.message}{more}; run `holdfast lint` on the request, or send it with check=False"
+    raise InvalidRequest(f"the request breaks the rule {first.rule!r} of {sent.api}: {text}")

@@ -308,7 +308,7 @@ class Session:
         slots: Sequence[Slot] = await self._transformed(prepared.slots)
         sent = request.sent(prepared, slots)
         if self.means.check == "all" or (self.means.check == "changed" and not request.is_own(sent.body)):
-            checked(sent)
+            sent = checked(sent)
         plan = prepared.plan
         self.tell(events.Sending(self.key, len(slots), plan.after, prepared.target.limits.window))
         return Attempt(request.way.upstream or self.means.upstream, sent, prepared, quiet=quiet)

@@ -149,3 +149,18 @@ def test_nothing_may_be_left_of_one():
             assert (await session.ask("Go on.")).message.parts
 
     run(go)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_items_that_a_server_names_alike_end_no_session(stream):
+    """An id that stands in two answers goes out with the first of them: the provider takes no request with both."""
+
+    async def go():
+        upstream = ProviderUpstream(Provider(WORDS), [Fault("unknown", at=0)])
+        async with talking(upstream, "openai-responses") as session:
+            for _ in range(3):
+                await read(session.run("Go on.", stream=stream))
+            assert upstream.sent[-1].body.count(b'"hg_1"') == 1
+            assert upstream.sent[-1].body.count(b"hologram_call") == 2
+
+    run(go)
