@@ -10,8 +10,9 @@ import click
 import pytest
 
 from holdfast.cli import command as program
+from holdfast.config.providers import VARIABLES
 from holdfast.proxy import headers
-from holdfast.proxy.launching import CLIENTS, VARIABLES
+from holdfast.proxy.launching import LAUNCHES
 from holdfast.proxy.settings import BYPASS, TOKEN, Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -46,7 +47,7 @@ def test_settings():
 
 def test_clients():
     """Each client that is started in a way of its own has a section that shows how, and each variable is told."""
-    for client in CLIENTS:
+    for client in LAUNCHES:
         assert any(f"holdfast run -- {client}" in text for text in SECTIONS.values()), client
     for name in VARIABLES:
         assert name in PAGE, name

@@ -23,7 +23,7 @@ COMMANDS = {
     "undo": "Take back a decision: what it had reduced is shown again.",
     "compact": "Compact a session now: its older turns give way to a summary.",
     "branch": "List the branches of a session, or go on from another entry.",
-    "stats": "Tell what was saved, and what that cost in cache.",
+    "stats": "Tell how large conversations got, what was saved, and what that cost in cache.",
     "recall": "Read back what was stored away in a session, or anything that was said in it.",
     "mcp": "Serve recall and search to a client of the Model Context Protocol.",
     "export": "Write a session in the form of a tool, or as a request.",
@@ -48,7 +48,7 @@ First things to do:
 \b
   holdfast demo                       a long task in a small window, on this machine alone
   holdfast run --observe -- claude    your own client, looked at; without --observe it never outgrows its window
-  holdfast replay --latest            your newest session of Claude Code, Codex, Gemini CLI or pi
+  holdfast replay --latest            your newest session of Claude Code, Codex, opencode…
   holdfast import FILE                keep a session; then: holdfast ls, holdfast context ID
 """
 

@@ -9,10 +9,11 @@ from typing import Any
 import click
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast import config
 from holdfast.cli.describing import part_in_short, session_line
-from holdfast.cli.explaining import SHORT, Log, read_log
+from holdfast.cli.explaining import SHORT, Log, named, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.preparing import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
@@ -98,10 +99,11 @@ class Asked(Struct, frozen=True):
 def command(**given: Any) -> None:
     """Show what the next request of a session would hold: tokens by kind, and the largest parts.
 
-    SESSION is the beginning of an id. Recorded compactions and decisions are applied; tokens are our estimate,
-    calibrated by the usage of requests that Holdfast sent itself. With --policy, what that policy would decide before
-    the request is listed, as if it were made now; with --record as well that is done, as a real request would do it,
-    so that holdfast export --reduced gives that session. Nothing is sent, and holdfast undo takes it back.
+    SESSION is the beginning of an id; that of an entry, as x-holdfast-request tells it, shows what that request held.
+    Recorded compactions and decisions are applied; tokens are our estimate, calibrated by the usage of requests that
+    Holdfast sent itself. With --policy, what that policy would decide before the request is listed, as if it were made
+    now; with --record as well that is done, as a real request would do it, so that holdfast export --reduced gives that
+    session. Nothing is sent, and holdfast undo takes it back.
     """
     asked = Asked(**given)
     if asked.record and asked.policy is None:
@@ -118,12 +120,15 @@ def _found(asked: Asked) -> tuple[Context, SessionInfo]:
     known = config.configuration()
     settings = known.policy(asked.policy or "holdfast").settings
     with opened(asked.store, readonly=not asked.record) as there:
-        info = there.session(asked.session)
+        info, entry = named(there, asked.session)
+        leaf = entry.id if entry is not None else None
+        if leaf is not None and asked.record:
+            raise Stopped(f"{asked.session} is an entry, and what is decided goes behind the last: name the session")
         if asked.policy is None:
-            branch, told = there.branch(info.key), None
+            branch, told = there.branch(info.key, leaf), None
             place = target_of(info, branch, asked.model, asked.window, known.catalog)
         else:
-            log = read_log(there, info.key)
+            log = read_log(there, info.key, leaf)
             place = target_of(info, log.branch, asked.model, asked.window, known.catalog)
             policy = known.policy(asked.policy).for_session(info.key)
             told, branch = _prospect(there, info.key, log, place, policy, record=asked.record)
@@ -143,7 +148,11 @@ def target_of(info: SessionInfo, branch: Branch, model: str | None, window: int 
     """Return where the next request of a stored session goes: to ``model``, or as it was recorded."""
     apis = [slot.api for slot in project(branch) if slot.api in APIS]
     api = apis[0] if apis else APIS[0]
-    return config.target(api, model or info.model, window=window, frame=branch.frame, catalog=catalog)
+    place = config.target(api, model or branch.model or info.model, window=window, frame=branch.frame, catalog=catalog)
+    if window is not None or not branch.window or place.model != branch.model:
+        return place
+    as_recorded = replace(place.limits, window=branch.window, origin="as it was asked last")
+    return place if place.limits.window == branch.window else replace(place, limits=as_recorded)
 
 
 def context_of(

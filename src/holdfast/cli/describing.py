@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -15,6 +16,10 @@ from holdfast.store.base import SessionInfo
 
 SHORTEST = 8
 """Characters of a session's id that are shown at least; more where two begin the same."""
+BEHIND = 4
+"""Characters behind the name of its client that are shown of the id of a session of the proxy."""
+_OF_PROXY = re.compile(r"(?P<client>[a-z]+(-[a-z]+)*?)(-[0-9a-f]{12})?-([0-9a-f]{16}|empty)")
+"""How the proxy calls its sessions: a client or an API, perhaps a scope, and the first words (``session_key``)."""
 LINE = 160
 """Characters of a text that are looked at for a line."""
 
@@ -78,13 +83,23 @@ def when(at: int | None) -> str:
 
 
 def shortest(keys: list[str]) -> dict[str, str]:
-    """Return for each key its shortest beginning that no other key has, of at least eight characters."""
+    """Return for each key its shortest beginning that no other key has, of at least eight characters.
+
+    That of a session of the proxy has its client whole, and four characters behind that at least.
+    """
     ordered = sorted(keys)
     out = {}
     for at, key in enumerate(ordered):
         near = [_common(key, other) for other in (*ordered[max(0, at - 1) : at], *ordered[at + 1 : at + 2])]
-        out[key] = key[: max(SHORTEST, 1 + max(near, default=0))]
+        least = len(client_of(key)) + len("-") + BEHIND if client_of(key) else SHORTEST
+        out[key] = key[: max(least, 1 + max(near, default=0))]
     return out
+
+
+def client_of(key: str) -> str:
+    """Return which client, or API, a session of the proxy is of; nothing for any other."""
+    found = _OF_PROXY.fullmatch(key)
+    return found["client"] if found else ""
 
 
 def _common(one: str, other: str) -> int:

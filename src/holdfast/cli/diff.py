@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from holdfast.cli.comparing import Change, Comparison, compare, runs
 from holdfast.cli.describing import session_line
-from holdfast.cli.explaining import SHORT, Log, entry_named, log_of, read_log
+from holdfast.cli.explaining import SHORT, Log, entry_named, log_of, named, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
-from holdfast.model.entries import Entry
+from holdfast.model.entries import Compaction, Decision, Entry, Revoke
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -23,6 +23,7 @@ Examples:
   holdfast diff 4d56 ..e77b         # what decision e77b changed
   holdfast diff 4d56 120..          # the moment after message 120, and now
   holdfast diff 4d56 120..e77b --lines 20
+  holdfast diff 9c41d7e2            # a request: as its client sent it, and as it went up
 """
 _SIGNS = {"same": " ", "changed": "~", "hidden": "-", "new": "+", "back": "+"}
 _STYLES = {"same": "dim", "changed": "yellow", "hidden": "red", "new": "green", "back": "green"}
@@ -37,22 +38,28 @@ class Side(Struct, frozen=True):
 
 @click.command("diff", epilog=EXAMPLES)
 @click.argument("session")
-@click.argument("moments", metavar="A..B")
+@click.argument("moments", metavar="[A..B]", required=False)
 @click.option("--lines", type=click.IntRange(0), default=4, show_default=True, help="How many lines of each change.")
 @store_option
 @json_option("both requests, message by message,")
-def command(session: str, moments: str, lines: int, store: str | None, *, as_json: bool) -> None:
+def command(session: str, moments: str | None, lines: int, store: str | None, *, as_json: bool) -> None:
     """Show what the model saw before and after: replaced, hidden, said, back.
 
     SESSION is the beginning of an id. A and B are moments: just after the entry that a message's number, a label, or
     the beginning of an id names. ..B compares the moment before B with the one after it, A.. compares A with now.
-    Tokens are the estimator's, of the messages alone.
+    Without moments SESSION is the id of a request, as x-holdfast-request tells it, and what its client sent is compared
+    with what went up. Tokens are the estimator's, of the messages alone.
     """
-    first, second = _asked(moments)
+    asked = _asked(moments) if moments is not None else None
     with opened(store, readonly=True) as there:
-        info = there.session(session)
+        info, entry = named(there, session)
         log = read_log(there, info.key)
-        before, after = _sides(there, info.key, log, first, second)
+        if asked is not None:
+            before, after = _sides(there, info.key, log, *asked)
+        elif entry is not None:
+            before, after = _reduced(_until(there, info.key, log, entry))
+        else:
+            raise Stopped("give two moments as A..B, or the id of a request alone; see holdfast diff --help")
     found = compare(before.log, after.log)
     if as_json:
         told = {"session": info.key, "from": before.name, "to": after.name}
@@ -77,6 +84,12 @@ def _sides(store: SessionStore, key: str, log: Log, first: str, second: str) -> 
         return Side(f"before {second}", log_of(after.entries[:-1])), Side(f"after {second}", after)
     before = _until(store, key, log, entry_named(store, key, log, first))
     return Side(f"after {first}", before), Side(f"after {second}" if second else "now", after)
+
+
+def _reduced(log: Log) -> tuple[Side, Side]:
+    """Return what a client sent, and what went up in its place."""
+    whole = log_of(one for one in log.entries if not isinstance(one.body, Decision | Compaction | Revoke))
+    return Side("as its client sent it", whole), Side("as it went up", log)
 
 
 def _until(store: SessionStore, key: str, log: Log, entry: Entry) -> Log:

@@ -6,7 +6,7 @@ import os
 import platform
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -21,9 +21,10 @@ from platformdirs import user_config_path
 from holdfast import config
 from holdfast.cli.faults import EXPECTED, reason
 from holdfast.cli.ls import ago
-from holdfast.cli.places import file_of, own_sessions, store_option, store_place, tools
-from holdfast.cli.proxying import UPSTREAMS, in_force, mode
+from holdfast.cli.places import changed, file_of, own_sessions, store_option, store_place, tools, unwritable
+from holdfast.cli.proxying import address_of, in_force, mode
 from holdfast.cli.terminal import Waiting, clean, console, json_option, many, say_json
+from holdfast.config.providers import PROVIDERS
 from holdfast.errors import UnknownId
 from holdfast.policy.presets import PRESETS
 from holdfast.proxy.settings import Settings
@@ -41,6 +42,7 @@ OLDEST = (3, 11)
 """The oldest Python this runs on."""
 WRONG = 1
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_TO_POINT = "it prints how when it begins, and holdfast run -- CLIENT needs none"
 _STYLES = {"ok": "green", "note": "yellow", "wrong": "red"}
 
 
@@ -78,7 +80,6 @@ def _checks(store: str | None) -> Iterator[Check]:
     yield from _store(store)
     yield from _configuration()
     yield _extra("exact tokenizer", "bpe_openai", "replay counts with our estimate")
-    yield _extra("zstd", "zstandard", "z_gain at cuts is left out")
     yield _extra("mcp", "mcp", "holdfast mcp cannot serve", "mcp")
     yield from _tools()
 
@@ -101,11 +102,10 @@ def _store(given: str | None) -> Iterator[Check]:
     except EXPECTED as error:
         yield Check("store", "wrong", f"{place.where} ({place.origin}): {reason(error)}")
         return
-    path = file_of(place.where)
-    home = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not os.access(home, os.W_OK):
-        yield Check("store", "wrong", f"{home} cannot be written; give yourself access, or another path with --store")
+    if why := unwritable(place.where):
+        yield Check("store", "wrong", why)
         return
+    path = file_of(place.where)
     if not path.exists():
         yield Check("store", "ok", f"{place.where} ({place.origin}), nothing in it yet")
         return
@@ -208,35 +208,53 @@ def _extra(what: str, module: str, without: str, extra: str = "exact") -> Check:
 def _tools() -> Iterator[Check]:
     for tool in tools():
         found = own_sessions(tool)
-        newest = f", the newest {ago(int(found[0].stat().st_mtime * 1_000))}" if found else ""
-        yield Check(tool.name, "ok", f"{many(len(found), 'session')} in {tool.folder}{newest}")
+        newest = f", the newest {ago(int(changed(found[0])[0] * 1_000))}" if found else ""
+        kind = "database" if tool.pattern.endswith(".db") else "session"
+        yield Check(tool.name, "ok", f"{many(len(found), kind)} in {tool.folder}{newest}")
 
 
 def _pointed(*, online: bool) -> Iterator[Check]:
     """Yield where clients are pointed and what is there; with ``online`` whether the providers can be reached."""
     from holdfast.cli.pointing import pointed, upstreams
 
+    led: dict[str, list[str]] = {}
     every = list(pointed())
     for one in every:
         found = one.check(online=online)
         yield Check(one.what, found.state, found.text)
+        led.setdefault(found.proxy, []).append(one.what)
     if not every:
         yield Check("clients", "ok", "none is pointed anywhere; holdfast run -- CLIENT starts one with a proxy")
-    settings = _settings()
+    settings = _settings([name for address, names in led.items() if address for name in names])
     if isinstance(settings, str):
         yield Check("proxy", "wrong", settings)
         return
-    addresses = {name: getattr(settings, name) for name in UPSTREAMS}
-    told = ", ".join(f"{name} {url}" for name, url in addresses.items())
-    yield Check("proxy", "ok", f"{mode(settings)}; its upstreams: {told}")
+    yield from _proxies(settings, led)
+    addresses = {name: getattr(settings, name) for name in PROVIDERS}
     for what, answer in upstreams(addresses) if online else ():
         yield Check(what, answer.state, answer.text)
 
 
-def _settings() -> Settings | str:
-    """Return what the proxy would do, or why it cannot."""
+def _proxies(settings: Settings, led: dict[str, list[str]]) -> Iterator[Check]:
+    """Yield which proxies run and who is pointed at them; where none does, what one would do."""
+    from holdfast.cli.pointing import looked_at
+
+    address = address_of(settings)
+    running = {at: looked_at(at, online=False) for at in dict.fromkeys([*filter(None, led), address])}
+    for at, found in running.items():
+        if found.proxy:
+            who = f"pointed at it: {', '.join(led[at])}" if at in led else f"nobody is pointed at it: {_TO_POINT}"
+            yield Check("proxy", found.state, f"{at}: {found.text}; {who}")
+    if not any(found.proxy for found in running.values()):
+        told = ", ".join(f"{name} {getattr(settings, name)}" for name in PROVIDERS)
+        does = f"holdfast serve would be {mode(settings)}, with the upstreams {told}"
+        yield Check("proxy", "ok", f"none runs at {address}; {does}")
+
+
+def _settings(leading: Collection[str]) -> Settings | str:
+    """Return what a proxy would do, or why it cannot; variables ``leading`` to one that runs are for its clients."""
     try:
-        return in_force({}).settings
+        return in_force({}, {name: value for name, value in os.environ.items() if name not in leading}).settings
     except EXPECTED as error:
         return reason(error)
 

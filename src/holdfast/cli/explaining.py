@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from holdfast.model.entries import POLICY, BranchSummary, Compaction, Decision, 
 from holdfast.model.projected import origins, shown
 from holdfast.model.slots import Slot
 from holdfast.policy.settings import HANDLE
-from holdfast.store.base import SessionStore
+from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.naming import CAPPED, blobs_of
 from holdfast.view.tokens import measure
 
@@ -151,6 +152,30 @@ def _held(branch: Branch, index: int) -> int:
 
 
 # -- places in a log ---------------------------------------------------------------------------------------------------
+
+
+def named(store: SessionStore, name: str) -> tuple[SessionInfo, Entry | None]:
+    """Return the session whose key begins with ``name``, else the one with the entry whose id does, and that entry.
+
+    Raises ``UnknownId`` where that is none, or more than one.
+    """
+    try:
+        return store.session(name), None
+    except UnknownId as error:
+        found = list(_with_entry(store, name)) if len(name) >= SHORT else []
+        if not found:
+            raise
+        if len(found) > 1:
+            keys = ", ".join(info.key for info, _ in found)
+            raise UnknownId(f"entry {name!r} is in {len(found)} sessions: {keys}; name one of them as well") from error
+        return found[0]
+
+
+def _with_entry(store: SessionStore, name: str) -> Iterator[tuple[SessionInfo, Entry]]:
+    """Yield each session with the one entry in it whose id begins with ``name``."""
+    for info in store.sessions():
+        with suppress(UnknownId):
+            yield info, store.entry(info.key, name)
 
 
 def entry_named(store: SessionStore, key: str, log: Log, name: str) -> Entry:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import click
 import msgspec
+from msgspec import Struct
 
-from holdfast.cli.describing import shortest
+from holdfast.cli.describing import client_of, shortest
 from holdfast.cli.places import is_missing, opened, store_option, store_place
 from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
-from holdfast.store.base import SessionInfo
+from holdfast.errors import HoldfastError
+from holdfast.model.entries import Answer, Body, Request, Said
+from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
 \b
@@ -18,6 +24,10 @@ Examples:
   holdfast ls
   holdfast ls --limit 5 --json
 """
+NEAR = 16
+"""[H] Entries before the leaf of a session that are looked at: its newest request and answer are the last of all."""
+LEFT = 2
+"""Columns that are words."""
 
 
 @click.command("ls", epilog=EXAMPLES)
@@ -27,38 +37,93 @@ Examples:
 def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
     """List the sessions of the store, the last changed first.
 
-    The ids are shown as short as they can be told apart; any command takes them like that.
+    The ids are shown as short as they can be told apart; any command takes them like that. Messages and tokens are
+    those of the newest request and its answer, where the session was talked on through Holdfast.
     """
     with opened(store, readonly=True) as there:
         everything = there.sessions()
-    sessions = everything[:limit]
+        sessions = [listed(there, info) for info in everything[:limit]]
     where = store_place(store).where
     if not sessions and is_missing(where):
         click.echo(f"there is no store at {clean(where)}; holdfast import FILE makes it", err=True)
         if as_json:
             say_json([])
     elif as_json:
-        say_json([msgspec.to_builtins(info) | {"entries": info.entries} for info in sessions])
+        say_json([one.as_json() for one in sessions])
     elif not sessions:
         click.echo(f"no sessions in {clean(where)}; holdfast import FILE takes one in")
     else:
         _say(sessions, [info.key for info in everything])
 
 
-def _say(sessions: list[SessionInfo], keys: list[str]) -> None:
+class Listed(Struct, frozen=True):
+    """A session as a list shows it. What no request of ours tells is nothing."""
+
+    info: SessionInfo
+    client: str
+    """Who talks through the proxy in it; empty for a session that does not come from there."""
+    messages: int | None = None
+    tokens: int | None = None
+    """What the newest request came to, its answer too, as the provider counted."""
+    window: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it for JSON."""
+        told = {"client": self.client, "messages": self.messages, "tokens": self.tokens, "window": self.window}
+        info: dict[str, Any] = msgspec.to_builtins(self.info)
+        return info | {"entries": self.info.entries} | told
+
+
+def listed(store: SessionStore, info: SessionInfo) -> Listed:
+    """Return what a list shows of a session; of its log only the last few entries are read."""
+    request, answer, behind = None, None, 0
+    for body in _newest(store, info):
+        if request is None:
+            request = body if isinstance(body, Request) else None
+            behind += isinstance(body, Said)
+        answer = body if answer is None and isinstance(body, Answer) else answer
+    tokens = answer.usage.total or None if answer is not None else None
+    if request is None:
+        return Listed(info, client_of(info.key), None, tokens)
+    return Listed(info, client_of(info.key), request.slots + behind, tokens, request.window or None)
+
+
+def _newest(store: SessionStore, info: SessionInfo) -> Iterator[Body]:
+    """Yield what the last entries before the leaf are, the newest first; what cannot be read ends it."""
+    at = info.leaf
+    with suppress(HoldfastError):
+        for _ in range(NEAR):
+            if at is None:
+                return
+            entry = store.entry(info.key, at)
+            yield entry.body
+            at = entry.parent
+
+
+def _say(sessions: list[Listed], keys: list[str]) -> None:
     from rich.text import Text
 
     short = shortest(keys)
-    rows = [("id", "from", "entries", "changed", "title")]
-    rows += [
-        (clean(short[info.key]), info.format, f"{info.entries:,}", ago(info.updated), clean(info.title))
-        for info in sessions
-    ]
-    id_, from_, entries, changed = (max(map(len, column)) for column in list(zip(*rows, strict=True))[:4])
+    rows: list[tuple[str, ...]] = [("id", "from", "began", "changed", "messages", "tokens", "title")]
+    rows += [_row(one, short[one.info.key]) for one in sessions]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     out = console()
     for number, row in enumerate(rows):
-        line = f"{row[0]:{id_}}  {row[1]:{from_}}  {row[2]:>{entries}}  {row[3]:>{changed}}  {row[4]}"
-        say_line(out, Text(line, style="" if number else "bold"))
+        cells = [f"{cell:{'<' if at < LEFT else '>'}{widths[at]}}" for at, cell in enumerate(row[:-1])]
+        say_line(out, Text("  ".join([*cells, row[-1]]), style="" if number else "bold"))
+
+
+def _row(one: Listed, short: str) -> tuple[str, ...]:
+    info = one.info
+    numbers = ("-" if number is None else f"{number:,}" for number in (one.messages, one.tokens))
+    return (
+        clean(short),
+        one.client or info.format,
+        ago(info.created),
+        ago(info.updated),
+        *numbers,
+        clean(info.title),
+    )
 
 
 _UNITS = ((86_400 * 365, "y"), (86_400 * 30, "mo"), (86_400, "d"), (3_600, "h"), (60, "min"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
+from holdfast.cli.faults import EXPECTED, reason
 from holdfast.store import at_home, open_store
 from holdfast.store.base import Quota, SessionStore
 
@@ -53,6 +54,25 @@ def is_missing(where: str) -> bool:
     return where != ":memory:" and not file_of(where).exists()
 
 
+def unwritable(where: str) -> str:
+    """Return why nothing can be recorded in the store that ``where`` names, or nothing; none is made."""
+    try:
+        with open_store(where, readonly=True) as store:
+            store.sessions()
+    except EXPECTED as error:
+        return reason(error)
+    if where == ":memory:":
+        return ""
+    path = file_of(where)
+    there = next(one for one in (path, *path.parents) if os.access(one, os.F_OK))
+    if there != path and not there.is_dir():
+        return f"{there} is a file and no folder; give another path with --store"
+    wanted = (path, path.parent) if there == path else (there,)
+    if not all(os.access(one, os.W_OK) for one in wanted):
+        return f"{there} cannot be written; give yourself access, or another path with --store"
+    return ""
+
+
 @contextmanager
 def opened(given: str | None, *, readonly: bool = False) -> Iterator[SessionStore]:
     """Open the store that ``given`` names, its writes limited as ``holdfast.toml`` says; it is closed at the end."""
@@ -86,6 +106,7 @@ def tools(environment: Mapping[str, str] = os.environ) -> list[Tool]:
     return [
         Tool("Claude Code", root("CLAUDE_CONFIG_DIR", ".claude") / "projects", "*/*.jsonl"),
         Tool("Codex", root("CODEX_HOME", ".codex") / "sessions", "**/rollout-*.jsonl"),
+        Tool("opencode", root("XDG_DATA_HOME", ".local/share") / "opencode", "opencode.db"),
         Tool("Gemini CLI", home / ".gemini" / "tmp", "*/chats/session-*"),
         Tool("pi", root("PI_CODING_AGENT_DIR", ".pi/agent") / "sessions", "**/*.jsonl"),
     ]
@@ -94,11 +115,16 @@ def tools(environment: Mapping[str, str] = os.environ) -> list[Tool]:
 def own_sessions(tool: Tool) -> list[Path]:
     """Return the session files of ``tool``, the last changed first; those of sub-agents are left out."""
     found = [path for path in tool.folder.glob(tool.pattern) if not path.name.startswith("agent-") and path.is_file()]
-    return sorted(found, key=_changed, reverse=True)
+    return sorted(found, key=changed, reverse=True)
 
 
-def _changed(path: Path) -> tuple[float, str]:
-    try:
-        return path.stat().st_mtime, str(path)
-    except OSError:
-        return 0.0, str(path)
+def changed(path: Path) -> tuple[float, str]:
+    """Return when a file of sessions was written last, in seconds since 1970, and its name.
+
+    What a database has not folded in yet stands beside it.
+    """
+    times = [0.0]
+    for one in (path, path.with_name(f"{path.name}-wal")):
+        with suppress(OSError):
+            times.append(one.stat().st_mtime)
+    return max(times), str(path)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.cli.starting import place_of
 from holdfast.config.addresses import is_base, is_local
-from holdfast.proxy.launching import OFFICIAL, VARIABLES
+from holdfast.config.providers import PROVIDERS, VARIABLES
 from holdfast.proxy.pointed import OWN, pointers
 
 State: TypeAlias = Literal["ok", "note", "wrong"]
@@ -27,6 +27,8 @@ class Answer(Struct, frozen=True):
 
     state: State
     text: str
+    proxy: str = ""
+    """The address of the proxy of ours that is there."""
 
 
 class Pointed(Struct, frozen=True):
@@ -41,7 +43,7 @@ class Pointed(Struct, frozen=True):
         found = looked_at(self.url, online=online)
         where = f" in {self.file}" if self.file else ""
         state: State = "note" if self.file and found.state == "wrong" else found.state
-        return Answer(state, f"{self.url}{where}: {found.text}")
+        return Answer(state, f"{self.url}{where}: {found.text}", found.proxy)
 
 
 def pointed(environment: Mapping[str, str] = os.environ) -> Iterator[Pointed]:
@@ -66,12 +68,12 @@ def looked_at(url: str, *, online: bool) -> Answer:
     if isinstance(told, str):
         serve = f"holdfast serve --port {parts.port or 80}"
         return Answer("wrong", f"nobody answers ({told}); start what is to be there, or {serve}, or take it out")
-    return _local(told)
+    return _local(told, root)
 
 
 def upstreams(addresses: Mapping[str, str]) -> Iterator[tuple[str, Answer]]:
     """Yield whether the provider of each API can be reached."""
-    for name in OFFICIAL:
+    for name in PROVIDERS:
         yield f"upstream {name}", looked_at(addresses[name], online=True)
 
 
@@ -91,16 +93,16 @@ class _Livez(Struct, frozen=True):
     troubles: list[dict[str, object]] = []
 
 
-def _local(told: _Told) -> Answer:
+def _local(told: _Told, root: str) -> Answer:
     try:
         own = msgspec.json.decode(told.body, type=_Livez)
     except (msgspec.MsgspecError, UnicodeError):
         return Answer("ok", "a server answers there, and it is no proxy of ours")
     text = f"a proxy of ours, mode {own.mode}, since {own.since}"
     if own.status == "ok":
-        return Answer("ok", text)
+        return Answer("ok", text, root)
     why = "; ".join(f"{one.get('what')}: {one.get('why')}" for one in own.troubles[:1])
-    return Answer("wrong", f"{text}, {own.status}: {why}; requests pass, and are not looked after")
+    return Answer("wrong", f"{text}, {own.status}: {why}; requests pass, and are not looked after", root)
 
 
 def _elsewhere(url: str) -> Answer:

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.cli.faults import Stopped
 from holdfast.cli.files import STDIN, content
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
+from holdfast.config.providers import leading_to
 from holdfast.errors import FormatError
 from holdfast.testing.provider.calls import Said
 from holdfast.testing.provider.faults import KINDS, Fault, parsed
@@ -40,12 +41,6 @@ Examples:
   holdfast provider --script answers.jsonl --json > requests.jsonl
 """
 MOST_PORTS = 65_535
-VARIABLES = {
-    "ANTHROPIC_BASE_URL": "",
-    "OPENAI_BASE_URL": "/v1",
-    "GOOGLE_GEMINI_BASE_URL": "",
-}
-"""Environment variables that point the official SDKs here, with what stands behind the address."""
 
 
 @click.command("provider", epilog=EXAMPLES)
@@ -129,7 +124,7 @@ def _served(provider: Provider, faults: Sequence[Fault], port: int, lines: Simpl
 
 def _greet(url: str, window: int, *, as_json: bool) -> None:
     """Tell where the provider is, and how clients get there."""
-    variables = {name: f"{url}{behind}" for name, behind in VARIABLES.items()}
+    variables = leading_to(url)
     if as_json:
         click.echo(as_json_bytes({"url": url, "window": window, "environment": variables}))
         return

@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from holdfast.cli.faults import Stopped
+from holdfast.config.providers import PROVIDERS
 
 
 class Access(Struct, frozen=True):
     """How one API is reached."""
 
-    url: str
-    """Where its own provider is."""
-    url_variable: str
-    """The variable that points its SDK elsewhere."""
+    provider: str
+    """Whose it is."""
     keys: tuple[str, ...]
     """The variables that may hold a key, the first one first."""
     header: str
@@ -25,12 +24,21 @@ class Access(Struct, frozen=True):
     """What stands before the key there."""
     more: Mapping[str, str] = {}
 
+    @property
+    def url(self) -> str:
+        """Where its own provider is."""
+        return PROVIDERS[self.provider].official
 
-_OPENAI = Access("https://api.openai.com", "OPENAI_BASE_URL", ("OPENAI_API_KEY",), "authorization", "Bearer ")
+    @property
+    def url_variable(self) -> str:
+        """The variable that points its SDK elsewhere."""
+        return PROVIDERS[self.provider].variables[0].name
+
+
+_OPENAI = Access("openai", ("OPENAI_API_KEY",), "authorization", "Bearer ")
 ACCESS = {
     "anthropic": Access(
-        "https://api.anthropic.com",
-        "ANTHROPIC_BASE_URL",
+        "anthropic",
         ("ANTHROPIC_API_KEY",),
         "x-api-key",
         more={"anthropic-version": "2023-06-01"},
@@ -38,8 +46,7 @@ ACCESS = {
     "openai-chat": _OPENAI,
     "openai-responses": _OPENAI,
     "gemini": Access(
-        "https://generativelanguage.googleapis.com",
-        "GOOGLE_GEMINI_BASE_URL",
+        "gemini",
         ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         "x-goog-api-key",
     ),

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from holdfast import config
 from holdfast.cli.faults import Stopped
-from holdfast.proxy.launching import VARIABLES
+from holdfast.cli.terminal import many
+from holdfast.config.providers import PROVIDERS
 from holdfast.proxy.settings import Settings, settings
+
+if TYPE_CHECKING:
+    from holdfast.cli.foreseeing import Foreseen
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-UPSTREAMS = {"anthropic": "Messages", "openai": "Chat Completions and Responses", "gemini": "Gemini"}
-"""What each upstream answers."""
 MOST_PORTS = 65_535
 _UPSTREAM = "upstream_"
 """What stands before the setting in the name of its option."""
@@ -35,9 +37,9 @@ def _options() -> list[Callable[[F], F]]:
         click.option(
             f"--upstream-{name}",
             metavar="URL",
-            help=f"Who answers {apis}. [default: holdfast.toml, else the SDK's variable, else its maker]",
+            help=f"Who answers {one.answers}. [default: holdfast.toml, else the SDK's variable, else its maker]",
         )
-        for name, apis in UPSTREAMS.items()
+        for name, one in PROVIDERS.items()
     ]
     return [
         *upstreams,
@@ -72,7 +74,7 @@ class InForce(NamedTuple):
 def in_force(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> InForce:
     """Return what is in force; ``ConfigError`` names what cannot be."""
     known, here = config.configuration(), asked(given)
-    return InForce(settings(environment, known.proxy, here), known, frozenset({*known.proxy, *here} & {*UPSTREAMS}))
+    return InForce(settings(environment, known.proxy, here), known, frozenset({*known.proxy, *here} & {*PROVIDERS}))
 
 
 def mode(found: Settings) -> str:
@@ -82,10 +84,10 @@ def mode(found: Settings) -> str:
     return "observing: nothing is changed" if found.observe else f"reducing by policy {found.policy}"
 
 
-def variables(address: str) -> dict[str, str]:
-    """Return what points the SDKs to a proxy at ``address``."""
-    names = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL", "gemini": "GOOGLE_GEMINI_BASE_URL"}
-    return {name: address + VARIABLES[name].behind for name in names.values()}
+def address_of(found: Settings) -> str:
+    """Return the address of a proxy with these settings, for clients of this machine."""
+    host = "127.0.0.1" if found.host in {"0.0.0.0", "::"} else found.host  # noqa: S104  nothing is bound
+    return f"http://{f'[{host}]' if ':' in host else host}:{found.port}"
 
 
 def refused(error: Exception, port: int) -> Exception:
@@ -94,6 +96,28 @@ def refused(error: Exception, port: int) -> Exception:
         told = f"port {port} is taken, perhaps by another holdfast serve; give another --port, or 0 for a free one"
         return Stopped(told)
     return error
+
+
+def unrecorded(why: str) -> str:
+    """Return what is said at the start where nothing can be written to the store."""
+    return f"requests go on, but are not recorded: {why}"
+
+
+def looked_on(found: Settings, store: str | None, keys: Sequence[str], known: config.Configuration) -> Foreseen | None:
+    """Return what the policy would have done about the sessions of a proxy that only looked on; of no other."""
+    from holdfast.cli.foreseeing import of_sessions
+
+    return of_sessions(store, keys, known, found.policy) if found.observe and not found.bypass else None
+
+
+def done(stats: Mapping[str, Any], found: Foreseen | None) -> list[str]:
+    """Return in a few words what was done about the requests, or what would have been."""
+    if found is None:
+        avoided = many(stats["overflows"]["avoided"], "overflow")
+        return [f"reduced by {many(stats['tokens_saved'], 'token')}", f"{avoided} avoided"]
+    from holdfast.cli.foreseeing import in_words
+
+    return ["nothing was changed", *([in_words(found)] if found.requests else [])]
 
 
 def total(stats: Mapping[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from holdfast import config
 from holdfast.cli.dump import Dump
 from holdfast.cli.faults import EXPECTED, Stopped, of_file, reason
-from holdfast.cli.places import own_sessions, tools
+from holdfast.cli.places import changed, own_sessions, tools
 from holdfast.cli.recordings import Source, sources
 from holdfast.cli.running import DEFAULT_FRAME, Order, Report, check, reported
 from holdfast.cli.terminal import Waiting, clean, console, has_colours, json_option, say_json
@@ -71,8 +72,8 @@ class Failed(Struct, frozen=True):
 
 @click.command("replay", epilog=EXAMPLES)
 @click.argument("files", nargs=-1, metavar="FILE...")
-@click.option("--latest", is_flag=True, help="Your newest session of Claude Code, Codex, Gemini CLI or pi.")
-@click.option("--all", "all_sessions", is_flag=True, help="All your sessions of Claude Code, Codex and pi.")
+@click.option("--latest", is_flag=True, help="Your newest session of Claude Code, Codex, opencode, Gemini CLI or pi.")
+@click.option("--all", "all_sessions", is_flag=True, help="All your sessions of these.")
 @click.option(
     "--window",
     type=click.IntRange(max=LARGEST),
@@ -106,7 +107,8 @@ def command(**given: Any) -> None:
     check(order)
     dump = Dump(asked.dump) if asked.dump else None
     with Waiting(wanted=not asked.as_json) as waiting:
-        outcomes = (one for file in _files(asked) for one in _outcomes(file, asked.session, order, waiting, dump))
+        wanted = _wanted(asked)
+        outcomes = (one for file, session in wanted for one in _outcomes(file, session, order, waiting, dump))
         if asked.as_json:
             _say_json(list(outcomes))
         else:
@@ -140,19 +142,32 @@ def _shown(asked: Asked, names: Sequence[str]) -> str:
     return asked.show
 
 
-def _files(asked: Asked) -> list[str]:
-    """Return the files to replay, those given first; ``Stopped`` where there are none."""
-    files = list(asked.files)
+def _wanted(asked: Asked) -> list[tuple[str, str]]:
+    """Return the files to replay, those given first, each with the session wanted of a database.
+
+    ``Stopped`` where there are none.
+    """
+    files = [(file, asked.session) for file in asked.files]
     if asked.latest or asked.all_sessions:
         places = tools()
-        found = sorted((path for tool in places for path in own_sessions(tool)), key=lambda path: -path.stat().st_mtime)
+        found = sorted((path for tool in places for path in own_sessions(tool)), key=changed, reverse=True)
         if not found:
             looked = ", ".join(str(tool.folder) for tool in places)
             raise Stopped(f"no recorded session was found; looked in {looked}. Give a file instead")
-        files += [str(path) for path in (found if asked.all_sessions else found[:1])]
+        files += [(str(path), "") for path in found] if asked.all_sessions else [_newest(str(found[0]))]
     if not files:
         raise Stopped("give a file to replay, or --latest for your newest session; see holdfast replay --help")
     return files
+
+
+def _newest(file: str) -> tuple[str, str]:
+    """Return ``file`` and, where it is a database, the id of the session in it that began last."""
+    from holdfast.store import foreign
+
+    if not foreign.is_database(Path(file)):
+        return file, ""
+    with foreign.opened(Path(file)) as there:
+        return file, next((one.id for one in reversed(there.roots())), "")
 
 
 def _outcomes(file: str, session: str, order: Order, waiting: Waiting, dump: Dump | None) -> Iterator[Report | Failed]:

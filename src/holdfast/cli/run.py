@@ -7,24 +7,25 @@ import os
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+from msgspec import to_builtins
 
 from holdfast.cli.describing import shortest
 from holdfast.cli.faults import EXPECTED, reason
-from holdfast.cli.places import is_missing, opened, store_option, store_place
-from holdfast.cli.proxying import MOST_PORTS, in_force, proxy_options, refused, total
+from holdfast.cli.places import is_missing, opened, store_option, store_place, unwritable
+from holdfast.cli.proxying import MOST_PORTS, done, in_force, looked_on, proxy_options, refused, total, unrecorded
 from holdfast.cli.starting import Started, started
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
-from holdfast.proxy.launching import VARIABLES
+from holdfast.config.providers import VARIABLES
 
 if TYPE_CHECKING:
-    from holdfast.cli.accompanied import Ended
+    from holdfast.cli.accompanied import Ended, Served
+    from holdfast.cli.foreseeing import Foreseen
 
 EXAMPLES = """\
 \b
@@ -63,13 +64,14 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
         ctx.exit(NOT_FOUND)
     found = in_force(given | OF_OUR_OWN | {"port": given["port"] or 0}, _unpointed(os.environ))
     served = Served(found.settings, found.known, store_place(store).where)
-    began = round(time.time() * 1_000)
+    if not found.settings.bypass and (why := unwritable(served.store)):
+        _say(unrecorded(why))
     prepared = partial(_prepared, client, path, found.fixed, sys.stderr)
     with _quiet():
         ended = anyio.run(accompanied, served, prepared)
     if ended.code == NOT_BEGUN:
         _not_begun(ctx, ended, found.settings.port, client[0])
-    _tell(ended, _sessions(store, began), store, as_json=as_json)
+    _tell(ended, served, store, as_json=as_json)
     ctx.exit(ended.code)
 
 
@@ -112,39 +114,42 @@ def _not_begun(ctx: click.Context, ended: Ended, port: int, client: str) -> None
 # -- what it says in the end -------------------------------------------------------------------------------------------
 
 
-def _sessions(store: str | None, began: int) -> list[str]:
-    """Return how the sessions are called that were talked on since ``began``, the last one first."""
+def _sessions(keys: Sequence[str], store: str | None) -> list[str]:
+    """Return how the sessions of ``keys`` are called that are in the store."""
     with suppress(*EXPECTED):
         if not is_missing(store_place(store).where):
             with opened(store, readonly=True) as there:
-                every = there.sessions()
-            short = shortest([info.key for info in every])
-            return [short[info.key] for info in every if (info.updated or 0) >= began]
+                short = shortest([info.key for info in there.sessions()])
+            return [short[key] for key in keys if key in short]
     return []
 
 
-def _tell(ended: Ended, sessions: Sequence[str], store: str | None, *, as_json: bool) -> None:
+def _tell(ended: Ended, served: Served, store: str | None, *, as_json: bool) -> None:
     """Tell on standard error what was done for the client."""
     if ended.health is None:
         error = ended.failure
         _say(f"the proxy ended before the client: {reason(error) if error else 'nobody knows why'}; start again")
         return
-    stats = ended.health.stats()
+    stats, keys = ended.health.stats(), ended.health.sessions.keys
+    sessions = _sessions(keys, store)
+    found = looked_on(served.settings, store, keys, served.known)
     if as_json:
-        click.echo(as_json_bytes({"exit": ended.code, "sessions": list(sessions), "stats": stats}), err=True)
+        told = {"exit": ended.code, "sessions": sessions, "stats": stats}
+        click.echo(as_json_bytes(told | ({} if found is None else {"foreseen": to_builtins(found)})), err=True)
         return
     for trouble in ended.health.livez()["troubles"]:
         _say(f"{trouble['what']}, {many(trouble['times'], 'time')}: {trouble['why']}")
-    _say(in_short(stats, sessions, store))
+    _say(in_short(stats, found, sessions, store))
 
 
-def in_short(stats: Mapping[str, Any], sessions: Sequence[str], store: str | None = None) -> str:
-    """Return on one line what was counted: requests, what was taken out of them, overflows that did not happen."""
+def in_short(
+    stats: Mapping[str, Any], found: Foreseen | None, sessions: Sequence[str], store: str | None = None
+) -> str:
+    """Return on one line what was counted: requests, what was done about them or would have been, and where to look."""
     count = total(stats)
     if not count:
         return "no request came to the proxy; docs/clients.md tells how this client is pointed there"
-    parts = [many(count, "request"), f"reduced by {many(stats['tokens_saved'], 'token')}"]
-    parts.append(f"{many(stats['overflows']['avoided'], 'overflow')} avoided")
+    parts = [many(count, "request"), *done(stats, found)]
     if sessions:
         behind = f" --store {shlex.quote(store)}" if store else ""
         others = f" (and {len(sessions) - 1} more)" if len(sessions) > 1 else ""

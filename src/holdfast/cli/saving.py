@@ -11,7 +11,19 @@ from msgspec.structs import replace
 
 from holdfast.config import Catalog
 from holdfast.model.branch import Branch, extend
-from holdfast.model.entries import Answer, Compaction, Decision, Entry, Frame, Request, Revoke, Usage
+from holdfast.model.entries import (
+    OVERFLOW,
+    Answer,
+    Compaction,
+    Decision,
+    Entry,
+    Failure,
+    Frame,
+    Request,
+    Revoke,
+    Usage,
+)
+from holdfast.model.gauging import smaller
 from holdfast.model.projected import basis_at, shown
 from holdfast.model.target import Prices
 from holdfast.view.tokens import measure
@@ -30,6 +42,27 @@ class Rule(Struct, frozen=True):
     """In the next request."""
     saved_since: int = 0
     """Over all requests so far."""
+
+
+class Size(Struct, frozen=True):
+    """How large requests got, in tokens as the provider counted them; 0 is not known."""
+
+    sent: int = 0
+    """The largest as its client sent it: what went up and, by the same scale, what it lacked by then."""
+    up: int = 0
+    """The largest that went up and was answered."""
+    window: int = 0
+    """Of the newest request."""
+
+    @property
+    def share(self) -> float:
+        """How much of the window the largest that went up took."""
+        return self.up / self.window if self.window else 0.0
+
+    def beside(self, other: Size) -> Size:
+        """Return the larger of both; the window is of the one that is nearer to it."""
+        nearer = max(self, other, key=lambda one: one.share)
+        return Size(max(self.sent, other.sent), max(self.up, other.up), nearer.window)
 
 
 class Account(Struct, frozen=True):
@@ -57,6 +90,12 @@ class Account(Struct, frozen=True):
     """What that cost more than reading them."""
     spills: int = 0
     spill_bytes: int = 0
+    largest: Size = Size()
+    compactions: int = 0
+    refused: int = 0
+    """Requests that the provider refused as too large."""
+    avoided: int = 0
+    """Answers to a request that had been refused so, or that a compaction made fit before it was sent."""
 
     @property
     def cache_hit(self) -> float:
@@ -77,7 +116,8 @@ def together(accounts: Iterable[Account]) -> Account:
     total = Account("")
     for one in accounts:
         sums = {name: getattr(total, name) + getattr(one, name) for name in _SUMMED}
-        total = replace(total, **sums, rules=_added(total.rules, one.rules), breaks=_merged(total.breaks, one.breaks))
+        rules, breaks = _added(total.rules, one.rules), _merged(total.breaks, one.breaks)
+        total = replace(total, **sums, rules=rules, breaks=breaks, largest=total.largest.beside(one.largest))
     return total
 
 
@@ -110,6 +150,10 @@ class _Telling:
         self._now: Counter[str] = Counter()
         self._since: Counter[str] = Counter()
         self._revoked: Counter[str] = Counter()
+        self._scale = 1.0
+        """How much larger the newest request was as its client sent it, by our count."""
+        self._is_saved = False
+        """Whether it was refused as too large before, or a compaction made it fit."""
 
     def take(self, entry: Entry) -> None:
         """Take one more entry into account."""
@@ -122,8 +166,15 @@ class _Telling:
                 self._revoked.update(_count(body_ for id_, body_ in before.law if id_ == body.id))
         if isinstance(body, Request):
             self._request(body)
-        elif isinstance(body, Answer) and body.usage.input:
-            self._answer(body.usage)
+        elif isinstance(body, Compaction):
+            self._found = replace(self._found, compactions=self._found.compactions + 1)
+            self._is_saved = self._is_saved or body.trigger != "manual"
+        elif isinstance(body, Failure) and body.kind == OVERFLOW:
+            self._found = replace(self._found, refused=self._found.refused + 1)
+            self._grown(body.requested, 0)
+            self._is_saved = True
+        elif isinstance(body, Answer):
+            self._answered(body.usage)
 
     def account(self) -> Account:
         """Return the account of all that was taken."""
@@ -143,6 +194,8 @@ class _Telling:
 
     def _request(self, body: Request) -> None:
         found, prices = self._found, self._prices()
+        whole = self._branch.frame.tokens + self._branch.held
+        self._scale = (whole + sum(self._now.values())) / whole if whole else 1.0
         self._since.update(self._now)
         money = sum(self._now.values()) * prices.read / MILLION
         found = replace(found, requests=found.requests + 1, saved_dollars=found.saved_dollars + money)
@@ -157,7 +210,19 @@ class _Telling:
         self._found, self._done = found, []
         self._last = self._branch, body.slots, basis_at(self._branch, min(body.slots, len(self._branch.slots)))
 
-    def _answer(self, usage: Usage) -> None:
+    def _answered(self, usage: Usage) -> None:
+        self._found = replace(self._found, avoided=self._found.avoided + self._is_saved)
+        self._is_saved = False
+        if usage.input:
+            self._grown(usage.input, usage.input)
+            self._paid(usage)
+
+    def _grown(self, tokens: int, up: int) -> None:
+        """Take note of a request that the provider counted; ``up`` is 0 where it did not take it."""
+        now = Size(round(tokens * self._scale), up, smaller(self._branch.window, self._branch.learned.limit))
+        self._found = replace(self._found, largest=self._found.largest.beside(now))
+
+    def _paid(self, usage: Usage) -> None:
         found, prices = self._found, self._prices()
         plain = max(0, usage.input - usage.cache_read - usage.cache_write)
         money = (

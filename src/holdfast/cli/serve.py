@@ -7,13 +7,24 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from holdfast.cli.faults import Interrupted
-from holdfast.cli.places import Place, store_option, store_place
-from holdfast.cli.proxying import MOST_PORTS, UPSTREAMS, in_force, mode, proxy_options, refused, total, variables
+from holdfast.cli.places import Place, store_option, store_place, unwritable
+from holdfast.cli.proxying import (
+    MOST_PORTS,
+    done,
+    in_force,
+    looked_on,
+    mode,
+    proxy_options,
+    refused,
+    total,
+    unrecorded,
+)
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
 from holdfast.config import Configuration
+from holdfast.config.providers import PROVIDERS, leading_to
 from holdfast.errors import ConfigError
 from holdfast.proxy.settings import Settings
 
@@ -70,7 +81,7 @@ def command(store: str | None, *, as_json: bool, **given: Any) -> None:
     health = anyio.run(_served, serving)
     if health is None:
         raise Interrupted("ended at once: answers under way were cut off, and nothing was left half-written")
-    _farewell(health, as_json=as_json)
+    _farewell(health, serving)
 
 
 async def _served(serving: Serving) -> Health | None:
@@ -135,16 +146,18 @@ async def _reread(
 
 
 def _greet(address: str, serving: Serving) -> None:
-    """Tell where the proxy is, where it leads, and how clients get there."""
+    """Tell where the proxy is, where it leads, and how clients get there; and whether nothing can be recorded."""
+    if not serving.settings.bypass and (why := unwritable(serving.store.where)):
+        click.echo(f"holdfast: {clean(unrecorded(why))}", err=True)
     if serving.as_json:
         click.echo(as_json_bytes(record(address, serving)))
         return
     settings, store = serving.settings, serving.store
     click.echo(f"proxy at {address}, {mode(settings)}; ends with ^C\n")
-    for name, apis in UPSTREAMS.items():
-        click.echo(f"  {apis:32} {clean(getattr(settings, name))}")
+    for name, one in PROVIDERS.items():
+        click.echo(f"  {one.answers:32} {clean(getattr(settings, name))}")
     click.echo(f"\nstore: {clean(store.where)} ({store.origin})\n\nA client comes here with the variable of its SDK:\n")
-    for name, value in variables(address).items():
+    for name, value in leading_to(address).items():
         click.echo(f"  export {name}={value}")
     click.echo(f"\nAny other upstream: {address}/u/https://… · each client by itself: holdfast run -- CLIENT")
     if settings.token:
@@ -158,16 +171,17 @@ def record(address: str, serving: Serving) -> dict[str, Any]:
         "url": address,
         "mode": "bypass" if settings.bypass else "observe" if settings.observe else "manage",
         "policy": settings.policy,
-        "upstreams": {name: getattr(settings, name) for name in UPSTREAMS},
-        "environment": variables(address),
+        "upstreams": {name: getattr(settings, name) for name in PROVIDERS},
+        "environment": leading_to(address),
         "store": serving.store.where,
     }
 
 
-def _farewell(health: Health, *, as_json: bool) -> None:
+def _farewell(health: Health, serving: Serving) -> None:
+    """Tell what was counted and, of a proxy that only looked on, what would have been done."""
     stats = health.stats()
-    if as_json:
-        click.echo(as_json_bytes(stats))
-        return
-    avoided = stats["overflows"]["avoided"]
-    click.echo(f"stopped after {many(total(stats), 'request')}, {many(avoided, 'overflow')} avoided", err=True)
+    found = looked_on(serving.settings, serving.store.where, health.sessions.keys, serving.known)
+    if serving.as_json:
+        click.echo(as_json_bytes(stats | ({} if found is None else {"foreseen": to_builtins(found)})))
+    else:
+        click.echo(" · ".join([f"stopped after {many(total(stats), 'request')}", *done(stats, found)]), err=True)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.cli.describing import LINE, in_short, session_line, when
-from holdfast.cli.explaining import SHORT, as_shown, log_of, states, tokens_of
+from holdfast.cli.explaining import SHORT, as_shown, log_of, named, states, tokens_of
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
 from holdfast.model.entries import (
@@ -66,14 +66,14 @@ class Line(Struct, frozen=True, omit_defaults=True):
 def command(session: str, last: int | None, store: str | None, *, everything: bool, as_json: bool) -> None:
     """Show a session, a message a line, with what was decided about it.
 
-    SESSION is the beginning of an id. Lines are the branch from its root to where it goes on: messages with their
-    number and size in tokens, compactions (⟱) and other decisions (✂) where they were made. A message that requests
-    show reduced begins with ✂ and the tokens that are left of it, one that they do not show with ⟱; holdfast why
-    tells more.
+    SESSION is the beginning of an id; that of an entry, as x-holdfast-request tells it, shows what there was up to it.
+    Lines are the branch from its root to where it goes on: messages with their number and size in tokens, compactions
+    (⟱) and other decisions (✂) where they were made. A message that requests show reduced begins with ✂ and the tokens
+    that are left of it, one that they do not show with ⟱; holdfast why tells more.
     """
     with opened(store, readonly=True) as there:
-        info = there.session(session)
-        entries = there.path(info.key)
+        info, entry = named(there, session)
+        entries = there.path(info.key, entry.id if entry is not None else None)
     lines = [line for line in lines_of(entries) if everything or line.kind not in {"request", "answer", "frame"}]
     lines = lines[-last:] if last else lines
     if as_json:
@@ -98,10 +98,10 @@ def lines_of(entries: Iterable[Entry]) -> Iterator[Line]:
             slot += 1
         else:
             tokens = body.usage.input if isinstance(body, Answer) else None
-            yield Line(entry.id, kind, _told(body), None, "", tokens, entry.at)
+            yield Line(entry.id, kind, told(body), None, "", tokens, entry.at)
 
 
-def _told(
+def told(
     body: Frame | Decision | Compaction | Request | Answer | Revoke | Label | Failure | Note,
 ) -> str:
     """Return what an entry that is no message says."""

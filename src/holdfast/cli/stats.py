@@ -1,4 +1,4 @@
-"""``holdfast stats``: what the reductions of a session saved, and what they cost in cache."""
+"""``holdfast stats``: how large sessions got, what their reductions saved, and what they cost in cache."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import msgspec
 from holdfast import config
 from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.explaining import read_log
+from holdfast.cli.foreseeing import Foreseen, foreseen, in_words
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.saving import Account, Rule, account, together
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
-from holdfast.config import Catalog
+from holdfast.config import Catalog, Configuration
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.naming import named_blobs
 
@@ -31,23 +32,36 @@ Examples:
 @store_option
 @json_option("the figures")
 def command(session: str | None, store: str | None, *, as_json: bool) -> None:
-    """Tell what was saved, and what that cost in cache: rule by rule for a session, or a line for each.
+    """Tell how large conversations got, what was saved, and what that cost in cache.
 
-    SESSION is the beginning of an id. Figures are of the branch on which the session goes on. Tokens that were saved
-    are the estimator's; tokens of answers are as the provider reported them, and dollars are of the model's prices.
-    A break is a request that no longer begins as the one before it: what was cached behind that place is written anew.
+    SESSION is the beginning of an id. Figures are of the branch on which the session goes on. The largest request is
+    told as its client sent it and as it went up. Tokens that were saved are the estimator's; tokens of answers are as
+    the provider reported them, and dollars are of the model's prices. A break is a request that no longer begins as the
+    one before it: what was cached behind that place is written anew. Of a session that was only looked at it is told
+    what its policy would have done.
     """
-    catalog = config.load()
+    known = config.configuration()
     with opened(store, readonly=True) as there:
         infos = [there.session(session)] if session is not None else there.sessions()
-        found = [account_of(there, info, catalog) for info in infos]
+        found = [account_of(there, info, known.catalog) for info in infos]
+        told = _foreseen(there, infos[0], found[0], known) if session is not None else None
     total = together(found)
-    if as_json:
-        say_json(_told(found[0]) if session is not None else {"sessions": [*map(_told, found)], "all": _told(total)})
-    elif session is not None:
-        _say(found[0], infos[0])
+    if session is None:
+        if as_json:
+            say_json({"sessions": [*map(_told, found)], "all": _told(total)})
+        else:
+            _say_all(found, total)
+    elif as_json:
+        say_json(_told(found[0]) | ({} if told is None else {"foreseen": msgspec.to_builtins(told)}))
     else:
-        _say_all(found, total)
+        _say(found[0], infos[0], told)
+
+
+def _foreseen(there: SessionStore, info: SessionInfo, found: Account, known: Configuration) -> Foreseen | None:
+    """Return what the policy of a session would have done, where it was only looked at."""
+    if found.rules or not found.requests:
+        return None
+    return foreseen(info, there.path(info.key), known, there.branch(info.key).policy or "holdfast")
 
 
 def account_of(store: SessionStore, info: SessionInfo, catalog: Catalog) -> Account:
@@ -56,22 +70,39 @@ def account_of(store: SessionStore, info: SessionInfo, catalog: Catalog) -> Acco
     hashes = named_blobs(log.entries)
     sizes = [store.blobs.size(hash_) for hash_ in hashes if store.blobs.has(hash_)]
     found = account(info.key, log.entries, catalog, info.model)
-    return msgspec.structs.replace(found, spills=len(hashes), spill_bytes=sum(sizes))
+    avoided = 0 if info.format else found.avoided  # what another tool compacted is its merit
+    return msgspec.structs.replace(found, spills=len(hashes), spill_bytes=sum(sizes), avoided=avoided)
 
 
 def _told(found: Account) -> dict[str, Any]:
     told: dict[str, Any] = msgspec.to_builtins(found)
-    return told | {"cache_hit": found.cache_hit}
+    return told | {"cache_hit": found.cache_hit, "window_share": found.largest.share}
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _say(found: Account, info: SessionInfo) -> None:
+def _say(found: Account, info: SessionInfo, foreseen: Foreseen | None) -> None:
+    from rich.text import Text
+
     out = console()
     say_line(out, session_line(info))
+    if found.largest.sent:
+        say_whole(out, Text(_size(found)))
     _say_rules(out, found)
+    if foreseen is not None:
+        say_whole(out, Text(in_words(foreseen)))
     _say_money(out, found)
+
+
+def _size(found: Account) -> str:
+    """Return how large a conversation got, and what was done about it."""
+    largest = found.largest
+    near = f", {largest.share:.0%} of a window of {largest.window:,}" if largest.share else ""
+    up = f"{largest.up:,} as it went up and was answered{near}"
+    size = f"the largest request: {largest.sent:,} tokens as its client sent it, {up}"
+    done = f"{many(found.compactions, 'compaction')}, {many(found.avoided, 'overflow')} avoided"
+    return f"{size}; {done}, {found.refused:,} refused by the provider"
 
 
 def _say_rules(out: Any, found: Account) -> None:
@@ -115,9 +146,19 @@ def _say_all(found: list[Account], total: Account) -> None:
     if not found:
         out.print("no sessions yet; holdfast import FILE takes one in")
         return
-    head = ("session", "requests", "saved now", "saved over all", "cache hit", "dollars", "breaks", "spilled bytes")
     short = shortest([one.session for one in found])
+    sizes = ("session", "largest sent", "went up", "of window", "compactions", "overflows avoided", "refused")
+    out.print(_table(sizes, [*(_sizes(clean(short[one.session]), one) for one in found), _sizes("all", total)]))
+    out.print()
+    head = ("session", "requests", "saved now", "saved over all", "cache hit", "dollars", "breaks", "spilled bytes")
     out.print(_table(head, [*(_line(clean(short[one.session]), one) for one in found), _line("all", total)]))
+
+
+def _sizes(name: str, one: Account) -> tuple[str, ...]:
+    largest = one.largest
+    tokens = (f"{size:,}" if size else "-" for size in (largest.sent, largest.up))
+    share = f"{largest.share:.0%}" if largest.share else "-"
+    return (name, *tokens, share, *(f"{count:,}" for count in (one.compactions, one.avoided, one.refused)))
 
 
 def _line(name: str, one: Account) -> tuple[str, ...]:

@@ -9,11 +9,25 @@ import click
 import msgspec
 from msgspec import Struct
 
+from holdfast import config
 from holdfast.cli.describing import session_line, shortest, when, words
-from holdfast.cli.explaining import SHORT, Act, Log, State, acts, as_shown, entry_named, read_log, states, through
+from holdfast.cli.explaining import (
+    SHORT,
+    Act,
+    Log,
+    State,
+    acts,
+    as_shown,
+    entry_named,
+    named,
+    read_log,
+    states,
+    through,
+)
 from holdfast.cli.explaining import tokens_of as size_of
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
+from holdfast.cli.sent import OF_REQUESTS, request_of, say, sent
 from holdfast.cli.terminal import clean, console, json_option, many, say_command, say_json, say_line, say_whole
 from holdfast.cli.uncut import as_it_came, size_as_it_came
 from holdfast.model.branch import Branch
@@ -27,6 +41,7 @@ Examples:
   holdfast why 4d56 128
   holdfast why 4d56 8ab9d04e --lines 20
   holdfast why 4d56 128 --said > result.txt
+  holdfast why 9c41d7e2             # a request, by the id in x-holdfast-request
 """
 _TOLD = {
     "whole": "it is sent as it was said",
@@ -64,24 +79,33 @@ class Why(Struct, frozen=True):
 
 @click.command("why", epilog=EXAMPLES)
 @click.argument("session")
-@click.argument("message")
+@click.argument("message", required=False)
 @click.option("--lines", type=click.IntRange(0), default=5, show_default=True, help="How many lines of each text.")
 @click.option("--said", is_flag=True, help="Print the message as it was said, whole, and nothing else.")
 @store_option
 @json_option("what happened")
-def command(session: str, message: str, lines: int, store: str | None, *, said: bool, as_json: bool) -> None:
+def command(session: str, message: str | None, lines: int, store: str | None, *, said: bool, as_json: bool) -> None:
     """Tell what happened to a message: as it was said, as requests show it now, and each decision about it.
 
     SESSION is the beginning of an id; MESSAGE is a number as holdfast show prints it, a label, or the beginning of an
-    entry's id. Each decision comes with its rule, its reason, what it saves, how to read the text back, and how to
-    undo it. Repairs that only make a request valid are made anew each time and are not listed.
+    entry's id, which is enough by itself. Each decision comes with its rule, its reason, what it saves, how to read the
+    text back, and how to undo it. Repairs that only make a request valid are made anew each time and are not listed.
+
+    Of a request, by the id that the header x-holdfast-request of its answer tells: as its client sent it, as it went
+    up, what was decided for it and before it, and what it cost.
     """
     with opened(store, readonly=True) as there:
-        info = there.session(session)
+        info, entry = named(there, session)
         log = read_log(there, info.key)
         keys = [one.key for one in there.sessions()]
-        entry = entry_named(there, info.key, log, message)
+        if message is not None:
+            entry = entry_named(there, info.key, log, message)
+        if entry is None:
+            raise Stopped("say which message of the session: a number as holdfast show prints it, or an entry's id")
         log = through(there, info.key, log, entry)
+        if isinstance(entry.body, OF_REQUESTS) and not said:
+            _say_sent(info, log, entry, shortest(keys)[info.key], as_json=as_json)
+            return
         number = _number(log, entry)
         if said:
             for piece in as_it_came(there, log, number):
@@ -93,6 +117,17 @@ def command(session: str, message: str, lines: int, store: str | None, *, said: 
         say_json(msgspec.to_builtins(found))
     else:
         _say(found, info, shortest(keys)[info.key], lines)
+
+
+def _say_sent(info: SessionInfo, log: Log, entry: Entry, short: str, *, as_json: bool) -> None:
+    """Tell of the request that ``entry`` is, or that it tells the end of."""
+    found = sent(info, log, request_of(log, entry), config.load())
+    if as_json:
+        say_json(msgspec.to_builtins(found))
+        return
+    out = console()
+    say_line(out, session_line(info))
+    say(out, found, quote(clean(short)))
 
 
 def _number(log: Log, entry: Entry) -> int:

@@ -18,12 +18,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from holdfast.config.addresses import BASE, is_base, is_local, is_loopback
+from holdfast.config.providers import PROVIDERS
 from holdfast.config.tables import as_table, shown, unknown
 from holdfast.errors import ConfigError
 from holdfast.policy.presets import PRESETS
 
-UPSTREAMS = ("anthropic", "openai", "gemini")
-"""Settings that name a provider's address."""
 SECRET = "token"  # noqa: S105
 """The setting that is never shown."""
 PORT = 8_642
@@ -39,11 +38,11 @@ class ProxySettings(Struct, frozen=True, kw_only=True):
     """What the proxy does; a key of the table has the same name."""
 
     # -- where requests go ---------------------------------------------------------------------------------------
-    anthropic: Base = "https://api.anthropic.com"
+    anthropic: Base = PROVIDERS["anthropic"].address
     """Who answers Messages; Anthropic's own address."""
-    openai: Base = "https://api.openai.com/v1"
+    openai: Base = PROVIDERS["openai"].address
     """Who answers Chat Completions and Responses; OpenAI's own address."""
-    gemini: Base = "https://generativelanguage.googleapis.com"
+    gemini: Base = PROVIDERS["gemini"].address
     """Who answers Gemini's ``generateContent``; Google's own address."""
 
     # -- what happens to them ------------------------------------------------------------------------------------
@@ -116,7 +115,7 @@ def of_project(said: Mapping[str, Any], file: str, own: str) -> None:
     who may reach the proxy: addresses and hosts beyond this machine, and the token, stand in the user's own file.
     """
     for key, value in said.items():
-        if (key in UPSTREAMS and not is_local(value)) or (key == "host" and not is_loopback(value)) or key == SECRET:
+        if (key in PROVIDERS and not is_local(value)) or (key == "host" and not is_loopback(value)) or key == SECRET:
             told = f"{file}: [proxy] {key} would lead beyond this machine, which a project's file may not say"
             raise ConfigError(f"{told}; move the line to {own} if you want it")
 
@@ -129,7 +128,7 @@ def _fault(key: str, value: Any) -> str:
     """Return what is wrong with a value of the right type, or nothing."""
     if key == "policy" and value not in PRESETS:
         return "no policy is called that"
-    if key in UPSTREAMS and not is_base(value):
+    if key in PROVIDERS and not is_base(value):
         return "has a host or a port that cannot be"
     return ""
 

@@ -16,11 +16,6 @@ _HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]?#\\]+)(?::\d{0,5})?
 """A host and perhaps a port; which port says nothing, for another one may have been passed on to ours."""
 
 
-def is_allowed(host: str | None, origin: str | None, bound: str) -> bool:
-    """Return whether a request with these headers may be answered by a server that listens at ``bound``."""
-    return not refusal(host, origin, bound)
-
-
 def refusal(host: str | None, origin: str | None, bound: str) -> str:
     """Return why a request is not answered, or nothing.
 

@@ -13,14 +13,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from holdfast.config.providers import PROVIDERS, VARIABLES
 from holdfast.proxy.pointed import API_BASE, Place, Pointer, files, inside, llm_home, pointers, table
 
-OFFICIAL = {
-    "anthropic": "https://api.anthropic.com",
-    "openai": "https://api.openai.com",
-    "gemini": "https://generativelanguage.googleapis.com",
-}
-"""Providers that a request leads to which names none, unless the proxy is told otherwise; without a version."""
 CHATGPT = "https://chatgpt.com/backend-api/codex"
 """Where Codex asks when it is logged in with ChatGPT. [M]"""
 NO_PROXY = "127.0.0.1,localhost"
@@ -58,32 +53,10 @@ class Order(Struct, frozen=True):
         """Return the address at the proxy from which requests go on to ``url``."""
         if _is_below(url, self.proxy):
             return url
-        official = next((one for one in OFFICIAL.values() if _is_below(url, one)), None)
+        official = next((one.official for one in PROVIDERS.values() if _is_below(url, one.official)), None)
         return f"{self.proxy}/u/{url}" if official is None else self.proxy + url.removeprefix(official)
 
 
-class Variable(Struct, frozen=True):
-    """A variable that holds an address."""
-
-    provider: str
-    behind: str = ""
-    """What clients want to stand behind the provider's address."""
-    others: tuple[str, ...] = ()
-    """Variables that mean the same, asked where this one is not set."""
-    is_usual: bool = True
-    """Whether it is set where it was not; else it is only led through the proxy."""
-
-
-VARIABLES = {
-    "ANTHROPIC_BASE_URL": Variable("anthropic", others=("ANTHROPIC_API_BASE", "ANTHROPIC_API_URL")),
-    "ANTHROPIC_API_BASE": Variable("anthropic", is_usual=False),
-    "ANTHROPIC_API_URL": Variable("anthropic", is_usual=False),
-    "OPENAI_BASE_URL": Variable("openai", "/v1", ("OPENAI_API_BASE",)),
-    "OPENAI_API_BASE": Variable("openai", "/v1", ("OPENAI_BASE_URL",)),
-    "GOOGLE_GEMINI_BASE_URL": Variable("gemini"),
-    "GEMINI_API_BASE": Variable("gemini", "/v1beta"),
-}
-"""What the SDKs of the providers, LiteLLM and LangChain read. [M]"""
 GATEWAYS = {
     "OPENROUTER_API_BASE": "https://openrouter.ai/api/v1",
     "DEEPSEEK_API_BASE": "https://api.deepseek.com/beta",
@@ -99,12 +72,13 @@ def _is_below(url: str, base: str) -> bool:
 
 def sources(client: str, place: Place) -> tuple[str, ...]:
     """Return the files that must be read before ``client`` is started, where they are there."""
-    return files(client, place) + (opencode_files(place) if client == "opencode" else ())
+    beside = {"opencode": opencode_files, "gemini": _gemini_files}.get(client)
+    return files(client, place) + (beside(place) if beside is not None else ())
 
 
 def launch(client: str, order: Order) -> Launch:
     """Return how ``client``, the name of a program, is started; one that is not known has the variables of the SDKs."""
-    found = _LAUNCHES.get(client, _sdks)(order)
+    found = LAUNCHES.get(client, _sdks)(order)
     return msgspec.structs.replace(found, environment={**_unproxied(order.place.environment), **found.environment})
 
 
@@ -128,10 +102,11 @@ def _address(order: Order, name: str, told: Sequence[Pointer] = ()) -> str:
 
     Nothing where it leads nowhere and is not usual.
     """
-    one, environment = VARIABLES[name], order.place.environment
-    own = next((environment[key] for key in (name, *one.others) if environment.get(key)), "")
+    (provider, one), environment = VARIABLES[name], order.place.environment
+    same = [other.name for other in provider.variables if one.is_usual and other.behind == one.behind]
+    own = next((environment[key] for key in (name, *same) if environment.get(key)), "")
     own = own or next((pointer.url for pointer in reversed(told) if pointer.key == name), "")
-    if own and one.provider not in order.fixed:
+    if own and provider.name not in order.fixed:
         return order.through(own)
     return order.proxy + one.behind if own or one.is_usual else ""
 
@@ -185,9 +160,12 @@ def _codex(order: Order) -> Launch:
 
 
 _OPENCODE = {
-    "anthropic": (f"{OFFICIAL['anthropic']}/v1", ("ANTHROPIC_API_KEY",)),
-    "openai": (f"{OFFICIAL['openai']}/v1", ("OPENAI_API_KEY",)),
-    "google": (f"{OFFICIAL['gemini']}/v1beta", ("GOOGLE_GENERATIVE_AI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")),
+    "anthropic": (f"{PROVIDERS['anthropic'].official}/v1", ("ANTHROPIC_API_KEY",)),
+    "openai": (f"{PROVIDERS['openai'].official}/v1", ("OPENAI_API_KEY",)),
+    "google": (
+        f"{PROVIDERS['gemini'].official}/v1beta",
+        ("GOOGLE_GENERATIVE_AI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    ),
 }
 """Providers that opencode knows without a list: where they are, and the variables that hold their keys."""
 
@@ -261,13 +239,23 @@ def _pi(order: Order) -> Launch:
     if order.arguments and order.arguments[0] in _PACKAGES:
         return Launch()
     name = "holdfast.js"
-    text = EXTENSION % (_json(order.proxy), _json(list(OFFICIAL.values())))
+    text = EXTENSION % (_json(order.proxy), _json([one.official for one in PROVIDERS.values()]))
     return Launch(("-e", str(PurePath(order.temporary, name))), files={name: text})
 
 
+def _gemini_files(place: Place) -> tuple[str]:
+    """Return where Gemini CLI has its settings."""
+    return (str(PurePath(place.home, ".gemini/settings.json")),)
+
+
 def _gemini(order: Order) -> Launch:
+    """Return a variable; beside it a key in a variable is taken only where the settings choose a login [M]."""
     url = _address(order, "GOOGLE_GEMINI_BASE_URL", pointers("gemini", order.place))
-    return Launch(environment={"GOOGLE_GEMINI_BASE_URL": url})
+    (path,) = _gemini_files(order.place)
+    chosen = inside(table(order.place.texts.get(path, "")), "security", "auth", "selectedType")
+    told = f'"security": {{"auth": {{"selectedType": "gemini-api-key"}}}} in {path}'
+    notes = () if chosen else (f"without a terminal Gemini CLI takes a key and another address only with {told}",)
+    return Launch(environment={"GOOGLE_GEMINI_BASE_URL": url}, notes=notes)
 
 
 def _aider(order: Order) -> Launch:
@@ -275,7 +263,7 @@ def _aider(order: Order) -> Launch:
     told = pointers("aider", order.place)
     url = order.place.environment.get("AIDER_OPENAI_API_BASE", "")
     first = order.through(url) if url else _address(order, "OPENAI_API_BASE", told)
-    places = {one.where: one for one in told if one.key in VARIABLES and VARIABLES[one.key].provider != "openai"}
+    places = {one.where: one for one in told if one.key in VARIABLES and VARIABLES[one.key][0].name != "openai"}
     notes = [f"{where} sets {one.key}, which stands above what is set here" for where, one in places.items()]
     environment = {**_sdks(order).environment, "AIDER_OPENAI_API_BASE": first, "OPENAI_API_BASE": first}
     if not order.place.environment.get("OPENAI_BASE_URL"):  # LiteLLM asks it before the others
@@ -303,7 +291,7 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-_LAUNCHES: dict[str, Callable[[Order], Launch]] = {
+LAUNCHES: dict[str, Callable[[Order], Launch]] = {
     "claude": _claude,
     "codex": _codex,
     "opencode": _opencode,
@@ -312,5 +300,4 @@ _LAUNCHES: dict[str, Callable[[Order], Launch]] = {
     "aider": _aider,
     "llm": _llm,
 }
-CLIENTS = tuple(_LAUNCHES)
 """The clients for which there is more to do than to set variables, or less."""

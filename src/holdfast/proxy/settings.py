@@ -6,22 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.config.addresses import is_loopback, leads_to
-from holdfast.config.proxy import UPSTREAMS, setting
+from holdfast.config.providers import PROVIDERS
 from holdfast.config.proxy import ProxySettings as Settings
+from holdfast.config.proxy import setting
 from holdfast.errors import ConfigError
 
-__all__ = ["BYPASS", "TOKEN", "VARIABLES", "Settings", "settings"]
+__all__ = ["BYPASS", "TOKEN", "Settings", "settings"]
 
 BYPASS = "HOLDFAST_BYPASS"
 """The variable that makes the proxy a plain relay."""
 TOKEN = "HOLDFAST_TOKEN"  # noqa: S105
 """The variable that holds the token, so that no list of processes shows it."""
-VARIABLES: dict[str, tuple[str, ...]] = {
-    "anthropic": ("ANTHROPIC_BASE_URL",),
-    "openai": ("OPENAI_BASE_URL", "OPENAI_API_BASE"),
-    "gemini": ("GOOGLE_GEMINI_BASE_URL",),
-}
-"""Variables by which the SDKs are told where a provider is, the strongest first."""
 _OFF = {"", "0", "false", "no", "off"}
 
 
@@ -50,15 +45,15 @@ def _ours(environment: Mapping[str, str]) -> dict[str, Any]:
 def _theirs(environment: Mapping[str, str], host: str, port: int) -> dict[str, Any]:
     """Return where the variables of the SDKs say that the providers are."""
     found = {}
-    for upstream, names in VARIABLES.items():
-        name = next((one for one in names if environment.get(one)), "")
+    for upstream, provider in PROVIDERS.items():
+        name = next((one.name for one in provider.variables if environment.get(one.name)), "")
         if name and not leads_to(environment[name], host, port):
             found[upstream] = setting(upstream, environment[name], name)
     return found
 
 
 def _checked(found: Settings) -> Settings:
-    for name in UPSTREAMS:
+    for name in PROVIDERS:
         if leads_to(getattr(found, name), found.host, found.port):
             told = f"{name} = {getattr(found, name)} is the proxy itself, at {found.host} port {found.port}"
             raise ConfigError(f"{told}; name the provider's own address")

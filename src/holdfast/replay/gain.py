@@ -8,10 +8,8 @@ here, so a list of names gains little.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from importlib import import_module
-from typing import Any
 
+import zstandard
 from msgspec import Struct
 
 from holdfast.model.messages import Message
@@ -44,19 +42,10 @@ class Future(Struct, frozen=True):
         return self.alone - size(self.written, context + self.shown)
 
 
-@cache
-def _zstandard() -> Any:
-    """Return the zstd package of the ``exact`` extra, or nothing."""
-    try:
-        return import_module("zstandard")
-    except ImportError:
-        return None
-
-
 def future(history: Sequence[Message], after: Sequence[Message]) -> Future | None:
-    """Return the next 12 steps behind a cut as a ``Future``; nothing without zstd or without steps."""
+    """Return the next 12 steps behind a cut as a ``Future``; nothing without steps."""
     written, shown = _told(after)
-    if _zstandard() is None or not written:
+    if not written:
         return None
     return Future(written, shown, size(written, shown), size(written, said(history) + shown))
 
@@ -92,12 +81,11 @@ def joined(texts: Sequence[str]) -> bytes:
 
 def size(data: bytes, dictionary: bytes) -> int:
     """Return the bytes of ``data`` compressed with all of ``dictionary`` in reach."""
-    zstd = _zstandard()
     bits = min(LARGEST_TABLE, max(SMALLEST_TABLE, (len(data) + len(dictionary)).bit_length()))
-    params = zstd.ZstdCompressionParameters.from_level(
+    params = zstandard.ZstdCompressionParameters.from_level(
         LEVEL, source_size=len(data), dict_size=len(dictionary), window_log=bits, hash_log=bits, chain_log=bits
     )
     if not dictionary:
-        return len(zstd.ZstdCompressor(compression_params=params).compress(data))
-    raw = zstd.ZstdCompressionDict(dictionary, dict_type=zstd.DICT_TYPE_RAWCONTENT)
-    return len(zstd.ZstdCompressor(dict_data=raw, compression_params=params).compress(data))
+        return len(zstandard.ZstdCompressor(compression_params=params).compress(data))
+    raw = zstandard.ZstdCompressionDict(dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    return len(zstandard.ZstdCompressor(dict_data=raw, compression_params=params).compress(data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -179,3 +180,22 @@ def test_export_of_another_tools_session(run, session, home, form):
     first, second = (json.loads(run("show", key, "--json").stdout) for key in ("5e55", "back"))
     assert json.dumps(second).count("function_1_1 is in src/module_1.py") == 1
     assert len(first) > 0
+
+
+def test_the_newest_session_of_opencode(run, home, write, talk):
+    """``replay --latest`` and ``--all`` look into the database too, and ``doctor`` names it."""
+    older = write(home / ".claude" / "projects" / "-w" / "a.jsonl", talk(2))
+    os.utime(older, (1, 1))
+    folder = home / ".local" / "share" / "opencode"
+    folder.mkdir(parents=True)
+    path = database(folder / "opencode.db", 1, 2)
+    asked = ("--json", "--no-cuts", "--policy", "sliding")
+    assert [one["file"] for one in json.loads(run("replay", "--latest", *asked).stdout)] == [f"{path}#ses_1x"]
+    every = [one["file"] for one in json.loads(run("replay", "--all", *asked).stdout)]
+    assert every == [f"{path}#ses_0x", f"{path}#ses_1x", str(older)]
+    os.utime(path, (0, 0))
+    assert [one["file"] for one in json.loads(run("replay", "--latest", *asked).stdout)] == [str(older)]
+    path.with_name("opencode.db-wal").touch()
+    assert json.loads(run("replay", "--latest", *asked).stdout)[0]["file"].startswith(str(path))
+    found = {one["what"]: one["text"] for one in json.loads(run("doctor", "--json").stdout)["checks"]}
+    assert found["opencode"] == f"1 database in {folder}, the newest now"

@@ -10,6 +10,7 @@ from sqlite3 import connect
 import msgspec
 import pytest
 
+from holdfast.cli.places import unwritable
 from holdfast.cli.policy import ABOUT
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.presets import PRESETS
@@ -71,6 +72,43 @@ def test_doctor_says_where_the_store_is_and_why(run, home, monkeypatch):
     monkeypatch.delenv("HOLDFAST_STORE")
     assert f"{home}" in run("doctor").stdout
     assert "(default)" in run("doctor").stdout
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("file/x.db", "is a file and no folder"),
+        ("file/a/b/x.db", "is a file and no folder"),
+        (".", "give a file's path"),
+    ],
+)
+def test_a_store_that_cannot_be(run, home, place, told):
+    """A file in place of a folder, and a folder in place of the store, are wrong, and nothing is made of them."""
+    (home / "file").write_text("words")
+    found = json.loads(run("doctor", "--store", home / place, "--json").stdout)["checks"]
+    (store,) = [one for one in found if one["what"] == "store"]
+    assert store["state"] == "wrong"
+    assert told in store["text"]
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        (":memory:", ""),
+        ("new/folder/x.db", ""),
+        ("file/x.db", "file and no folder"),
+        ("file", "no database"),
+        ("", "empty"),
+        (".", "give a file's path"),
+    ],
+)
+def test_whether_a_store_can_be_written(home, place, told):
+    """It is told before anything is written, and nothing is made."""
+    (home / "file").write_text("words")
+    before = sorted(home.rglob("*"))
+    assert told in unwritable(place)
+    assert bool(unwritable(place)) == bool(told)
+    assert sorted(home.rglob("*")) == before
 
 
 def test_a_store_that_others_can_read_is_wrong(run, session, home):

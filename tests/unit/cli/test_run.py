@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.proxy.launching import VARIABLES
+from holdfast.config.providers import VARIABLES
 from holdfast.store import open_store
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.serving import serving
@@ -89,6 +89,45 @@ def test_looking_on(run, home, monkeypatch, programs):
     assert (told["exit"], told["stats"]["requests"]["all"]["observed"]) == (0, 1)
     with open_store(home / "store" / "holdfast.db") as store:
         assert [info.key.startswith(told["sessions"][0]) for info in store.sessions()] == [True]
+
+
+def test_only_its_own_sessions(run, home, monkeypatch, programs):
+    """The last line names sessions that this proxy had, whatever else is written to the store meanwhile."""
+    program(programs, "his", ASK.replace("hello", "good morning"))
+    with provider(monkeypatch):
+        own = {"ANTHROPIC_BASE_URL": os.environ["ANTHROPIC_BASE_URL"]}
+        other = (
+            "import subprocess\nsubprocess.run([sys.executable, '-m', 'holdfast', 'run', 'his'], env=os.environ | %r)"
+        )
+        program(programs, "mine", f"{ASK}\n{other % own}")
+        with started("mine") as process:
+            _, err = process.communicate(timeout=60)
+    his, mine = (line.rpartition(" ")[2] for line in err.splitlines())
+    assert "good morning" in run("show", his).output
+    assert "hello" in run("show", mine).output
+
+
+def test_what_would_have_been_done(run, home, monkeypatch, programs):
+    """Behind --observe the last line tells what would have been done, and the request that it was too large for."""
+    program(
+        programs,
+        "mine",
+        ASK.replace('"hello"', '"kelp wrack " * 9_000').replace("    print(", "    str(told) or print("),
+    )
+    with provider(monkeypatch):
+        done = run("run", "--observe", "--window", "16000", "--", "mine")
+    assert "1 request · nothing was changed · 1 request over the window of 16,000; policy holdfast would" in done.stderr
+
+
+def test_a_store_that_cannot_be_written(run, home, monkeypatch, programs):
+    """It is told before the client begins, and the client is served all the same."""
+    program(programs, "mine", ASK)
+    folder = home / "folder"
+    folder.mkdir()
+    with provider(monkeypatch), started("--store", folder, "mine") as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "ok 1 unrecorded 1\n")
+    assert err.startswith(f"holdfast: requests go on, but are not recorded: {folder} is not a file of yours;")
 
 
 @pytest.mark.parametrize(("ends", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("", 0)])

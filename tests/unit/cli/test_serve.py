@@ -14,7 +14,8 @@ from threading import Thread
 import httpx2
 import pytest
 
-from holdfast.proxy.launching import VARIABLES
+from holdfast.cli.doctor import _settings
+from holdfast.config.providers import PROVIDERS, VARIABLES
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.faults import parsed
 from holdfast.testing.provider.serving import serving
@@ -112,7 +113,7 @@ def test_for_people(home):
     assert "reducing by policy pi" in first
     for told in ("https://api.anthropic.com", "https://api.openai.com/v1", "holdfast.db", "export ANTHROPIC_BASE_URL="):
         assert told in rest
-    assert err == "stopped after 0 requests, 0 overflows avoided\n"
+    assert err == "stopped after 0 requests · reduced by 0 tokens · 0 overflows avoided\n"
 
 
 def test_the_variables_of_the_sdks_name_upstreams(monkeypatch):
@@ -144,6 +145,35 @@ def test_wrong_use(run, arguments, told):
     assert "short" not in done.stderr
 
 
+def test_what_would_have_been_done(home):
+    """A proxy that only looked on tells in the end what it would have done, and that it changed nothing."""
+    held = Provider(Settings())
+    long = [{"role": "user", "content": "kelp wrack " * 9_000}]
+    with (
+        serving(held) as url,
+        served("--observe", "--window", "16000", "--upstream-anthropic", url) as (process, said),
+    ):
+        reply = httpx2.post(f"{said['url']}/v1/messages", json=BODY | {"messages": long}, trust_env=False)
+        assert reply.headers["x-holdfast-state"] == "observed"
+        _, stats, _ = ended(process)
+    assert (stats["foreseen"]["requests"], stats["foreseen"]["over"], stats["foreseen"]["window"]) == (1, 1, 16_000)
+
+
+def test_a_store_that_cannot_be_written_is_told_at_once(run, home):
+    """The proxy begins all the same: requests go on as they came, and what is wrong stands on standard error."""
+    (home / "file").write_text("no folder")
+    where = str(home / "file" / "holdfast.db")
+    with (
+        serving(Provider(Settings())) as url,
+        served("--store", where, "--upstream-anthropic", url) as (process, said),
+    ):
+        reply = httpx2.post(f"{said['url']}/v1/messages", json=BODY, headers={"x-api-key": "k"}, trust_env=False)
+        assert (reply.status_code, reply.headers["x-holdfast-state"]) == (200, "unrecorded")
+        code, stats, err = ended(process)
+    assert (code, stats["requests"]["all"]["unrecorded"]) == (0, 1)
+    assert err.startswith(f"holdfast: requests go on, but are not recorded: {home / 'file'} is a file and no folder;")
+
+
 def test_a_port_that_is_taken(run):
     """A port that somebody has is told."""
     with serving(Provider(Settings())) as url:
@@ -170,7 +200,29 @@ def test_doctor_finds_the_proxy(run, monkeypatch):
     assert found["ANTHROPIC_BASE_URL"][0] == found["OPENAI_BASE_URL"][0] == "ok"
     assert "a proxy of ours" in found["ANTHROPIC_BASE_URL"][1]
     assert "no proxy of ours" in found["OPENAI_BASE_URL"][1]
+    assert found["proxy"][1].startswith(f"{said['url']}: a proxy of ours, mode manage")
+    assert found["proxy"][1].endswith("pointed at it: ANTHROPIC_BASE_URL")
     assert code == 0
+
+
+def test_variables_that_lead_to_a_proxy_are_for_its_clients(monkeypatch):
+    """Doctor does not take a proxy that runs, on whatever port, for the upstream of the next one."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:4141")
+    assert _settings([]).anthropic == "http://127.0.0.1:4141"
+    assert _settings(["ANTHROPIC_BASE_URL"]).anthropic == PROVIDERS["anthropic"].address
+
+
+def test_doctor_finds_a_proxy_that_nobody_is_pointed_at(run, home):
+    """It looks where a proxy would be by the settings; where none is, it tells what one would do."""
+    told = checks(run)[0]["proxy"]
+    assert told[0] == "ok"
+    assert told[1].startswith("none runs at http://127.0.0.1:8642; holdfast serve would be reducing by policy holdfast")
+    with served("--observe") as (_, said):
+        (home / "holdfast.toml").write_text(f"[proxy]\nport = {said['url'].rpartition(':')[2]}\n")
+        state, text = checks(run)[0]["proxy"]
+    assert state == "ok"
+    assert text.startswith(f"{said['url']}: a proxy of ours, mode observe")
+    assert "nobody is pointed at it" in text
 
 
 def test_doctor_finds_that_nobody_is_there(run, home, monkeypatch):

@@ -137,6 +137,14 @@ def test_money_is_what_the_answers_say(stats, store, decided):
     assert found["cache_hit"] == pytest.approx(90_000 / found["input"])
 
 
+def test_what_another_tool_compacted_is_its_merit(stats, store, decided):
+    """The compaction is counted, and no overflow that Holdfast avoided."""
+    go_on(store, decided, Request("b", 12, "m", 1_000), Answer("b", Usage(input=900)))
+    found = stats()
+    assert (found["compactions"], found["avoided"], found["refused"]) == (1, 0, 0)
+    assert account("", store.path(decided), shipped()).avoided > 0
+
+
 def test_spilled_texts_are_counted(stats, store, decided):
     """Each blob once, with the bytes it takes."""
     (hash_,) = store.blobs.hashes()

@@ -11,18 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.proxy.launching import (
-    CHATGPT,
-    CLIENTS,
-    GATEWAYS,
-    OFFICIAL,
-    VARIABLES,
-    Order,
-    launch,
-    opencode_files,
-    program,
-    sources,
-)
+from holdfast.config.providers import PROVIDERS, VARIABLES
+from holdfast.proxy.launching import CHATGPT, GATEWAYS, LAUNCHES, Order, launch, opencode_files, program, sources
 from holdfast.proxy.pointed import OWN, Place, files, pointers, table
 from holdfast.proxy.routes import address, route
 
@@ -130,7 +120,7 @@ def test_an_upstream_that_was_asked_for_stands_above_variables():
     assert launch("python", order(place(said), fixed=frozenset({"anthropic"}))).environment["OPENAI_BASE_URL"] == LED
 
 
-@pytest.mark.parametrize("client", [*CLIENTS, "python"])
+@pytest.mark.parametrize("client", [*LAUNCHES, "python"])
 def test_a_proxy_of_the_network_is_not_asked_for_ours(client):
     """Where a variable names a proxy of the network, this machine is excepted from it, beside what was."""
     made = launch(client, order(place({"https_proxy": "", "HTTP_PROXY": "http://proxy:3128", "no_proxy": "intern"})))
@@ -138,7 +128,7 @@ def test_a_proxy_of_the_network_is_not_asked_for_ours(client):
     assert "NO_PROXY" not in launch(client, order()).environment
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", LAUNCHES)
 def test_broken_settings_are_the_clients_own_affair(client):
     """Files that cannot be read as what they should be name no address and stop nothing."""
     for text in ("", "{", "[[[", '{"env": 3, "provider": [], "providers": {"x": null}}', "\x00\xff", "- - -\n: :"):
@@ -244,7 +234,7 @@ def test_pi():
     assert made.arguments == ("-e", "/tmp/holdfast-1/holdfast.js")
     (text,) = made.files.values()
     assert f'const proxy = "{PROXY}"' in text
-    assert all(url in text for url in OFFICIAL.values())
+    assert all(one.official in text for one in PROVIDERS.values())
     assert launch("pi", order(None, "install", "npm:x")).arguments == ()
 
 
@@ -278,6 +268,23 @@ def test_gemini():
     assert dict(launch("gemini", order(told)).environment) == {"GOOGLE_GEMINI_BASE_URL": LED}
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_told"),
+    [
+        ('{"security": {"auth": {"selectedType": "gemini-api-key"}}, // mine\n}', False),
+        ('{"security": {"auth": {}}}', True),
+        ("{broken", True),
+        (None, True),
+    ],
+)
+def test_gemini_that_takes_no_key_from_a_variable(settings, is_told):
+    """Where its settings choose no login, it is said which line is needed; they are among the files that are read."""
+    path = f"{HOME}/.gemini/settings.json"
+    assert path in sources("gemini", place())
+    made = launch("gemini", order(Place({}, HOME, FOLDER, {} if settings is None else {path: settings})))
+    assert [path in note and "gemini-api-key" in note for note in made.notes] == [True] * is_told
+
+
 def test_aider():
     """aider's own variable stands above its files, whose address stays the upstream; what cannot be helped is said."""
     told = at("aider", "ANTHROPIC_API_BASE=https://x.example\n")
@@ -292,11 +299,13 @@ def test_aider():
 def test_llm():
     """Without models of its own llm has variables alone; with some it has a folder with other addresses in one file."""
     assert "LLM_USER_PATH" not in launch("llm", order()).environment
-    text = f'- model_id: a\n  api_base: "{GATEWAY}"\n- api_base: {OFFICIAL["openai"]}/v1\n  model_id: b # c\n'
+    text = f'- model_id: a\n  api_base: "{GATEWAY}"\n- api_base: {PROVIDERS["openai"].official}/v1\n  model_id: b # c\n'
     made = launch("llm", order(at("llm", text, {"LLM_USER_PATH": f"{HOME}/llm"})))
     assert made.environment["LLM_USER_PATH"] == "/tmp/holdfast-1"
     assert made.mirrored == f"{HOME}/llm"
-    assert made.files == {"extra-openai-models.yaml": text.replace(GATEWAY, LED).replace(OFFICIAL["openai"], PROXY)}
+    assert made.files == {
+        "extra-openai-models.yaml": text.replace(GATEWAY, LED).replace(PROVIDERS["openai"].official, PROXY)
+    }
 
 
 # -- what settings say -------------------------------------------------------------------------------------------------

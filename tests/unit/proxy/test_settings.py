@@ -91,9 +91,12 @@ def test_who_is_stronger():
     ("variable", "upstream"),
     [
         ("ANTHROPIC_BASE_URL", "anthropic"),
+        ("ANTHROPIC_API_BASE", "anthropic"),
+        ("ANTHROPIC_API_URL", "anthropic"),
         ("OPENAI_BASE_URL", "openai"),
         ("OPENAI_API_BASE", "openai"),
         ("GOOGLE_GEMINI_BASE_URL", "gemini"),
+        ("GEMINI_API_BASE", "gemini"),
     ],
 )
 def test_variables_of_the_sdks(variable, upstream):

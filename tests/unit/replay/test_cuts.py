@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from hashlib import sha256
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -342,6 +341,5 @@ def test_stale_counts_edits_of_other_names() -> None:
 
 def test_z_gain_needs_its_package() -> None:
     """The gain of the whole history is what there is to save; it is counted when zstd is installed."""
-    pytest.importorskip("zstandard")
     score = cut().score(HISTORY)
     assert score.saved == score.room > 0

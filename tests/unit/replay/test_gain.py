@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, Thinking, ToolCall
 from holdfast.replay import gain
-
-pytest.importorskip("zstandard")
 
 
 def noise(size: int, seed: int = 1) -> str:

@@ -1,0 +1,129 @@
+"""What a policy would have done about a session that was only looked at: its requests planned afterwards, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.cli.context import target_of
+from holdfast.cli.explaining import log_of
+from holdfast.cli.faults import EXPECTED
+from holdfast.cli.places import opened
+from holdfast.cli.terminal import many
+from holdfast.config import Configuration
+from holdfast.errors import WindowTooSmall
+from holdfast.model.branch import Branch, extend
+from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Request, Revoke, Usage
+from holdfast.model.gauging import smaller
+from holdfast.model.target import Target, World
+from holdfast.policy.pipeline import Policy, advance
+from holdfast.store.base import SessionInfo
+from holdfast.view.tokens import estimate
+
+_OURS = (Decision, Compaction, Revoke)
+"""What was done, and is planned anew."""
+MOST = 32
+"""[H] Sessions that are planned when a proxy ends, the last ones: nobody waits longer than some seconds for that."""
+
+
+class Foreseen(Struct, frozen=True):
+    """What a policy would have done. Tokens are estimates."""
+
+    policy: str = ""
+    window: int = 0
+    requests: int = 0
+    over: int = 0
+    """Requests that were larger than the window, as their client sent them."""
+    compactions: int = 0
+    reduced: int = 0
+    """Requests before which something would have been made shorter, without a compaction."""
+    largest: int = 0
+    """Tokens of the largest request as its client sent it."""
+    planned: int = 0
+    """Tokens of the largest that would have gone up."""
+
+    def plus(self, other: Foreseen) -> Foreseen:
+        """Return both together."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in ("requests", "over", "compactions")}
+        most = {name: max(getattr(self, name), getattr(other, name)) for name in ("largest", "planned", "window")}
+        return Foreseen(other.policy, **sums, **most, reduced=self.reduced + other.reduced)
+
+
+def foreseen(info: SessionInfo, entries: Sequence[Entry], known: Configuration, policy: str) -> Foreseen:
+    """Return what ``policy`` would have done about the requests on a branch, its entries given from the root on.
+
+    Nobody is asked for a summary: an extract is planned. What a window has no room for at all ends it.
+    """
+    target = target_of(info, log_of(entries).branch, None, None, known.catalog)
+    going = _Going(target, known.policy(policy).for_session(info.key))
+    with suppress(WindowTooSmall):
+        for entry in entries:
+            going.take(entry)
+    return going.found
+
+
+class _Going:
+    """The fold behind ``foreseen``: the branch as it is in the log without decisions, and as it would have been."""
+
+    def __init__(self, target: Target, policy: Policy) -> None:
+        self.found = Foreseen(policy.name, target.limits.window)
+        self._target, self._policy = target, policy
+        self._plain = self._planned = Branch()
+        self._scale = 1.0
+        """How much smaller the newest request would have been."""
+
+    def take(self, entry: Entry) -> None:
+        """Go on with ``entry``; raises ``WindowTooSmall`` where no request has room."""
+        body, planned = entry.body, entry.body
+        if isinstance(body, _OURS):
+            return
+        if isinstance(body, Failure):
+            planned = replace(body, requested=0, elsewhere=True) if self._planned.law else body
+        elif isinstance(body, Answer):
+            usage = Usage(round(body.usage.input * self._scale), body.usage.output)
+            planned = Answer(self._planned.basis, usage, body.stop)
+        self._plain = extend(self._plain, entry)
+        if isinstance(body, Request):
+            self._request()
+        else:
+            self._planned = extend(self._planned, replace(entry, body=planned))
+
+    def _request(self) -> None:
+        place = replace(self._target, frame=self._plain.frame)
+        size, window = estimate(self._plain, place), smaller(place.limits.window, self._plain.learned.limit)
+        plan = advance(self._planned, place, self._policy, World())
+        found, compacts = self.found, plan.compaction is not None
+        self.found = Foreseen(
+            policy=found.policy,
+            window=window,
+            requests=found.requests + 1,
+            over=found.over + (size > window),
+            compactions=found.compactions + compacts,
+            reduced=found.reduced + (bool(plan.record) and not compacts),
+            largest=max(found.largest, size),
+            planned=max(found.planned, plan.after),
+        )
+        self._planned, self._scale = plan.branch, plan.after / max(1, size)
+
+
+def of_sessions(given: str | None, keys: Sequence[str], known: Configuration, policy: str) -> Foreseen:
+    """Return what ``policy`` would have done about the first of ``keys``, sessions of the store ``given``."""
+    total = Foreseen(policy)
+    with suppress(*EXPECTED), opened(given, readonly=True) as there:
+        for key in keys[:MOST]:
+            total = total.plus(foreseen(there.session(key), there.path(key), known, policy))
+    return total
+
+
+def in_words(found: Foreseen) -> str:
+    """Return on one line what would have been done."""
+    if not (found.over or found.compactions or found.reduced):
+        return f"policy {found.policy} would have changed nothing: the largest request had {found.largest:,} tokens"
+    done = [f"compacted {many(found.compactions, 'time')}"] if found.compactions else []
+    done += [f"shortened texts before {many(found.reduced, 'request')}"] if found.reduced else []
+    would = f"policy {found.policy} would have {' and '.join(done) or 'changed nothing'}"
+    over = f"{many(found.over, 'request')} over the window of {found.window:,}"
+    return f"{over}; {would}: the largest request {found.largest:,} → {found.planned:,} tokens"

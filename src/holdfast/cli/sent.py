@@ -1,0 +1,182 @@
+"""One request of a session: what its client sent, what went up in its place, what was decided for it, what it cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.cli.context import target_of
+from holdfast.cli.describing import when
+from holdfast.cli.explaining import SHORT, Log, log_of
+from holdfast.cli.meter import Spent
+from holdfast.cli.show import told
+from holdfast.cli.terminal import clean, many, say_command, say_whole
+from holdfast.config import Catalog
+from holdfast.errors import UnknownId
+from holdfast.model.branch import Branch
+from holdfast.model.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Request, Usage
+from holdfast.model.projected import project
+from holdfast.store.base import SessionInfo
+from holdfast.view.tokens import estimate
+
+OF_REQUESTS = (Request, Answer, Failure)
+"""Entries that are a request, or what became of one."""
+
+
+class Decided(Struct, frozen=True, omit_defaults=True):
+    """A decision or compaction that a request repeats, and the tokens that its request lacks by it."""
+
+    entry: str
+    kind: str
+    rules: dict[str, int]
+    """How many edits of each rule."""
+    saves: int
+    told: str
+
+
+class Sent(Struct, frozen=True, omit_defaults=True):
+    """A request. Tokens are as the provider counted what went up, else as they were estimated."""
+
+    session: str
+    request: str
+    at: int | None
+    model: str
+    policy: str
+    window: int
+    messages: int
+    tokens: int
+    """As its client sent it: what went up and, by the same scale, what that lacked."""
+    shown: int
+    shown_tokens: int
+    """Messages and tokens that went up."""
+    decided: tuple[Decided, ...] = ()
+    """What was decided for it."""
+    standing: tuple[Decided, ...] = ()
+    """What had been decided before, and was done again."""
+    refused: tuple[str, ...] = ()
+    """How requests before it, with the same words, were refused as too large."""
+    usage: Usage | None = None
+    dollars: float = 0.0
+    stop: str = ""
+    failure: str = ""
+    """Why it was not answered."""
+
+
+def request_of(log: Log, entry: Entry) -> int:
+    """Return where in ``log`` the request is that ``entry`` is, or that it tells the end of."""
+    at = log.entries.index(entry)
+    found = next((place for place in range(at, -1, -1) if isinstance(log.entries[place].body, Request)), None)
+    if found is None:
+        raise UnknownId(f"no request is recorded before entry {entry.id[:SHORT]}; holdfast show --all lists the log")
+    return found
+
+
+def sent(info: SessionInfo, log: Log, at: int, catalog: Catalog) -> Sent:
+    """Return the request at place ``at`` of ``log``."""
+    entry, branch = log.entries[at], log_of(log.entries[: at + 1]).branch
+    assert isinstance(entry.body, Request)
+    place = target_of(info, branch, None, None, catalog)
+    known = {id_ for id_, _ in Branch.build(log.entries[: _begin(log.entries, at)]).law}
+    law = tuple(_in_force(branch))
+    answer, failure = _end(log.entries[at + 1 :])
+    up = (answer.usage.input if answer is not None else 0) or estimate(branch, place)
+    held, said = (branch.frame.tokens + size for size in (branch.held, branch.sums[-1] if len(branch.slots) else 0))
+    return Sent(
+        session=info.key,
+        request=entry.id,
+        at=entry.at,
+        model=entry.body.model,
+        policy=branch.policy or "holdfast",
+        window=place.limits.window,
+        messages=len(branch.slots),
+        tokens=round(up * said / max(1, held)),
+        shown=len(project(branch)),
+        shown_tokens=up,
+        decided=tuple(one for one in law if one.entry not in known),
+        standing=tuple(one for one in law if one.entry in known),
+        refused=tuple(_refusals(log.entries[_begin(log.entries, at) : at])),
+        usage=answer.usage if answer is not None else None,
+        dollars=Spent().plus(answer.usage).dollars(place.prices) if answer is not None else 0.0,
+        stop=answer.stop if answer is not None else "",
+        failure=failure,
+    )
+
+
+def _in_force(branch: Branch) -> Iterator[Decided]:
+    """Yield what the request repeats, the oldest first; of compactions the newest stands for all."""
+    for id_, body in branch.law:
+        rules, edits = Counter(edit.rule for edit in body.edits), sum(edit.saves for edit in body.edits)
+        if isinstance(body, Decision):
+            words = ", ".join(f"{rule} {count:,}" for rule, count in rules.items())
+            yield Decided(id_, "decision", dict(rules), edits, f"{words}: {edits:,} tokens less")
+        elif body is branch.compaction:
+            yield Decided(id_, "compaction", dict(rules), edits + max(0, body.before - body.after), told(body))
+
+
+def _begin(entries: Sequence[Entry], at: int) -> int:
+    """Return the first entry behind the answer before the request at ``at``."""
+    return next((place + 1 for place in range(at - 1, -1, -1) if isinstance(entries[place].body, Answer)), 0)
+
+
+def _end(behind: Sequence[Entry]) -> tuple[Answer | None, str]:
+    """Return the answer to a request, or why there is none, from the entries behind it."""
+    for entry in behind:
+        if isinstance(entry.body, Answer):
+            return entry.body, ""
+        if isinstance(entry.body, Failure):
+            return None, f"{entry.body.kind}: {entry.body.reason}"
+        if isinstance(entry.body, Request | Decision | Compaction):
+            break
+    return None, "nothing tells that it was answered"
+
+
+def _refusals(entries: Sequence[Entry]) -> list[str]:
+    return [one.body.reason for one in entries if isinstance(one.body, Failure) and one.body.kind == OVERFLOW]
+
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+
+def say(out: Any, found: Sent, session: str) -> None:
+    """Print ``found``; ``session`` is how its session is called in commands."""
+    from rich.text import Text
+
+    head = f"request {clean(found.request)[:SHORT]} {when(found.at)} to {clean(found.model) or 'an unnamed model'}"
+    out.print(Text(" ".join(head.split()), "bold"))
+    share = found.shown_tokens / max(1, found.window)
+    say_whole(out, Text(f"as its client sent it: {many(found.messages, 'message')}, {found.tokens:,} tokens"))
+    told = f"as it went up: {many(found.shown, 'message')}, {found.shown_tokens:,} tokens"
+    say_whole(out, Text(f"{told}, {share:.1%} of a window of {found.window:,}"))
+    for why in found.refused:
+        say_whole(out, Text(f"refused before: {clean(why)}", "red"))
+    _say_law(out, f"decided for it by policy {clean(found.policy)}", found.decided)
+    _say_law(out, "decided before, and done again", found.standing)
+    if not (found.decided or found.standing):
+        out.print("nothing was done to it: it went up as it came")
+    say_whole(out, Text(_cost(found)))
+    if found.decided or found.standing:
+        request = clean(found.request)[:SHORT]
+        say_command(out, Text(f"the whole change: holdfast diff {request}", style="dim"))
+        say_command(out, Text(f"what it held: holdfast context {request}", style="dim"))
+        say_command(out, Text(f"undo one: holdfast undo {session} ID", style="dim"))
+
+
+def _say_law(out: Any, head: str, law: Sequence[Decided]) -> None:
+    from rich.text import Text
+
+    if law:
+        out.print(Text(f"{head}:"))
+    for one in law:
+        say_whole(out, Text(f"  {clean(one.entry)[:SHORT]} {clean(one.told)}", "yellow"))
+
+
+def _cost(found: Sent) -> str:
+    if found.usage is None:
+        return f"not answered: {clean(found.failure)}"
+    used = found.usage
+    ended = f", ended with {clean(found.stop, 40)}" if found.stop else ""
+    cached = f" ({used.cache_read:,} from the cache, {used.cache_write:,} written to it)"
+    return f"what it cost: {used.input:,} tokens in{cached}, {used.output:,} out, ${found.dollars:,.4f}{ended}"

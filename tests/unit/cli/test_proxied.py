@@ -1,0 +1,263 @@
+"""Sessions of the proxy, as people look at them: which is whose, how large they got, what was done to a request."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import httpx2
+import pytest
+
+from holdfast import config
+from holdfast.cli.describing import client_of, shortest
+from holdfast.cli.foreseeing import foreseen, in_words, of_sessions
+from holdfast.model.entries import Compaction, Entry, Failure, Request
+from holdfast.proxy.serving import application
+from holdfast.proxy.settings import Settings
+from holdfast.store import open_store
+from holdfast.testing.provider import Provider
+from holdfast.testing.provider import Settings as Strict
+from holdfast.testing.provider.app import app
+
+WINDOW, TURNS = 16_000, 16
+LONG = "\n".join(f"line {number} of a file that is read" for number in range(165))
+
+
+def turn(number):
+    """Return what is said in a turn: words, a call and its result."""
+    call = {"type": "tool_use", "id": f"toolu_{number}", "name": "Read", "input": {"file_path": f"{number}.py"}}
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": LONG.replace("line", f"line {number}.")}
+    return [
+        {"role": "user", "content": f"please read {number}.py"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+
+
+async def talked(path, takes, mode, output=200):
+    """Talk through a proxy to a provider that ``takes`` so many tokens; return status and headers of each answer."""
+    transport = httpx2.ASGITransport(app(Provider(Strict(window=takes))))
+    settings = Settings(anthropic="http://up", window=WINDOW, observe=mode == "observe")
+    said, told = [], []
+    headers = {"user-agent": "claude-cli/2.1.197", "x-claude-code-session-id": mode, "host": "127.0.0.1"}
+    with open_store(path) as store:
+        async with (
+            application(settings, store, transport=transport) as proxy,
+            httpx2.AsyncClient(transport=httpx2.ASGITransport(proxy), base_url="http://127.0.0.1") as web,
+        ):
+            for number in range(TURNS):
+                said += turn(number)
+                tools = [{"name": "Read", "input_schema": {"type": "object"}}]
+                body = {"model": "claude-sonnet-4-5", "max_tokens": output, "messages": said, "tools": tools}
+                reply = await web.post("/v1/messages", json=body, headers=headers)
+                told.append((reply.status_code, dict(reply.headers)))
+                if reply.status_code != 200:
+                    break
+                said += [{"role": "assistant", "content": reply.json()["content"]}]
+    return told
+
+
+@pytest.fixture(scope="module")
+def talks(tmp_path_factory):
+    """Return a store with a session that was kept small and one that was only looked at, and what was answered."""
+    path = str(tmp_path_factory.mktemp("proxied") / "holdfast.db")
+    managed = anyio.run(talked, path, WINDOW, "manage")
+    observed = anyio.run(talked, path, WINDOW, "observe")
+    return path, managed, observed
+
+
+@pytest.fixture
+def told(run, talks):
+    """Return a function that gives what a command says, as JSON."""
+
+    def ask(*arguments):
+        done = run(*arguments, "--store", talks[0], "--json")
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    return ask
+
+
+def header(answer, name):
+    return answer[1][f"x-holdfast-{name}"]
+
+
+# -- a request ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_explained_by_its_id_alone(told, talks):
+    """What its client sent, what went up, what was decided for it and before, and what it cost."""
+    path, managed, _ = talks
+    with open_store(path, readonly=True) as store:
+        entries = store.path(header(managed[-1], "session"))
+    for number, answer in enumerate(managed):
+        found = told("why", header(answer, "request")[:12])
+        (at,) = [place for place, one in enumerate(entries) if one.id == header(answer, "request")]
+        assert isinstance(entries[at].body, Request)
+        assert (found["request"], found["session"]) == (header(answer, "request"), header(answer, "session"))
+        assert (found["messages"], found["window"], found["stop"]) == (4 * number + 3, WINDOW, "end")
+        assert found["shown"] <= found["messages"]
+        made = [one.id for one in entries[:at] if isinstance(one.body, Compaction)]
+        its_own = isinstance(entries[at - 1].body, Compaction)
+        assert [one["entry"] for one in found.get("decided", [])] == (made[-1:] if its_own else [])
+        assert [one["entry"] for one in found.get("standing", [])] == ([] if its_own else made[-1:])
+        assert found["shown_tokens"] == found["usage"]["input"]
+        assert (found["tokens"] > 1.5 * found["shown_tokens"]) == bool(made)
+        assert (found["tokens"] == found["shown_tokens"]) == (not made)
+        assert found["dollars"] > 0
+
+
+def test_a_request_is_told_to_people(run, talks):
+    """Sizes with their share of the window, each decision, the price, and commands that run as they stand."""
+    path, managed, _ = talks
+    last = header(managed[-1], "request")
+    shown = run("why", last, "--store", path).stdout
+    for words in (
+        "as its client sent it: 63 messages",
+        "% of a window of 16,000",
+        "compaction (auto)",
+        "what it cost:",
+    ):
+        assert words in " ".join(shown.split()), words
+    for line in (one for one in shown.splitlines() if ": holdfast diff" in one or ": holdfast context" in one):
+        assert run(*line.partition(": holdfast ")[2].split(), "--store", path).exit_code == 0
+    first = run("why", header(managed[0], "request"), "--store", path).stdout
+    assert "nothing was done to it" in first
+
+
+def test_what_became_of_a_request_names_it_too(told, talks):
+    """The entry of its answer, or of its refusal, explains the request; a refusal is told as the reason."""
+    path, managed, observed = talks
+    assert observed[-1][0] == 400
+    with open_store(path, readonly=True) as store:
+        refused = store.path(header(observed[-1], "session"))[-1]
+    assert isinstance(refused.body, Failure)
+    found = told("why", refused.id)
+    assert found["failure"].startswith("overflow: ")
+    assert "usage" not in found
+    assert WINDOW < found["tokens"] == found["shown_tokens"]
+    assert header(managed[0], "request") != found["request"]
+
+
+def test_the_other_commands_take_the_id_of_a_request(told, run, talks):
+    """``show`` and ``context`` go up to it, ``diff`` sets what went up beside what its client sent."""
+    path, managed, _ = talks
+    middle, last = header(managed[3], "request"), header(managed[-1], "request")
+    assert [one["slot"] for one in told("show", middle) if one["kind"] == "message"] == list(range(15))
+    found = told("context", middle)
+    assert (found["window"], found["messages"]) == (WINDOW, 15)
+    changed = told("diff", last)
+    assert changed["before_messages"] == 63 > changed["after_messages"]
+    assert {one["kind"] for one in changed["changes"]} == {"same", "hidden", "new"}
+    assert told("diff", middle)["before"] == told("diff", middle)["after"]
+    assert run("context", middle, "--policy", "holdfast", "--record", "--store", path).exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["why", "show", "context", "diff"])
+def test_an_id_that_nothing_has(run, talks, command):
+    """It is told so; a session alone is not enough where more is needed."""
+    path, managed, _ = talks
+    done = run(command, "0123456789abcdef", "--store", path)
+    assert (done.exit_code, "holdfast ls" in done.stderr) == (2, True)
+    if command in {"why", "diff"}:
+        assert run(command, header(managed[0], "session"), "--store", path).exit_code == 2
+
+
+# -- lists -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_list_tells_whose_sessions_they_are(told, run, talks):
+    """The client, since when, how many messages and how large; the short id has the client whole."""
+    path, managed, observed = talks
+    found = {one["key"]: one for one in told("ls")}
+    kept = found[header(managed[0], "session")]
+    assert {one["client"] for one in found.values()} == {"claude-code"}
+    assert (kept["messages"], kept["window"]) == (4 * TURNS, WINDOW)
+    assert 0 < kept["tokens"] < WINDOW
+    assert kept["created"] <= kept["updated"]
+    assert found[header(observed[0], "session")]["messages"] == 4 * (len(observed) - 1) + 3
+    for line in run("ls", "--store", path).stdout.splitlines()[1:]:
+        assert line.startswith("claude-code-")
+        assert f"  {'claude-code'}  " in line
+        assert run("show", line.split()[0], "--store", path).exit_code == 0
+
+
+def test_ids_of_the_proxy_keep_their_client():
+    """The beginning that is shown has the client and four characters more; other ids are what they were."""
+    keys = [
+        "claude-code-0123456789ab-0123456789abcdef",
+        "openai-chat-0123456789abcdef",
+        "pi-aaaaaaaaaaaa-empty",
+        "x" * 20,
+    ]
+    assert list(map(client_of, keys)) == ["claude-code", "openai-chat", "pi", ""]
+    assert list(shortest(keys).values()) == ["claude-code-0123", "openai-chat-0123", "pi-aaaa", "x" * 8]
+
+
+def test_how_large_conversations_got(told, run, talks):
+    """The largest request as it was sent and as it went up, its share of the window, compactions, overflows."""
+    path, managed, observed = talks
+    kept, looked = (told("stats", header(one[0], "session")) for one in (managed, observed))
+    assert kept["largest"]["sent"] > WINDOW > kept["largest"]["up"] > WINDOW / 2
+    assert kept["window_share"] == pytest.approx(kept["largest"]["up"] / WINDOW)
+    assert kept["avoided"] == kept["compactions"] > 0 == kept["refused"]
+    assert (looked["compactions"], looked["avoided"], looked["refused"]) == (0, 0, 1)
+    assert looked["largest"]["sent"] > WINDOW > looked["largest"]["up"]
+    every = told("stats")["all"]
+    assert every["largest"]["sent"] == max(kept["largest"]["sent"], looked["largest"]["sent"])
+    assert every["compactions"] == kept["compactions"]
+    assert "largest sent" in " ".join(run("stats", "--store", path).stdout.split())
+    assert "as its client sent it" in run("stats", header(managed[0], "session"), "--store", path).stdout
+
+
+# -- what would have been done -----------------------------------------------------------------------------------------
+
+
+def test_what_would_have_been_done(told, run, talks):
+    """A session that was only looked at is planned afterwards: just where one that was kept small was compacted."""
+    path, managed, observed = talks
+    found = told("stats", header(observed[0], "session"))["foreseen"]
+    assert (found["requests"], found["over"]) == (len(observed), 1)
+    assert found["compactions"] > 0
+    assert found["planned"] < WINDOW < found["largest"]
+    assert "would have compacted" in " ".join(
+        run("stats", header(observed[0], "session"), "--store", path).stdout.split()
+    )
+    assert "foreseen" not in told("stats", header(managed[0], "session"))
+    with open_store(path, readonly=True) as store:
+        info = store.session(header(managed[0], "session"))
+        again = foreseen(info, store.path(info.key), config.configuration(), "holdfast")
+    assert again.compactions > 0, "what was done is not counted, but planned anew"
+    assert again.largest > WINDOW > again.planned
+
+
+def test_planning_afterwards_is_planning_at_the_time(tmp_path):
+    """What is foreseen of words that went up as they came is what is done about the same words.
+
+    The log does not hold what a request leaves for its answer; here that is what is assumed then.
+    """
+    path, free = str(tmp_path / "kept.db"), str(tmp_path / "free.db")
+    anyio.run(talked, path, WINDOW, "manage", WINDOW // 4)
+    anyio.run(talked, free, 200_000, "observe", WINDOW // 4)
+    with open_store(path, readonly=True) as store:
+        made = [one for one in store.path(store.sessions()[0].key) if isinstance(one.body, Compaction)]
+    with open_store(free, readonly=True) as store:
+        info = store.sessions()[0]
+        found = foreseen(info, store.path(info.key), config.configuration(), "holdfast")
+    assert (found.requests, found.compactions) == (TURNS, len(made))
+    assert len(made) > 1
+    assert found.over > 0
+    assert found.largest > WINDOW > found.planned
+
+
+def test_nothing_would_have_been_done(talks):
+    """A session that is small, and one that is gone."""
+    path, _, observed = talks
+    with open_store(path, readonly=True) as store:
+        info = store.session(header(observed[0], "session"))
+        first = [one for one in store.path(info.key)[:4] if not isinstance(one.body, Request)]
+    short = [*first, Entry("r", first[-1].id, Request("b", len(first), "claude-sonnet-4-5", WINDOW))]
+    found = foreseen(info, short[:2] + short[-1:], config.configuration(), "holdfast")
+    assert (found.requests, found.over, found.compactions, found.reduced) == (1, 0, 0, 0)
+    assert "would have changed nothing" in in_words(found)
+    assert of_sessions(path, ["gone"], config.configuration(), "holdfast").requests == 0
