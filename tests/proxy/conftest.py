@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import asynccontextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -24,6 +27,17 @@ PATHS = {
 }
 
 
+def _loaded(path):
+    """Return the module at ``path``."""
+    spec = spec_from_file_location(path.stem, path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+sys.modules["sockets"] = _loaded(Path(__file__).with_name("sockets.py"))  # what tests over real sockets share
+
+
 class _Bytes(httpx2.AsyncByteStream):
     """A body in one piece, to be read once."""
 
@@ -35,10 +49,10 @@ class _Bytes(httpx2.AsyncByteStream):
 
 
 class Upstream(httpx2.AsyncBaseTransport):
-    """The strict provider, and what it was sent and answered."""
+    """The strict provider, and what it was sent and answered; in front of it somebody takes ``most`` bytes."""
 
-    def __init__(self, provider: Provider, faults=()) -> None:
-        self.provider = provider
+    def __init__(self, provider: Provider, faults=(), most=0) -> None:
+        self.provider, self.most = provider, most
         self.sent: list[httpx2.Request] = []
         self.bodies: list[bytes] = []
         self.answers: list[bytes] = []
@@ -49,6 +63,9 @@ class Upstream(httpx2.AsyncBaseTransport):
         self.sent.append(request)
         body = await request.aread()
         self.bodies.append(body)
+        if self.most and len(body) > self.most:
+            self.answers.append(b"<html><title>413 Request Entity Too Large</title></html>")
+            return httpx2.Response(413, headers={"content-type": "text/html"}, stream=_Bytes(self.answers[-1]))
         reply = await self._inner.handle_async_request(request)
         self.answers.append(await reply.aread())
         return httpx2.Response(reply.status_code, headers=reply.headers, stream=_Bytes(self.answers[-1]))

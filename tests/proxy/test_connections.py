@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import anyio
 import pytest
+import sockets
 
-
-def _loaded(path):
-    """Return what the tests over real sockets share."""
-    spec = spec_from_file_location(path.stem, path)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-sockets = _loaded(Path(__file__).with_name("sockets.py"))
 APIS = list(sockets.PATHS)
 
 

@@ -7,25 +7,15 @@ import gzip
 import json
 import os
 import zlib
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import anyio
 import pytest
+import sockets
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-
-def _loaded(path):
-    """Return what the tests over real sockets share."""
-    spec = spec_from_file_location(path.stem, path)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-sockets = _loaded(Path(__file__).with_name("sockets.py"))
 APIS = list(sockets.PATHS)
 MOST = 200_000
 """Bytes of a body that this proxy takes."""

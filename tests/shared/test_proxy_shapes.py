@@ -12,7 +12,8 @@ import pytest
 from holdfast import Policy
 from holdfast.model.projected import project
 from holdfast.proxy.clients import client, has_tools, kind
-from holdfast.proxy.identity import found, session_key
+from holdfast.proxy.identity import session_key
+from holdfast.proxy.trees import Trees
 from holdfast.runtime.following import repeated
 from holdfast.runtime.journal import Journal
 from holdfast.store.memory import MemoryStore
@@ -135,7 +136,7 @@ if SHAPES.is_dir():
                 for who, lens in rest[:1]:
                     key = session_key(who, lens)
                     keys.setdefault(key, set()).add(name)
-                    leaf = found(store, key, lens.slots, SETTINGS)
+                    leaf = Trees(store).found(key, lens.slots, SETTINGS)
                     journal = Journal.open(store, key, leaf=leaf)
                     journal.follow(lens.slots)
                     assert [slot.raw for slot in project(journal.branch)] == [slot.raw for slot in lens.slots], name
@@ -143,7 +144,9 @@ if SHAPES.is_dir():
         assert all(len(names) == 1 for names in keys.values())
         for name in KINDS:
             for who, lens in turns(name):
-                again = store.branch(session_key(who, lens), found(store, session_key(who, lens), lens.slots, SETTINGS))
+                again = store.branch(
+                    session_key(who, lens), Trees(store).found(session_key(who, lens), lens.slots, SETTINGS)
+                )
                 assert repeated(again.slots.slice(), lens.slots, SETTINGS).count == len(lens.slots)
 
     @pytest.mark.parametrize(("name", "sessions"), SESSIONS.items())

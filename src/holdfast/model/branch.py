@@ -36,7 +36,7 @@ from holdfast.model.entries import (
     Said,
     Usage,
 )
-from holdfast.model.gauging import Anchor, Gauge, Learned, Used
+from holdfast.model.gauging import Anchor, Gauge, Learned, Used, reframed
 from holdfast.model.learning import from_overflow, from_usage, is_newest
 from holdfast.model.messages import Message, media_of
 from holdfast.model.packing import pack, unpack
@@ -319,7 +319,8 @@ def _all_said(branch: Branch, new: Sequence[Slot]) -> Branch:
 def _frame(branch: Branch, _id: str, body: Frame) -> Branch:
     if body == branch.frame:
         return branch
-    return replace(branch, frame=body, framed=len(branch.slots), anchor=None, quiet=0, settled=None)
+    anchor = reframed(branch.anchor, body.tokens - branch.frame.tokens) if body.exact == branch.frame.exact else None
+    return replace(branch, frame=body, framed=len(branch.slots), anchor=anchor, quiet=0, settled=None)
 
 
 def _decision(branch: Branch, id_: str, body: Decision) -> Branch:

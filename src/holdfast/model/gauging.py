@@ -18,6 +18,17 @@ class Anchor(Struct, frozen=True):
     tokens: int
 
 
+FEW = 16
+"""[H] A frame that changed by less than one in so many tokens of the request is another clock in the same one."""
+
+
+def reframed(anchor: Anchor | None, more: int) -> Anchor | None:
+    """Return ``anchor`` where the frame has ``more`` tokens now; nothing where that is much, and only estimated."""
+    if anchor is None or abs(more) * FEW > anchor.tokens:
+        return None
+    return Anchor(anchor.slots, anchor.held, anchor.tokens + more)
+
+
 class Used(Struct, frozen=True):
     """The newest answer that ended well: ``tokens`` of the window were in use then, with the first ``slots`` slots."""
 

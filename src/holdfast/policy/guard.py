@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from holdfast.errors import WindowTooSmall
 from holdfast.model.branch import Branch
-from holdfast.model.gauging import LEAST_LIMIT, Learned
+from holdfast.model.entries import Frame
+from holdfast.model.gauging import HIGHEST, LEAST_LIMIT, LOWEST, Learned
 from holdfast.model.plan import Notice
 from holdfast.model.target import Target
 from holdfast.policy.settings import Settings
-from holdfast.view.tokens import frame_tokens, is_same_model, refused_size
+from holdfast.view.tokens import cautious_ratio, frame_tokens, is_same_model, refused_size
 
 DEFAULT_WINDOW = 200_000
 """[O] Tokens assumed of a window that nobody knows: the guard is never off."""
@@ -118,20 +119,37 @@ LEARNED = "learned"
 
 
 def learned(target: Target, branch: Branch, settings: Settings = Settings()) -> Target:
-    """Return ``target`` with what overflows of this model taught ``branch``: a smaller window, more tokens for a text.
+    """Return ``target`` with what this model taught ``branch``: a smaller window, more tokens for a text, its frame.
 
-    Nothing changes where there was none, where another model is asked now, or where another window was configured
-    since: then somebody knows better.
+    No window changes where there was no overflow, where another model is asked now, or where another window was
+    configured since: then somebody knows better.
     """
     told, asked = branch.learned, target.limits.window
-    if told == Learned() or not is_same_model(branch, target) or 0 < branch.window != asked:
+    if not is_same_model(branch, target):
         return target
+    if told == Learned() or 0 < branch.window != asked:
+        return replace(target, frame=sized(target, branch))
     target = replace(target, prior=max(target.prior, told.prior))
+    target = replace(target, frame=sized(target, branch))
     guessed = [int(UNDER * told.below)] if told.below else []
     if told.refused:
         guessed.append(int(REFUSED * refused_size(branch, target)))
     most = [max(_least_window(target, settings), min(guessed))] if guessed else []
     return _under(target, min([*most, *([told.limit] if told.limit else [])], default=target.limits.window))
+
+
+def sized(target: Target, branch: Branch) -> Frame:
+    """Return the frame of ``target`` in tokens of its model: what is left of the last reported usage for it.
+
+    Where that was of other messages or of another frame it is the estimate, by the ratio that was reported so far;
+    where nothing was reported it stays what it is.
+    """
+    frame, anchor = target.frame, branch.anchor if branch.frame == target.frame else None
+    if frame.exact or not frame.tokens or not (anchor or branch.gauge.estimated):
+        return frame
+    scale = cautious_ratio(branch, target)
+    tokens = scale * frame.tokens if anchor is None else anchor.tokens - scale * anchor.held
+    return replace(frame, tokens=round(min(HIGHEST * frame.tokens, max(LOWEST * frame.tokens, tokens))), exact=True)
 
 
 def _least_window(target: Target, settings: Settings) -> int:

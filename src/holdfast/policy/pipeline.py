@@ -102,10 +102,10 @@ def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: Wo
     """Return the plan of the next request of ``branch``. Costs what is new since the last one."""
     settings = policy.settings
     believed = target.limits.window
+    branch = extend(branch, Entry("frame", None, target.frame))
     target = learned(target, branch, settings)
     room, notices = guard(target, settings)
     target = in_window(target, settings)
-    branch = extend(branch, Entry("frame", None, target.frame))
     draft = Draft(branch, target, settings, world, room, notices=notices)
     before = draft.estimate
     for _name, stage in policy.stages:

@@ -53,11 +53,25 @@ class Asked(Struct, frozen=True):
         return "observed" if self.observe else "managed"
 
 
+class Unfit(Exception):
+    """Nothing that fits can be made of a request; ``attempt`` is what was refused before, if anything went out."""
+
+    def __init__(self, why: WindowTooSmall, attempt: Attempt | None) -> None:
+        super().__init__(str(why))
+        self.why, self.attempt = why, attempt
+
+    @property
+    def state(self) -> State:
+        """What was done with the request."""
+        return "refused" if self.attempt is None else "managed"
+
+
 async def answered(session: Session, asked: Asked) -> AsyncGenerator[Piece]:
     """Yield the answer to ``asked``, by which ``session`` goes on: the provider's own bytes.
 
     An overflow that nothing helps against is said in the client's own API, with true numbers; any other refusal comes
-    as it came. Raises what is Holdfast's own fault before anything was yielded, and what breaks off behind that.
+    as it came. Raises what is Holdfast's own fault before anything was yielded, and ``Unfit``; and what breaks off
+    behind that.
     """
     run = session.run(
         asked.lens,
@@ -79,6 +93,8 @@ async def answered(session: Session, asked: Asked) -> AsyncGenerator[Piece]:
     except (UpstreamError, WindowTooSmall) as error:
         if begun or (asked.observe and run.attempt is None):  # nothing went out: what is looked at alone has to
             raise
+        if isinstance(error, WindowTooSmall) and not asked.observe:
+            raise Unfit(error, run.attempt) from error
         for piece in _refused(error, run.attempt, session, asked):
             yield _marked(piece, session, asked) if isinstance(piece, Head) else piece
 
@@ -92,10 +108,26 @@ def _head(run: Run, session: Session, asked: Asked) -> Head:
 
 def _marked(told: Head, session: Session, asked: Asked) -> Head:
     """Return ``told`` with the headers that say which session this is, and which of its requests."""
-    return replace(told, headers=[*told.headers, *ours(asked.state, session.key, session.journal.leaf or "")])
+    return marked(told, asked.state, session.key, session.journal.leaf or "")
+
+
+def marked(told: Head, state: State, session: str = "", request: str = "") -> Head:
+    """Return ``told`` with headers of ours that it has not yet."""
+    known = {name for name, _ in told.headers}
+    return replace(
+        told, headers=[*told.headers, *(one for one in ours(state, session, request) if one[0] not in known)]
+    )
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+async def unfit(error: Unfit, session: Session, asked: Asked) -> list[Piece]:
+    """Return the overflow of a request of which nothing that fits could be made, once that is in the log."""
+    await session.unfit(error.why)
+    pieces = _refused(error.why, error.attempt, session, asked)
+    known = (session.key, session.journal.leaf or "")
+    return [marked(piece, error.state, *known) if isinstance(piece, Head) else piece for piece in pieces]
 
 
 def _refused(error: HoldfastError, attempt: Attempt | None, session: Session, asked: Asked) -> list[Piece]:

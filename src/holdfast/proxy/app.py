@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from holdfast.config.addresses import leads_to
 from holdfast.errors import FormatError, HoldfastError, InvalidRequest, UpstreamError, WindowTooSmall
 from holdfast.policy.projection import send_slots
-from holdfast.proxy.answering import Asked, answered, errs
+from holdfast.proxy.answering import Asked, Unfit, answered, errs, marked, unfit
 from holdfast.proxy.beside import beside
 from holdfast.proxy.bodies import BadBody, decoded
 from holdfast.proxy.clients import client, has_tools, kind
 from holdfast.proxy.exposition import CONTENT_TYPE
-from holdfast.proxy.headers import State, ours, upward
+from holdfast.proxy.headers import State, upward
 from holdfast.proxy.health import Ended, Health, Mode
 from holdfast.proxy.hosts import knows_token, refusal
 from holdfast.proxy.identity import session_key
@@ -71,6 +71,7 @@ class Proxy:
     def configure(self, settings: Settings, live: Live) -> None:
         """Let later requests be answered by ``settings``; what is under way ends as it began."""
         self._settings, self._live = settings, live
+        self.health.mode = self._mode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; what is done for it is given up where its client leaves."""
@@ -82,7 +83,7 @@ class Proxy:
             if pieces is None:
                 await self._served(incoming, receive, wire)
             else:
-                await _said(wire, pieces)
+                await self._told(wire, pieces, incoming.route.api)
         except Gone:
             return
         except Exception as error:  # noqa: BLE001 -- a client is told, whatever it is
@@ -91,6 +92,14 @@ class Proxy:
             self._degraded(error)
             if not wire.status:
                 await _said(wire, errs(incoming.route.api, "server", f"holdfast failed: {type(error).__name__}"))
+
+    async def _told(self, wire: Wire, pieces: list[Piece], api: str) -> None:
+        """Send an answer that needs nobody; a refusal is counted as one of ours."""
+        if any(isinstance(piece, Head) and piece.status >= FAILED for piece in pieces):
+            await _refused(wire, pieces)
+            self.health.began(api).ended("refused", wire.status)
+        else:
+            await _said(wire, pieces)
 
     def _at_once(self, incoming: Incoming) -> list[Piece] | None:
         """Return what is answered without asking anybody; nothing where somebody is to be asked."""
@@ -155,8 +164,7 @@ class Proxy:
             plain = decoded(body, incoming.headers.get("content-encoding", ""), self._settings.body_bytes)
         except BadBody as error:
             kind = "request_bytes" if error.status == TOO_LARGE else "invalid_request"
-            await _said(wire, errs(incoming.route.api, kind, str(error), status=error.status))
-            return "relayed"
+            return await _refused(wire, errs(incoming.route.api, kind, str(error), status=error.status))
         async with beside(partial(left, receive, lambda: wire.is_ended)):
             state = await self._answered(incoming, plain, wire)
         return state  # noqa: RET504 -- for the type checker a block may swallow a return
@@ -193,9 +201,16 @@ class Proxy:
         try:
             wire.session = key
             async with self._live.continued(key, asked.lens.slots, aside=aside) as session:
-                await given(answered(session, asked), wire, sign, self._settings.keepalive)
-                await wire.end()
+                try:
+                    await given(answered(session, asked), wire, sign, self._settings.keepalive)
+                    await wire.end()
+                except Unfit as error:
+                    self._degraded(error.why, "nothing that fits can be made of a request, so it is refused")
+                    await _said(wire, await unfit(error, session, asked))
+                    return error.state
         except (InvalidRequest, WindowTooSmall):  # whether it is taken as it came is its provider's to say
+            if wire.is_answered:
+                raise
             return await self._relayed(asked.onward, asked.lens.body, wire, incoming, "relayed")
         except UpstreamError:  # what was begun broke off: so it does for the client
             return asked.state
@@ -213,17 +228,21 @@ class Proxy:
         return said < SURELY * target.limits.window
 
     async def _reduced(self, key: str, asked: Asked) -> bytes:
-        """Return the body by the decisions there are, as it came where that fails; nothing is decided or written."""
-        lens = asked.lens
+        """Return the body by the decisions there are, as it came where that fails; nothing is written.
+
+        A client's compaction that would not fit is made to: what is due of it is decided, and forgotten.
+        """
+        lens, anew = asked.lens, asked.route.endpoint == "compact"
         if asked.observe:
             return lens.body
         try:
-            found = await self._live.glimpsed(key, lens.slots)
-            if found is None:
+            branch, policy = await self._live.glimpsed(key, lens.slots)
+            if not (branch.slots or anew):
                 return lens.body
             target = self.means.target_of(lens.api, lens.model or asked.route.model)
             limits = replace(target.limits, asked_output=lens.asked_output)
-            plan = glimpse(*found, lens.slots, replace(target, frame=lens.frame, limits=limits))
+            goal = replace(target, frame=lens.frame, limits=limits)
+            plan = glimpse(branch, policy, lens.slots, goal, anew=anew)
             return render(lens, send_slots(plan))
         except HoldfastError:
             return lens.body
@@ -256,11 +275,10 @@ class Proxy:
             while len(self._with_tools) > SCOPES:
                 del self._with_tools[next(iter(self._with_tools))]
 
-    def _degraded(self, error: Exception) -> None:
-        """Say once that something of ours failed."""
-        what = f"{type(error).__name__}: {error}"
+    def _degraded(self, error: Exception, so: str = "requests go on, but are not recorded") -> None:
+        """Say once that something of ours failed, and what that means."""
         if self.health.degraded(type(error).__name__, str(error)):
-            sys.stderr.write(f"holdfast: requests go on, but are not recorded: {what}\n")
+            sys.stderr.write(f"holdfast: {so}: {type(error).__name__}: {error}\n")
 
     # -- what is not ---------------------------------------------------------------------------------------------------
 
@@ -315,7 +333,13 @@ async def _marked(pieces: AsyncGenerator[Piece], state: State, wire: Wire, api: 
         if isinstance(piece, Head) and wire.is_alive and piece.status >= FAILED:
             yield stream_event(api, Verdict("server"), message=f"the provider answered with HTTP {piece.status}")
             return
-        yield replace(piece, headers=[*piece.headers, *ours(state)]) if isinstance(piece, Head) else piece
+        yield marked(piece, state) if isinstance(piece, Head) else piece
+
+
+async def _refused(wire: Wire, pieces: list[Piece]) -> State:
+    """Send a refusal of ours, whose head says that it is."""
+    await _said(wire, [marked(piece, "refused") if isinstance(piece, Head) else piece for piece in pieces])
+    return "refused"
 
 
 async def _said(wire: Wire, pieces: list[Piece]) -> None:

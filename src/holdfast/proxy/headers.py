@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 Pair: TypeAlias = tuple[bytes, bytes]
-State: TypeAlias = Literal["managed", "observed", "relayed", "bypassed", "unrecorded"]
+State: TypeAlias = Literal["managed", "observed", "relayed", "bypassed", "unrecorded", "refused"]
 """What was done with a request: reduced or ready to; only looked at; none of ours; bypassed on request; the same
-because it could not be recorded."""
+because it could not be recorded; refused by Holdfast itself, and sent to nobody."""
 
 SESSION = b"x-holdfast-session"
 """The session that a request belongs to: a client may name it, and the answer tells it."""

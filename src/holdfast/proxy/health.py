@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from time import monotonic
 from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
@@ -52,31 +51,21 @@ class Trouble(Struct):
 class Underway:
     """A request that was begun; it ends once."""
 
-    def __init__(self, health: Health, api: str, number: int, ticks: Callable[[], float]) -> None:
+    def __init__(self, health: Health, api: str, number: int) -> None:
         self.api, self.number = api, number
-        self.waited: float | None = None
-        """Seconds to the first byte of its answer."""
-        self._ticks, self._began = ticks, ticks()
         self._health: Health | None = health
-
-    def first(self) -> None:
-        """Take note that the first byte of its answer leaves; only the first call counts."""
-        if self.waited is None:
-            self.waited = self._ticks() - self._began
 
     def ended(
         self, state: Ended, status: int, seconds_to_first_byte: float | None = None, *, session: str = ""
     ) -> None:
-        """Count what became of it: the ``status`` that the client was told, 0 for none; the seconds as ``first`` told.
+        """Count what became of it: the ``status`` that the client was told, 0 for none, and when it heard of it.
 
         With the key of its ``session`` a refusal that reached the client is not taken for one that was mended.
         """
         health, self._health = self._health, None
         if health is None:
             return
-        if seconds_to_first_byte is not None:
-            self.waited = seconds_to_first_byte
-        health.over(self, state, status)
+        health.over(self, state, status, seconds_to_first_byte)
         if not 200 <= status < 300:
             health.sessions.unanswered(session)
 
@@ -84,16 +73,14 @@ class Underway:
 class Health:
     """What the proxy counts. ``told`` is a listener of the engine.
 
-    ``clock`` tells ms since 1970, and ``ticks`` seconds that never go back.
+    ``clock`` tells ms since 1970.
     """
 
-    def __init__(
-        self, mode: Mode = "manage", clock: Callable[[], int] = now_ms, ticks: Callable[[], float] = monotonic
-    ) -> None:
+    def __init__(self, mode: Mode = "manage", clock: Callable[[], int] = now_ms) -> None:
         self.mode = mode
         self.sessions = Sessions()
         self.first_byte = Histogram()
-        self._clock, self._ticks = clock, ticks
+        self._clock = clock
         self._since = clock()
         self._requests: Counter[tuple[str, str, str]] = Counter()
         """By API, state and class of status."""
@@ -110,14 +97,14 @@ class Health:
         self._begun += 1
         self._now += 1
         self._most = max(self._most, self._now)
-        return Underway(self, api or "other", self._begun, self._ticks)
+        return Underway(self, api or "other", self._begun)
 
-    def over(self, one: Underway, state: Ended, status: int) -> None:
+    def over(self, one: Underway, state: Ended, status: int, waited: float | None) -> None:
         """Count what became of ``one``; all is well again where it began behind the last trouble and met none."""
         self._now -= 1
         self._requests[one.api, state, _class(status)] += 1
-        if one.waited is not None:
-            self.first_byte.add(one.waited)
+        if waited is not None:
+            self.first_byte.add(waited)
         if self._unsound is not None and state in SOUND and one.number > self._unsound:
             self._unsound = None
 
@@ -144,10 +131,17 @@ class Health:
         return self._unsound is not None
 
     def livez(self) -> dict[str, Any]:
-        """Return whether all is well, and what went wrong since the start: each thing once, the newest first."""
+        """Return whether all is well, and what was refused and went wrong since the start: each once, newest first."""
         status = "degraded" if self.is_degraded else "ok"
         troubles = [trouble.as_json() for trouble in reversed(self._troubles.values())]
-        return {"status": status, "mode": self.mode, "since": _moment(self._since), "troubles": troubles}
+        refused = self._by_api()["all"]["refused"]
+        return {
+            "status": status,
+            "mode": self.mode,
+            "since": _moment(self._since),
+            "refused": refused,
+            "troubles": troubles,
+        }
 
     def stats(self) -> dict[str, Any]:
         """Return all that was counted."""
@@ -188,6 +182,7 @@ class Health:
         yield Metric("holdfast_requests_total", "counter", "Requests that ended.", tuple(samples))
         yield _counter("managed", "Requests that were kept inside the window.", every["managed"])
         yield _counter("bypassed", "Requests relayed while Holdfast was switched off.", every["bypassed"])
+        yield _counter("refused", "Requests that Holdfast itself refused, sent to nobody.", every["refused"])
         yield _gauge("requests_under_way", "Requests that began and have not ended.", self._now)
         yield _gauge(
             "degraded", "1 from when something goes wrong until a request is served in full.", self.is_degraded

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from weakref import WeakValueDictionary
 
 from anyio import Lock
 
@@ -14,7 +15,7 @@ from holdfast.errors import StoreError, UnknownId, UnknownPolicy
 from holdfast.model.branch import Branch
 from holdfast.model.slots import Slot
 from holdfast.policy.pipeline import Policy
-from holdfast.proxy.identity import found
+from holdfast.proxy.trees import Trees
 from holdfast.runtime.following import Repeated, repeated
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.means import Means
@@ -65,7 +66,9 @@ class Live:
         self._means, self._policy, self._named, self._most = means, policy, named, most
         self._talks: list[Talk] = []
         """The last used is the last."""
-        self._choosing = Lock()
+        self._trees = Trees(means.store)
+        self._choosing: WeakValueDictionary[str, Lock] = WeakValueDictionary()
+        """Held by session while it is chosen where a request goes on."""
 
     @asynccontextmanager
     async def continued(self, key: str, slots: Sequence[Slot], *, aside: bool = False) -> AsyncIterator[Session]:
@@ -76,7 +79,7 @@ class Live:
         if aside:
             yield await self._opened(key, slots, aside=True)
             return
-        async with self._choosing:
+        async with self._choosing.setdefault(key, Lock()):
             talk = self._known(key, slots) or Talk(await self._opened(key, slots, aside=self._is_held(key)))
             talk.is_held = True
             self._last(talk)
@@ -99,10 +102,10 @@ class Live:
 
         return any(talk.session.key == key for talk in self._talks) or await self._means.stored(stored)
 
-    async def glimpsed(self, key: str, slots: Sequence[Slot]) -> tuple[Branch, Policy] | None:
+    async def glimpsed(self, key: str, slots: Sequence[Slot]) -> tuple[Branch, Policy]:
         """Return the branch that says most of what ``slots`` do, and who decides there; nothing is written.
 
-        One in memory, held or not, else the log's; nothing where there is none.
+        One in memory, held or not, else the log's; an empty one where there is none.
         """
         talks = [talk for talk in self._talks if talk.session.key == key and not talk.is_gapped]
         best = max(talks, key=lambda talk: talk.repeats(slots), default=None)
@@ -110,9 +113,9 @@ class Live:
             return best.session.journal.branch, best.session.journal.policy
         store, policy = self._means.store, self._policy
 
-        def stored() -> tuple[Branch, Policy] | None:
-            leaf = found(store, key, slots, policy.settings)
-            return None if leaf is None else (Branch.build(store.path(key, leaf)), policy)
+        def stored() -> tuple[Branch, Policy]:
+            leaf = self._trees.found(key, slots, policy.settings)
+            return (Branch() if leaf is None else Branch.build(store.path(key, leaf))), policy
 
         return await self._means.stored(stored)
 
@@ -143,12 +146,13 @@ class Live:
         means, policy = self._means, self._policy
 
         def journal() -> Journal:
-            leaf = found(means.store, key, slots, policy.settings)
+            leaf = self._trees.found(key, slots, policy.settings)
             if leaf is not None and not aside:
                 means.store.set_leaf(key, leaf)
             opened = Journal.open(
                 means.store, key, policy, leaf=leaf if aside else None, clock=means.clock, ids=means.ids
             )
+            opened.heard = self._trees.grew
             with suppress(UnknownPolicy):
                 opened.policy = self._named(opened.branch.policy or policy.name).for_session(key)
             return opened

@@ -45,6 +45,11 @@ class Sessions:
         """Tokens of the answers, as providers counted them: ``input``, ``output``, ``cache_read``, ``cache_write``."""
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """The sessions that are remembered, the one that something happened in last first."""
+        return tuple(reversed(self._known))
+
+    @property
     def held(self) -> int:
         """How many of them have a breaker that holds compactions back: it said so, and none succeeded since."""
         return sum(known.is_held for known in self._known.values())

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.model.messages import Message
@@ -17,6 +18,7 @@ from holdfast.model.slots import Slot
 from holdfast.model.target import World
 from holdfast.policy.recovery import Recovery, begin
 from holdfast.runtime import compacting
+from holdfast.runtime.following import framed
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.requests import Asked, Request, Way, of_body, of_words, opened, words
 from holdfast.wire.lens import Lens
@@ -61,7 +63,9 @@ def _followed(session: Session, lens: Lens, way: Way) -> Begun:
     with journal.together():
         journal.deliver()
         journal.follow(lens.slots)
-        return _drafted(session, of_body(target, lens, way))
+        request = of_body(target, lens, way)
+        frame = framed(request.target.frame, journal.branch.slots.slice(0, journal.branch.pinned), lens.slots)
+        return _drafted(session, replace(request, target=replace(request.target, frame=frame)))
 
 
 async def _worded(session: Session, said: list[Message | Slot], way: Way) -> Request:

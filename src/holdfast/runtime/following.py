@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
-from holdfast.model.entries import OVERFLOW, Body, Compaction, Decision, Entry, Failure, Request, Said
+from holdfast.model.entries import (
+    OVERFLOW,
+    Body,
+    BranchSummary,
+    Compaction,
+    Decision,
+    Entry,
+    Failure,
+    Frame,
+    Request,
+    Said,
+)
+from holdfast.model.gauging import LEAST_LIMIT
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
 from holdfast.model.sequence import common
@@ -45,12 +59,17 @@ def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, tw
     """Return what ``said``, a whole conversation, repeats of ``known``, from the first message on.
 
     An answer may come back in pieces, as its chunks came, and results together or one by one, as their API has them.
+    System messages that both open with are the request's frame and not its past: the same place, whatever they say.
     What is known to be alike by ``twins`` is not compared again.
     """
-    count = twins.stand(known, said)
+    count, opening = twins.stand(known, said), min(_opening(known), _opening(said))
     slots, single = list(known[:count]), -1
     while len(slots) < len(known) and count < len(said):
         slot, one = known[len(slots)], said[count]
+        if count < opening:
+            slots.append(_restated(slot, one))
+            count += 1
+            continue
         if _is_same(slot, one, settings):
             slots.append(_as_said(slot, one))
             count += 1
@@ -64,45 +83,86 @@ def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, tw
     return Repeated(tuple(slots), count, count if single < 0 else single)
 
 
-def glimpse(branch: Branch, policy: Policy, said: Sequence[Slot], target: Target) -> Plan:
+def framed(frame: Frame, known: Sequence[Slot], said: Sequence[Slot]) -> Frame:
+    """Return ``frame`` with what ``said`` opens with in other words than the log, whose ``known`` slots say which.
+
+    Those slots keep size and digest of the log, so that it tells the same after a restart: the rest is the frame's.
+    """
+    opening = min(_opening(known), _opening(said))
+    pairs = [(slot, one) for slot, one in zip(known[:opening], said, strict=False) if slot.digest != one.digest]
+    if not pairs:
+        return frame
+    told = b"\x00".join([frame.digest.encode(), *(one.digest for one in said[:opening])])
+    more = max(0, sum(one.size - slot.size for slot, one in pairs))
+    return replace(frame, digest=blake2b(told, digest_size=16).hexdigest(), tokens=frame.tokens + more)
+
+
+def glimpse(branch: Branch, policy: Policy, said: Sequence[Slot], target: Target, *, anew: bool = False) -> Plan:
     """Return what a request that says ``said``, and no more, shows by the decisions there are of what it repeats.
 
-    Nothing is decided anew or written, and what no decision is about has the bytes that it was said in.
+    Nothing is written, and what no decision is about has the bytes that it was said in. Nothing is decided either,
+    unless ``anew``: then what is due of all that is said, as a turn would.
     """
-    same = repeated(branch.slots.slice(), said, policy.settings)
-    count = len(same.slots)
+    known = branch.slots.slice()
+    same = repeated(known, said, policy.settings)
+    count, target = len(same.slots), replace(target, frame=framed(target.frame, known, said))
     law = [_within(body, count) for _, body in branch.law]
     bodies: list[Body] = [Said(slot) for slot in (*same.slots, *said[same.count :])]
     bodies += [body for body in law if body is not None]
     names = [None, *map(str, range(len(bodies)))]
     alone = Branch.build([Entry(str(at), names[at], body) for at, body in enumerate(bodies)])
-    return advance(alone, target, replace(policy, stages=()), World())
+    return advance(alone, target, policy if anew else replace(policy, stages=()), World(spill=False))
 
 
 NEARLY = 2
 """[H] Slots that a refused request may have had more, so that its size still tells of what is left: a reminder."""
+AGAIN = 2
+"""The same words of a provider teach something the second time too: no limit explains them. Then no more."""
 
 
-def carried(branch: Branch, behind: Sequence[Entry], count: int) -> list[Body]:
-    """Return what ``behind``, the end of the path of ``branch``, tells of its first ``count`` slots, in its order.
+def carried(branch: Branch, path: Sequence[Entry], start: int, count: int) -> list[Body]:
+    """Return what ``path``, that of ``branch``, tells from entry ``start`` on of its first ``count`` slots, in order.
 
-    Where a conversation parts from its log before ``behind``, it goes on with that: what was decided of them, that
-    requests showed them (whose basis is another one here), and what an overflow taught.
+    Where a conversation parts from its log before ``start``, it goes on with that: what was decided of them, that
+    requests showed them (whose basis is another one here), and what an overflow taught. What was told there already,
+    by an earlier branch from the same place, is not told again.
     """
     law = {id_ for id_, _ in branch.law}
-    told: list[Body] = []
-    slots = count
-    for entry in behind:
+    there = _bodies_there(path[:start])
+    told, slots = list(there), count
+    for entry in path[start:]:
         body = entry.body
         if isinstance(body, Request):
             slots = body.slots
-            if count and not (told and isinstance(told[-1], Request)):
-                told.append(Request("", count, body.model, body.window))
+            told += _shown_again(body, told, count)
         elif isinstance(body, Failure) and body.kind == OVERFLOW and body.limit:
-            told.append(body if slots <= count + NEARLY else replace(body, requested=0, elsewhere=True))
+            lesson = body if slots <= count + NEARLY else replace(body, requested=0, elsewhere=True)
+            told += [lesson] if _is_news(lesson, told) else []
         elif entry.id in law and (within := _within(body, count)) is not None:
             told.append(within)
-    return told
+    return told[len(there) :]
+
+
+def _bodies_there(path: Sequence[Entry]) -> list[Body]:
+    """Return what stands at the end of ``path`` behind the last message."""
+    there = takewhile(lambda entry: not isinstance(entry.body, Said | BranchSummary), reversed(path))
+    return [entry.body for entry in there][::-1]
+
+
+def _shown_again(request: Request, told: Sequence[Body], count: int) -> list[Body]:
+    """Return the request that showed the first ``count`` slots, unless ``told`` has it and nothing decided since."""
+    again = Request("", count, request.model, request.window)
+    newest = next((body for body in reversed(told) if isinstance(body, Request | Decision | Compaction)), None)
+    is_told = isinstance(newest, Request) and replace(newest, basis="") == again
+    return [again] if count and not is_told else []
+
+
+def _is_news(lesson: Failure, told: Sequence[Body]) -> bool:
+    """Whether an overflow teaches more than those ``told``: branches of branches would repeat every one for ever."""
+    if not lesson.elsewhere:
+        return told.count(lesson) < AGAIN
+    known = [body.limit for body in told if isinstance(body, Failure) and body.elsewhere]
+    return LEAST_LIMIT <= lesson.limit < min(known, default=lesson.limit + 1)
 
 
 def _within(body: Body, count: int) -> Body | None:
@@ -113,6 +173,22 @@ def _within(body: Body, count: int) -> Body | None:
     if isinstance(body, Compaction) and body.keep <= count and all(edit.span.stop <= count for edit in body.edits):
         return body
     return None
+
+
+def _opening(slots: Sequence[Slot]) -> int:
+    """Return how many system messages ``slots`` open with."""
+    for at, slot in enumerate(slots):
+        if slot.message.role != "system":
+            return at
+    return len(slots)
+
+
+def _restated(slot: Slot, said: Slot) -> Slot:
+    """Return ``said`` with the size and the digest that the log has in its place."""
+    if said.raw is not None and (said.api, said.raw) == (slot.api, slot.raw):
+        return slot
+    known = (slot.size, slot.digest)
+    return said if known == (said.size, said.digest) else replace(said, size=slot.size, digest=slot.digest)
 
 
 def _run(slots: Sequence[Slot], at: int) -> list[Slot]:

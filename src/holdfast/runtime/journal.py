@@ -7,7 +7,7 @@ what is new: the branch is folded on, not read again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from secrets import token_hex
 
 from msgspec import Struct
@@ -46,8 +46,9 @@ from holdfast.runtime.following import Twins, carried, repeated
 from holdfast.runtime.taking import Shortened, decided, is_of_compaction, is_pressed, meant, measured, named, told
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
-from holdfast.store.base import SessionInfo, SessionStore
+from holdfast.store.base import SessionStore
 from holdfast.store.tree import now_ms
+from holdfast.view.conversation import first_words
 from holdfast.view.text import one_line
 from holdfast.view.tokens import measure
 
@@ -106,6 +107,8 @@ class Journal:
         self._ready: Prepared | None = None
         self.twins = Twins()
         """What the last whole conversation was found to repeat."""
+        self.heard: Callable[[str, Sequence[Entry]], object] = lambda _key, _entries: None
+        """Who is told which entries were appended here, and to which session."""
         self._is_held = self._is_current = False
         """Whether the lease is held, and nobody else can have written since the log was looked at."""
         self._described = ""
@@ -199,8 +202,7 @@ class Journal:
             return
         info = self.store.session(self.key)
         asked = () if isinstance(self.branch.slots, Gapped) else self.branch.messages
-        first = next((message.text for message in asked if message.role == "user"), "")
-        title = None if info.title or not first else one_line(first, TITLE)
+        title = None if info.title else one_line(first_words(asked), TITLE) or None
         self.store.describe(self.key, title=title, model=model)
         self._described = model
 
@@ -374,7 +376,7 @@ class Journal:
         self.leaf = path[said[count]].parent
         self._reread()
         self.follows, self._ready = False, None
-        for body in carried(before, path[said[count] :], count):
+        for body in carried(before, path, said[count], count):
             again_here = replace(body, basis=prefix_basis(self.branch)) if isinstance(body, Request) else body
             self._write([again_here])
 
@@ -458,6 +460,7 @@ class Journal:
             entries.append(Entry(self._ids(), parent, body, at=self._clock()))
         if entries:
             self.store.append(self.key, entries, expected_leaf=None if self.follows else NOWHERE)
+            self.heard(self.key, entries)
             self._ready = None
             self.leaf = entries[-1].id
             if any(isinstance(body, Request | Answer) for body in bodies):
@@ -489,12 +492,9 @@ def _begun(
     store: SessionStore, key: str, policy: Policy, clock: Callable[[], int], ids: Callable[[], str]
 ) -> str | None:
     """Return the leaf of session ``key``; a new one begins with a note of its policy."""
-    try:
-        known: SessionInfo | None = store.session(key)
-    except UnknownId:
-        known = None
-    if known is not None and known.key == key:
-        return known.leaf
+    with suppress(UnknownId):
+        if (known := store.session(key)).key == key:
+            return known.leaf
     store.create(key)
     first = Entry(ids(), None, named(policy.name), at=clock())
     return store.append(key, [first]).leaf

@@ -50,6 +50,8 @@ async def pressed(
     session: Session, request: Request, prepared: Prepared, press: Press
 ) -> tuple[Request, Prepared] | str:
     """Return the request made smaller as ``press`` says, or why it does not get smaller."""
+    if request.way.as_it_is:
+        return "not_smaller"
     world = await session.world(request)
     if press.rung == "output":
         lower = _with_less_output(session, request, prepared)

@@ -9,10 +9,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.errors import ConfigError, FormatError, UnknownId
+from holdfast.errors import ConfigError, FormatError, UnknownId, WindowTooSmall
+from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction
-from holdfast.model.messages import Message
+from holdfast.model.messages import Message, media_of
 from holdfast.model.plan import Plan
+from holdfast.model.projected import project
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
 from holdfast.policy.guard import in_force, measure_room
@@ -38,8 +40,6 @@ from holdfast.wire.overflow import ErrorReport, Verdict, classify
 
 ABORTED = "aborted"
 """How an answer ends that was not told to its end."""
-
-
 _OF_BYTES = frozenset({"request_bytes", "oversized_part"})
 """Overflows that say nothing of tokens, unless they name some."""
 
@@ -151,11 +151,11 @@ class Session:
     ) -> Run:
         """Return a run of ``asked``: nothing, words to append, or a provider's body with the whole conversation.
 
-        Use it as ``async with`` and iterate it for the API's own events. ``quiet`` gives out none, and may try again
-        where an answer broke off. ``stream`` says whether the provider is asked for events; by default as the body
-        says, and for words it is. ``model`` names the model of a body that does not (Gemini says it in the address).
-        ``upstream`` answers in place of the engine's; ``as_it_is`` lets the body go out as it came, whatever is due.
-        ``writers`` are asked for a summary before the engine's own.
+        Use it as ``async with`` (``with`` where there is no loop) and iterate it for the API's own events. ``quiet``
+        gives out none, and may try again where an answer broke off. ``stream`` says whether the provider is asked for
+        events; by default as the body says, and for words it is. ``model`` names the model of a body that does not
+        (Gemini says it in the address). ``upstream`` answers in place of the engine's; ``as_it_is`` lets the body go
+        out as it came, whatever is due. ``writers`` are asked for a summary before the engine's own.
         """
         return Run(self, asked, Way(stream, model, upstream, as_it_is, tuple(writers)), quiet=quiet)
 
@@ -241,6 +241,13 @@ class Session:
             self._noticed.add((event.rule, event.why))
         self.means.tell(event)
 
+    async def unfit(self, error: WindowTooSmall) -> None:
+        """Write down, and tell, why nothing could be sent; the same is said once."""
+        event = events.Noticed(self.key, "window-too-small", str(error))
+        if (event.rule, event.why) not in self._noticed:
+            self.tell(event)
+            await self.means.stored(lambda: self.journal.fail(f"{event.rule}: {event.why}"))
+
     def restored(self) -> tuple[str, ...]:
         """Return the texts that stand behind a summary again: rules that changed, skills that were used, the plan."""
         environment, branch = self.means.environment, self.journal.branch
@@ -320,7 +327,7 @@ class Session:
         self.tell(told)
         if verdict.is_overflow:
             await self.hooked("on_overflow", told)
-        if _teaches(verdict):
+        if _teaches(verdict, self.journal.branch):
             await self.means.stored(lambda: self._written_down(verdict, why))
             await self.interrupted(attempt)
         elif not await self.interrupted(attempt):
@@ -378,7 +385,7 @@ class Session:
     def _written_down(self, verdict: Verdict, why: str) -> str:
         """Write a refusal into the log, as a lesson where it teaches one; return the entry's id."""
         reason = f"{verdict.kind}: {why}"
-        if not _teaches(verdict):
+        if not _teaches(verdict, self.journal.branch):
             return self.journal.fail(reason)
         return self.journal.learn(reason, verdict.limit or 0, verdict.requested or 0)
 
@@ -442,6 +449,9 @@ def _named(id: str) -> str:  # noqa: A002
     return id
 
 
-def _teaches(verdict: Verdict) -> bool:
-    """Whether a refusal says something of tokens."""
-    return verdict.is_overflow and bool(verdict.kind not in _OF_BYTES or verdict.limit or verdict.requested)
+def _teaches(verdict: Verdict, branch: Branch) -> bool:
+    """Whether a refusal of what ``branch`` shows says something of tokens: as bytes do where all they are is words."""
+    if not verdict.is_overflow or verdict.kind not in _OF_BYTES or verdict.limit or verdict.requested:
+        return verdict.is_overflow
+    shows_media = branch.media and any(media_of(slot.message) for slot in project(branch))
+    return verdict.kind == "request_bytes" and not shows_media

@@ -11,7 +11,7 @@ The loop runs in a thread of its own, which ends with the block. What a verb rai
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
@@ -25,11 +25,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from holdfast.errors import Aborted, HoldfastError
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.requests import Asked
 from holdfast.runtime.running import Run
 from holdfast.runtime.session import Report, Session
-from holdfast.runtime.summarise import Writer
-from holdfast.runtime.upstream import Upstream
 from holdfast.view.paging import Page
 from holdfast.wire.answers import Answer
 from holdfast.wire.sse import Event
@@ -39,6 +36,9 @@ T = TypeVar("T")
 
 _AROUND: ContextVar[Context | None] = ContextVar("holdfast_around", default=None)
 """What is around the run whose block this thread is in: its work goes into the run's lane, and has its permit."""
+
+
+_Running: TypeAlias = AbstractContextManager["SyncRun"]
 
 
 def _begun(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> Future[T]:
@@ -70,6 +70,32 @@ def _verb(verb: Callable[Concatenate[Session, P], Awaitable[T]]) -> Callable[Con
         return _result(_begun(self.portal, partial(verb, self.session, *args, **options)))
 
     return done
+
+
+def _running(verb: Callable[Concatenate[Session, P], Run]) -> Callable[Concatenate[SyncSession, P], _Running]:
+    """Return ``verb`` as one whose run is used as ``with``, and iterated without ``async``.
+
+    Who leaves the block early has what was said so far in the log, as an answer that was interrupted.
+    """
+
+    @wraps(verb)
+    @contextmanager
+    def running(self: SyncSession, /, *args: P.args, **options: P.kwargs) -> Iterator[SyncRun]:
+        before = _AROUND.get()
+        run = SyncRun(self.portal, verb(self.session, *args, **options))
+        try:
+            run.begin()
+            yield run
+        except BaseException:
+            with suppress(HoldfastError):
+                run.leave()
+            raise
+        else:
+            run.leave()
+        finally:
+            _AROUND.set(before)
+
+    return running
 
 
 class SyncSession:
@@ -109,46 +135,7 @@ class SyncSession:
 
         return _result(_begun(self.portal, reported))
 
-    @contextmanager
-    def run(
-        self,
-        asked: Asked = None,
-        *,
-        quiet: bool = False,
-        stream: bool | None = None,
-        model: str = "",
-        upstream: Upstream | None = None,
-        as_it_is: bool = False,
-        writers: Sequence[Writer] = (),
-    ) -> Iterator[SyncRun]:
-        """Run a request of words or of a whole body; iterate what is returned for the API's own events.
-
-        Who leaves the block early has what was said so far in the log, as an answer that was interrupted.
-        """
-        before = _AROUND.get()
-        run = SyncRun(
-            self.portal,
-            self.session.run(
-                asked,
-                quiet=quiet,
-                stream=stream,
-                model=model,
-                upstream=upstream,
-                as_it_is=as_it_is,
-                writers=writers,
-            ),
-        )
-        try:
-            run.begin()
-            yield run
-        except BaseException:
-            with suppress(HoldfastError):
-                run.leave()
-            raise
-        else:
-            run.leave()
-        finally:
-            _AROUND.set(before)
+    run = _running(Session.run)
 
 
 _Given: TypeAlias = tuple[Event | None, Context]

@@ -44,6 +44,24 @@ def alike(one: Message, other: Message) -> bool:
     return _agree(own, others) and all(_agree(fields[kind], others_fields[kind]) for kind in common)
 
 
+def stream(message: Message) -> bytes:
+    """Return what is said as bytes: those of messages that are alike are the same, and those of pieces add up.
+
+    Of parts that are not interpreted only the kind is in it.
+    """
+    return b"".join(map(_bytes, _said(message.parts)))
+
+
+def _bytes(one: Any) -> bytes:
+    if isinstance(one, str):
+        return one.encode("utf-8", "surrogatepass")
+    if isinstance(one, _Unread):
+        return b"\xfe" + one.kind.encode("utf-8", "surrogatepass")
+    if isinstance(one, list | tuple):
+        return b"\xfe[" + b"\xfe,".join(map(_bytes, one)) + b"\xfe]"
+    return repr(one).encode()
+
+
 def _said(parts: Sequence[Part]) -> list[Any]:
     """Return what is said, words that stand together as one text."""
     out: list[Any] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
@@ -106,7 +107,9 @@ def test_usage_counts_for_an_equal_basis_only():
     assert (told.anchor.slots, told.anchor.tokens) == (4, 500)
     assert extend(asked, Entry("a", None, Answer("other", Usage(500, 5)))).anchor is None
     assert extend(asked, Entry("a", None, Answer(basis, Usage(0, 5)))).anchor is None
-    assert extend(told, Entry("f", None, Frame("g", 100))).anchor is None
+    assert extend(told, Entry("f", None, Frame("g", 200))).anchor is None
+    assert extend(told, Entry("f", None, Frame("g", 100, exact=True))).anchor is None
+    assert extend(told, Entry("f", None, Frame("g", 102))).anchor == replace(told.anchor, tokens=502)
     assert extend(told, Entry("c", None, Compaction(3))).anchor is None
     early = Edit(Span(1, 2, 0), (Text(""),), "t", "", 1)
     assert extend(told, Entry("d", None, Decision((early,)))).anchor is None

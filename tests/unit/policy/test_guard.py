@@ -12,11 +12,15 @@ from msgspec.structs import replace
 from holdfast import Policy, plan
 from holdfast.config import target
 from holdfast.errors import WindowTooSmall
+from holdfast.model.branch import Branch, extended
+from holdfast.model.entries import Answer, Compaction, Entry, Frame, Request, Said, Usage
 from holdfast.model.messages import Message
+from holdfast.model.projected import prefix_basis
 from holdfast.model.target import Limits, Target
-from holdfast.policy.guard import DEFAULT_WINDOW, in_window, told_window, window_of
+from holdfast.policy.guard import DEFAULT_WINDOW, in_force, in_window, measure_room, told_window, window_of
 from holdfast.policy.presets import OPENCLAW_2026_9, PRESETS
 from holdfast.policy.settings import Settings
+from holdfast.view.tokens import measure
 
 OLD = PRESETS["openclaw"]
 NEW = Policy.preset("openclaw").with_settings(**OPENCLAW_2026_9).settings
@@ -100,3 +104,51 @@ def test_a_window_of_nothing_is_refused(name, window):
     """Limits that somebody set to nothing do not turn the guard off: they hold nothing."""
     with pytest.raises(WindowTooSmall, match=str(window)):
         plan(SAID, Target(limits=Limits(window=window)), Policy.preset(name))
+
+
+# -- the frame ---------------------------------------------------------------------------------------------------------
+
+FRAMED = Target(model="m", prior=1.65, limits=Limits(40_000), frame=Frame("tools", 16_000))
+
+
+def answered(turns, tokens):
+    """Return the branch of ``turns`` with ``tokens`` of the model for one of ours, of the frame as of the messages."""
+    branch = Branch.build([Entry("f", None, FRAMED.frame)])
+    for number in range(turns):
+        for role in ("user", "assistant"):
+            slot = measure(Message.of(role, f"{number} kelp on the rock. " * 60))
+            branch = extended(branch, [Entry("", None, Said(slot))])
+            if role == "user":
+                asked = Request(prefix_basis(branch), len(branch.slots), "m", 40_000)
+                usage = Usage(round(tokens * (FRAMED.frame.tokens + branch.held)))
+                branch = extended(branch, [Entry("", None, asked), Entry("", None, Answer(asked.basis, usage))])
+    return branch
+
+
+def frame_in(branch, target=FRAMED):
+    """Return the tokens that the guard takes for system and tools."""
+    return measure_room(in_force(target, branch, Settings()), Settings()).frame
+
+
+@pytest.mark.parametrize("tokens", [0.9, 1.0, 1.4, 1.65])
+def test_a_frame_is_as_large_as_usage_told(tokens):
+    """Before any answer it is a guess by the model's prior; then what was reported is more than that."""
+    assert frame_in(Branch()) == 26_400
+    assert frame_in(answered(1, tokens)) == pytest.approx(16_000 * tokens, rel=0.03)
+    assert frame_in(answered(12, tokens)) == pytest.approx(16_000 * tokens, rel=0.15)
+
+
+def test_what_usage_told_of_a_frame_outlasts_a_compaction():
+    """Where the reported size is of other messages than are shown now, the ratio is still the model's own."""
+    branch = answered(30, 1.0)
+    shorter = extended(branch, [Entry("", None, Compaction(len(branch.slots), Message.of("user", "kelp"), 5))])
+    assert shorter.anchor is None
+    assert frame_in(shorter) < 20_000
+
+
+def test_what_usage_told_is_of_that_model_and_that_frame():
+    """Another model's guess stands as it is; another frame is measured by the ratio, and an exact one is exact."""
+    branch = answered(30, 1.0)
+    assert frame_in(branch, replace(FRAMED, model="other")) == 26_400
+    assert 32_000 <= frame_in(branch, replace(FRAMED, frame=Frame("more tools", 32_000))) < 40_000
+    assert frame_in(branch, replace(FRAMED, frame=Frame("told", 500, exact=True))) == 500

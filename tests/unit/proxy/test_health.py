@@ -23,15 +23,13 @@ class Timed:
 
     def __init__(self, **terms):
         self.clock = FakeClock()
-        self.health = Health(clock=lambda: BEGAN + int(self.clock() * 1_000), ticks=self.clock, **terms)
+        self.health = Health(clock=lambda: BEGAN + int(self.clock() * 1_000), **terms)
 
     def asked(self, state="managed", status=200, *, api="anthropic", seconds=0.5, session=""):
         """Let a request be answered after so many seconds; with none its client got nothing."""
         request = self.health.began(api)
-        if seconds is not None:
-            self.clock.advance(seconds)
-            request.first()
-        request.ended(state, status, session=session)
+        self.clock.advance(seconds or 0)
+        request.ended(state, status, seconds, session=session)
         return request
 
     def figures(self):
@@ -50,7 +48,13 @@ def proxy():
 
 def test_a_proxy_that_just_began_is_well(proxy):
     """Nothing went wrong, and it says since when and what it does."""
-    assert proxy.health.livez() == {"status": "ok", "mode": "manage", "since": MOMENT, "troubles": []}
+    assert proxy.health.livez() == {
+        "status": "ok",
+        "mode": "manage",
+        "since": MOMENT,
+        "refused": 0,
+        "troubles": [],
+    }
 
 
 def test_trouble_is_said_once(proxy):
@@ -155,18 +159,12 @@ def test_requests_under_way(steps):
 
 
 def test_the_time_to_the_first_byte(proxy):
-    """It is taken once, from the beginning to the first byte; a request whose client got nothing has none, and who
-    took it himself may say so."""
-    for seconds in (0.2, 0.2, 0.2, 30.0):
+    """It is counted once for each request that ended; one whose client got nothing has none."""
+    for seconds in (0.2, 0.2, 0.2, 0.2, 30.0):
         proxy.asked(seconds=seconds)
-    late = proxy.health.began("anthropic")
-    proxy.clock.advance(0.2)
-    late.first()
-    proxy.clock.advance(100)
-    late.first()
-    late.ended("managed", 200)
     proxy.asked("failed", 0, seconds=None)
-    proxy.health.began("anthropic").ended("managed", 200, 0.2)
+    twice = proxy.asked(seconds=0.2)
+    twice.ended("managed", 200, 50.0)
     found = proxy.health.stats()["first_byte"]
     assert found["count"] == 6
     assert 0.1 < found["p50"] <= 0.2
@@ -243,6 +241,7 @@ def test_every_figure_of_metrics(proxy):
         'holdfast_requests_total{api="gemini",state="bypassed",status="5xx"}': 1,
         "holdfast_managed_total": 1,
         "holdfast_bypassed_total": 1,
+        "holdfast_refused_total": 0,
         "holdfast_requests_under_way": 1,
         "holdfast_degraded": 1,
         "holdfast_troubles_total": 1,

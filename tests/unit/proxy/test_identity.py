@@ -14,7 +14,8 @@ from holdfast.model.entries import Answer, BranchSummary, Entry, Note, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.proxy.clients import Client
-from holdfast.proxy.identity import found, session_key
+from holdfast.proxy.identity import session_key
+from holdfast.proxy.trees import Trees
 from holdfast.runtime.following import repeated
 from holdfast.runtime.journal import Journal
 from holdfast.store.memory import MemoryStore
@@ -45,14 +46,14 @@ def user(content):
 
 def grown(store, *said, key=KEY):
     """Follow a conversation as the proxy does, and return where it stands."""
-    journal = Journal.open(store, key, leaf=found(store, key, slots_of(*said), SETTINGS))
+    journal = Journal.open(store, key, leaf=Trees(store).found(key, slots_of(*said), SETTINGS))
     journal.follow(slots_of(*said))
     return journal.leaf
 
 
 def at(store, *said, key=KEY):
     """Return the leaf that a conversation continues."""
-    return found(store, key, slots_of(*said), SETTINGS)
+    return Trees(store).found(key, slots_of(*said), SETTINGS)
 
 
 # -- the key -----------------------------------------------------------------------------------------------------------
@@ -167,10 +168,10 @@ def test_an_answer_comes_back_in_other_bytes():
         measure(Message("assistant", (ToolCall("c", "read", '{"path":1}'),))),
         measure(Message("tool", (ToolResult("c", "read", (Text("one"),)),))),
     ]
-    assert found(store, KEY, again, SETTINGS) == journal.leaf
-    assert found(store, KEY, again[:3], SETTINGS) == journal.leaf
+    assert Trees(store).found(KEY, again, SETTINGS) == journal.leaf
+    assert Trees(store).found(KEY, again[:3], SETTINGS) == journal.leaf
     again[2] = measure(Message("assistant", (ToolCall("c", "read", '{"path":2}'),)))
-    other = Journal.open(store, KEY, leaf=found(store, KEY, again, SETTINGS))
+    other = Journal.open(store, KEY, leaf=Trees(store).found(KEY, again, SETTINGS))
     other.follow(again)
     assert [one.message for one in other.branch.slots] == [one.message for one in again]
 
@@ -181,8 +182,8 @@ def test_a_text_that_was_cut_is_its_own():
     said = slots_of("u" + "x" * 5_000, "a1")
     journal = Journal.open(store, KEY, policy)
     journal.follow(said)
-    assert found(store, KEY, [*said, *slots_of("u2")], policy.settings) == journal.leaf
-    assert found(store, KEY, slots_of("u" + "y" * 5_000), policy.settings) is None
+    assert Trees(store).found(KEY, [*said, *slots_of("u2")], policy.settings) == journal.leaf
+    assert Trees(store).found(KEY, slots_of("u" + "y" * 5_000), policy.settings) is None
 
 
 def test_labels_are_no_leaves():
@@ -244,17 +245,82 @@ def joined(said, cuts):
     return out
 
 
+def runs(said):
+    """Return what is said without a break as one text each; of system messages at the front only how many there are."""
+    out = []
+    for slot in said:
+        role, text = slot.message.role, "".join(part.text for part in slot.message.parts)
+        if role == "system" and all(one == ("system", "") for one in out):
+            out.append((role, ""))
+        elif out and out[-1][0] == role and out[-1] != ("system", ""):
+            out[-1] = (role, out[-1][1] + text)
+        else:
+            out.append((role, text))
+    return out
+
+
+def newest_of_most(leaves, counts):
+    """Return the id of the last leaf with the highest count, if any has one."""
+    best = max(counts, default=0)
+    return next((leaf.id for leaf, count in reversed([*zip(leaves, counts, strict=True)]) if best == count > 0), None)
+
+
+def some(steps, pick, more):
+    """Return a tree, its leaves, what is said on the way to each, and a conversation that goes on behind one."""
+    store = tree(steps)
+    leaves = store.leaves(KEY)
+    known = [Branch.build(store.path(KEY, leaf.id)).slots.slice() for leaf in leaves]
+    return store, leaves, known, [*known[pick % len(known)], *slots_of(*more)]
+
+
+@given(steps=paths, pick=st.integers(0, 30), more=st.lists(words, max_size=4))
+def test_it_is_what_a_look_at_every_branch_finds(steps, pick, more):
+    """On any tree that branch is found of which most is repeated, as following each leaf by itself tells."""
+    store, leaves, known, said = some(steps, pick, more)
+    counts = [repeated(path, said, SETTINGS).count for path in known]
+    assert Trees(store).found(KEY, said, SETTINGS) == newest_of_most(leaves, counts)
+
+
 @given(
     steps=paths, pick=st.integers(0, 30), more=st.lists(words, max_size=4), cuts=st.lists(st.booleans(), max_size=20)
 )
-def test_it_is_what_a_look_at_every_branch_finds(steps, pick, more, cuts):
-    """One pass over the tree finds the branch that following each leaf by itself finds, on any tree."""
-    store = tree(steps)
-    leaves = store.leaves(KEY)
-    known = [store.path(KEY, leaf.id) for leaf in leaves]
-    said = [slot for path in known[pick % len(known) :][:1] for slot in Branch.build(path).slots]
-    said = joined([*said, *slots_of(*more)], cuts)
-    counts = [repeated(Branch.build(path).slots.slice(), said, SETTINGS).count for path in known]
-    best = max((count for count in counts if count), default=None)
-    newest = [leaf.id for leaf, count in zip(leaves, counts, strict=True) if count == best]
-    assert found(store, KEY, said, SETTINGS) == (newest[-1] if newest else None)
+def test_how_words_are_cut_up_is_all_the_same(steps, pick, more, cuts):
+    """That branch is found whose words, as one text for each side, the conversation begins with for longest."""
+    store, leaves, known, said = some(steps, pick, more)
+    said = joined(said, cuts)
+    ends = [[runs(path[: at + 1]) for at in range(len(path))] for path in known]
+    counts = [max((at + 1 for at in range(len(said)) if runs(said[: at + 1]) in path), default=0) for path in ends]
+    assert Trees(store).found(KEY, said, SETTINGS) == newest_of_most(leaves, counts)
+
+
+@given(steps=paths, pick=st.integers(0, 30), more=st.lists(words, max_size=4), read=st.integers(0, 30))
+def test_a_tree_that_is_followed_is_the_one_that_is_read(steps, pick, more, read):
+    """What was appended since a tree was looked at, told of or not, is found as if it were read anew."""
+    store, _, _, said = some(steps, pick, more)
+    other = MemoryStore()
+    other.create(KEY)
+    trees = Trees(other, 1)
+    for number, entry in enumerate(store.entries(KEY)):
+        other.append(KEY, [entry])
+        if number != read:
+            trees.grew(KEY, [entry])
+        if number >= read // 2:
+            trees.found(KEY, said, SETTINGS)
+    assert trees.found(KEY, said, SETTINGS) == Trees(store).found(KEY, said, SETTINGS)
+
+
+def test_many_conversations_that_begin_alike_cost_what_is_new_of_each():
+    """A conversation is found among a thousand siblings without reading any of them again."""
+    store, reads = MemoryStore(), []
+    every = store.entries
+    store.entries = lambda key, kind=None: reads.append(kind) or every(key, kind)
+    trees = Trees(store)
+    for number in range(1_000):
+        said = slots_of("u1", "a1", f"u item {number}")
+        leaf = trees.found(KEY, said, SETTINGS)
+        journal = Journal.open(store, KEY, leaf=leaf)
+        journal.heard = trees.grew
+        journal.follow(said)
+        assert trees.found(KEY, [*said, *slots_of("a9", "u9")], SETTINGS) == journal.leaf
+    assert reads.count(None) == 1
+    assert trees.found(KEY, slots_of("u1", "a1", "u item 7", "a9"), SETTINGS) != journal.leaf

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from functools import partial
+
 import anyio
 import pytest
 from hypothesis import given
@@ -139,3 +142,22 @@ def test_who_is_cancelled_closes_the_source(seconds):
 
     assert run(cancelled) == (True, seconds)
     assert line.closed_at == seconds
+
+
+# -- what is held ------------------------------------------------------------------------------------------------------
+
+
+def test_what_knew_whose_the_wait_was_is_let_go():
+    """From the first piece on nobody asks whose the wait is: whoever answers, with all it read, is held no longer."""
+
+    async def answered():
+        line = wire.Wire(Line().send)
+        waited_for = Line()
+        line.is_ours = partial(bool, waited_for)
+        held = weakref.ref(waited_for)
+        del waited_for
+        before = held() is not None
+        await line.give(HEAD)
+        return before, held()
+
+    assert run(answered) == (True, None)

@@ -8,11 +8,13 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, extend, extended
-from holdfast.model.entries import Entry, Said
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import OVERFLOW, Answer, Decision, Entry, Failure, Frame, Request, Said
 from holdfast.model.messages import Message
+from holdfast.model.parts import Text
 from holdfast.model.sequence import Seq, common
 from holdfast.policy.settings import Settings
-from holdfast.runtime.following import Twins, repeated
+from holdfast.runtime.following import Twins, carried, framed, repeated
 from holdfast.runtime.journal import Journal
 from holdfast.store.sqlite import SqliteStore
 from holdfast.view.tokens import measure
@@ -99,3 +101,60 @@ def test_one_lease_is_held_for_all_that_is_done_together(tmp_path):
         texts = [entry.body.slot.message.text for entry in store.path("k") if isinstance(entry.body, Said)]
         assert texts == ["one", "two", "three"]
         assert [message.text for message in journal.branch.messages] == ["one", "two", "three"]
+
+
+# -- what opens a conversation -----------------------------------------------------------------------------------------
+
+FRAME = Frame("tools", 100)
+
+
+@given(words, words, words)
+def test_what_opens_a_conversation_has_a_place_and_no_past(before, now, behind):
+    """System messages that both open with are repeated whatever they say: those that were said now, as the log is."""
+    before, now = ([("system", text) for _, text in said] for said in (before, now))
+    known, said = slots([*before, ("user", "x"), *behind]), slots([*now, ("user", "x"), *behind], "2")
+    same = repeated(known, said, Settings())
+    both = min(len(before), len(now))
+    assert same.count >= both
+    if len(before) == len(now):
+        assert same.count == len(said)
+    assert [(one.raw, one.message) for one in same.slots[:both]] == [(one.raw, one.message) for one in said[:both]]
+    assert [(one.size, one.digest) for one in same.slots] == [(one.size, one.digest) for one in known[: same.count]]
+    again = framed(FRAME, same.slots, said)
+    assert again == framed(FRAME, known, said)
+    assert (again == FRAME) == ([text for _, text in before[:both]] == [text for _, text in now[:both]])
+
+
+def test_a_frame_is_as_much_more_as_what_opens_the_conversation_grew():
+    """And no less where that shrank: the log holds what it was."""
+    short, long = slots([("system", "Tide.")]), slots([("system", "Tide. " * 300)])
+    grew, shrank = framed(FRAME, short, long), framed(FRAME, long, short)
+    assert (grew.tokens, shrank.tokens) == (100 + long[0].size - short[0].size, 100)
+    assert len({grew.digest, shrank.digest, FRAME.digest}) == 3
+
+
+# -- what a branch carries along ---------------------------------------------------------------------------------------
+
+
+def path_of(*bodies):
+    """Return entries for ``bodies``, one behind the other."""
+    return [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate(bodies)]
+
+
+def test_what_was_carried_to_a_place_is_not_carried_there_again():
+    """Branch after branch from one place tells what that taught once: a lesson twice at most, a request once."""
+    begun = [Said(slot) for slot in slots([("user", "a"), ("assistant", "b")])]
+    rest = [Said(slots([("user", "c")])[0]), Request("x", 3, "m", 9), Failure(OVERFLOW, "too long", 5_000, 6_000)]
+    there = []
+    for _ in range(5):
+        path = path_of(*begun, *there, *rest)
+        there += carried(Branch.build(path), path, len(path) - 3, 2)
+    assert there == [Request("", 2, "m", 9), *[Failure(OVERFLOW, "too long", 5_000, 6_000)] * 2]
+
+
+def test_a_request_behind_a_decision_is_told_again():
+    """It showed something else than the one before it."""
+    said = [Said(slot) for slot in slots([("user", "a"), ("assistant", "b"), ("user", "c")])]
+    asked, cut = Request("x", 3, "m"), Decision((Edit(Span(0, 1, 0), (Text("-"),), "r", "w", 1),))
+    path = path_of(*said, asked, Answer("x"), cut, asked, asked)
+    assert carried(Branch.build(path), path, 2, 2) == [Request("", 2, "m"), cut, Request("", 2, "m")]

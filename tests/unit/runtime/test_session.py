@@ -13,7 +13,7 @@ from holdfast.config import target
 from holdfast.errors import Aborted, DeadlineExceeded, FormatError, UpstreamError, WindowTooSmall
 from holdfast.model.entries import OVERFLOW, Answer, Failure, Request, Usage
 from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolResult
+from holdfast.model.parts import Media, Text, ToolResult
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.replies import ask
 from holdfast.runtime.requests import of_words
@@ -41,6 +41,8 @@ ASK = 'call read {"path": "a"}'
 OPUS = target("anthropic", "claude-opus-5-5")
 
 
+TOO_LARGE = b"<h1>413 Request Entity Too Large</h1>"
+PICTURE = Message("user", (Media("image", "image/png", 3, source="AAAA"), Text("A?")))
 TOO_LONG = b'{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long"}}'
 
 
@@ -264,19 +266,21 @@ def test_another_window_that_is_configured_ends_what_was_learned():
     assert sent == 1
 
 
-@pytest.mark.parametrize(("body", "taught"), [(b"<h1>413 Request Entity Too Large</h1>", 0), (TOO_LONG, 1)])
-def test_a_refusal_teaches_of_tokens_only_where_it_speaks_of_them(body, taught):
-    """A limit of bytes is no window, whether the session sent the request or its author did."""
+@pytest.mark.parametrize(
+    ("body", "seen", "taught"), [(TOO_LARGE, PICTURE, 0), (TOO_LARGE, "B?", 1), (TOO_LONG, PICTURE, 1)]
+)
+def test_a_refusal_teaches_of_tokens_only_where_it_speaks_of_them(body, seen, taught):
+    """A limit of bytes is a window where all is words, whether the session sent the request or its author did."""
     refused = Given((body,), 413 if body.startswith(b"<") else 400)
     sent_here, sent_there = MemoryStore(), MemoryStore()
 
     async def talk():
         async with talking(ScriptedUpstream([refused, *["yes"] * 3]), store=sent_here) as session:
-            await session.append("A?", Message.of("assistant", "kelp " * 900), Message.of("user", "B? " * 900))
+            await session.append(seen, Message.of("assistant", "kelp " * 900), Message.of("user", "B? " * 900))
             with suppress(UpstreamError):
                 await session.ask("C?")
         async with talking(ScriptedUpstream([]), store=sent_there) as session:
-            await session.prepare("A?")
+            await session.prepare(seen)
             report = ErrorReport("anthropic", refused.status, body=body)
             await session.record(WireAnswer(stop="error", error=report, complete=False))
 

@@ -11,7 +11,7 @@ from msgspec import Raw
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.testing.strategies import messages
-from holdfast.view.alike import alike, canonical
+from holdfast.view.alike import alike, canonical, stream
 from holdfast.view.sealed import sealed_as, sealed_by
 
 JSON = st.recursive(
@@ -48,6 +48,17 @@ def test_what_is_alike_has_the_same_words_calls_and_results(one, other):
         assert one.text.replace("\n", "") == other.text.replace("\n", "")
         assert [(call.id, call.name) for call in one.calls] == [(call.id, call.name) for call in other.calls]
         assert [result.call_id for result in one.results] == [result.call_id for result in other.results]
+
+
+@given(messages(), messages())
+def test_what_is_alike_is_one_stream(message, other):
+    """Whoever sealed it and in however many pieces it came; two that are not alike seldom share one."""
+    spoken = [part for part in message.parts if not isinstance(part, Thinking)]
+    halves = [half for part in spoken for half in _halves(part)]
+    assert stream(message) == stream(sealed_by(message, "m")) == stream(Message(message.role, tuple(halves)))
+    assert stream(message) == b"".join(stream(Message(message.role, (part,))) for part in message.parts)
+    if alike(message, other):
+        assert stream(message) == stream(other)
 
 
 @given(JSON.filter(lambda value: isinstance(value, dict)))

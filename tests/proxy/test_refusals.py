@@ -1,0 +1,124 @@
+"""What is too large for somebody, or not answered here at all: it is made smaller, or said and counted as it is."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider import Provider
+from holdfast.testing.provider import Settings as Strict
+from holdfast.testing.provider.client import MODELS
+from holdfast.wire.overflow import ErrorReport, classify
+
+APIS = list(MODELS)
+WORDS = "kelp on the rock, and the tide comes in. " * 110
+STATE = "x-holdfast-state"
+
+
+def run(function):
+    """Return what the coroutine function returns."""
+    return anyio.run(function)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_limit_of_bytes_is_learned_like_one_of_tokens(api, proxied):
+    """Who takes no more bytes than these gets a smaller conversation, and from then on without being asked first.
+
+    The newest words are a message of their own.
+    """
+    through, upstreams, talking = proxied
+    upstream, talk = upstreams(Provider(Strict(window=200_000)), most=30_000), talking(api)
+    field = {"gemini": "contents", "openai-responses": "input"}.get(api, "messages")
+
+    async def go():
+        async with through(upstream) as client:
+            for number in range(16):
+                reply = await talk.turn(client, f"Note {number}: {WORDS}")
+                assert reply.status_code == 200, (number, reply.text)
+                newest = json.dumps(json.loads(upstream.bodies[-1])[field][-1])
+                assert f"Note {number}: {WORDS}" in newest
+                assert "replaced by this extract" not in newest
+
+    run(go)
+    assert 1 <= len(upstream.bodies) - 16 <= 2
+
+
+def test_a_client_s_compaction_of_what_is_new_to_us_is_made_to_fit(proxied, strict):
+    """It is served from a reduced view like a turn, and nothing of it is kept; one that fits goes as it came."""
+    through, _, talking = proxied
+    upstream, talk, store = strict(16_000), talking("openai-responses"), MemoryStore()
+    for number in range(30):
+        talk.say(f"Note {number}: {WORDS}")
+        said = [{"type": "output_text", "text": f"Noted {number}."}]
+        talk.said.append({"type": "message", "role": "assistant", "content": said})
+    long, short = talk.body(), talk.body() | {"input": talk.said[-4:]}
+
+    async def go():
+        async with through(upstream, store, window=16_000) as client:
+            return [await client.post("/v1/responses/compact", body) for body in (long, short, long)]
+
+    replies = run(go)
+    assert [reply.status_code for reply in replies] == [200] * 3, [reply.text for reply in replies]
+    assert [reply.headers[STATE] for reply in replies] == ["managed", "relayed", "managed"]
+    assert "Note 29: " in upstream.bodies[0].decode()
+    assert upstream.bodies[1] == json.dumps(short).encode()
+    assert upstream.bodies[2] == upstream.bodies[0]
+    assert not store.sessions()
+
+
+def test_that_nothing_fits_a_window_that_was_learned_is_said_once(proxied, strict, capfd):
+    """In the log, on standard error and in ``/livez``; each answer tells that it is ours, and nothing goes up."""
+    through, _, talking = proxied
+    upstream, talk, store = strict(1_500), talking("anthropic"), MemoryStore()
+
+    async def go():
+        async with through(upstream, store) as client:
+            for number in range(5):
+                talk.say(f"Note {number}: {WORDS}")
+                reply = await client.post(talk.path, talk.body())
+            return reply, [(await client.web.get(place)).json() for place in ("/livez", "/stats")]
+
+    reply, (livez, stats) = run(go)
+    assert (reply.status_code, reply.headers[STATE]) == (400, "refused")
+    assert classify(ErrorReport("anthropic", status=400, body=reply.content)).kind == "context_window"
+    refused = livez["refused"]
+    assert refused == 5 - len(upstream.bodies) > 1
+    assert (livez["status"], [one["what"] for one in livez["troubles"]]) == ("degraded", ["WindowTooSmall"])
+    assert (stats["requests"]["all"]["refused"], stats["requests"]["all"]["failed"]) == (refused, 0)
+    told = [entry.body.reason for entry in store.entries(store.sessions()[0].key, "failure")]
+    assert sum(reason.startswith("window-too-small: ") for reason in told) == 1
+    assert capfd.readouterr().err.count("WindowTooSmall") == 1
+
+
+def test_refusals_of_ours_are_counted_apart(proxied, strict):
+    """A foreign host, no token, too much, no such coding and nobody to ask: none was relayed, and none failed."""
+    through, _, talking = proxied
+    upstream, talk = strict(), talking("anthropic")
+    talk.say("How high is the tide?")
+    wrong = {
+        403: (talk.path, {"host": "evil.example", "x-holdfast-token": "t"}, b"{}"),
+        401: (talk.path, {}, b"{}"),
+        413: (talk.path, {"x-holdfast-token": "t"}, b" " * 2_000),
+        415: (talk.path, {"x-holdfast-token": "t", "content-encoding": "br"}, b"{}"),
+        404: ("/nowhere", {"x-holdfast-token": "t"}, b"{}"),
+    }
+
+    async def go():
+        async with through(upstream, token="t", body_bytes=1_000) as client:
+            replies = [await client.post(path, body, told) for path, told, body in wrong.values()]
+            await client.post(talk.path, talk.body(), {"x-holdfast-token": "t"})
+            told = {"x-holdfast-token": "t"}
+            stats, livez = [(await client.web.get(place, headers=told)).json() for place in ("/stats", "/livez")]
+            return replies, stats, livez, (await client.web.get("/metrics", headers=told)).text
+
+    replies, stats, livez, metrics = run(go)
+    assert [reply.status_code for reply in replies] == list(wrong)
+    assert {reply.headers[STATE] for reply in replies} == {"refused"}
+    counted = {state: count for state, count in stats["requests"]["all"].items() if count}
+    assert counted == {"managed": 1, "refused": 5}
+    assert (livez["refused"], livez["status"]) == (5, "ok")
+    assert "holdfast_refused_total 5" in metrics
+    assert len(upstream.bodies) == 1

@@ -1,0 +1,16 @@
+"""What people said."""
+
+from __future__ import annotations
+
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text
+from holdfast.view.conversation import first_words
+
+
+def test_the_first_words_are_the_users_own():
+    """What a client puts before them in a tag is not what a conversation is about, unless there is nothing else."""
+    put, own = Text("<system-reminder>Be brief.</system-reminder>"), Text("Fix the build.")
+    assert first_words([Message.of("system", "You help."), Message("user", (put, own))]) == "Fix the build."
+    assert first_words([Message("user", (put,)), Message.of("user", "Fix the build.")]) == "Fix the build."
+    assert first_words([Message("user", (put,))]) == put.text
+    assert first_words([Message.of("assistant", "Hello.")]) == ""
