@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Answer, Body, Entry, Frame, Request, Said, Usage
@@ -21,7 +22,7 @@ from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.model.projected import prefix_basis
 from holdfast.model.target import Target
 from holdfast.view import tokens
-from holdfast.view.tokens import count, count_bytes, estimate, measure, ratio
+from holdfast.view.tokens import count, count_bytes, estimate, measure, measure_all, ratio
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 JOIN = 15
@@ -160,6 +161,28 @@ def test_measured_size_is_the_text_and_an_overhead() -> None:
     assert abs(measure(Message.of("user", words)).size - tokens.MESSAGE_OVERHEAD - count(words)) <= 3
 
 
+@given(st.lists(st.lists(TEXT, max_size=3), max_size=6))
+@example([[], ["seven letters"], [""], ["  behind blanks"], ["\n"], ["abcdefg", "hijklmn"], ["", ""]])
+def test_many_messages_are_measured_as_each_alone(many: list[list[str]]) -> None:
+    """What stands beside a message changes neither its size nor its digest, byte by byte."""
+    said = [Message("user", tuple(map(Text, texts))) for texts in many]
+    words = [b"\n".join(text.encode("utf-8", "surrogatepass") for text in texts) for texts in many]
+    counts = [max(1, round(weighed_slowly(one) / tokens.UNIT)) if one else 0 for one in words]
+    found = list(measure_all(said))
+    assert [slot.size - tokens.MESSAGE_OVERHEAD for slot in found] == counts
+    assert [slot.message for slot in found] == said
+    assert [slot.digest for slot in found] == [measure(one).digest for one in said]
+
+
+def test_a_block_of_messages_ends_where_it_must() -> None:
+    """Messages that fill a block to the last byte, or not quite, are measured as each alone; so are longer ones."""
+    unit = "counted line by line  and word by word\n"
+    lengths = [0, 1, 65_534, 65_535, 65_536, 65_537, 200_000, 40_000, 25_535, 25_534, 3, 30_000, 35_535, 30_000, 35_536]
+    texts = [(unit * 6_000)[at : at + length] for at, length in enumerate(lengths)]
+    found = [slot.size - tokens.MESSAGE_OVERHEAD for slot in measure_all(Message.of("user", text) for text in texts)]
+    assert found == [count_bytes(text.encode()) for text in texts]
+
+
 def test_digest_is_of_the_content() -> None:
     """Equal words have an equal digest, whatever bytes they came in; other words or another speaker have not."""
     said = measure(Message.of("user", "run the tests")).digest
@@ -245,10 +268,11 @@ def test_estimate_is_the_usage_and_what_came_since() -> None:
 
 
 def test_another_model_or_frame_starts_anew() -> None:
-    """Usage of one model tells nothing of another, and none survives a change of frame."""
+    """Usage of one model tells nothing of another, and none survives a change of frame that is more than a clock."""
     branch = turn(turn(Branch(), "a " * 900, lambda _: 9_000), "b " * 900, lambda _: 12_000)
     assert branch.anchor is not None
-    assert told(branch, Frame("other", 7)).anchor is None
+    assert told(branch, Frame("other", 7)).anchor == replace(branch.anchor, tokens=12_007)
+    assert told(branch, Frame("other", 700_000)).anchor is None
     switched = told(branch, Request("c", len(branch.slots), "other"))
     assert (switched.anchor, ratio(switched, Target(prior=1.1))) == (None, 1.1)
 

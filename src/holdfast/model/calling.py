@@ -33,7 +33,10 @@ def still_open(waiting: tuple[str, ...], message: Message) -> tuple[str, ...]:
         return tuple([call.id for call in message.calls])
     if not waiting:
         return waiting
-    given = Counter(result.call_id for result in message.results)
+    told = tuple([result.call_id for result in message.results])
+    if told == waiting:
+        return ()
+    given = Counter(told)
     left: list[str] = []
     for place, id_ in enumerate(waiting):
         if not given:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import LogConflict
@@ -28,7 +28,7 @@ def kind_of(body: Body | type[Body]) -> str:
     return str(body.__struct_config__.tag)
 
 
-class Node(NamedTuple):
+class Node(Struct, frozen=True, gc=False):
     """Where an entry stands in its tree; ``base`` is the ``seq`` of the newest compaction on its path, or 0."""
 
     seq: int
@@ -45,7 +45,7 @@ SLOTTED = frozenset({kind_of(Said), kind_of(BranchSummary)})
 COMPACTION, REVOKE = kind_of(Compaction), kind_of(Revoke)
 
 
-class Placed(NamedTuple):
+class Placed(Struct, frozen=True):
     """An entry with its ``seq``, ready to be written."""
 
     entry: Entry

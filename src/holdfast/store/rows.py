@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
 def weight(row: Row) -> int:
     """Return how many bytes of content ``row`` stores, as a quota counts them."""
-    return sum(len(part) for part in (row.body, row.raws, row.origin, row.raw) if part is not None)
+    return sum([len(part) for part in (row.body, row.raws, row.origin, row.raw) if part is not None])
 
 
 @cache
@@ -184,7 +184,7 @@ def _bare(body: Body) -> Body:
 
 
 def _slot(body: Body) -> Slot | None:
-    return body.slot if isinstance(body, Said | BranchSummary) else None
+    return body.slot if isinstance(body, (Said, BranchSummary)) else None
 
 
 def _kind(body: Body) -> str:

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, suppress
 from itertools import chain
 from typing import Any
 
+from msgspec.structs import astuple
+
 from holdfast.errors import StoreCorrupt, StoreError
 from holdfast.model.entries import Entry
 from holdfast.store import indexing
@@ -37,10 +39,11 @@ _NEW = f"{_ENTRY} WHERE e.session = ? AND {_SAYS} AND e.seq > ? ORDER BY e.seq"
 _LATE = f"{_ENTRY} WHERE e.session = ? AND {_SAYS} AND e.seq > ? ORDER BY e.seq DESC"
 _AT = f"{_ENTRY} WHERE e.session = ? AND e.seq = ?"
 _NODE = f"SELECT seq, depth, base FROM entries WHERE session = {_MINE} AND id = ?"  # noqa: S608
+_NODES = f"SELECT id, seq, depth, base FROM entries WHERE session = {_MINE}"  # noqa: S608
 _IDENTITY = f"SELECT identity FROM entries WHERE session = {_MINE} AND id = ?"  # noqa: S608
 _IDS = f"SELECT id FROM entries WHERE session = {_MINE} AND id >= ? AND id < ? ORDER BY id LIMIT ?"  # noqa: S608
 _INSERT = (
-    f"INSERT INTO entries (session, id, seq, parent, depth, base, {', '.join(Row._fields)}) "  # noqa: S608
+    f"INSERT INTO entries (session, id, parent, seq, depth, base, {', '.join(Row._fields)}) "  # noqa: S608
     f"VALUES ({', '.join('?' * (6 + len(Row._fields)))})"
 )
 _SAVE = """
@@ -138,13 +141,14 @@ class SqliteStore(TreeStore):
         row = self._file.db.execute(_NODE, (key, _clean(id_))).fetchone()
         return None if row is None else Node(*row)
 
-    def _nodes(self, key: str, ids: Sequence[str]) -> dict[str, Node]:
-        """Return where those of ``ids`` stand that are in the log, a good many in one look."""
+    def _nodes(self, info: SessionInfo, ids: Sequence[str]) -> dict[str, Node]:
+        """Return where those of ``ids`` stand that are in the log, a good many in one look, or all of a short log."""
+        if info.entries < len(ids):
+            return {id_: Node(*rest) for id_, *rest in self._file.db.execute(_NODES, (info.key,))}
         found: dict[str, Node] = {}
         for start in range(0, len(ids), AT_ONCE):
             asked = [_clean(id_) for id_ in ids[start : start + AT_ONCE]]
-            query = f"SELECT id, seq, depth, base FROM entries WHERE session = {_MINE} AND id IN "  # noqa: S608
-            rows = self._file.db.execute(f"{query}({', '.join('?' * len(asked))})", (key, *asked))
+            rows = self._file.db.execute(f"{_NODES} AND id IN ({', '.join('?' * len(asked))})", (info.key, *asked))
             found |= {id_: Node(*rest) for id_, *rest in rows}
         return found
 
@@ -160,8 +164,8 @@ class SqliteStore(TreeStore):
         session, held = db.execute("SELECT session, bytes FROM sessions WHERE key = ?", (key,)).fetchone()
         scale = Scale(key, held, self._quota)
         rows = (
-            (session, entry.id, node.seq, parent, node.depth, node.base, *scale.passed(to_row(entry, known)))
-            for entry, parent, node in placed
+            (session, one.entry.id, one.parent, *astuple(one.node), *scale.passed(to_row(one.entry, known)))
+            for one in placed
         )
         db.executemany(_INSERT, rows)
         db.execute("UPDATE sessions SET bytes = ? WHERE key = ?", (scale.held, key))

@@ -290,9 +290,9 @@ class TreeStore(ABC):
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def _nodes(self, key: str, ids: Sequence[str]) -> dict[str, Node]:
-        """Return where those of ``ids`` stand that are in the log."""
-        found = [(id_, self._node(key, id_)) for id_ in ids]
+    def _nodes(self, info: SessionInfo, ids: Sequence[str]) -> dict[str, Node]:
+        """Return where those of ``ids`` stand that are in the log; others that are may be there too."""
+        found = [(id_, self._node(info.key, id_)) for id_ in ids]
         return {id_: node for id_, node in found if node is not None}
 
     def _known(self, key: str) -> SessionInfo:
@@ -328,7 +328,7 @@ class TreeStore(ABC):
     def _add(self, info: SessionInfo, new: Sequence[Entry]) -> int:
         """Write ``new`` and the checkpoints of its compactions; return the last ``seq``."""
         named = {id_ for entry in new for id_ in (entry.id, entry.parent) if id_ is not None}
-        there = self._nodes(info.key, list(named)) if info.entries else {}
+        there = self._nodes(info, list(named)) if info.entries else {}
         placed = place(new, there.get, self._last() + 1)
         self._insert(info.key, placed)
         for one in placed:

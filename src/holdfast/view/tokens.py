@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import add
 from typing import cast
 from zlib import adler32
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
@@ -83,8 +85,8 @@ BEFORE = (
 )
 """9 kinds the byte before it can be of. Three more are a vowel or consonant that ends seven small letters in a row, and
 a blank that ends two in a row; before the first byte stands a line end."""
-_ROWS_TO_RUN = 8
-"""In the table of weights these three stand 8 rows below the vowel, the consonant and the blank."""
+_RUN = 8
+"""In the table of weights these three stand 8 rows below the vowel, the consonant and the blank: one bit more."""
 
 
 def _marked(kinds: tuple[bytes, ...], step: int = 1) -> bytes:
@@ -102,10 +104,15 @@ def _table(rows: str) -> bytes:
     return bytes(int(number) for line in lines for number in line.split()[1:]).ljust(256, b"\0")
 
 
+def _throughout(byte: int) -> int:
+    """Return the number that has ``byte`` in each byte of a block."""
+    return int.from_bytes(bytes([byte]) * _BLOCK, "little")
+
+
 _HERE_TABLE = _marked(HERE)
-_BEFORE_TABLE = _marked(BEFORE, len(HERE))
-_SMALL_TABLE = _marked((b"", _VOWELS + _CONSONANTS))
-_BLANK_TABLE = _marked((b"", _BLANKS))
+_BEFORE_TABLE = bytes(map(add, _marked(BEFORE), _marked((b"", _VOWELS + _CONSONANTS, _BLANKS), 2 * _RUN)))
+"""The row in the low bits, and above it a bit for small letters and one for blanks, which runs are made of."""
+_ROW, _SMALL, _BLANK = _throughout(2 * _RUN - 1), _throughout(2 * _RUN), _throughout(4 * _RUN)
 
 WEIGHTS = _table("""
            ln vow con sel tab  sp CAP dig mrk sgn  tl  C0  C4  D0  D4  D8  E0  E2  E3  EA  F0
@@ -130,29 +137,30 @@ C0 to F0 begin one."""
 def pairs(data: bytes) -> bytes:
     """Return a byte for each byte of ``data``: its row of ``WEIGHTS`` times ``len(HERE)``, plus its column.
 
-    It is done for all bytes at once, on whole numbers as long as the text, in which ``<< 8`` moves to the next byte.
+    ``data`` is a block at most. It is done for all bytes at once, on whole numbers as long as the text, in which
+    ``<< 8`` moves to the next byte.
     """
-    here, before, small, blank = [
-        int.from_bytes(data.translate(table), "little")
-        for table in (_HERE_TABLE, _BEFORE_TABLE, _SMALL_TABLE, _BLANK_TABLE)
-    ]
-    blank &= blank << 8
-    small &= small << 8  # two in a row end here
-    small &= small << 16  # four
-    small &= small << 24  # seven
-    before += (small + blank) * (_ROWS_TO_RUN * len(HERE))
-    return (here + (before << 8)).to_bytes(len(data) + 1, "little")[:-1]
+    here, before = [int.from_bytes(data.translate(table), "little") for table in (_HERE_TABLE, _BEFORE_TABLE)]
+    two = before & before << 8  # of a kind in a row end here
+    seven = two & two << 16  # four
+    seven &= seven << 24
+    rows = before & _ROW | (seven & _SMALL) >> 1 | (two & _BLANK) >> 2
+    return (here + (rows * len(HERE) << 8)).to_bytes(len(data) + 1, "little")[:-1]
 
 
 def count_bytes(data: bytes) -> int:
     """Return the estimated o200k tokens of UTF-8 ``data``; 0 only for nothing."""
     weight = sum([_weight(data[at : at + _BLOCK]) for at in range(0, len(data), _BLOCK)])
-    return max(1, round(weight / UNIT)) if data else 0
+    return _tokens(weight) if data else 0
 
 
 def _count_pieces(pieces: Iterable[bytes]) -> int:
     """Return what ``count_bytes`` says of ``pieces`` joined, without joining them: the same blocks are weighed."""
-    weight = sum(_weight(block) for block in _blocks(pieces))
+    return _tokens(sum(_weight(block) for block in _blocks(pieces)))
+
+
+def _tokens(weight: int) -> int:
+    """Return the tokens of a text that weighs so much."""
     return max(1, round(weight / UNIT))
 
 
@@ -169,7 +177,21 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def _weight(block: bytes) -> int:
     """Return the units that ``block`` weighs when a line end stands before it."""
-    weights = memoryview(pairs(block).translate(WEIGHTS))
+    return _sum(memoryview(pairs(block).translate(WEIGHTS)))
+
+
+def _weights(texts: Sequence[bytes]) -> list[int]:
+    """Return the units that each of ``texts`` weighs as ``_weight`` does; with line ends between them they are a block.
+
+    Nothing reaches over a line end, so that all are weighed at once.
+    """
+    weights = memoryview(pairs(b"\n".join(texts)).translate(WEIGHTS))
+    stops = list(accumulate([len(text) + 1 for text in texts], initial=0))
+    return [_sum(weights[start : stop - 1]) for start, stop in pairwise(stops)]
+
+
+def _sum(weights: memoryview) -> int:
+    """Return the sum of bytes that are weights."""
     # The low half of an Adler-32 begun at 0 is the sum of the bytes; 256 bytes cannot reach its modulus, 65,521.
     return sum([adler32(weights[at : at + 256], 0) & 0xFFFF for at in range(0, len(weights), 256)])
 
@@ -202,36 +224,64 @@ def _joined(every: Sequence[bytes | str], between: bytes) -> Iterator[bytes]:
         yield from (held,) if isinstance(held, bytes) else encoded(held)
 
 
+class _Taken(Struct, frozen=True, gc=False):
+    """A message taken apart: ``words`` are still to be counted, ``size`` is that of all else in it."""
+
+    message: Message
+    words: bytes
+    size: int
+    digest: bytes
+
+
 def measure(message: Message) -> Slot:
-    """Return ``message`` as a slot with its size and its digest; each byte is looked at once by either."""
+    """Return ``message`` as a slot with its size and its digest."""
+    [slot] = measure_all([message])
+    return slot
+
+
+def measure_all(messages: Iterable[Message]) -> Iterator[Slot]:
+    """Yield each of ``messages`` as a slot with its size and its digest; short ones are weighed together."""
+    for group in _together(map(_taken, messages)):
+        weights = _weights([one.words for one in group])
+        for one, weight in zip(group, weights, strict=True):
+            yield Slot(one.message, one.size + (_tokens(weight) if one.words else 0), one.digest)
+
+
+def _together(every: Iterable[_Taken]) -> Iterator[list[_Taken]]:
+    """Yield ``every`` in groups whose words, with line ends between them, are a block at most."""
+    group: list[_Taken] = []
+    length = 0
+    for one in every:
+        length += len(one.words) + 1
+        if length > _BLOCK:
+            yield group
+            group, length = [], len(one.words) + 1
+        group.append(one)
+    yield group
+
+
+def _taken(message: Message) -> _Taken:
+    """Return ``message`` taken apart; the words of a long one are counted."""
     words: list[bytes | str] = []
     marks: list[bytes | str] = [message.role.encode()]
-    silent = 0
-    for part in message.parts:
-        silent += _take(part, words, marks)
-    return Slot(message, MESSAGE_OVERHEAD + silent + _tokens(words), _digest(marks))
+    size = MESSAGE_OVERHEAD + sum([_take(part, words, marks) for part in message.parts])
+    if sum(map(len, words)) + len(words) > _BLOCK:
+        return _Taken(message, b"", size + _count_pieces(_joined(words, b"\n")), _digest(_joined(marks, b"\x00")))
+    held, told = cast("list[bytes]", words), cast("list[bytes]", marks)
+    return _Taken(message, b"\n".join(held), size, _digest([b"\x00".join(told)]))
 
 
-def _tokens(words: Sequence[bytes | str]) -> int:
-    """Return the tokens of ``words``, each on lines of its own."""
-    if str in map(type, words):
-        return _count_pieces(_joined(words, b"\n"))
-    return count_bytes(b"\n".join(cast("Sequence[bytes]", words)))
-
-
-def _digest(marks: Sequence[bytes | str]) -> bytes:
-    """Return the digest of ``marks``."""
-    if str not in map(type, marks):
-        return blake2b(b"\x00".join(cast("Sequence[bytes]", marks)), digest_size=16).digest()
+def _digest(pieces: Iterable[bytes]) -> bytes:
+    """Return the digest of ``pieces`` joined."""
     made = blake2b(digest_size=16)
-    for piece in _joined(marks, b"\x00"):
+    for piece in pieces:
         made.update(piece)
     return made.digest()
 
 
 def _take(part: Part, words: list[bytes | str], marks: list[bytes | str]) -> int:
     """Add what ``part`` says to ``words``, what tells it apart to ``marks``; return the tokens that no text shows."""
-    if isinstance(part, Text | Thinking):
+    if isinstance(part, (Text, Thinking)):
         data = _held(part.text)
         words.append(data)
         seal = part.seal.data if part.seal is not None else ""

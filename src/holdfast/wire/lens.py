@@ -25,7 +25,7 @@ from holdfast.model.parts import Text
 from holdfast.model.plan import Options
 from holdfast.model.sequence import common
 from holdfast.model.slots import Slot
-from holdfast.view.tokens import count_bytes, measure
+from holdfast.view.tokens import count_bytes, measure, measure_all
 from holdfast.wire import breakpoints
 from holdfast.wire.apis import FORMS, Form, Group, Path, form_of
 from holdfast.wire.foreign import native
@@ -80,7 +80,8 @@ def open_body(body: bytes, api: str | None = None) -> Lens:
 
 def measured(lens: Lens) -> Lens:
     """Return ``lens`` with the size and the digest of every slot."""
-    slots = [replace(measure(slot.message), api=slot.api, raw=slot.raw) for slot in lens.slots]
+    sizes = zip(lens.slots, measure_all(slot.message for slot in lens.slots), strict=True)
+    slots = [Slot(slot.message, size.size, size.digest, slot.api, slot.raw) for slot, size in sizes]
     return replace(lens, slots=tuple(slots))
 
 

@@ -39,10 +39,8 @@ class _Wire(Struct):
     name: str | None = None
 
 
-class _Plain(Struct, forbid_unknown_fields=True):
-    role: str
-    content: str | list[Raw] | None = None
-    tool_calls: list[Raw] | None = None
+class _Plain(_Wire, forbid_unknown_fields=True):
+    """A message that has no other fields."""
 
 
 class _Function(Struct):
@@ -122,10 +120,10 @@ def decode(raw: Bytes) -> Message:
     """
     raw = raw if isinstance(raw, Raw) else Raw(raw)
     plain = _plain(raw)
-    if plain is not None:
+    wire = read(_WIRE, raw, "the message") if plain is None else plain
+    if plain is not None and plain.role in _PLAIN_ROLES and not plain.name:
         calls = [_call(call) for call in plain.tool_calls or ()]
         return Message(_PLAIN_ROLES[plain.role], (*_content(plain.content), *calls))
-    wire = read(_WIRE, raw, "the message")
     if wire.role == "tool":
         inner = tuple([_inner(part) for part in _content(wire.content)])
         return Message("tool", (ToolResult(wire.tool_call_id or "", wire.name or "", inner, raw=raw),))
@@ -149,12 +147,11 @@ _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "syst
 
 
 def _plain(raw: Raw) -> _Plain | None:
-    """Return a message that has no other fields than most have; its fields are looked at once."""
+    """Return a message that has no other fields than most have; they are looked at once."""
     try:
-        plain = _PLAIN.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _PLAIN.decode(raw)
+    except _UNREADABLE:
         return None
-    return plain if plain.role in _PLAIN_ROLES else None
 
 
 def _content(content: str | list[Raw] | None) -> list[Part]:
@@ -183,7 +180,7 @@ def _piece(raw: Raw) -> Part:
 
 
 def _inner(part: Part) -> Text | Media | Opaque:
-    return part if isinstance(part, Text | Media | Opaque) else Opaque("unknown", part.raw)
+    return part if isinstance(part, (Text, Media, Opaque)) else Opaque("unknown", part.raw)
 
 
 def _opaque(raw: Raw) -> Opaque:

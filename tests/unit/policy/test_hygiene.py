@@ -296,6 +296,19 @@ def test_an_id_that_a_server_used_is_no_clients():
 # -- ids, orders, budgets ----------------------------------------------------------------------------------------------
 
 
+def test_an_id_stands_once_in_what_is_read_as_one_answer():
+    """Answers that the API reads as one share no id, also where ids are unique in their message only; others may."""
+    alone = replace(CLAUDE, joined=False, unique_ids=False)
+    apart = [user(), calls("a"), results("a"), calls("a"), results("a"), user()]
+    beside = [user(), calls("a"), calls("a"), results("a", "a"), user()]
+    assert tidy(apart, alone)
+    assert tidy(apart, replace(alone, joined=True))
+    assert not tidy(beside, replace(alone, joined=True))
+    sent, rules = repaired(beside, replace(alone, joined=True))
+    assert len({call.id for message in sent for call in message.calls}) == 2
+    assert rules == ["call-id", "call-id"]
+
+
 def test_mistral_ids_have_nine_letters():
     """Mistral takes nine letters and digits; what has them already stays."""
     sent, _ = repaired([user(), calls("call_1", "abcDEF123"), results("call_1", "abcDEF123"), user()], MISTRAL)

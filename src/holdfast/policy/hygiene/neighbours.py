@@ -115,8 +115,10 @@ def belong(first: Message, second: Message, dialect: Dialect) -> bool:
     """Return whether two neighbours must be one message."""
     if dialect.calls_after_user and first.role == "assistant" == second.role and second.calls:
         return True
+    if not dialect.merge:
+        return False
     role = speaker(first, dialect)
-    return dialect.merge and role == speaker(second, dialect) and role in {"user", "assistant"}
+    return role == speaker(second, dialect) and role in {"user", "assistant"}
 
 
 def joins_summary(messages: Sequence[Message], dialect: Dialect, summary: int) -> bool:

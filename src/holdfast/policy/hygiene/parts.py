@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
+from operator import is_
 from typing import Any
 
 import msgspec
@@ -75,18 +76,19 @@ def clean_message(message: Message, dialect: Dialect) -> Message:
         parts = _alone(parts, dialect) if dialect.alone else parts
     if not _says(parts, dialect, role):
         return Message(role) if stood else message
-    for new, old in zip(parts, stood, strict=True):
-        if new is not old:
-            return Message(role, tuple([part for part in parts if part is not None]))
-    return message
+    if all(map(is_, parts, stood)):
+        return message
+    return Message(role, tuple([part for part in parts if part is not None]))
 
 
 def _says(parts: Sequence[Part | None], dialect: Dialect, role: str) -> bool:
     """Return whether something is left that may stand as a message of this role."""
-    if role != "assistant":
-        return any(part is not None and (dialect.empty_text or not _is_field(part)) for part in parts)
     for part in parts:
-        if part is not None and (type(part) is not Thinking or dialect.thinking_alone) and not _is_beside(part):
+        if part is None:
+            continue
+        if role != "assistant" and (dialect.empty_text or not _is_field(part)):
+            return True
+        if role == "assistant" and (type(part) is not Thinking or dialect.thinking_alone) and not _is_beside(part):
             return True
     return False
 
@@ -260,7 +262,7 @@ def _result(result: ToolResult, dialect: Dialect, role: str) -> ToolResult | Non
         return None
     content = [_inner(part, result, dialect) for part in result.content]
     empty = not (result.content or dialect.empty_results or result.raw is None)
-    if not empty and all(new is old for new, old in zip(content, result.content, strict=True)):
+    if not empty and all(map(is_, content, result.content)):
         return result
     return replace(result, content=tuple(part for part in content if part is not None), raw=None)
 

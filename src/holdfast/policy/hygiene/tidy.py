@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 
 from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message
@@ -39,9 +40,10 @@ def _stand_well(messages: Sequence[Message], dialect: Dialect, *, lead: bool) ->
             return False
         if at and (belong(messages[at - 1], message, dialect) or not may_follow(messages[at - 1], message, dialect)):
             return False
-        if not fits(message, messages[at - 1 : at], messages[at + 1 : at + 2], dialect, lead=lead):
+        if message.role != "system":
+            lead = False
+        elif not fits(message, messages[at - 1 : at], messages[at + 1 : at + 2], dialect, lead=lead):
             return False
-        lead = lead and message.role == "system"
     return True
 
 
@@ -58,25 +60,26 @@ def _paired(messages: Sequence[Message], dialect: Dialect) -> bool:
 
 def _ids_fit(messages: Sequence[Message], dialect: Dialect) -> bool:
     """Return whether ids have the letters and length they should, and none occurs twice where it may not."""
-    taken: set[str] = set()
-    beside: set[str] = set()
-    previous = ""
-    for message in messages:
-        if not (dialect.joined and message.role == previous):
-            beside = set()
-        previous = message.role
-        ids = [call.id for call in calls_of(message)]
-        if not beside.isdisjoint(ids) or len(set(ids)) != len(ids):
-            return False
-        if any(wire_id(id_, dialect) != id_ for id_ in ids):
-            return False
-        beside.update(ids)
-        if dialect.unique_ids:
-            sent = [*server_ids(message), *(id_ for id_ in ids if is_sent(id_, dialect))]
-            if not taken.isdisjoint(sent) or len(set(sent)) < len(sent):
-                return False
-            taken.update(sent)
-    return True
+    answers = _called(messages, dialect)
+    called = [id_ for ids in answers for id_ in ids]
+    if [wire_id(id_, dialect) for id_ in called] != called or not all(map(_differ, answers)):
+        return False
+    if not dialect.unique_ids:
+        return True
+    served = [id_ for message in messages for id_ in server_ids(message)]
+    return _differ([*served, *[id_ for id_ in called if is_sent(id_, dialect)]])
+
+
+def _called(messages: Sequence[Message], dialect: Dialect) -> list[list[str]]:
+    """Return the ids of the calls in each answer; neighbours that the API reads as one are one answer."""
+    if not dialect.joined:
+        return [[call.id for call in calls_of(message)] for message in messages]
+    runs = groupby(messages, lambda message: message.role)
+    return [[call.id for message in run for call in calls_of(message)] for _, run in runs]
+
+
+def _differ(ids: Sequence[str]) -> bool:
+    return len(set(ids)) == len(ids)
 
 
 def _names_fit(messages: Sequence[Message], dialect: Dialect) -> bool:
@@ -97,7 +100,8 @@ def _near(messages: Sequence[Message], dialect: Dialect) -> bool:
         if message.role == "assistant":
             if waiting and not (dialect.joined and previous == "assistant"):
                 return False
-            waiting.update([call.id for call in message.calls])
+            for call in message.calls:
+                waiting[call.id] += 1
             spoken = False
         elif waiting or message.results:
             if not _takes(message, waiting, dialect, spoken=spoken):
@@ -112,7 +116,7 @@ def _takes(message: Message, waiting: Counter[str], dialect: Dialect, *, spoken:
     results = message.results
     if message.role == "system" or not (results or dialect.joined):
         return False
-    late = spoken or any(type(part) is not ToolResult for part in message.parts[: len(results)])
+    late = spoken or {*map(type, message.parts[: len(results)])} != {ToolResult}
     if results and late and dialect.results_first:
         return False
     for result in results:
