@@ -4,7 +4,7 @@ Usage: python bench/children.py upstream | python bench/children.py bare URL
 
 Both print the port they listen on. The upstream answers in canned bytes; the last words of a request say how:
 ``answer-EVENTS-PAUSE`` wants so many events with so many ms between them, 0 for all of them at once. The bare relay is
-what the same stack (uvicorn, ASGI, httpx2) costs when it only passes on.
+what the same stack (uvicorn, ASGI, httpx2) costs when it only passes on; ``stack`` names it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -281,6 +282,12 @@ async def _upstream() -> None:
     await server.serve_forever()
 
 
+def stack() -> str:
+    """Return what the bare relay and our proxy run on: what is compiled, where it is installed."""
+    http, loop = (name if find_spec(name) else other for name, other in (("httptools", "h11"), ("uvloop", "asyncio")))
+    return f"uvicorn with {http} on {loop}, httpx2"
+
+
 # -- the bare relay ----------------------------------------------------------------------------------------------------
 
 _HOP = frozenset({b"host", b"connection", b"content-length", b"transfer-encoding", b"keep-alive"})
@@ -316,7 +323,7 @@ async def _received(receive: Any) -> AsyncIterator[bytes]:
 def _relay(base: str) -> None:
     listener = socket.create_server((LOOPBACK, 0), backlog=1_000)
     print(listener.getsockname()[1], flush=True)
-    config = uvicorn.Config(_Bare(base), log_config=None, access_log=False, lifespan="off", http="h11", loop="asyncio")
+    config = uvicorn.Config(_Bare(base), log_config=None, access_log=False, lifespan="off")
     uvicorn.Server(config).run([listener])
 
 

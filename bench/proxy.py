@@ -3,17 +3,20 @@
 Usage: python bench/proxy.py [--json] [--check] [--seconds N] [--litellm PROGRAM]
 
 Figures are processor time of the proxy's process (every thread) in ms a request; an upstream of canned bytes answers at
-once. Each is the median of several rounds, in which the proxies take turns. Requests stream, as clients' do.
+once. Each is the median of several rounds, in which the proxies take turns, and so is each ratio: of two figures of one
+round, since a machine is not as fast in the next. Requests stream, as clients' do.
 
 - *grown*: a request of 1 MB and 1,000 messages, one step longer than the one before it in the same session;
 - *new*: one of a session that is not known yet, so that all of it is stored;
 - *relay*: an answer of 1,000 events that come one by one, to a small request;
 - *burst*: the same answer, all at once;
-- *streams*: 200 such answers beside each other, ten events a second each, in sessions that grow; ms an event. Nothing
-  may fail, and memory may not grow after the first quarter.
+- *streams*: 200 such answers beside each other, ten events a second each, in sessions that grow, for a minute with
+  ``--check``; ms an event. Nothing may fail, and memory may not grow after the second fifth.
 
-*bare* is ``children.py``: uvicorn and httpx2 with nothing between them. *litellm* routes to the same upstream with all
-off that can be, *litellm raw* is its pass-through, which neither reads nor routes and runs on uvloop and httptools.
+*bare* is ``children.py``: uvicorn and httpx2 with nothing between them, on the same event loop and parser as the proxy:
+uvloop and httptools where they are installed (the first line tells), asyncio and h11 elsewhere. *litellm* routes to the
+same upstream with all off that can be, *litellm raw* is its pass-through, which neither reads nor routes. Both run on
+uvloop and ask with aiohttp, which are compiled, whatever the others run on.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import msgspec
-from children import PATHS, Child, asked, bare, canned, holdfast, litellm, said, upstream
+from children import PATHS, Child, asked, bare, canned, holdfast, litellm, said, stack, upstream
 from transcript import transcript
 
 from holdfast.model.slots import Slot
@@ -48,25 +51,34 @@ MESSAGES, LENGTH = 1_000, 880
 """Messages of a long request, and the characters of each that make it 1 MB."""
 SHORT, LONG = 3, 1_000
 """Events of an answer."""
-ROUNDS, EACH = 7, 4
+ROUNDS, EACH = 15, 4
 """Rounds, and requests of a round."""
+RELAYED = 7
+"""Rounds of long answers, one in each."""
 STREAMS, PAUSE, EVENTS = 200, 100, 30
 """Streams beside each other, ms between their events, and events of each answer."""
 WINDOW = "1000000"
 """Nothing needs to be reduced."""
+FIFTH = 5
 FLAT = 1.1
-"""What memory may become of itself after the first quarter."""
+"""What memory may become of itself after the second fifth."""
+SECONDS, MINUTE = 15.0, 60.0
+"""How long the streams last, and where they are judged."""
 MODELS = {"/v1/messages": "claude-sonnet-4-5", "/v1/chat/completions": "gpt-5.1"}
 """Models whose rules are known: what keeps them is passed on as it came."""
 APIS = {"/v1/messages": "anthropic", "/v1/chat/completions": "openai-chat"}
 _BARE = {"grown / bare": 1.6, "new / bare": 8.0, "relay / bare": 1.3}
 _THIRD = {f"{name} / litellm": 1 / 3 for name in ("grown", "new", "relay")}
 GOALS = {"anthropic": _BARE, "openai-chat": _BARE | _THIRD}
-"""What the project promises. A third of LiteLLM is judged on Chat, where it reads what passes, as we do: Messages it
-hands through, on a stack of compiled code that is faster than *bare*, so that only *grown* is below a third there."""
+"""What the project promises. A third of LiteLLM is judged on Chat, where it reads what passes, as we do. Answers of
+Messages it hands on as bytes, on compiled code: a third of that is less than *bare* takes. The table shows it all."""
 PEER = "litellm[proxy]>=1.100, in an environment of its own; name its program with --litellm"
 
 Body = dict[str, Any]
+Row = Mapping[str, Sequence[float]]
+"""What each peer took in each round of a scenario, in ms a request."""
+Table = Mapping[str, Mapping[str, Row]]
+"""Such rows by API and scenario."""
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 
@@ -119,36 +131,36 @@ def spent(child: Child, path: str, bodies: Sequence[bytes], expected: bytes) -> 
     return (child.settled() - before) / len(bodies)
 
 
-def alone(name: str, path: str, peers: Mapping[str, Child]) -> dict[str, float]:
+def alone(name: str, path: str, peers: Mapping[str, Child]) -> Row:
     """Return what a request of a scenario costs each of ``peers``."""
     expected = b"".join(canned(path, LONG if name in ("relay", "burst") else SHORT))
-    each = 1 if name == "relay" else EACH
+    rounds, each = (RELAYED, 1) if name == "relay" else (ROUNDS, EACH)
     bodies = requests(name, path)
     found: dict[str, list[float]] = {peer: [] for peer in peers}
-    for turn in range(ROUNDS + 1):
+    for turn in range(rounds + 1):
         batch = [next(bodies) for _ in range(each)]
         for peer, child in peers.items():
             place = f"/raw{path}" if peer == "litellm raw" else path
             ms = spent(child, place, batch, b"" if peer.startswith("litellm") else expected)
             if turn:
                 found[peer].append(ms)
-    return {peer: statistics.median(each) for peer, each in found.items()}
+    return found
 
 
 # -- beside each other -------------------------------------------------------------------------------------------------
 
 
-async def streaming(child: Child, path: str, number: int, until: float) -> list[str]:
-    """Return what went wrong with the streams of one session, one after the other until ``until``."""
-    expected, failed = b"".join(canned(path, EVENTS)), []
+async def streaming(child: Child, path: str, number: int, until: float) -> list[tuple[float, str]]:
+    """Return what went wrong with the streams of one session, and when, one after the other until ``until``."""
+    expected, failed = b"".join(canned(path, EVENTS)), list[tuple[float, str]]()
     request = short(path, number, EVENTS, PAUSE)
     while time.monotonic() < until:
         try:
             answer = await asked(child.url, path, msgspec.json.encode(request))
             if answer != expected:
-                failed.append(f"other bytes: {answer[-200:]!r}")
+                failed.append((time.monotonic(), f"other bytes: {answer[-200:]!r}"))
         except (OSError, EOFError) as error:
-            failed.append(f"{type(error).__name__}: {error}")
+            failed.append((time.monotonic(), f"{type(error).__name__}: {error}"))
         request = grown(request, number, EVENTS, PAUSE)
     return failed
 
@@ -164,43 +176,60 @@ async def _watched(child: Child, until: float) -> list[float]:
 
 async def beside(child: Child, path: str, seconds: float) -> dict[str, Any]:
     """Return how ``child`` bears many streams."""
-    until, cpu = time.monotonic() + seconds, child.cpu
-    watching = asyncio.ensure_future(_watched(child, until))
-    failed = await asyncio.gather(*(streaming(child, path, number, until) for number in range(STREAMS)))
-    resident = await watching
-    quarter = resident[len(resident) // 4]
-    wrong = [why for each in failed for why in each]
-    took = time.monotonic() - until + seconds
+    began, cpu = time.monotonic(), child.cpu
+    watching = asyncio.ensure_future(_watched(child, began + seconds))
+    failed = await asyncio.gather(*(streaming(child, path, number, began + seconds) for number in range(STREAMS)))
+    took, resident = time.monotonic() - began, await watching
+    wrong = sorted(one for each in failed for one in each)
+    fifths = [min(int((at - began) / took * FIFTH), FIFTH - 1) for at, _ in wrong]
+    held = [max(resident[len(resident) * at // FIFTH : len(resident) * (at + 1) // FIFTH]) for at in range(FIFTH)]
     return {
-        "failed": len(wrong),
-        "first failure": wrong[0] if wrong else "",
+        "seconds": took,
         "ms an event": (child.cpu - cpu) / (STREAMS * 1e3 / PAUSE * took),
-        "MB": resident[-1],
-        "growth": resident[-1] / quarter,
+        "failed": len(wrong),
+        "failed, by fifths": [fifths.count(at) for at in range(FIFTH)],
+        "MB, by fifths": held,
+        "growth": held[-1] / held[1],
         "descriptors": child.descriptors,
+        "first failure": wrong[0][1] if wrong else "none",
     }
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def ratios(row: Mapping[str, float], name: str) -> dict[str, float]:
+def medians(row: Row) -> dict[str, float]:
+    """Return what a request costs each peer."""
+    return {peer: statistics.median(each) for peer, each in row.items()}
+
+
+def ratios(row: Row, name: str) -> dict[str, float]:
     """Return the ratios of one scenario."""
     peers = [peer for peer in ("bare", "litellm", "litellm raw") if peer in row]
-    return {f"{name} / {peer}": row["holdfast"] / row[peer] for peer in peers}
+    return {f"{name} / {peer}": _ratio(row["holdfast"], row[peer]) for peer in peers}
 
 
-def show(table: Mapping[str, Mapping[str, dict[str, float]]], streams: Mapping[str, dict[str, Any]]) -> None:
+def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    return statistics.median([one / other for one, other in zip(ours, theirs, strict=True)])
+
+
+def show(table: Table, streams: Mapping[str, dict[str, Any]]) -> None:
     """Print the figures and their ratios."""
+    print(stack())
     for api, rows in table.items():
-        peers = list(next(iter(rows.values())))
+        peers = list(next(iter(rows.values()), {}))
         print(f"{api + ', ms':>18}" + "".join(f"{peer:>13}" for peer in peers))
         for name, row in rows.items():
-            print(f"{name:>18}" + "".join(f"{row[peer]:>13.2f}" for peer in peers), end="   ")
+            print(f"{name:>18}" + "".join(f"{ms:>13.2f}" for ms in medians(row).values()), end="   ")
             print("  ".join(_told(api, *one) for one in ratios(row, name).items()))
-    for peer, row in streams.items():
-        cells = ", ".join(f"{key} {value:.3g}" for key, value in row.items() if isinstance(value, float | int))
-        print(f"{STREAMS} streams, {peer}: {cells}  {row['first failure']}")
+    for peer, figures in streams.items():
+        print(f"{STREAMS} streams, {peer}: {', '.join(f'{key} {_short(value)}' for key, value in figures.items())}")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_short, value))
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _told(api: str, name: str, value: float) -> str:
@@ -208,7 +237,7 @@ def _told(api: str, name: str, value: float) -> str:
     return f"{name} {value:.2f}" + (f" ({goal:.2g} {'ok' if value <= goal else 'OVER'})" if goal else "")
 
 
-def over(table: Mapping[str, Mapping[str, dict[str, float]]], streams: Mapping[str, dict[str, Any]]) -> list[str]:
+def over(table: Table, streams: Mapping[str, dict[str, Any]]) -> list[str]:
     """Return the goals that are not met, of those that can be told."""
     told = {
         f"{api}: {name}": (value, GOALS[api][name])
@@ -224,7 +253,7 @@ def over(table: Mapping[str, Mapping[str, dict[str, float]]], streams: Mapping[s
     return missed
 
 
-def measure(program: str | None, seconds: float, only: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def measure(program: str | None, seconds: float, only: Sequence[str]) -> tuple[Table, dict[str, dict[str, Any]]]:
     """Return the figures of single requests by API and scenario, and those of many streams."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -248,14 +277,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--seconds", type=float, default=15, help="how long 200 streams last; 0 = none")
+    parser.add_argument("--seconds", type=float, help=f"how long {STREAMS} streams last; 0 = none")
     parser.add_argument("--litellm", default=shutil.which("litellm"), help="LiteLLM's program")
     parser.add_argument("--only", nargs="*", default=["grown", "new", "relay", "burst"], help="these scenarios")
     args = parser.parse_args()
-    table, streams = measure(args.litellm, args.seconds, args.only)
+    seconds = args.seconds if args.seconds is not None else MINUTE if args.check else SECONDS
+    table, streams = measure(args.litellm, seconds, args.only)
     missed = over(table, streams)
     if args.json:
-        print(json.dumps({"ms": table, "streams": streams, "goals": GOALS, "over": missed}))
+        ms = {api: {name: medians(row) for name, row in rows.items()} for api, rows in table.items()}
+        told = {api: [ratios(row, name) for name, row in rows.items()] for api, rows in table.items()}
+        print(json.dumps({"stack": stack(), "ms": ms, "ratios": told, "streams": streams, "over": missed}))
     else:
         show(table, streams)
     if not args.litellm:

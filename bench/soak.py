@@ -64,6 +64,8 @@ UNTRUE = {"400-overflow", "400-foreign", "429-overflow"}
 STRIKING = [kind for kind in KINDS if kind not in SLOW | LASTING | UNTRUE]
 """Faults that a client gets over by asking again."""
 _TAGS = re.compile(rb"<(?:said|answer) [\d-]+>")
+LINES_OF_A_DAY = 25
+"""Lines by which a long day says how far it is, where nobody looks on."""
 FIFTH = 5
 """Times that a session begins anew."""
 FLAT, FILES = 1.15, 12
@@ -208,8 +210,15 @@ class Day:
             waiting = iter(row)
             await asyncio.gather(*(self._work(waiting) for _ in range(BESIDE)))
             self.seen.append((self.proxy.resident, self.proxy.descriptors))
-            if sys.stderr.isatty():
-                print(f"\r{turn + 1} of {self.turns}: {self.proxy.resident:.0f} MB", end="", file=sys.stderr)
+            self._progress(turn + 1)
+
+    def _progress(self, turn: int) -> None:
+        """Say how far the day is: on a terminal always anew, elsewhere a line now and then."""
+        is_seen = sys.stderr.isatty()
+        if is_seen or turn % max(1, self.turns // LINES_OF_A_DAY) == 0:
+            megabytes, files = self.seen[-1]
+            told = f"{turn} of {self.turns}: {self.told['requests']} requests, {megabytes:.0f} MB, {files} files"
+            print(f"\r{told}" if is_seen else told, end="" if is_seen else "\n", file=sys.stderr, flush=True)
 
     def most(self, fifth: int) -> tuple[float, int]:
         """Return the most MB and open files that were seen in a fifth of the day."""

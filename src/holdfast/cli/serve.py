@@ -76,9 +76,11 @@ def command(store: str | None, *, as_json: bool, **given: Any) -> None:
     """
     import anyio
 
+    from holdfast.proxy.serving import backend
+
     found = in_force(given)
     serving = Serving(found.settings, found.known, store_place(store), given, as_json)
-    health = anyio.run(_served, serving)
+    health = anyio.run(_served, serving, backend_options=backend())
     if health is None:
         raise Interrupted("ended at once: answers under way were cut off, and nothing was left half-written")
     _farewell(health, serving)

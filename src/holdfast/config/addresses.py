@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import SplitResult, urlsplit
 
@@ -18,6 +19,7 @@ def is_base(text: str) -> bool:
     return re.search(BASE, text) is not None and _split(text) is not None
 
 
+@lru_cache
 def is_loopback(host: str) -> bool:
     """Return whether ``host``, a name or an address without its port, can only be this machine."""
     name = host.lower().removeprefix("[").removesuffix("]").removesuffix(".")

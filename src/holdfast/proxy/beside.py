@@ -15,21 +15,25 @@ async def beside(what: Callable[[], Awaitable[None]] | None) -> AsyncIterator[No
         yield
         return
     failed: list[Exception] = []
+    own = CancelScope()  # a task that ends of itself leaves no error behind, whose frames would hold all they know
     async with create_task_group() as tasks:
-        tasks.start_soon(_tried, what, tasks.cancel_scope, failed)
+        tasks.start_soon(_tried, what, own, tasks.cancel_scope, failed)
         try:
             yield
         except Exception as error:  # noqa: BLE001 -- it is raised behind the group, which would wrap it
             failed.append(error)
-        tasks.cancel_scope.cancel()
+        own.cancel()
     if failed:
         raise failed[0]
 
 
-async def _tried(what: Callable[[], Awaitable[None]], scope: CancelScope, failed: list[Exception]) -> None:
-    """Do ``what``; where it fails, say so and cancel ``scope``."""
+async def _tried(
+    what: Callable[[], Awaitable[None]], own: CancelScope, block: CancelScope, failed: list[Exception]
+) -> None:
+    """Do ``what`` until ``own`` is cancelled; where it fails, say so and cancel ``block``."""
     try:
-        await what()
+        with own:
+            await what()
     except Exception as error:  # noqa: BLE001 -- as above
         failed.append(error)
-        scope.cancel()
+        block.cancel()

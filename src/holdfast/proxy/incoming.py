@@ -5,19 +5,29 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
-from anyio import Event
+from anyio import CancelScope, Event, current_time, move_on_after
 from msgspec import Struct
 
-from holdfast.proxy.bodies import TooLarge
+from holdfast.proxy.bodies import BadBody, TooLarge
 from holdfast.proxy.headers import Pair, named
 from holdfast.proxy.routes import Route, route
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
+SILENT = 60.0
+"""[H] Seconds that a client may say nothing in the middle of its request: as web servers wait."""
+
 
 class Gone(Exception):
     """The client left."""
+
+
+class Stalled(BadBody):
+    """The rest of a body does not come."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{SILENT:g} s went by without the rest of the body; send the request again", 408)
 
 
 class Incoming(Struct, frozen=True):
@@ -39,17 +49,26 @@ class Incoming(Struct, frozen=True):
 
 
 async def chunks(receive: Receive, heard: Event | None = None) -> AsyncIterator[bytes]:
-    """Yield the body as it comes, and set ``heard`` at its end; ``Gone`` where the client leaves before."""
+    """Yield the body as it comes, and set ``heard`` at its end; ``Gone`` where the client leaves before, or stalls."""
     more = True
     while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
+        piece = b""
+        with move_on_after(SILENT) as waiting:
+            piece, more = await _piece(receive)
+        if waiting.cancelled_caught:
             raise Gone
-        more = message.get("more_body", False)
-        if message.get("body"):
-            yield message["body"]
+        if piece:
+            yield piece
     if heard is not None:
         heard.set()
+
+
+async def _piece(receive: Receive) -> tuple[bytes, bool]:
+    """Return what comes next of the body, and whether more does; ``Gone`` where the client leaves."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Gone
+    return message.get("body", b""), message.get("more_body", False)
 
 
 async def left(receive: Receive, is_ended: Callable[[], bool], heard: Event | None = None) -> None:
@@ -68,14 +87,19 @@ async def left(receive: Receive, is_ended: Callable[[], bool], heard: Event | No
 async def received(receive: Receive, most: int, announced: str = "") -> bytes:
     """Return the whole body; ``TooLarge`` as soon as it is over ``most`` bytes, ``Gone`` where the client leaves.
 
-    ``announced`` is how long it says it will be.
+    ``Stalled`` where it says nothing for long. ``announced`` is how long it says it will be.
     """
-    held, size = [], 0
+    held, size, more = [], 0, True
     if announced.isdecimal() and int(announced[:18]) > most:
         raise TooLarge(most)
-    async for chunk in chunks(receive):
-        size += len(chunk)
-        if size > most:
-            raise TooLarge(most)
-        held.append(chunk)
+    with CancelScope() as waiting:
+        while more:
+            waiting.deadline = current_time() + SILENT
+            piece, more = await _piece(receive)
+            size += len(piece)
+            if size > most:
+                raise TooLarge(most)
+            held.append(piece)
+    if waiting.cancelled_caught:
+        raise Stalled
     return held[0] if len(held) == 1 else b"".join(held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
@@ -19,6 +20,8 @@ SECRETS = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"api-ke
 """Headers whose values are secrets."""
 SHORTEST = 6
 """[H] Letters of a secret at least; fewer may be any word."""
+PLACES = 64
+"""[H] Addresses that are read once: a client asks a handful."""
 _FEATURES = b"anthropic-beta"
 _PACKED = "content-encoding"
 
@@ -68,10 +71,19 @@ class Onward:
         ``UpstreamError`` of kind ``network`` where none comes, or where it breaks off in the block.
         """
         try:
-            async with self.client.stream(self.method, self.url, content=body, headers=[*headers]) as reply:
+            request = httpx2.Request(self.method, _place(self.url), headers=[*headers], content=body)
+            reply = await self.client.send(request, stream=True)
+            try:
                 yield reply
+            finally:
+                await reply.aclose()
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
             raise _unreached(self.url, error) from error
+
+
+@lru_cache(PLACES)
+def _place(url: str) -> httpx2.URL:
+    return httpx2.URL(url)
 
 
 def head(status: int, headers: Headers, *, as_it_came: bool = False) -> Head:

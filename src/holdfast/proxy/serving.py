@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from importlib.util import find_spec
 from pathlib import Path
 
 import httpx2
@@ -34,6 +35,14 @@ IDLE = 60.0
 """Seconds that an idle connection to a provider or a client stays open. [H]"""
 LATEST = 5.0
 """Seconds until a connection that was told to end is cut. [H]"""
+
+
+def backend() -> dict[str, bool]:
+    """Return the options of ``anyio.run`` for the fastest loop there is: uvloop, where it is installed.
+
+    So it is with the parser of HTTP, which uvicorn chooses: httptools, where it is installed.
+    """
+    return {"use_uvloop": find_spec("uvloop") is not None}
 
 
 class Nobody:

@@ -16,12 +16,17 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 EVENTS = (b"content-type", b"text/event-stream")
 
 
+def _nobody() -> bool:
+    """Nobody waits any more."""
+    return False
+
+
 class Wire:
     """The answer to one request, on its way to the client."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._signing = Lock()
+        self._signing = Lock(fast_acquire=True)
         self.status = 0
         """What the client was told, once it was."""
         self.is_alive = False
@@ -40,7 +45,7 @@ class Wire:
     async def give(self, piece: Piece) -> None:
         """Send ``piece``; a head behind signs of life is not sent again."""
         if not self.is_answered:
-            self.is_answered = True
+            self.is_answered, self.is_ours = True, _nobody  # what knew whose the wait was need not be held
             async with self._signing:  # a sign that is being sent goes before it, and none comes behind it
                 pass
         if isinstance(piece, Head):

@@ -357,7 +357,7 @@ class Journal:
         """
         if isinstance(self.branch.slots, Gapped):
             self._reread()
-        slots = [one if isinstance(one, Slot) and one.digest else measured(one) for one in said]
+        slots = [one if one.digest else measured(one) for one in said]
         same = repeated(self.branch.slots.slice(), slots, self.policy.settings, self.twins)
         if len(same.slots) < len(self.branch.slots):
             self._part(len(same.slots))

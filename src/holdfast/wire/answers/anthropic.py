@@ -136,19 +136,12 @@ class Folding:
         self._head: dict[str, Any] = {}
         self._usage: dict[str, Raw] = {}
         self._blocks: dict[int, _Block] = {}
-        self._steps: dict[str, Callable[[Mapping[str, Raw]], None]] = {
-            "message_start": self._start,
-            "content_block_start": self._block,
-            "content_block_delta": self._delta,
-            "message_delta": self._message,
-            "message_stop": self._stop,
-        }
 
     def add(self, name: str, found: Mapping[str, Raw]) -> None:
         """Take the fields of one event; kinds nobody knows change nothing."""
-        step = self._steps.get(text_of(found.get("type")) or name)
+        step = self._STEPS.get(text_of(found.get("type")) or name)
         if step is not None:
-            step(found)
+            step(self, found)
 
     def go_on(self, data: bytes) -> bool | None:
         """Take a delta of words for a block that has begun; return whether it has any, nothing for what is none."""
@@ -194,3 +187,11 @@ class Folding:
 
     def _stop(self, _found: Mapping[str, Raw]) -> None:
         self.complete = True
+
+    _STEPS: ClassVar[Mapping[str, Callable[[Folding, Mapping[str, Raw]], None]]] = {
+        "message_start": _start,
+        "content_block_start": _block,
+        "content_block_delta": _delta,
+        "message_delta": _message,
+        "message_stop": _stop,
+    }

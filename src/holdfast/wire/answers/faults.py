@@ -15,12 +15,12 @@ _NO_ERROR = frozenset({b"{}", b"[]", b'""', b"false"})
 
 def fault_of(found: Mapping[str, Raw], api: str, name: str = "") -> ErrorReport | None:
     """Return the error that an object says, if it says one: in ``error``, by its type, or by the name of its event."""
-    found = given(found)
     error = found.get("error")
-    if error is not None:
-        return None if bytes(error) in _NO_ERROR else _told(found, error, api)
+    if error is not None and bytes(error) != b"null":
+        return None if bytes(error) in _NO_ERROR else _told(given(found), error, api)
     if "error" not in (name, text_of(found.get("type")), text_of(found.get("object"))):
         return None
+    found = given(found)
     return _told(found, Raw(write(found)), api)
 
 

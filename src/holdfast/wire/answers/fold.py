@@ -114,7 +114,9 @@ class Fold:
 
     def _broken(self, found: _Fields, event: Event) -> ErrorReport | None:
         """Return the error that an event says, here or inside of a failed response; its body is the event's data."""
-        fault = fault_of(found, self._api, event.event) or fault_of(fields_of(found.get("response")), self._api)
+        fault = fault_of(found, self._api, event.event)
+        if fault is None and "response" in found:
+            fault = fault_of(fields_of(found["response"]), self._api)
         return None if fault is None else replace(fault, body=event.data)
 
     def body(self) -> bytes:
