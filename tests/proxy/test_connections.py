@@ -305,6 +305,32 @@ def test_a_client_that_leaves_inside_an_answer_cancels_the_call(api, ends, proxy
     assert sum(words in str(entry) for entry in entries) == 1, "the words were stored twice"
 
 
+@pytest.mark.parametrize("api", APIS)
+def test_a_client_that_leaves_behind_the_last_event_was_answered(api, proxy):
+    """Some clients do not wait for the end of the body: the answer is whole in the log, and counts as one."""
+    before, words = proxy.stats()["requests"]["all"], "all was said"
+
+    async def go():
+        said, gone = anyio.Event(), anyio.Event()
+
+        async def play(line, told):
+            await line.say(told.head + b"".join(told.chunks))
+            said.set()
+            await line.left()
+            gone.set()
+
+        proxy.upstream.play = play
+        data = asked(api, words, stream=True)
+        await _leave(proxy, data, lambda: said.is_set(), read=400)
+        with anyio.fail_after(sockets.SOON):
+            await gone.wait()
+
+    proxy.call(go)
+    proxy.at_rest()
+    after = proxy.stats()["requests"]["all"]
+    assert (after["managed"] - before["managed"], after["failed"] - before["failed"]) == (1, 0)
+
+
 def test_a_client_that_does_not_read_stops_the_provider(proxy):
     """Back-pressure: what a client leaves unread is not piled up here, it waits with the provider."""
     piece = b"data: " + b"x" * 65_000 + b"\n\n"

@@ -82,6 +82,7 @@ async def answered(session: Session, asked: Asked) -> AsyncGenerator[Piece]:
         writers=asked.writers,
     )
     asked.wire.is_ours = lambda: run.attempts != 1  # the first time it is the provider alone who is waited for
+    asked.wire.outcome = lambda: asked.state if run.attempt is not None and run.attempt.is_whole else "failed"
     begun = False
     try:
         async with run:

@@ -148,6 +148,9 @@ class Proxy:
         state: Ended = "failed"
         try:
             state = await self._sent_on(incoming, receive, wire)
+        except Gone:
+            state = wire.outcome()
+            raise
         finally:
             self._running -= 1
             request.ended(state, wire.status, None if wire.at is None else wire.at - began, session=wire.session)

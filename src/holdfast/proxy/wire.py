@@ -10,15 +10,19 @@ from typing import Any, TypeAlias
 from anyio import Lock, current_time, sleep
 
 from holdfast.proxy.beside import beside
+from holdfast.proxy.health import Ended
 from holdfast.proxy.relay import Head, Piece
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 EVENTS = (b"content-type", b"text/event-stream")
 
 
-def _nobody() -> bool:
-    """Nobody waits any more."""
+def _no() -> bool:
     return False
+
+
+def _failed() -> Ended:
+    return "failed"
 
 
 class Wire:
@@ -35,6 +39,8 @@ class Wire:
         """Whether a piece of the answer was sent."""
         self.is_ours: Callable[[], bool] = lambda: True
         """Whether what the client waits for is ours to do, and not its provider's."""
+        self.outcome: Callable[[], Ended] = _failed
+        """What the request came to if its client leaves now, which some do as soon as they have read the last event."""
         self.session = ""
         """The key of the session that it belongs to, where there is one."""
         self.is_ended = False
@@ -45,7 +51,7 @@ class Wire:
     async def give(self, piece: Piece) -> None:
         """Send ``piece``; a head behind signs of life is not sent again."""
         if not self.is_answered:
-            self.is_answered, self.is_ours = True, _nobody  # what knew whose the wait was need not be held
+            self.is_answered, self.is_ours = True, _no  # what knew whose the wait was need not be held
             async with self._signing:  # a sign that is being sent goes before it, and none comes behind it
                 pass
         if isinstance(piece, Head):
@@ -55,7 +61,7 @@ class Wire:
 
     async def end(self) -> None:
         """Send the end of the body."""
-        self.is_ended = True
+        self.is_ended, self.outcome = True, _failed  # what knew it need not be held
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def keep_alive(self, sign: bytes, patience: float) -> None:

@@ -79,6 +79,11 @@ class Attempt:
         return self.verdict.kind in ACCEPTED or (self.is_cut and self.seen)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the model's answer came to its end, though its connection may not have ended."""
+        return self.is_answered or self.so_far.complete
+
+    @property
     def prefix(self) -> Prefix:
         """What the provider has just read, for a summary that goes on from it."""
         sent, branch = self._sent, self._prepared.plan.branch
@@ -119,6 +124,12 @@ class Attempt:
             self.verdict, self.why = Verdict("network"), f"{type(error).__name__}: {error}"
         if (self.is_answered or self.seen) and self._held and not self._quiet:
             yield self._given()
+
+    def settled(self) -> bool:
+        """Return whether what came is an answer, judged as one, although nobody read on to the end."""
+        if not self.is_answered and self.is_whole:
+            self._judge(self.so_far)
+        return self.is_answered
 
     def _given(self) -> list[Event]:
         """Return the events that were held back; from now on they are given out as they come."""

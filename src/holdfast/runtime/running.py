@@ -18,7 +18,7 @@ from holdfast.runtime.journal import Prepared
 from holdfast.runtime.native import taken_over
 from holdfast.runtime.recovering import recovered
 from holdfast.runtime.replies import as_said
-from holdfast.runtime.requests import Asked, Way
+from holdfast.runtime.requests import Asked, Request, Way
 from holdfast.telemetry import events
 from holdfast.view.text import one_line
 from holdfast.wire.answers import Answer
@@ -103,13 +103,22 @@ class Run:
                         async for came in coming:
                             yield came
                 except BaseException as error:
-                    await _broken(session, attempt, error)
+                    if isinstance(error, Exception) or not attempt.settled():
+                        await _broken(session, attempt, error)
+                    else:  # the caller has all it waited for
+                        await self._record(request, prepared)
                     raise
                 if attempt.is_answered:
-                    self._answer = await recorded(session, attempt, prepared, ours=request.lens is None)
+                    await self._record(request, prepared)
                     break
                 request, prepared, state = await recovered(session, request, prepared, state, attempt)
         await session.delivered()
+
+    async def _record(self, request: Request, prepared: Prepared) -> None:
+        """Write the answer down, also where the caller leaves meanwhile."""
+        assert self.attempt is not None
+        with CancelScope(shield=True):
+            self._answer = await recorded(self._session, self.attempt, prepared, ours=request.lens is None)
 
 
 async def recorded(session: Session, attempt: Attempt, prepared: Prepared, *, ours: bool = True) -> Answer:

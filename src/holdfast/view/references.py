@@ -57,7 +57,7 @@ MEMORABLE = 300
 
 @lru_cache(maxsize=1 << 14)
 def of_short_piece(piece: str) -> tuple[Reference, ...]:
-    """Return what ``of_piece`` does, remembered: of 272,000 pieces of recorded sessions 92 % were known. [M]"""
+    """Return what ``of_piece`` does, remembered: of 272,000 pieces of recorded sessions 92 % were known [M]."""
     return _look(piece)
 
 

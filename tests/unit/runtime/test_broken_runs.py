@@ -14,6 +14,7 @@ from holdfast.model.messages import Message
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.hooks import Before, Hooks
 from holdfast.runtime.summarise import Writer
+from holdfast.runtime.upstream import Reply
 from holdfast.store.memory import MemoryStore
 from holdfast.telemetry import events
 from holdfast.testing.clock import run
@@ -332,3 +333,42 @@ def test_the_log_tells_an_upstream_that_raised_from_a_caller_that_left():
 
     run(go)
     assert "a bug of yours" in store.path(KEY)[-1].body.reason
+
+
+class Lingering:
+    """An upstream whose connections stay open when all was said."""
+
+    def __init__(self, upstream):
+        self.upstream = upstream
+
+    @asynccontextmanager
+    async def send(self, sent):
+        """Return the reply of the other one, which does not end."""
+        async with self.upstream.send(sent) as reply:
+            yield Reply(reply.status, reply.headers, self._chunks(reply))
+
+    async def _chunks(self, reply):
+        async for chunk in reply.chunks:
+            yield chunk
+        await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("leaves", ["by itself", "cancelled"])
+def test_an_answer_that_was_read_to_its_last_event_is_whole(leaves):
+    """A caller that leaves when all was said, and does not wait for the connection's end, has had its answer."""
+
+    async def go():
+        store = MemoryStore()
+        async with talking(Lingering(ProviderUpstream(Provider(Settings(), [LONG]))), store) as session:
+            with anyio.CancelScope() as scope:
+                async with session.run("Go on.", stream=True) as coming:
+                    async for event in coming:
+                        if event.event == "message_stop" and leaves == "cancelled":
+                            scope.cancel()
+                        elif event.event == "message_stop":
+                            break
+            answers = [entry.body for entry in store.path(KEY) if isinstance(entry.body, Answer)]
+            assert [(one.stop, one.usage.output > 0) for one in answers] == [("end", True)]
+            assert texts(store) == ["Go on.", LONG.text]
+
+    run(go)
