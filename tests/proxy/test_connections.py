@@ -123,7 +123,7 @@ def test_an_answer_that_breaks_off_later_breaks_off_for_the_client(api, inside, 
     assert proxy.upstream.heard[-1].body == sockets.body(api, words, stream=True)
     key = fine.headers["x-holdfast-session"]
     assert key == broken.headers["x-holdfast-session"]
-    assert key in proxy.sessions()
+    assert key in proxy.counts()
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_client_that_leaves_before_its_request_is_whole_asks_nobody(part, shar
     proxy.call(go)
     proxy.at_rest()
     assert proxy.upstream.heard == []
-    assert not any("half a request" in str(entries) for entries in proxy.sessions().values())
+    assert not any("half a request" in str(entries) for entries in proxy.counts().values())
 
 
 @pytest.mark.parametrize("managed", [True, False], ids=["managed", "relayed"])
@@ -301,7 +301,7 @@ def test_a_client_that_leaves_inside_an_answer_cancels_the_call(api, ends, proxy
     fine = proxy.send(asked(api, words, stream=True))
     assert (fine.status, fine.complete) == (200, True)
     assert proxy.upstream.heard[-1].body == sockets.body(api, words, stream=True)
-    entries = proxy.sessions()[fine.headers["x-holdfast-session"]]
+    entries = proxy.counts()[fine.headers["x-holdfast-session"]]
     assert sum(words in str(entry) for entry in entries) == 1, "the words were stored twice"
 
 
@@ -321,7 +321,7 @@ def test_a_client_that_leaves_behind_the_last_event_was_answered(api, proxy):
 
         proxy.upstream.play = play
         data = asked(api, words, stream=True)
-        await _leave(proxy, data, lambda: said.is_set(), read=400)
+        await _leave(proxy, data, said.is_set, read=400)
         with anyio.fail_after(sockets.SOON):
             await gone.wait()
 

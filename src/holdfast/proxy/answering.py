@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from holdfast.errors import ContextOverflow, HoldfastError, UpstreamError, WindowTooSmall
 from holdfast.policy.guard import in_force
 from holdfast.proxy.headers import State, ours
+from holdfast.proxy.outgoing import EVENTS, Outgoing
 from holdfast.proxy.relay import Head, Onward, Piece, head
 from holdfast.proxy.routes import Route
-from holdfast.proxy.wire import EVENTS, Wire
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.running import Run
 from holdfast.runtime.session import Session
@@ -34,7 +34,7 @@ class Asked(Struct, frozen=True):
     route: Route
     lens: Lens
     onward: Onward
-    wire: Wire
+    outgoing: Outgoing
     observe: bool = False
     """Whether it goes out as it came, and is only looked at and written down."""
     writers: tuple[Writer, ...] = ()
@@ -81,8 +81,8 @@ async def answered(session: Session, asked: Asked) -> AsyncGenerator[Piece]:
         as_it_is=asked.observe,
         writers=asked.writers,
     )
-    asked.wire.is_ours = lambda: run.attempts != 1  # the first time it is the provider alone who is waited for
-    asked.wire.outcome = lambda: asked.state if run.attempt is not None and run.attempt.is_whole else "failed"
+    asked.outgoing.is_ours = lambda: run.attempts != 1  # the first time it is the provider alone who is waited for
+    asked.outgoing.outcome = lambda: asked.state if run.attempt is not None and run.attempt.is_whole else "failed"
     begun = False
     try:
         async with run:
@@ -139,7 +139,7 @@ def _refused(error: HoldfastError, attempt: Attempt | None, session: Session, as
         return _told(asked, _overflow(attempt, session, asked), str(error))
     if attempt is None or attempt.verdict.kind == "network":
         return _told(asked, Verdict("network"), str(error) if attempt is None else attempt.why, status=BAD_GATEWAY)
-    if reply is not None and attempt.held and not asked.wire.is_alive:
+    if reply is not None and attempt.held and not asked.outgoing.is_alive:
         return [head(reply.status, reply.raw), attempt.held]
     return _told(asked, attempt.verdict, str(error))
 
@@ -161,7 +161,7 @@ def _told(asked: Asked, verdict: Verdict, message: str, *, status: int = 0) -> l
     Codex takes an overflow from the events of a stream alone, and so does everybody whose stream has begun.
     """
     api = asked.route.api
-    if asked.wire.is_alive or (api == "openai-responses" and asked.streams and verdict.is_overflow):
+    if asked.outgoing.is_alive or (api == "openai-responses" and asked.streams and verdict.is_overflow):
         return [Head(200, [EVENTS]), stream_event(api, verdict, message=message)]
     return errs(api, verdict.kind, message, verdict, status=status)
 

@@ -17,7 +17,7 @@ from holdfast.errors import FormatError, HoldfastError, InvalidRequest, Upstream
 from holdfast.policy.projection import send_slots
 from holdfast.proxy.answering import Asked, Unfit, answered, errs, marked, unfit
 from holdfast.proxy.beside import beside
-from holdfast.proxy.bodies import BadBody, decoded
+from holdfast.proxy.bodies import Bodies
 from holdfast.proxy.clients import client, has_tools, kind
 from holdfast.proxy.exposition import CONTENT_TYPE
 from holdfast.proxy.headers import State, upward
@@ -27,11 +27,11 @@ from holdfast.proxy.identity import session_key
 from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, chunks, left, received
 from holdfast.proxy.keepalive import sign_of
 from holdfast.proxy.live import Live
-from holdfast.proxy.reading import Bodies
+from holdfast.proxy.outgoing import Outgoing, Send, given
 from holdfast.proxy.relay import Head, Onward, Piece
 from holdfast.proxy.routes import address
 from holdfast.proxy.settings import Settings
-from holdfast.proxy.wire import Send, Wire, given
+from holdfast.proxy.unpacking import BadBody, decoded
 from holdfast.runtime.following import glimpse
 from holdfast.runtime.means import Means
 from holdfast.runtime.summarise import Writer
@@ -77,29 +77,29 @@ class Proxy:
         """Answer one request; what is done for it is given up where its client leaves."""
         if scope["type"] != "http":
             return
-        incoming, wire = Incoming.of(scope), Wire(send)
+        incoming, outgoing = Incoming.of(scope), Outgoing(send)
         try:
             pieces = self._at_once(incoming)
             if pieces is None:
-                await self._served(incoming, receive, wire)
+                await self._served(incoming, receive, outgoing)
             else:
-                await self._told(wire, pieces, incoming.route.api)
+                await self._told(outgoing, pieces, incoming.route.api)
         except Gone:
             return
         except Exception as error:  # noqa: BLE001 -- a client is told, whatever it is
             if _has_left(error):
                 return
             self._degraded(error)
-            if not wire.status:
-                await _said(wire, errs(incoming.route.api, "server", f"holdfast failed: {type(error).__name__}"))
+            if not outgoing.status:
+                await _said(outgoing, errs(incoming.route.api, "server", f"holdfast failed: {type(error).__name__}"))
 
-    async def _told(self, wire: Wire, pieces: list[Piece], api: str) -> None:
+    async def _told(self, outgoing: Outgoing, pieces: list[Piece], api: str) -> None:
         """Send an answer that needs nobody; a refusal is counted as one of ours."""
         if any(isinstance(piece, Head) and piece.status >= FAILED for piece in pieces):
-            await _refused(wire, pieces)
-            self.health.began(api).ended("refused", wire.status)
+            await _refused(outgoing, pieces)
+            self.health.began(api).ended("refused", outgoing.status)
         else:
-            await _said(wire, pieces)
+            await _said(outgoing, pieces)
 
     def _at_once(self, incoming: Incoming) -> list[Piece] | None:
         """Return what is answered without asking anybody; nothing where somebody is to be asked."""
@@ -141,87 +141,89 @@ class Proxy:
         told = self.health.livez() if place == "/livez" else self.health.stats()
         return [Head(200, [JSON]), msgspec.json.encode(told)]
 
-    async def _served(self, incoming: Incoming, receive: Receive, wire: Wire) -> None:
+    async def _served(self, incoming: Incoming, receive: Receive, outgoing: Outgoing) -> None:
         """Have a request answered by its provider."""
         self._running += 1
         request, began = self.health.began(incoming.route.api), current_time()
         state: Ended = "failed"
         try:
-            state = await self._sent_on(incoming, receive, wire)
+            state = await self._sent_on(incoming, receive, outgoing)
         except Gone:
-            state = wire.outcome()
+            state = outgoing.outcome()
             raise
         finally:
             self._running -= 1
-            request.ended(state, wire.status, None if wire.at is None else wire.at - began, session=wire.session)
+            request.ended(
+                state, outgoing.status, None if outgoing.at is None else outgoing.at - began, session=outgoing.session
+            )
 
-    async def _sent_on(self, incoming: Incoming, receive: Receive, wire: Wire) -> State:
+    async def _sent_on(self, incoming: Incoming, receive: Receive, outgoing: Outgoing) -> State:
         """Send a request on, its body looked at where that is any use; return what was done with it."""
         is_bypassed = self._mode() == "bypass"
         if is_bypassed or incoming.method != "POST" or incoming.route.endpoint not in {"generate", "count", "compact"}:
             state: State = "bypassed" if is_bypassed else "relayed"
-            await self._passed(incoming, receive, wire, state)
+            await self._passed(incoming, receive, outgoing, state)
             return state
         try:
             body = await received(receive, self._settings.body_bytes, incoming.headers.get("content-length", ""))
             plain = decoded(body, incoming.headers.get("content-encoding", ""), self._settings.body_bytes)
         except BadBody as error:
             kind = "request_bytes" if error.status == TOO_LARGE else "invalid_request"
-            return await _refused(wire, errs(incoming.route.api, kind, str(error), status=error.status))
-        async with beside(partial(left, receive, lambda: wire.is_ended)):
-            state = await self._answered(incoming, plain, wire)
+            return await _refused(outgoing, errs(incoming.route.api, kind, str(error), status=error.status))
+        async with beside(partial(left, receive, lambda: outgoing.is_ended)):
+            state = await self._answered(incoming, plain, outgoing)
         return state  # noqa: RET504 -- for the type checker a block may swallow a return
 
     # -- what is looked at ---------------------------------------------------------------------------------------------
 
-    async def _answered(self, incoming: Incoming, body: bytes, wire: Wire) -> State:
+    async def _answered(self, incoming: Incoming, body: bytes, outgoing: Outgoing) -> State:
         """Answer a request of which the whole body is here."""
         onward = self._onward(incoming)
         lens = self._opened(body, incoming.route.api)
         if lens is None or any(bytes(lens.fields.get(name, b"null")) not in UNSET for name in ELSEWHERE):
-            return await self._relayed(onward, body, wire, incoming, "relayed")
+            return await self._relayed(onward, body, outgoing, incoming, "relayed")
         who = client(lens.api, incoming.headers, lens)
         scope = (who.family, who.scope)
         what = kind(who, incoming.headers, lens, has_tools_before=scope in self._with_tools)
         self._note(scope, lens)
         if what == "side":
-            return await self._relayed(onward, body, wire, incoming, "relayed")
-        asked = Asked(incoming.route, lens, onward, wire, self._settings.observe, self._writers(incoming, lens))
+            return await self._relayed(onward, body, outgoing, incoming, "relayed")
+        asked = Asked(incoming.route, lens, onward, outgoing, self._settings.observe, self._writers(incoming, lens))
         key = session_key(who, lens)
         if incoming.route.endpoint != "generate":
             reduced = await self._reduced(key, asked)
             return await self._relayed(
-                onward, reduced, wire, incoming, "relayed" if reduced is lens.body else "managed"
+                onward, reduced, outgoing, incoming, "relayed" if reduced is lens.body else "managed"
             )
         aside = what == "compaction"
         if aside and self._fits(asked) and not await self._live.knows(key):
-            return await self._relayed(onward, body, wire, incoming, "relayed")
-        return await self._managed(incoming, key, asked, wire, aside=aside)
+            return await self._relayed(onward, body, outgoing, incoming, "relayed")
+        return await self._managed(incoming, key, asked, outgoing, aside=aside)
 
-    async def _managed(self, incoming: Incoming, key: str, asked: Asked, wire: Wire, *, aside: bool) -> State:
+    async def _managed(self, incoming: Incoming, key: str, asked: Asked, outgoing: Outgoing, *, aside: bool) -> State:
         """Answer a request by the engine; where that fails before anything was said, send it on as it is known."""
         sign = sign_of(asked.route.api, stream=asked.streams and not asked.observe)
         try:
-            wire.session = key
+            outgoing.session = key
             async with self._live.continued(key, asked.lens.slots, aside=aside) as session:
                 try:
-                    await given(answered(session, asked), wire, sign, self._settings.keepalive)
-                    await wire.end()
+                    await given(answered(session, asked), outgoing, sign, self._settings.keepalive)
+                    await outgoing.end()
                 except Unfit as error:
                     self._degraded(error.why, "nothing that fits can be made of a request, so it is refused")
-                    await _said(wire, await unfit(error, session, asked))
+                    await _said(outgoing, await unfit(error, session, asked))
                     return error.state
         except (InvalidRequest, WindowTooSmall):  # whether it is taken as it came is its provider's to say
-            if wire.is_answered:
+            if outgoing.is_answered:
                 raise
-            return await self._relayed(asked.onward, asked.lens.body, wire, incoming, "relayed")
+            return await self._relayed(asked.onward, asked.lens.body, outgoing, incoming, "relayed")
         except UpstreamError:  # what was begun broke off: so it does for the client
             return asked.state
         except Exception as error:
-            if wire.is_answered:
+            if outgoing.is_answered:
                 raise
             self._degraded(error)
-            return await self._relayed(asked.onward, await self._reduced(key, asked), wire, incoming, "unrecorded")
+            return await self._relayed(asked.onward, await self._reduced(key, asked), outgoing, incoming, "unrecorded")
         return asked.state
 
     def _fits(self, asked: Asked) -> bool:
@@ -292,27 +294,29 @@ class Proxy:
         headers = upward(incoming.pairs, as_it_came=as_it_came)
         return Onward(self._web, address(base, route), headers, incoming.method)
 
-    async def _passed(self, incoming: Incoming, receive: Receive, wire: Wire, state: State) -> None:
+    async def _passed(self, incoming: Incoming, receive: Receive, outgoing: Outgoing, state: State) -> None:
         """Send a request on as it comes in, and its answer back as it comes."""
         onward, heard = self._onward(incoming, as_it_came=True), Event()
         has_body = {"content-length", "transfer-encoding"} & incoming.headers.keys()
         body = chunks(receive, heard) if has_body else b""
-        async with beside(partial(left, receive, lambda: wire.is_ended, heard if has_body else None)):
-            await self._sent(onward.relayed(body, as_it_came=True), wire, incoming, state)
+        async with beside(partial(left, receive, lambda: outgoing.is_ended, heard if has_body else None)):
+            await self._sent(onward.relayed(body, as_it_came=True), outgoing, incoming, state)
 
-    async def _relayed(self, onward: Onward, body: bytes, wire: Wire, incoming: Incoming, state: State) -> State:
+    async def _relayed(
+        self, onward: Onward, body: bytes, outgoing: Outgoing, incoming: Incoming, state: State
+    ) -> State:
         """Send ``body`` on and its answer back."""
-        await self._sent(onward.relayed(body), wire, incoming, state)
+        await self._sent(onward.relayed(body), outgoing, incoming, state)
         return state
 
-    async def _sent(self, pieces: AsyncGenerator[Piece], wire: Wire, incoming: Incoming, state: State) -> None:
+    async def _sent(self, pieces: AsyncGenerator[Piece], outgoing: Outgoing, incoming: Incoming, state: State) -> None:
         """Give ``pieces`` to the client; what never came is said in its API's words, what broke off breaks off."""
         try:
-            await given(_marked(pieces, state, wire, incoming.route.api), wire, b"", 0)
-            await wire.end()
+            await given(_marked(pieces, state, outgoing, incoming.route.api), outgoing, b"", 0)
+            await outgoing.end()
         except UpstreamError as error:
-            if not wire.is_answered:
-                await _said(wire, errs(incoming.route.api, error.kind, str(error), status=502))
+            if not outgoing.is_answered:
+                await _said(outgoing, errs(incoming.route.api, error.kind, str(error), status=502))
 
 
 def _has_left(error: BaseException | None) -> bool:
@@ -330,23 +334,23 @@ def _nowhere(incoming: Incoming) -> list[Piece]:
     return errs("", "model", why)
 
 
-async def _marked(pieces: AsyncGenerator[Piece], state: State, wire: Wire, api: str) -> AsyncGenerator[Piece]:
+async def _marked(pieces: AsyncGenerator[Piece], state: State, outgoing: Outgoing, api: str) -> AsyncGenerator[Piece]:
     """Yield ``pieces``, the head with what was done; an error behind signs of life is an event of their stream."""
     async for piece in pieces:
-        if isinstance(piece, Head) and wire.is_alive and piece.status >= FAILED:
+        if isinstance(piece, Head) and outgoing.is_alive and piece.status >= FAILED:
             yield stream_event(api, Verdict("server"), message=f"the provider answered with HTTP {piece.status}")
             return
         yield marked(piece, state) if isinstance(piece, Head) else piece
 
 
-async def _refused(wire: Wire, pieces: list[Piece]) -> State:
+async def _refused(outgoing: Outgoing, pieces: list[Piece]) -> State:
     """Send a refusal of ours, whose head says that it is."""
-    await _said(wire, [marked(piece, "refused") if isinstance(piece, Head) else piece for piece in pieces])
+    await _said(outgoing, [marked(piece, "refused") if isinstance(piece, Head) else piece for piece in pieces])
     return "refused"
 
 
-async def _said(wire: Wire, pieces: list[Piece]) -> None:
+async def _said(outgoing: Outgoing, pieces: list[Piece]) -> None:
     """Send a whole answer of ours."""
     for piece in pieces:
-        await wire.give(piece)
-    await wire.end()
+        await outgoing.give(piece)
+    await outgoing.end()

@@ -1,110 +1,78 @@
-"""A packed body is unpacked, piece by piece, and no further than it may be."""
+"""Bodies that come again and again: each is read once, and then what it grew by."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections import OrderedDict
 
-import zstandard
+from holdfast.runtime.requests import opened
+from holdfast.wire.grown import Known, grown, known
+from holdfast.wire.lens import Lens
 
-from holdfast.errors import FormatError
-
-CODINGS = ("gzip", "deflate", "zstd")
-"""What a body may be packed with."""
-MOST_CODINGS = 3
-"""[H] Times that a body may be packed; no client that is known to us packs one twice."""
-WINDOW = 8 << 20
-"""Bytes that zstd may look back: what RFC 9659 allows over HTTP."""
-_RATIO = 32_768
-"""Bytes that one byte can become at most: a block of zstd makes 128 KiB of 4 (RFC 8878)."""
-_PIECE = 64
-"""[H] Bytes that are unpacked at once at least, so that a body of empty blocks is no work: 2 MiB at most come of it."""
+MOST = 256
+"""[H] Bodies that are held: as many as there are branches."""
+MOST_BYTES = 256 << 20
+"""[H] Bytes that they may have together, about."""
+OF_A_SLOT = 2_000
+"""Bytes of memory that an opened message takes beside its own. [M]"""
+BEGINNING = 1_024
+"""Bytes by which a body is looked up."""
 
 
-class BadBody(FormatError):
-    """A body cannot be read. ``status`` is what a server answers then: 400, 413 or 415."""
+class Bodies:
+    """The last bodies that were read."""
 
-    def __init__(self, text: str, status: int) -> None:
-        super().__init__(text)
-        self.status = status
+    def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._held: OrderedDict[tuple[bytes, bytes], Known] = OrderedDict()
+        """By how they begin, and how their first half ends; the last used is the last."""
+        self._bytes = 0
 
+    def read(self, body: bytes, api: str) -> Lens:
+        """Return ``body`` opened and measured; ``FormatError`` for what is none."""
+        found = self._grown(body, api)
+        before, (lens, same) = found if found is not None else (None, (opened(body, api), 0))
+        now = known(lens, before, same) if lens.api == api else None
+        if now is not None and now.ends:
+            self._hold(now, before)
+        return lens
 
-class TooLarge(BadBody):
-    """A body has more bytes than it may."""
+    def _grown(self, body: bytes, api: str) -> tuple[Known, tuple[Lens, int]] | None:
+        """Return the body that this one grew out of, and what it is now."""
+        start = body[:BEGINNING]
+        for (beginning, _), before in reversed(self._held.items()):
+            if beginning == start and _stands(before, body):
+                lens = grown(body, api, before)
+                if lens is not None:
+                    return before, lens
+        return None
 
-    def __init__(self, most: int) -> None:
-        told = f"the body has more than {most:,} bytes, unpacked"
-        super().__init__(f"{told}; send less, or raise body_bytes in [proxy] of holdfast.toml", 413)
-
-
-class _Coder(Protocol):
-    """One packed stream as it is read."""
-
-    @property
-    def eof(self) -> bool:
-        """Whether the stream has ended."""
-
-    @property
-    def unused_data(self) -> bytes:
-        """What was given after its end."""
-
-    def decompress(self, packed: bytes, /) -> bytes:
-        """Return what the next piece holds."""
-
-
-def decoded(body: bytes, encoding: str, most: int) -> bytes:
-    """Return ``body`` without the codings that header ``Content-Encoding`` lists.
-
-    ``BadBody`` if it is damaged or cut, would have more than ``most`` bytes, or is packed in a way nobody knows here;
-    unpacking stops where that is seen.
-    """
-    codings = [name for one in encoding.split(",") if (name := one.strip().lower()) not in {"", "identity"}]
-    if len(codings) > MOST_CODINGS:
-        raise BadBody(f"the body is packed {len(codings)} times; {MOST_CODINGS} are read, send it packed once", 415)
-    for coding in reversed(codings):
-        body = _unpacked(body, coding, most)
-    if len(body) > most:
-        raise TooLarge(most)
-    return body
+    def _hold(self, now: Known, before: Known | None) -> None:
+        """Hold ``now`` in place of what it grew out of."""
+        for one in (before, now):
+            if one is not None and (old := self._held.pop(_place(one), None)) is not None:
+                self._bytes -= _size(old)
+        self._held[_place(now)] = now
+        self._bytes += _size(now)
+        while self._held and (len(self._held) > self._most or self._bytes > self._most_bytes):
+            _, old = self._held.popitem(last=False)
+            self._bytes -= _size(old)
 
 
-def _unpacked(body: bytes, coding: str, most: int) -> bytes:
-    """Return what ``body`` holds. A body of nothing holds nothing, however it is called."""
-    try:
-        return b"".join(_pieces(body, _starting(coding, body), most))
-    except (zlib.error, EOFError, zstandard.ZstdError) as error:
-        raise BadBody(f"the body is not what content-encoding {coding} says ({error}); send it again", 400) from None
+def _size(one: Known) -> int:
+    """Return about how much memory ``one`` takes."""
+    return len(one.lens.body) + OF_A_SLOT * len(one.lens.slots)
 
 
-def _pieces(body: bytes, start: Callable[[], _Coder], room: int) -> Iterator[bytes]:
-    """Yield what the streams of ``body`` hold, one after the other, as far as there is ``room``.
-
-    ``EOFError`` where the last one is cut.
-    """
-    most, place, coder, is_open = room, 0, start(), False
-    while place < len(body):
-        packed = body[place : place + max(_PIECE, room // _RATIO)]
-        place += len(packed)
-        while packed:
-            piece = coder.decompress(packed)
-            room -= len(piece)
-            if room < 0:
-                raise TooLarge(most)
-            yield piece
-            is_open, packed = not coder.eof, coder.unused_data
-            coder = coder if is_open else start()
-    if is_open:
-        raise EOFError(f"it is cut after {len(body):,} bytes")
+def _place(one: Known) -> tuple[bytes, bytes]:
+    """Return by what a body is held: how it begins, and how its first half ends, which tells most of them apart."""
+    return one.lens.body[:BEGINNING], _half(one, one.lens.body)
 
 
-def _starting(coding: str, body: bytes) -> Callable[[], _Coder]:
-    """Return what begins a stream of ``coding``; deflate comes with zlib's two bytes before it, or without."""
-    if coding in {"gzip", "x-gzip"}:
-        return lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    if coding == "deflate":
-        is_zlib = len(body) > 1 and body[0] & 15 == zlib.DEFLATED and int.from_bytes(body[:2]) % 31 == 0
-        return lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
-    if coding == "zstd":
-        return zstandard.ZstdDecompressor(max_window_size=WINDOW).decompressobj
-    raise BadBody(f"content-encoding {coding[:40]!r} is not read here; send {', '.join(CODINGS)}, or none", 415)
+def _half(one: Known, body: bytes) -> bytes:
+    end = one.ends[(len(one.ends) - 1) // 2]
+    return body[max(0, end - 64) : end]
+
+
+def _stands(one: Known, body: bytes) -> bool:
+    """Whether ``body`` may have grown out of ``one``: its first half ends alike."""
+    return _half(one, body) == _half(one, one.lens.body)

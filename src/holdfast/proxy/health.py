@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
+from holdfast.proxy.counts import Counts
 from holdfast.proxy.exposition import Metric, Sample, exposition, number
 from holdfast.proxy.headers import State
 from holdfast.proxy.histogram import Histogram
-from holdfast.proxy.sessions import Sessions
 from holdfast.store.tree import now_ms
 from holdfast.telemetry.events import OUTCOMES, Event
 from holdfast.view.text import one_line
@@ -78,7 +78,7 @@ class Health:
 
     def __init__(self, mode: Mode = "manage", clock: Callable[[], int] = now_ms) -> None:
         self.mode = mode
-        self.sessions = Sessions()
+        self.sessions = Counts()
         self.first_byte = Histogram()
         self._clock = clock
         self._since = clock()
@@ -190,7 +190,7 @@ class Health:
         yield _counter("troubles", "How often something went wrong.", sum(one.times for one in self._troubles.values()))
 
 
-def _of_sessions(sessions: Sessions) -> Iterator[Metric]:
+def _of_sessions(sessions: Counts) -> Iterator[Metric]:
     by_outcome = tuple(Sample(sessions.outcomes[outcome], {"outcome": outcome}) for outcome in OUTCOMES)
     yield _counter("sessions", "Sessions that had requests.", sessions.count)
     yield Metric("holdfast_compactions_total", "counter", "Compactions, by what became of them.", by_outcome)

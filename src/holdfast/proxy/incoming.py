@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 from anyio import CancelScope, Event, current_time, move_on_after
 from msgspec import Struct
 
-from holdfast.proxy.bodies import BadBody, TooLarge
 from holdfast.proxy.headers import Pair, named
 from holdfast.proxy.routes import Route, route
+from holdfast.proxy.unpacking import BadBody, TooLarge
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.proxy.bodies import TooLarge
 from holdfast.proxy.incoming import SILENT, Gone, Stalled, chunks, received
+from holdfast.proxy.unpacking import TooLarge
 from holdfast.testing.clock import now, run
 
 LEFT = {"type": "http.disconnect"}

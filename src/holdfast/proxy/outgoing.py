@@ -25,7 +25,7 @@ def _failed() -> Ended:
     return "failed"
 
 
-class Wire:
+class Outgoing:
     """The answer to one request, on its way to the client."""
 
     def __init__(self, send: Send) -> None:
@@ -84,12 +84,12 @@ class Wire:
             await self._send({"type": "http.response.start", "status": head.status, "headers": head.headers})
 
 
-async def given(pieces: AsyncGenerator[Piece], wire: Wire, sign: bytes, patience: float) -> None:
+async def given(pieces: AsyncGenerator[Piece], outgoing: Outgoing, sign: bytes, patience: float) -> None:
     """Send ``pieces``, and ``sign`` after every ``patience`` seconds before the first; none where either is nothing.
 
     All of ``pieces`` is read in the task that calls; what they raise, or sending does, comes out as it is.
     """
-    signs = partial(wire.keep_alive, sign, patience) if sign and patience > 0 else None
+    signs = partial(outgoing.keep_alive, sign, patience) if sign and patience > 0 else None
     async with aclosing(pieces), beside(signs):
         async for piece in pieces:
-            await wire.give(piece)
+            await outgoing.give(piece)

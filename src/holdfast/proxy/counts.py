@@ -27,7 +27,7 @@ class _Known(Struct):
     """Its breaker holds compactions back."""
 
 
-class Sessions:
+class Counts:
     """The counts; ``told`` is a listener of the engine."""
 
     def __init__(self) -> None:

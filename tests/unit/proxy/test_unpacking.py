@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import FormatError
-from holdfast.proxy.bodies import WINDOW, BadBody, TooLarge, decoded
+from holdfast.proxy.unpacking import WINDOW, BadBody, TooLarge, decoded
 
 MOST = 1 << 20
 

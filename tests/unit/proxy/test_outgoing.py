@@ -1,4 +1,4 @@
-"""What goes over the wire and when: signs until the first piece, pieces as they come, errors as they are."""
+"""What goes out and when: signs until the first piece, pieces as they come, errors as they are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import UpstreamError
-from holdfast.proxy import wire
+from holdfast.proxy import outgoing
 from holdfast.proxy.relay import Head
 from holdfast.testing.clock import now, run
 
@@ -45,7 +45,7 @@ class Line:
         await anyio.sleep(self.takes)
 
     async def given(self):
-        await wire.given(self.pieces(), wire.Wire(self.send), self.sign, self.patience)
+        await outgoing.given(self.pieces(), outgoing.Outgoing(self.send), self.sign, self.patience)
         return self.sent
 
 
@@ -151,7 +151,7 @@ def test_what_knew_whose_the_wait_was_is_let_go():
     """From the first piece on nobody asks whose the wait is: whoever answers, with all it read, is held no longer."""
 
     async def answered():
-        line = wire.Wire(Line().send)
+        line = outgoing.Outgoing(Line().send)
         waited_for = Line()
         line.is_ours = partial(bool, waited_for)
         held = weakref.ref(waited_for)

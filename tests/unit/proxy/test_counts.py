@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.proxy.sessions import REMEMBERED, Sessions
+from holdfast.proxy.counts import REMEMBERED, Counts
 from holdfast.runtime.engine import Engine
 from holdfast.store.memory import MemoryStore
 from holdfast.telemetry import events
@@ -22,7 +22,7 @@ ANSWERED = events.Answered(A, "end", 100, 10, 75, 20)
 
 
 def told(*happened):
-    made = Sessions()
+    made = Counts()
     for event in happened:
         made.told(event)
     return made
@@ -111,7 +111,7 @@ def test_the_breaker_is_open_until_a_compaction_succeeds():
 @given(st.integers(1, 3))
 def test_what_is_remembered_has_a_bound(rounds):
     """Sessions that come and go take no more room than so many; every one of them was counted."""
-    found = Sessions()
+    found = Counts()
     for number in range(rounds * 100 + REMEMBERED):
         found.told(events.Sending(str(number)))
     assert len(found._known) == REMEMBERED
@@ -135,7 +135,7 @@ def test_a_session_in_use_is_not_forgotten():
 
 def grown(words, turns):
     """Return what is counted of a session of so many turns of so many words, in a window of 10,000 unknown to us."""
-    found = Sessions()
+    found = Counts()
 
     async def all_of_it():
         upstream = ProviderUpstream(Provider(Settings(tokenizer="words", window=10_000)))
