@@ -18,7 +18,7 @@ from holdfast.model.slots import Slot
 from holdfast.model.target import World
 from holdfast.policy.recovery import Recovery, begin
 from holdfast.runtime import compacting
-from holdfast.runtime.following import framed
+from holdfast.runtime.following import reframed
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.requests import Asked, Request, Way, of_body, of_words, opened, words
 from holdfast.wire.lens import Lens
@@ -64,7 +64,7 @@ def _followed(session: Session, lens: Lens, way: Way) -> Begun:
         journal.deliver()
         journal.follow(lens.slots)
         request = of_body(target, lens, way)
-        frame = framed(request.target.frame, journal.branch.slots.slice(0, journal.branch.pinned), lens.slots)
+        frame = reframed(request.target.frame, journal.branch.slots.slice(0, journal.branch.pinned), lens.slots)
         return _drafted(session, replace(request, target=replace(request.target, frame=frame)))
 
 

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from itertools import takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
 from holdfast.model.entries import (
-    OVERFLOW,
     Body,
-    BranchSummary,
-    Compaction,
-    Decision,
     Entry,
-    Failure,
     Frame,
-    Request,
     Said,
 )
-from holdfast.model.gauging import LEAST_LIMIT
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
 from holdfast.model.sequence import common
@@ -31,6 +23,7 @@ from holdfast.model.target import Target, World
 from holdfast.policy.capping import cap
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.settings import Settings
+from holdfast.runtime.carrying import within
 from holdfast.view.alike import alike
 from holdfast.view.sealed import sealed_as
 
@@ -83,7 +76,7 @@ def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, tw
     return Repeated(tuple(slots), count, count if single < 0 else single)
 
 
-def framed(frame: Frame, known: Sequence[Slot], said: Sequence[Slot]) -> Frame:
+def reframed(frame: Frame, known: Sequence[Slot], said: Sequence[Slot]) -> Frame:
     """Return ``frame`` with what ``said`` opens with in other words than the log, whose ``known`` slots say which.
 
     Those slots keep size and digest of the log, so that it tells the same after a restart: the rest is the frame's.
@@ -105,74 +98,13 @@ def glimpse(branch: Branch, policy: Policy, said: Sequence[Slot], target: Target
     """
     known = branch.slots.slice()
     same = repeated(known, said, policy.settings)
-    count, target = len(same.slots), replace(target, frame=framed(target.frame, known, said))
-    law = [_within(body, count) for _, body in branch.law]
+    count, target = len(same.slots), replace(target, frame=reframed(target.frame, known, said))
+    law = [within(body, count) for _, body in branch.law]
     bodies: list[Body] = [Said(slot) for slot in (*same.slots, *said[same.count :])]
     bodies += [body for body in law if body is not None]
     names = [None, *map(str, range(len(bodies)))]
     alone = Branch.build([Entry(str(at), names[at], body) for at, body in enumerate(bodies)])
     return advance(alone, target, policy if anew else replace(policy, stages=()), World(spill=False))
-
-
-NEARLY = 2
-"""[H] Slots that a refused request may have had more, so that its size still tells of what is left: a reminder."""
-AGAIN = 2
-"""The same words of a provider teach something the second time too: no limit explains them. Then no more."""
-
-
-def carried(branch: Branch, path: Sequence[Entry], start: int, count: int) -> list[Body]:
-    """Return what ``path``, that of ``branch``, tells from entry ``start`` on of its first ``count`` slots, in order.
-
-    Where a conversation parts from its log before ``start``, it goes on with that: what was decided of them, that
-    requests showed them (whose basis is another one here), and what an overflow taught. What was told there already,
-    by an earlier branch from the same place, is not told again.
-    """
-    law = {id_ for id_, _ in branch.law}
-    there = _bodies_there(path[:start])
-    told, slots = list(there), count
-    for entry in path[start:]:
-        body = entry.body
-        if isinstance(body, Request):
-            slots = body.slots
-            told += _shown_again(body, told, count)
-        elif isinstance(body, Failure) and body.kind == OVERFLOW and body.limit:
-            lesson = body if slots <= count + NEARLY else replace(body, requested=0, elsewhere=True)
-            told += [lesson] if _is_news(lesson, told) else []
-        elif entry.id in law and (within := _within(body, count)) is not None:
-            told.append(within)
-    return told[len(there) :]
-
-
-def _bodies_there(path: Sequence[Entry]) -> list[Body]:
-    """Return what stands at the end of ``path`` behind the last message."""
-    there = takewhile(lambda entry: not isinstance(entry.body, Said | BranchSummary), reversed(path))
-    return [entry.body for entry in there][::-1]
-
-
-def _shown_again(request: Request, told: Sequence[Body], count: int) -> list[Body]:
-    """Return the request that showed the first ``count`` slots, unless ``told`` has it and nothing decided since."""
-    again = Request("", count, request.model, request.window)
-    newest = next((body for body in reversed(told) if isinstance(body, Request | Decision | Compaction)), None)
-    is_told = isinstance(newest, Request) and replace(newest, basis="") == again
-    return [again] if count and not is_told else []
-
-
-def _is_news(lesson: Failure, told: Sequence[Body]) -> bool:
-    """Whether an overflow teaches more than those ``told``: branches of branches would repeat every one for ever."""
-    if not lesson.elsewhere:
-        return told.count(lesson) < AGAIN
-    known = [body.limit for body in told if isinstance(body, Failure) and body.elsewhere]
-    return LEAST_LIMIT <= lesson.limit < min(known, default=lesson.limit + 1)
-
-
-def _within(body: Body, count: int) -> Body | None:
-    """Return the part of what was decided that is about the first ``count`` slots."""
-    if isinstance(body, Decision):
-        edits = tuple(edit for edit in body.edits if edit.span.stop <= count)
-        return Decision(edits) if edits else None
-    if isinstance(body, Compaction) and body.keep <= count and all(edit.span.stop <= count for edit in body.edits):
-        return body
-    return None
 
 
 def _opening(slots: Sequence[Slot]) -> int:

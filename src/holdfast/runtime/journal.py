@@ -42,7 +42,8 @@ from holdfast.policy.guard import in_force, in_window
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.policy.truncate import bounds, entries_shown, is_oversized, messages_shown, truncated_entries
-from holdfast.runtime.following import Twins, carried, repeated
+from holdfast.runtime.carrying import carried
+from holdfast.runtime.following import Twins, repeated
 from holdfast.runtime.taking import Shortened, decided, is_of_compaction, is_pressed, meant, measured, named, told
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
@@ -475,9 +476,7 @@ class Journal:
         if there == self.leaf or there is None:
             return False
         path = self.store.path(self.key, there)
-        behind = next(
-            (at + 1 for at, entry in enumerate(path) if entry.id == self.leaf), 0 if self.leaf is None else -1
-        )
+        behind = next((at + 1 for at, one in enumerate(path) if one.id == self.leaf), 0 if self.leaf is None else -1)
         if behind < 0 or any(isinstance(entry.body, Said | BranchSummary | Answer) for entry in path[behind:]):
             self.follows = False
             return False

@@ -14,7 +14,8 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Text
 from holdfast.model.sequence import Seq, common
 from holdfast.policy.settings import Settings
-from holdfast.runtime.following import Twins, carried, framed, repeated
+from holdfast.runtime.carrying import carried
+from holdfast.runtime.following import Twins, reframed, repeated
 from holdfast.runtime.journal import Journal
 from holdfast.store.sqlite import SqliteStore
 from holdfast.view.tokens import measure
@@ -120,15 +121,15 @@ def test_what_opens_a_conversation_has_a_place_and_no_past(before, now, behind):
         assert same.count == len(said)
     assert [(one.raw, one.message) for one in same.slots[:both]] == [(one.raw, one.message) for one in said[:both]]
     assert [(one.size, one.digest) for one in same.slots] == [(one.size, one.digest) for one in known[: same.count]]
-    again = framed(FRAME, same.slots, said)
-    assert again == framed(FRAME, known, said)
+    again = reframed(FRAME, same.slots, said)
+    assert again == reframed(FRAME, known, said)
     assert (again == FRAME) == ([text for _, text in before[:both]] == [text for _, text in now[:both]])
 
 
 def test_a_frame_is_as_much_more_as_what_opens_the_conversation_grew():
     """And no less where that shrank: the log holds what it was."""
     short, long = slots([("system", "Tide.")]), slots([("system", "Tide. " * 300)])
-    grew, shrank = framed(FRAME, short, long), framed(FRAME, long, short)
+    grew, shrank = reframed(FRAME, short, long), reframed(FRAME, long, short)
     assert (grew.tokens, shrank.tokens) == (100 + long[0].size - short[0].size, 100)
     assert len({grew.digest, shrank.digest, FRAME.digest}) == 3
 
