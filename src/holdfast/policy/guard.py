@@ -128,14 +128,24 @@ def learned(target: Target, branch: Branch, settings: Settings = Settings()) -> 
     if not is_same_model(branch, target):
         return target
     if told == Learned() or 0 < branch.window != asked:
-        return replace(target, frame=sized(target, branch))
+        return replace(target, frame=_bounded(sized(target, branch), target, settings))
     target = replace(target, prior=max(target.prior, told.prior))
-    target = replace(target, frame=sized(target, branch))
+    target = replace(target, frame=_bounded(sized(target, branch), target, settings))
     guessed = [int(UNDER * told.below)] if told.below else []
     if told.refused:
         guessed.append(int(REFUSED * refused_size(branch, target)))
     most = [max(_least_window(target, settings), min(guessed))] if guessed else []
     return _under(target, min([*most, *([told.limit] if told.limit else [])], default=target.limits.window))
+
+
+def _bounded(frame: Frame, target: Target, settings: Settings) -> Frame:
+    """Return ``frame`` no larger than leaves room for a conversation: what an answer tells of it is a guess.
+
+    Media that are counted higher than estimated would count as frame, and no guess may end a session.
+    """
+    room = measure_room(in_window(target, settings), settings)
+    most = max(room.frame, room.usable - max(LEAST_ROOM, settings.room_min))
+    return frame if target.frame.exact or frame.tokens <= most else replace(frame, tokens=most)
 
 
 def sized(target: Target, branch: Branch) -> Frame:

@@ -23,8 +23,9 @@ from holdfast.view.alike import stream
 
 MOST = 50_000
 """[M] Entries of trees that are held, about 10 MB; the tree looked at last is held however large it is."""
-PRIME = (1 << 127) - 1
-"""Marks are less than this: two streams share one by chance as good as never."""
+PRIME = (1 << 128) - 159
+"""Marks are less than this: two streams share one by chance as good as never. Powers of 256 have no short period by it,
+as they do by 2^127 - 1, so that no bytes far apart can be exchanged unseen."""
 _ROLE = b"\xff"
 """What stands before the name of a role: no text has that byte."""
 
@@ -66,7 +67,9 @@ class _Tip:
 class Tree:
     """The tree of one session, by marks."""
 
-    def __init__(self) -> None:
+    def __init__(self, born: int | None = None) -> None:
+        self.born = born
+        """When its session began: another one may have its key now."""
         self.entries = 0
         self._places: dict[str | None, _Place] = {None: _START}
         self._tips: dict[int, _Tip] = {}
@@ -130,8 +133,8 @@ class Trees:
             return None
         if info.key != key:
             return None
-        if known is None or known.entries != info.entries:
-            known = Tree()
+        if known is None or (known.born, known.entries) != (info.created, info.entries):
+            known = Tree(info.created)
             known.add(self._store.entries(key))
         self._trees[key] = known
         self._forget()

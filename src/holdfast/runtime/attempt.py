@@ -88,7 +88,7 @@ class Attempt:
         """What the provider has just read, for a summary that goes on from it."""
         sent, branch = self._sent, self._prepared.plan.branch
         tokens = self.answer.usage.input if self.answer.usage else self._prepared.plan.after
-        return Prefix(sent.api, sent.model, sent.body, len(branch.slots), tokens, sent.stream)
+        return Prefix(sent.api, sent.model, sent.body, len(branch.slots), tokens, self.target.frame.digest, sent.stream)
 
     @property
     def refused(self) -> Refused:

@@ -203,6 +203,8 @@ async def _asked(session: Session, occasion: Occasion, head: Sequence[Slot], bef
                 raise
     order = Order(focus=occasion.instructions, context=tuple(before.add), prompt=before.prompt)
     prefix = session.prefix if occasion.is_warm else None
+    if prefix is not None and prefix.frame != occasion.request.target.frame.digest:
+        prefix = None  # somebody else said the same, under instructions of their own
     return await summarise(
         head, occasion.ask, writers(session, occasion.request), _terms(session), order, prefix=prefix
     )

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch
+from holdfast.model.branch import Branch, restated
 from holdfast.model.entries import (
     Body,
     Entry,
@@ -52,10 +52,11 @@ def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, tw
     """Return what ``said``, a whole conversation, repeats of ``known``, from the first message on.
 
     An answer may come back in pieces, as its chunks came, and results together or one by one, as their API has them.
-    System messages that both open with are the request's frame and not its past: the same place, whatever they say.
+    System messages that both open with are the request's frame and not its past: the same place, whatever they say, as
+    long as they are about as large.
     What is known to be alike by ``twins`` is not compared again.
     """
-    count, opening = twins.stand(known, said), min(_opening(known), _opening(said))
+    count, opening = twins.stand(known, said), _same_places(known, said)
     slots, single = list(known[:count]), -1
     while len(slots) < len(known) and count < len(said):
         slot, one = known[len(slots)], said[count]
@@ -81,7 +82,7 @@ def reframed(frame: Frame, known: Sequence[Slot], said: Sequence[Slot]) -> Frame
 
     Those slots keep size and digest of the log, so that it tells the same after a restart: the rest is the frame's.
     """
-    opening = min(_opening(known), _opening(said))
+    opening = _same_places(known, said)
     pairs = [(slot, one) for slot, one in zip(known[:opening], said, strict=False) if slot.digest != one.digest]
     if not pairs:
         return frame
@@ -104,7 +105,27 @@ def glimpse(branch: Branch, policy: Policy, said: Sequence[Slot], target: Target
     bodies += [body for body in law if body is not None]
     names = [None, *map(str, range(len(bodies)))]
     alone = Branch.build([Entry(str(at), names[at], body) for at, body in enumerate(bodies)])
+    if anew:  # nobody answers here, so the turns between its compactions are not told apart
+        known_of = {"gauge": branch.gauge, "learned": branch.learned, "model": branch.model, "window": branch.window}
+        alone = replace(alone, compactions=0, truncations=0, **known_of)
     return advance(alone, target, policy if anew else replace(policy, stages=()), World(spill=False))
+
+
+def reworded(branch: Branch, opening: Sequence[Slot]) -> Branch:
+    """Return ``branch``, as the log has it, with the words that its client opens with, where they are of its places."""
+    known = branch.slots.slice(0, len(opening))
+    same = [(slot.size, slot.digest) for slot in known] == [(slot.size, slot.digest) for slot in opening]
+    return restated(branch, opening) if same else branch
+
+
+def _same_places(known: Sequence[Slot], said: Sequence[Slot]) -> int:
+    """Return how many system messages both open with, the first of each being about as large as the other."""
+    opening = min(_opening(known), _opening(said))
+    return next((at for at in range(opening) if abs(known[at].size - said[at].size) > ABOUT), opening)
+
+
+ABOUT = 1_024
+"""[H] Tokens by which a system message may be larger or smaller and keep its place: a clock, a list of files."""
 
 
 def _opening(slots: Sequence[Slot]) -> int:

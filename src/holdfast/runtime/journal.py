@@ -7,13 +7,13 @@ what is new: the branch is folded on, not read again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from secrets import token_hex
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import StoreError, UnknownId
+from holdfast.errors import StoreError
 from holdfast.model.branch import Branch, extended, restated
 from holdfast.model.edits import Blob
 from holdfast.model.entries import (
@@ -43,8 +43,8 @@ from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.policy.truncate import bounds, entries_shown, is_oversized, messages_shown, truncated_entries
 from holdfast.runtime.carrying import carried
-from holdfast.runtime.following import Twins, repeated
-from holdfast.runtime.taking import Shortened, decided, is_of_compaction, is_pressed, meant, measured, named, told
+from holdfast.runtime.following import Twins, repeated, reworded
+from holdfast.runtime.taking import Shortened, begun, decided, is_of_compaction, is_pressed, meant, measured, told
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
 from holdfast.store.base import SessionStore
@@ -108,6 +108,8 @@ class Journal:
         self._ready: Prepared | None = None
         self.twins = Twins()
         """What the last whole conversation was found to repeat."""
+        self._opening: Sequence[Slot] = ()
+        """What it opens with, in its own words."""
         self.heard: Callable[[str, Sequence[Entry]], object] = lambda _key, _entries: None
         """Who is told which entries were appended here, and to which session."""
         self._is_held = self._is_current = False
@@ -137,7 +139,7 @@ class Journal:
             place: str | None = store.entry(key, leaf).id
         else:
             with store.writing(key):
-                place = _begun(store, key, policy, clock, ids)
+                place = begun(store, key, policy, clock, ids)
         branch = Branch() if place is None else store.branch(key, place)
         journal = cls(store, key, policy, branch, place, clock, ids=ids, follows=leaf is None)
         journal._waiting = undelivered(store, key, place)
@@ -362,6 +364,7 @@ class Journal:
         same = repeated(self.branch.slots.slice(), slots, self.policy.settings, self.twins)
         if len(same.slots) < len(self.branch.slots):
             self._part(len(same.slots))
+        self._opening = same.slots[: self.branch.pinned]
         branch = restated(self.branch, same.slots)
         if branch is not self.branch:
             self.branch, self._ready = branch, None
@@ -480,20 +483,11 @@ class Journal:
         if behind < 0 or any(isinstance(entry.body, Said | BranchSummary | Answer) for entry in path[behind:]):
             self.follows = False
             return False
-        self.branch, self.leaf, self._ready, self._waiting = Branch.build(path), there, None, None
+        self.branch, self.leaf, self._ready, self._waiting = self._read(path), there, None, None
         return True
 
     def _reread(self) -> None:
-        self.branch = Branch() if self.leaf is None else Branch.build(self.store.path(self.key, self.leaf))
+        self.branch = Branch() if self.leaf is None else self._read(self.store.path(self.key, self.leaf))
 
-
-def _begun(
-    store: SessionStore, key: str, policy: Policy, clock: Callable[[], int], ids: Callable[[], str]
-) -> str | None:
-    """Return the leaf of session ``key``; a new one begins with a note of its policy."""
-    with suppress(UnknownId):
-        if (known := store.session(key)).key == key:
-            return known.leaf
-    store.create(key)
-    first = Entry(ids(), None, named(policy.name), at=clock())
-    return store.append(key, [first]).leaf
+    def _read(self, path: Sequence[Entry]) -> Branch:
+        return reworded(Branch.build(path), self._opening)

@@ -40,6 +40,8 @@ from holdfast.wire.overflow import ErrorReport, Verdict, classify
 
 ABORTED = "aborted"
 """How an answer ends that was not told to its end."""
+SMALL = 4
+"""[H] Times that the messages must be as large as system and tools, for a limit of bytes to be one of messages."""
 _OF_BYTES = frozenset({"request_bytes", "oversized_part"})
 """Overflows that say nothing of tokens, unless they name some."""
 
@@ -450,8 +452,12 @@ def _named(id: str) -> str:  # noqa: A002
 
 
 def _teaches(verdict: Verdict, branch: Branch) -> bool:
-    """Whether a refusal of what ``branch`` shows says something of tokens: as bytes do where all they are is words."""
+    """Whether a refusal of what ``branch`` shows says something of its tokens.
+
+    So do bytes where all they are is words, and most of them the conversation's.
+    """
     if not verdict.is_overflow or verdict.kind not in _OF_BYTES or verdict.limit or verdict.requested:
         return verdict.is_overflow
     shows_media = branch.media and any(media_of(slot.message) for slot in project(branch))
-    return verdict.kind == "request_bytes" and not shows_media
+    is_talk = SMALL * branch.frame.tokens <= branch.held
+    return verdict.kind == "request_bytes" and is_talk and not shows_media

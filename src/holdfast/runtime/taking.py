@@ -1,8 +1,9 @@
-"""What the log takes: of a message, of a plan, and at the beginning of a session. Values alone."""
+"""What the log takes: of a message, of a plan, and at the beginning of a session."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +16,8 @@ from holdfast.model.packing import fault
 from holdfast.model.plan import Notice, Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
+from holdfast.policy.pipeline import Policy
+from holdfast.store.base import SessionStore
 from holdfast.view.tokens import measure
 
 
@@ -84,3 +87,15 @@ def told(plan: Plan, refused: StoreError) -> Plan:
     """Return ``plan`` with a notice that texts stay whole."""
     why = f"texts could not be stored away, so every one stays whole: {refused}"
     return replace(plan, notices=(*plan.notices, Notice("unstored", why)))
+
+
+def begun(
+    store: SessionStore, key: str, policy: Policy, clock: Callable[[], int], ids: Callable[[], str]
+) -> str | None:
+    """Return the leaf of session ``key``; a new one begins with a note of its policy."""
+    with suppress(UnknownId):
+        if (known := store.session(key)).key == key:
+            return known.leaf
+    store.create(key)
+    first = Entry(ids(), None, named(policy.name), at=clock())
+    return store.append(key, [first]).leaf

@@ -115,6 +115,8 @@ class Prefix(Struct, frozen=True):
     """Slots of the branch that it stands for: the first it does not know."""
     tokens: int
     """Of its prompt, as the provider counts them or as they are estimated."""
+    frame: str = ""
+    """Digest of what stood around its messages."""
     stream: bool = False
     """Whether events were asked for."""
 
