@@ -7,6 +7,7 @@ import json
 import anyio
 import pytest
 
+from holdfast.runtime.journal import Journal
 from holdfast.store.memory import MemoryStore
 
 WORDS = "kelp on the rock, and the tide comes in. " * 110
@@ -112,3 +113,26 @@ def test_many_conversations_that_begin_alike_stay_as_short_as_they_are(proxied, 
     lengths = [len(store.path(session.key, leaf.id)) for leaf in store.leaves(session.key)]
     assert len(lengths) == 12
     assert lengths[-1] == lengths[1] <= lengths[0] + 1
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
+def test_nobody_else_s_instructions_go_up_whoever_writes_behind_the_log(api, proxied, strict):
+    """Two that begin alike have instructions of their own, and keep them behind what others undo or note."""
+    through, _, talking = proxied
+    upstream, store, field = strict(60_000), MemoryStore(), "input" if api == "openai-responses" else "messages"
+    talks = [talking(api), talking(api)]
+    for talk, whose in zip(talks, "ab", strict=True):
+        talk.said = [{"role": "system", "content": f"You work for {whose}."}]
+
+    async def go():
+        async with through(upstream, store, window=60_000) as client:
+            for talk in (*talks, *talks):
+                assert (await talk.turn(client, WORDS)).status_code == 200
+        async with through(upstream, store, window=60_000) as client:
+            for _ in range(3):
+                assert (await talks[1].turn(client, WORDS)).status_code == 200
+                assert json.loads(upstream.bodies[-1])[field][0]["content"] == "You work for b."
+                (session,) = store.sessions()
+                Journal.open(store, session.key).fail("somebody else's")
+
+    run(go)

@@ -43,6 +43,8 @@ class Outgoing:
         """What the request came to if its client leaves now, which some do as soon as they have read the last event."""
         self.session = ""
         """The key of the session that it belongs to, where there is one."""
+        self.is_unreached = False
+        """Whether no provider answered, which the client is told by us."""
         self.is_ended = False
         """Whether the whole answer was sent."""
         self.at: float | None = None
@@ -61,7 +63,8 @@ class Outgoing:
 
     async def end(self) -> None:
         """Send the end of the body."""
-        self.is_ended, self.outcome = True, _failed  # what knew it need not be held
+        outcome = self.outcome()
+        self.is_ended, self.outcome = True, lambda: outcome  # what knew it need not be held
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def keep_alive(self, sign: bytes, patience: float) -> None:

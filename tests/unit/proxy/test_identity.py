@@ -18,6 +18,7 @@ from holdfast.proxy.identity import session_key
 from holdfast.proxy.trees import Trees
 from holdfast.runtime.following import repeated
 from holdfast.runtime.journal import Journal
+from holdfast.store.base import SessionInfo
 from holdfast.store.memory import MemoryStore
 from holdfast.view.tokens import measure
 from holdfast.wire.lens import measured, open_body
@@ -324,3 +325,16 @@ def test_many_conversations_that_begin_alike_cost_what_is_new_of_each():
         assert trees.found(KEY, [*said, *slots_of("a9", "u9")], SETTINGS) == journal.leaf
     assert reads.count(None) == 1
     assert trees.found(KEY, slots_of("u1", "a1", "u item 7", "a9"), SETTINGS) != journal.leaf
+
+
+def test_a_session_that_was_begun_anew_is_another():
+    """A key that was removed and taken again has a tree of its own, however many entries it has."""
+    store = MemoryStore()
+    trees = Trees(store)
+    first = grown(store, "u1", "a1")
+    assert trees.found(KEY, slots_of("u1", "a1"), SETTINGS) == first
+    store.remove(KEY)
+    store.create(KEY, SessionInfo(KEY, created=1))
+    again = grown(store, "u1", "a1")
+    assert again != first
+    assert trees.found(KEY, slots_of("u1", "a1"), SETTINGS) == again
