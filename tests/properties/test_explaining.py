@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.cli.comparing import compare, runs
-from holdfast.cli.explaining import acts, as_shown, log_of, states
+from holdfast.cli.explaining import acting, acts, as_shown, log_of, states
 from holdfast.cli.saving import account, together
 from holdfast.cli.undo import standing
 from holdfast.config import shipped
@@ -70,7 +70,7 @@ def test_a_message_is_whole_unless_something_was_done(entries):
 def test_what_undo_says_comes_true(entries):
     """The tokens that a decision would bring back are those by which the request grows without it."""
     log = log_of(entries)
-    assert [one.id for one in standing(log)] == [id_ for id_, _ in reversed(log.branch.law)]
+    assert [one.id for one in standing(log)] == [id_ for id_, _ in reversed(acting(log.branch))]
     for one in standing(log):
         without = extend(log.branch, Entry("", None, Revoke(one.id)))
         assert without.held - log.branch.held == one.tokens

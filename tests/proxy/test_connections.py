@@ -123,7 +123,7 @@ def test_an_answer_that_breaks_off_later_breaks_off_for_the_client(api, inside, 
     assert proxy.upstream.heard[-1].body == sockets.body(api, words, stream=True)
     key = fine.headers["x-holdfast-session"]
     assert key == broken.headers["x-holdfast-session"]
-    assert key in proxy.counts()
+    assert key in proxy.sessions()
 
 
 @pytest.mark.parametrize(
@@ -138,16 +138,23 @@ def test_an_upstream_that_speaks_no_http_is_an_error(said, proxy):
 
 
 def test_an_upstream_that_is_down_is_an_error():
-    """Nobody listens where the requests go: the client is told so at once, in its API's words, for every request."""
+    """Nobody listens where the requests go: the client is told so at once, in its API's words, for every request.
+
+    No provider answered, so it failed, whether it was looked at or not.
+    """
     with sockets.proxied() as proxy:
         proxy.call(lambda: _gone_elsewhere(proxy))
         for api in APIS:
-            failed = proxy.send(
-                sockets.request(f"/u/http://127.0.0.1:{proxy.upstream.port}{sockets.PATHS[api]}", b"{}")
-            )
-            assert failed.status == 502, failed
-            assert "127.0.0.1" in str(failed.json["error"]), failed
+            for data in (b"{}", sockets.body(api, "Is anybody there?")):
+                failed = proxy.send(
+                    sockets.request(f"/u/http://127.0.0.1:{proxy.upstream.port}{sockets.PATHS[api]}", data)
+                )
+                assert failed.status == 502, failed
+                assert "127.0.0.1" in str(failed.json["error"]), failed
+                assert failed.json["error"].get("code") == 502 or api != "gemini", failed
         proxy.at_rest()
+        counted = {state: count for state, count in proxy.stats()["requests"]["all"].items() if count}
+        assert counted == {"failed": 2 * len(APIS)}
 
 
 async def _gone_elsewhere(proxy):
@@ -229,7 +236,7 @@ def test_a_client_that_leaves_before_its_request_is_whole_asks_nobody(part, shar
     proxy.call(go)
     proxy.at_rest()
     assert proxy.upstream.heard == []
-    assert not any("half a request" in str(entries) for entries in proxy.counts().values())
+    assert not any("half a request" in str(entries) for entries in proxy.sessions().values())
 
 
 @pytest.mark.parametrize("managed", [True, False], ids=["managed", "relayed"])
@@ -301,7 +308,7 @@ def test_a_client_that_leaves_inside_an_answer_cancels_the_call(api, ends, proxy
     fine = proxy.send(asked(api, words, stream=True))
     assert (fine.status, fine.complete) == (200, True)
     assert proxy.upstream.heard[-1].body == sockets.body(api, words, stream=True)
-    entries = proxy.counts()[fine.headers["x-holdfast-session"]]
+    entries = proxy.sessions()[fine.headers["x-holdfast-session"]]
     assert sum(words in str(entry) for entry in entries) == 1, "the words were stored twice"
 
 

@@ -14,7 +14,7 @@ from holdfast.model.plan import Options
 from holdfast.model.projected import edited
 from holdfast.wire import breakpoints
 from holdfast.wire.breakpoints import in_message
-from holdfast.wire.lens import measured, open_body, render
+from holdfast.wire.lens import body, measured, open_body, render
 from holdfast.wire.rules import validate
 
 FIVE = {"type": "ephemeral"}
@@ -126,6 +126,41 @@ def test_a_marker_on_words_moves_with_them():
     for words, stays in (("short", True), (" ", False)):
         slots = [edited(lens.slots[0], [Edit(Span(0, 1, 0), (Text(words),))])]
         assert lives(render(lens, slots)) == [["5m"] if stays else []]
+
+
+def told(count):
+    """Return messages of as many requests, each said with a breakpoint, as a log has them; every other is a result."""
+    one = {"type": "tool_result", "tool_use_id": "t", "content": [text("x", cache_control=HOUR)], "is_error": False}
+    blocks = [
+        text("a", cache_control=FIVE),
+        {"type": "tool_use", "id": "t", "name": "n", "input": {"cache_control": 1}},
+    ]
+    contents = [[one] if index % 2 else blocks for index in range(count)]
+    return measured(open_body(request(*contents))).slots
+
+
+def test_a_body_of_other_requests_words_has_none_of_their_markers():
+    """Of what a log's messages were said with nothing stays but their words: the breakpoints asked for have room."""
+    out = body("anthropic", "m", told(8), options=Options(markers=(7, 5), frame_marker=True))
+    assert lives(out) == [[], [], [], [], [], ["5m"], [], ["5m"]]
+    first, second = json.loads(out)["messages"][:2]
+    assert first["content"][0] == text("a")
+    assert first["content"][1]["input"] == {"cache_control": 1}
+    assert second["content"] == [{"type": "tool_result", "tool_use_id": "t", "content": [text("x")], "is_error": False}]
+
+
+def test_the_newest_markers_stay_beside_those_of_the_frame():
+    """A client's body that also shows messages of the log has four breakpoints at most, and its own are the newest."""
+    lens = measured(open_body(request([text("now", cache_control=FIVE)], system=[text("s", cache_control=FIVE)])))
+    out = render(lens, [*told(6), *lens.slots])
+    assert lives(out) == [[], [], [], [], ["5m"], ["1h"], ["5m"]]
+
+
+def test_a_client_s_own_body_keeps_what_it_has_too_many():
+    """What nothing was put beside is the client's to answer for, byte for byte."""
+    raw = request(*[[text("a", cache_control=FIVE)]] * 6)
+    lens = open_body(raw)
+    assert render(lens, lens.slots) is raw
 
 
 @pytest.mark.parametrize("position", [-1, 5])

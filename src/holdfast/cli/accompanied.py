@@ -82,6 +82,15 @@ async def accompanied(served: Served, prepared: Callable[[str], AbstractContextM
     return Ended(code, beside.health, beside.failure)
 
 
+async def alone(address: str, prepared: Callable[[str], AbstractContextManager[Started]]) -> Ended:
+    """Run a program to its end at the proxy that runs at ``address`` already."""
+    try:
+        with prepared(address) as whole:
+            return Ended(await _run(whole))
+    except OSError as error:
+        return Ended(NOT_BEGUN, failure=error)
+
+
 async def _run(whole: Started) -> int:
     """Return the exit code of a program that has the terminal; signals that come here reach it."""
     with open_signal_receiver(*PASSED_ON) as signals:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 import click
 import msgspec
 from msgspec import Struct
@@ -9,11 +11,11 @@ from msgspec.structs import replace
 
 from holdfast import config
 from holdfast.cli.context import target_of
-from holdfast.cli.describing import session_line
+from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.explaining import SHORT, read_log
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.preparing import world_of
-from holdfast.cli.terminal import console, json_option, say_json, say_line, say_whole
+from holdfast.cli.terminal import clean, console, json_option, say_command, say_json, say_line, say_whole
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy
 from holdfast.runtime.journal import Journal
@@ -68,10 +70,11 @@ def command(
         world = world_of(log.entries, place)
         chosen = known.policy(policy).for_session(info.key)
         made = _compacted(there, info.key, chosen, place, replace(world, force=True))
+        short = shortest([one.key for one in there.sessions()])[info.key]
     if as_json:
         say_json(msgspec.to_builtins(made))
     else:
-        _say(info, made)
+        _say(info, made, quote(clean(short)))
 
 
 def _compacted(store: SessionStore, key: str, policy: Policy, place: Target, world: World) -> Made:
@@ -86,7 +89,8 @@ def _compacted(store: SessionStore, key: str, policy: Policy, place: Target, wor
     return Made(key, policy.name, compacted=True, before=plan.before, after=plan.after, entry=entry, keep=made.keep)
 
 
-def _say(info: SessionInfo, made: Made) -> None:
+def _say(info: SessionInfo, made: Made, session: str) -> None:
+    """Print what became of it; ``session`` is how its session is called in commands."""
     from rich.text import Text
 
     out = console()
@@ -96,4 +100,4 @@ def _say(info: SessionInfo, made: Made) -> None:
         return
     sizes = f"{made.before:,} → {made.after:,} tokens"
     say_whole(out, Text(f"compacted: {sizes}, message {made.keep} is the first that is shown as it was said", "green"))
-    say_whole(out, Text(f"holdfast undo {info.key[:SHORT]} {made.entry[:SHORT]} takes it back", "dim"))
+    say_command(out, Text(f"to take it back: holdfast undo {session} {made.entry[:SHORT]}", style="dim"))

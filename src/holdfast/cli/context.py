@@ -164,7 +164,7 @@ def context_of(
     frame = estimate(branch, place, 0)
     told = branch.anchor is not None and branch.model in {"", place.model}
     scale = ratio(branch, place) if told else (whole - frame) / max(1, branch.held)
-    pieces = list(_pieces(branch, scale))
+    pieces = _within(list(_pieces(branch, scale)), whole - frame, exact=not told)
     kinds = Counter({"frame": frame})
     for piece in pieces:
         kinds[piece.kind] += piece.tokens
@@ -195,6 +195,14 @@ def _pieces(branch: Branch, scale: float) -> Iterator[Piece]:
         for part, size in zip(slot.message.parts, sizes, strict=True):
             name = names.get(part.call_id, "") if isinstance(part, ToolResult) else ""
             yield Piece(origin, _kind(slot, origin, part), round(whole * size), part_in_short(part, name))
+
+
+def _within(pieces: list[Piece], room: int, *, exact: bool) -> list[Piece]:
+    """Return ``pieces`` with no more tokens than ``room`` together, and if ``exact`` with just as many."""
+    sizes = sum(piece.tokens for piece in pieces)
+    if not sizes or sizes == room or (sizes < room and not exact):
+        return pieces
+    return [replace(piece, tokens=int(piece.tokens * room / sizes)) for piece in pieces]
 
 
 def _kind(slot: Slot, origin: int, part: Part) -> str:

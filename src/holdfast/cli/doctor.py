@@ -11,7 +11,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
@@ -30,6 +30,9 @@ from holdfast.policy.presets import PRESETS
 from holdfast.proxy.settings import Settings
 from holdfast.store import open_store
 from holdfast.store.base import SessionInfo, SessionStore
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 EXAMPLES = """\
 \b
@@ -56,21 +59,22 @@ class Check(Struct, frozen=True):
 
 @click.command("doctor", epilog=EXAMPLES)
 @click.option("--online", is_flag=True, help="Ask servers beyond this machine too, without a key.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the windows that are assumed of models, too.")
 @store_option
 @json_option("the checks and the table of windows")
 @click.pass_context
-def command(ctx: click.Context, store: str | None, *, online: bool, as_json: bool) -> None:
+def command(ctx: click.Context, store: str | None, *, online: bool, verbose: bool, as_json: bool) -> None:
     """Check this installation: store, configuration, extras, recorded sessions, and where clients are pointed.
 
-    Prints what is in force and why, then the windows that are assumed of models. Addresses in the variables of the SDKs
-    and in the settings of clients are asked whether a proxy is there. Exit code 1 if something is wrong.
+    Prints what is in force and why. Addresses in the variables of the SDKs and in the settings of clients are asked
+    whether a proxy is there. Exit code 1 if something is wrong.
     """
     checks = [*_checks(store), *_pointed(online=online)]
     windows = _windows()
     if as_json:
         say_json({"checks": msgspec.to_builtins(checks), "windows": windows})
     else:
-        _say(checks, windows)
+        _say(checks, windows if verbose else [])
     if any(check.state == "wrong" for check in checks):
         ctx.exit(WRONG)
 
@@ -287,7 +291,20 @@ def _say(checks: list[Check], windows: list[dict[str, object]]) -> None:
         table.add_row(Text(check.state, style=_STYLES[check.state]), Text(check.what), Text(clean(check.text)))
     out = console()
     out.print(table)
+    if windows:
+        out.print()
+        out.print(_table_of(windows))
+    wrong = sum(check.state == "wrong" for check in checks)
+    told = Text(f"{many(wrong, 'thing')} wrong", "red") if wrong else Text("everything is in order", "green")
     out.print()
+    out.print(told)
+
+
+def _table_of(windows: list[dict[str, object]]) -> Table:
+    """Return the windows, each with its models, as people read them."""
+    from rich.table import Table
+    from rich.text import Text
+
     known = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     known.add_column("window", justify="right", no_wrap=True)
     known.add_column("models")
@@ -297,8 +314,4 @@ def _say(checks: list[Check], windows: list[dict[str, object]]) -> None:
         by_size.setdefault(line["window"], []).extend(models if isinstance(models, list) else [])
     for window, models in by_size.items():
         known.add_row(Text(f"{window:,}"), Text(", ".join(map(_plain, models)), style="dim"))
-    out.print(known)
-    wrong = sum(check.state == "wrong" for check in checks)
-    told = Text(f"{many(wrong, 'thing')} wrong", "red") if wrong else Text("everything is in order", "green")
-    out.print()
-    out.print(told)
+    return known

@@ -87,6 +87,16 @@ def tokens_of(slots: Iterable[Slot]) -> int:
     return sum(slot.size for slot in slots)
 
 
+def acting(branch: Branch) -> list[tuple[str, Decision | Compaction]]:
+    """Return what the next request repeats, oldest first: what a later compaction hides acts no more."""
+    return [(id_, body) for id_, body in branch.law if body == branch.compaction or edits_shown(branch, body)]
+
+
+def edits_shown(branch: Branch, body: Decision | Compaction) -> list[Edit]:
+    """Return the edits of ``body`` that are about messages the next request shows."""
+    return [edit for edit in body.edits if edit.span.start >= branch.keep]
+
+
 # -- what was done -----------------------------------------------------------------------------------------------------
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import reduce
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.cli.branches import over, refusals
 from holdfast.cli.context import target_of
 from holdfast.cli.explaining import log_of
 from holdfast.cli.faults import EXPECTED
@@ -49,6 +51,8 @@ class Foreseen(Struct, frozen=True):
         """Return both together."""
         sums = {name: getattr(self, name) + getattr(other, name) for name in ("requests", "over", "compactions")}
         most = {name: max(getattr(self, name), getattr(other, name)) for name in ("largest", "planned", "window")}
+        told = [one.window for one in (self, other) if one.over]
+        most["window"] = min(told) if told else most["window"]
         return Foreseen(other.policy, **sums, **most, reduced=self.reduced + other.reduced)
 
 
@@ -57,29 +61,52 @@ def foreseen(info: SessionInfo, entries: Sequence[Entry], known: Configuration, 
 
     Nobody is asked for a summary: an extract is planned. What a window has no room for at all ends it.
     """
-    target = target_of(info, log_of(entries).branch, None, None, known.catalog)
-    going = _Going(target, known.policy(policy).for_session(info.key))
-    with suppress(WindowTooSmall):
-        for entry in entries:
-            going.take(entry)
-    return going.found
+    return foreseen_of_tree(replace(info, leaf=entries[-1].id if entries else None), entries, known, policy)
+
+
+def foreseen_of_tree(info: SessionInfo, entries: Sequence[Entry], known: Configuration, policy: str) -> Foreseen:
+    """Return what ``policy`` would have done about the requests on all branches of a session, each once."""
+    by_id, path = {entry.id: entry for entry in entries}, list[Entry]()
+    at = info.leaf
+    while at is not None and at in by_id:
+        path.append(by_id[at])
+        at = by_id[at].parent
+    target = target_of(info, log_of(reversed(path)).branch, None, None, known.catalog)
+    going = _Going(target, known.policy(policy).for_session(info.key), refusals(entries))
+    last, others = over(entries, going, info.leaf)
+    return reduce(Foreseen.plus, (one.found for one in others), last.found)
 
 
 class _Going:
     """The fold behind ``foreseen``: the branch as it is in the log without decisions, and as it would have been."""
 
-    def __init__(self, target: Target, policy: Policy) -> None:
+    def __init__(self, target: Target, policy: Policy, refusals: frozenset[str]) -> None:
         self.found = Foreseen(policy.name, target.limits.window)
-        self._target, self._policy = target, policy
+        self._target, self._policy, self._refusals = target, policy, refusals
         self._plain = self._planned = Branch()
         self._scale = 1.0
         """How much smaller the newest request would have been."""
+        self._is_over = False
+        """Whether that is counted as larger than the window."""
+        self._most = 0, 0
+        """The largest requests before it, as sent and as planned."""
+        self._is_ended = False
+        """Whether no request had room in the window."""
+
+    def forget(self) -> None:
+        """Go on from here, with nothing found yet."""
+        self.found = Foreseen(self._policy.name, self.found.window)
 
     def take(self, entry: Entry) -> None:
-        """Go on with ``entry``; raises ``WindowTooSmall`` where no request has room."""
+        """Go on with ``entry``, up to where no request has room."""
+        if not (self._is_ended or isinstance(entry.body, _OURS)):
+            try:
+                self._take(entry)
+            except WindowTooSmall:
+                self._is_ended = True
+
+    def _take(self, entry: Entry) -> None:
         body, planned = entry.body, entry.body
-        if isinstance(body, _OURS):
-            return
         if isinstance(body, Failure):
             planned = replace(body, requested=0, elsewhere=True) if self._planned.law else body
         elif isinstance(body, Answer):
@@ -87,25 +114,31 @@ class _Going:
             planned = Answer(self._planned.basis, usage, body.stop)
         self._plain = extend(self._plain, entry)
         if isinstance(body, Request):
+            self._is_over, self._most = False, (self.found.largest, self.found.planned)
             self._request()
-        else:
-            self._planned = extend(self._planned, replace(entry, body=planned))
+            self.found = replace(self.found, requests=self.found.requests + 1)
+            return
+        self._planned = extend(self._planned, replace(entry, body=planned))
+        if entry.id in self._refusals:
+            self._request(refused=True)  # it would have gone up once more, with what was learned
 
-    def _request(self) -> None:
+    def _request(self, *, refused: bool = False) -> None:
         place = replace(self._target, frame=self._plain.frame)
         size, window = estimate(self._plain, place), smaller(place.limits.window, self._plain.learned.limit)
         plan = advance(self._planned, place, self._policy, World())
         found, compacts = self.found, plan.compaction is not None
+        is_over = (refused or size > window) and not self._is_over
         self.found = Foreseen(
             policy=found.policy,
             window=window,
-            requests=found.requests + 1,
-            over=found.over + (size > window),
+            requests=found.requests,
+            over=found.over + is_over,
             compactions=found.compactions + compacts,
             reduced=found.reduced + (bool(plan.record) and not compacts),
-            largest=max(found.largest, size),
-            planned=max(found.planned, plan.after),
+            largest=max(self._most[0], size),
+            planned=max(self._most[1], plan.after),
         )
+        self._is_over = self._is_over or is_over
         self._planned, self._scale = plan.branch, plan.after / max(1, size)
 
 
@@ -114,7 +147,7 @@ def of_sessions(given: str | None, keys: Sequence[str], known: Configuration, po
     total = Foreseen(policy)
     with suppress(*EXPECTED), opened(given, readonly=True) as there:
         for key in keys[:MOST]:
-            total = total.plus(foreseen(there.session(key), there.path(key), known, policy))
+            total = total.plus(foreseen_of_tree(there.session(key), there.entries(key), known, policy))
     return total
 
 

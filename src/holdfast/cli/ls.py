@@ -16,6 +16,7 @@ from holdfast.cli.places import is_missing, opened, store_option, store_place
 from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
 from holdfast.errors import HoldfastError
 from holdfast.model.entries import Answer, Body, Request, Said
+from holdfast.model.gauging import smaller
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -85,7 +86,15 @@ def listed(store: SessionStore, info: SessionInfo) -> Listed:
     tokens = answer.usage.total or None if answer is not None else None
     if request is None:
         return Listed(info, client_of(info.key), None, tokens)
-    return Listed(info, client_of(info.key), request.slots + behind, tokens, request.window or None)
+    return Listed(info, client_of(info.key), request.slots + behind, tokens, _window(store, info, request) or None)
+
+
+def _window(store: SessionStore, info: SessionInfo, request: Request) -> int:
+    """Return the window of the newest request, or what overflows told of it; 0 where it is not known."""
+    with suppress(HoldfastError):
+        if request.window and store.entries(info.key, "failure"):
+            return smaller(request.window, store.branch(info.key).learned.limit)
+    return request.window
 
 
 def _newest(store: SessionStore, info: SessionInfo) -> Iterator[Body]:

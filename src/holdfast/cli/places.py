@@ -80,6 +80,14 @@ def opened(given: str | None, *, readonly: bool = False) -> Iterator[SessionStor
         yield store
 
 
+def stored(word: str) -> str:
+    """Return what to do with ``word``, which is no file, where it is a session of the store; else nothing."""
+    with suppress(*EXPECTED), opened(None, readonly=True) as there:
+        key = there.session(word).key if word else ""
+        return key and f"no file is called so, but a session of the store; holdfast export {key} -o FILE makes a file"
+    return ""
+
+
 def _quota() -> Quota:
     """Return how large a store may grow."""
     from holdfast.config import configuration

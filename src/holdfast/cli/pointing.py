@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -46,14 +46,23 @@ class Pointed(Struct, frozen=True):
         return Answer(state, f"{self.url}{where}: {found.text}", found.proxy)
 
 
-def pointed(environment: Mapping[str, str] = os.environ) -> Iterator[Pointed]:
-    """Yield where variables and the settings of clients lead, each with what says so."""
+def pointed(environment: Mapping[str, str] = os.environ, clients: Iterable[str] = OWN) -> Iterator[Pointed]:
+    """Yield where variables and the settings of ``clients`` lead, each with what says so."""
     for name in VARIABLES:
         if environment.get(name):
             yield Pointed(name, environment[name])
-    for client in OWN:
+    for client in clients:
         for one in pointers(client, place_of(client, environment)):
             yield Pointed(f"{client}: {one.key}", one.url, one.where)
+
+
+def led(client: str, upstreams: Mapping[str, str]) -> tuple[str, Answer] | None:
+    """Return what leads ``client``, or a proxy with ``upstreams``, to a proxy of ours that runs, and what that says."""
+    every = [*pointed(clients=[client]), *(Pointed(f"upstream {name}", url) for name, url in upstreams.items())]
+    for one in every:
+        if is_base(one.url) and is_local(one.url) and (found := looked_at(one.url, online=False)).proxy:
+            return one.what, found
+    return None
 
 
 def looked_at(url: str, *, online: bool) -> Answer:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from holdfast.cli.explaining import SHORT, Log, read_log
+from holdfast.cli.explaining import SHORT, Log, acting, read_log
 from holdfast.cli.terminal import many
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction, Decision, Entry
@@ -59,7 +59,7 @@ class InForce(Struct, frozen=True, omit_defaults=True):
 
 def in_force(branch: Branch) -> tuple[InForce, ...]:
     """Return what the next request repeats, oldest first."""
-    return tuple(_standing(id_, body) for id_, body in branch.law)
+    return tuple(_standing(id_, body) for id_, body in acting(branch))
 
 
 def _standing(id_: str, body: Decision | Compaction) -> InForce:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 MOST_PORTS = 65_535
+NOT_SERVED = ("bypassed", "unrecorded", "refused", "failed")
+"""States of requests for which Holdfast did less than it is there for."""
 _UPSTREAM = "upstream_"
 """What stands before the setting in the name of its option."""
 
@@ -112,14 +115,23 @@ def looked_on(found: Settings, store: str | None, keys: Sequence[str], known: co
 
 def done(stats: Mapping[str, Any], found: Foreseen | None) -> list[str]:
     """Return in a few words what was done about the requests, or what would have been."""
+    states = _states(stats)
+    otherwise = [f"{states[state]:,} {state}" for state in NOT_SERVED if states[state]]
     if found is None:
-        avoided = many(stats["overflows"]["avoided"], "overflow")
-        return [f"reduced by {many(stats['tokens_saved'], 'token')}", f"{avoided} avoided"]
+        saved, avoided = stats["tokens_saved"], stats["overflows"]["avoided"]
+        reduced = [f"reduced by {many(saved, 'token')}"] if saved else []
+        return [*reduced, *([f"{many(avoided, 'overflow')} avoided"] if avoided else []), *otherwise]
     from holdfast.cli.foreseeing import in_words
 
-    return ["nothing was changed", *([in_words(found)] if found.requests else [])]
+    return ["nothing was changed", *([in_words(found)] if found.requests else []), *otherwise]
 
 
 def total(stats: Mapping[str, Any]) -> int:
-    """Return how many requests there were."""
-    return sum(stats["requests"]["all"].values())
+    """Return how many requests there were; those that were posted to no API, if there were others, are none."""
+    return sum(_states(stats).values())
+
+
+def _states(stats: Mapping[str, Any]) -> Counter[str]:
+    """Return how many of them ended in each state."""
+    known = (states for api, states in stats["requests"].items() if api not in {"all", "other"})
+    return sum(map(Counter, known), Counter[str]()) or Counter(stats["requests"]["all"])

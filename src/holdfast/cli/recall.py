@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import click
 import msgspec
 from msgspec.structs import asdict
 
+from holdfast.cli.explaining import entry_named, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.files import new_file
 from holdfast.cli.ls import ago
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
+from holdfast.errors import UnknownId
 from holdfast.runtime.recall import Page, reachable, recall, recall_whole
+from holdfast.runtime.sources import source
 from holdfast.store.base import Found, SessionStore
 
 EXAMPLES = """\
@@ -60,7 +64,8 @@ def command(session: str, store: str | None, **given: Any) -> None:
     """Read back what was stored away in a session, or anything that was said in it.
 
     SESSION is the beginning of an id. Without ID: the texts that were stored away, the newest first. ID is the one in a
-    preview or a notice, or of any message, or its beginning; all of it is printed as it was, or what is asked for.
+    preview or a notice, or of any message, or its beginning, or a number as holdfast show prints it; all of it is
+    printed as it was, or what is asked for.
     """
     asked = Asked(**given)
     if asked.id_ is None and (asked.lines or asked.chars or asked.output):
@@ -68,11 +73,21 @@ def command(session: str, store: str | None, **given: Any) -> None:
     with opened(store, readonly=True) as there:
         key = there.session(session).key
         if asked.id_ is not None:
-            _one(there, key, asked, asked.id_)
+            _one(there, key, asked, _id_of(there, key, asked.id_))
         elif asked.search:
             _search(there, key, asked.search, as_json=asked.as_json)
         else:
             _list(there, key, as_json=asked.as_json)
+
+
+def _id_of(store: SessionStore, key: str, name: str) -> str:
+    """Return ``name``, or where nothing is called so the id of the message whose number it is."""
+    if not name.removeprefix("#").isdecimal():
+        return name
+    with suppress(UnknownId):
+        source(store, key, name)
+        return name
+    return entry_named(store, key, read_log(store, key), name).id
 
 
 def _one(store: SessionStore, key: str, asked: Asked, id_: str) -> None:

@@ -10,8 +10,8 @@ import click
 from msgspec import Struct
 
 from holdfast.cli.faults import EXPECTED, WRONG_USE, Stopped, of_file, reason
-from holdfast.cli.mending import FileRepaired, repair_file
-from holdfast.cli.places import file_of, store_option, store_place
+from holdfast.cli.mending import MISSING, FileRepaired, repair_file
+from holdfast.cli.places import file_of, store_option, store_place, stored
 from holdfast.cli.terminal import Waiting, clean, console, json_option, many, say_json, say_whole
 from holdfast.formats.repairing import HEADER, TOOLS, Finding
 from holdfast.store.repairing import Mended, Repaired, repair_store
@@ -104,7 +104,9 @@ def _outcomes(wanted: Iterable[tuple[Path, bool]], format_: str, *, dry_run: boo
     with Waiting(wanted=not quiet) as waiting:
         for path, is_store in wanted:
             try:
-                if is_store:
+                if is_store and path.is_dir():
+                    yield Failed(str(path), "it is a folder; give a file's path with --store")
+                elif is_store:
                     yield repair_store(path, dry_run=dry_run, tick=_Steps(waiting, f"looking through {path.name}"))
                 else:
                     yield _file(path, format_, waiting, dry_run=dry_run)
@@ -169,7 +171,8 @@ def _say_file(one: FileRepaired, *, dry_run: bool) -> None:
         click.echo(f"{name}: {one.format}: {_count(len(one.findings))}")
         _say_lines(f"line {finding.line}: {finding.what}: {finding.done}" for finding in one.findings)
     if one.reason:
-        click.echo(f"{name}: {_REASONS.get(one.reason, one.reason)}; nothing was changed", err=True)
+        why = stored(one.file) if one.reason == MISSING else ""
+        click.echo(f"{name}: {why or _REASONS.get(one.reason, one.reason)}; nothing was changed", err=True)
     elif dry_run:
         click.echo("  nothing was changed; without --dry-run this is done")
     else:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast import config
 from holdfast.cli.dump import Dump
 from holdfast.cli.faults import EXPECTED, Stopped, of_file, reason
-from holdfast.cli.places import changed, own_sessions, tools
+from holdfast.cli.places import changed, own_sessions, stored, tools
 from holdfast.cli.recordings import Source, sources
 from holdfast.cli.running import DEFAULT_FRAME, Order, Report, check, reported
 from holdfast.cli.terminal import Waiting, clean, console, has_colours, json_option, say_json
@@ -185,7 +185,8 @@ def _outcome(source: Source, order: Order, waiting: Waiting, dump: Dump | None) 
     try:
         return reported(source, order, waiting, dump)
     except EXPECTED as error:
-        return Failed(source.name, reason(error))
+        why = stored(source.name) if isinstance(error, FileNotFoundError) else ""
+        return Failed(source.name, why or reason(error))
 
 
 def _say_json(outcomes: Sequence[Report | Failed]) -> None:

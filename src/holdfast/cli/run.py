@@ -7,26 +7,41 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeAlias
 
 import click
 from msgspec import to_builtins
 
 from holdfast.cli.describing import shortest
-from holdfast.cli.faults import EXPECTED, reason
+from holdfast.cli.faults import EXPECTED, Stopped, reason
 from holdfast.cli.places import is_missing, opened, store_option, store_place, unwritable
-from holdfast.cli.proxying import MOST_PORTS, done, in_force, looked_on, proxy_options, refused, total, unrecorded
+from holdfast.cli.pointing import Answer, led
+from holdfast.cli.proxying import (
+    MOST_PORTS,
+    asked,
+    done,
+    in_force,
+    looked_on,
+    proxy_options,
+    refused,
+    total,
+    unrecorded,
+)
 from holdfast.cli.starting import Started, started
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
-from holdfast.config.providers import VARIABLES
+from holdfast.config.providers import PROVIDERS, VARIABLES
+from holdfast.proxy.launching import program
 
 if TYPE_CHECKING:
     from holdfast.cli.accompanied import Ended, Served
     from holdfast.cli.foreseeing import Foreseen
 
+Prepared: TypeAlias = Callable[[str], AbstractContextManager[Started]]
+"""Tells how a client is started with a proxy at an address."""
 EXAMPLES = """\
 \b
 Examples:
@@ -53,25 +68,54 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
     Made for claude, codex, opencode, pi, gemini, aider and llm, which keep their settings and logins; any other program
     has the variables of the SDKs. Where it was pointed at a server of your own, the proxy sends its requests there.
     The terminal is the client's, and the exit code too. In the end a line on standard error tells what was done.
+    One that is pointed at a proxy that runs already is started there.
     """
     import anyio
 
     from holdfast.cli.accompanied import NOT_BEGUN, Served, accompanied
 
-    path = shutil.which(client[0])
-    if path is None:
-        _say(f"{client[0]} is not installed, or not in PATH; install it, or give its path")
-        ctx.exit(NOT_FOUND)
+    path = _path(ctx, client[0])
     found = in_force(given | OF_OUR_OWN | {"port": given["port"] or 0}, _unpointed(os.environ))
+    prepared = partial(_prepared, client, path, found.fixed, sys.stderr)
+    running = led(program(client[0]), {name: getattr(found.settings, name) for name in PROVIDERS})
+    if running is not None:
+        _join(ctx, client[0], *running, prepared, is_plain=not (asked(given) or store or as_json))
     served = Served(found.settings, found.known, store_place(store).where)
     if not found.settings.bypass and (why := unwritable(served.store)):
         _say(unrecorded(why))
-    prepared = partial(_prepared, client, path, found.fixed, sys.stderr)
     with _quiet():
         ended = anyio.run(accompanied, served, prepared)
     if ended.code == NOT_BEGUN:
         _not_begun(ctx, ended, found.settings.port, client[0])
     _tell(ended, served, store, as_json=as_json)
+    ctx.exit(ended.code)
+
+
+def _path(ctx: click.Context, client: str) -> str:
+    """Return where the program called ``client`` is; without one the command ends as a shell does."""
+    path = shutil.which(client)
+    if path is None and os.sep in client and Path(client).exists():
+        _say(f"{client} is no program; give the path of one")
+        ctx.exit(NOT_STARTED)
+    if path is None:
+        _say(f"{client} is not installed, or not in PATH; install it, or give its path")
+        ctx.exit(NOT_FOUND)
+    return path
+
+
+def _join(ctx: click.Context, client: str, what: str, told: Answer, prepared: Prepared, *, is_plain: bool) -> NoReturn:
+    """Have ``client`` at the proxy that ``what`` leads to: a second one before it would do and record all twice."""
+    import anyio
+
+    from holdfast.cli.accompanied import NOT_BEGUN, alone
+
+    where = f"{what} leads to {told.proxy}, {told.text}"
+    if not is_plain:
+        raise Stopped(f"{where}; leave out the options of holdfast run, for they are not that proxy's, or unset {what}")
+    _say(f"{where}; {client} is started there, with no second proxy before it")
+    ended = anyio.run(alone, told.proxy, prepared)
+    if ended.code == NOT_BEGUN and ended.failure is not None:
+        _not_started(ctx, client, ended.failure)
     ctx.exit(ended.code)
 
 
@@ -107,6 +151,11 @@ def _not_begun(ctx: click.Context, ended: Ended, port: int, client: str) -> None
     assert error is not None
     if ended.health is None:
         raise refused(error, port)
+    _not_started(ctx, client, error)
+
+
+def _not_started(ctx: click.Context, client: str, error: Exception) -> NoReturn:
+    """End with an error: the program is there, and cannot be run."""
     _say(f"{client} cannot be started: {reason(error)}")
     ctx.exit(NOT_STARTED)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.cli.branches import over, refusals, repeated
+from holdfast.cli.explaining import acting, edits_shown
 from holdfast.config import Catalog
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import (
-    OVERFLOW,
     Answer,
     Compaction,
     Decision,
@@ -21,6 +22,7 @@ from holdfast.model.entries import (
     Frame,
     Request,
     Revoke,
+    Said,
     Usage,
 )
 from holdfast.model.gauging import smaller
@@ -52,7 +54,7 @@ class Size(Struct, frozen=True):
     up: int = 0
     """The largest that went up and was answered."""
     window: int = 0
-    """Of the newest request."""
+    """Of the request that took most of it; smaller where an overflow told so since."""
 
     @property
     def share(self) -> float:
@@ -63,6 +65,10 @@ class Size(Struct, frozen=True):
         """Return the larger of both; the window is of the one that is nearer to it."""
         nearer = max(self, other, key=lambda one: one.share)
         return Size(max(self.sent, other.sent), max(self.up, other.up), nearer.window)
+
+    def limited(self, limit: int) -> Size:
+        """Return this in the window of ``limit``, where that was told and nothing disproves it."""
+        return replace(self, window=smaller(self.window, limit)) if self.up <= limit else self
 
 
 class Account(Struct, frozen=True):
@@ -105,10 +111,19 @@ class Account(Struct, frozen=True):
 
 def account(session: str, entries: Iterable[Entry], catalog: Catalog, model: str = "") -> Account:
     """Return the account of a branch, its entries given from the root on; ``model`` counts where none is named."""
-    told = _Telling(session, catalog, model)
-    for entry in entries:
-        told.take(entry)
-    return told.account()
+    path = tuple(entries)
+    return account_of_tree(session, path, path[-1].id if path else None, catalog, model)
+
+
+def account_of_tree(
+    session: str, entries: Sequence[Entry], leaf: str | None, catalog: Catalog, model: str = ""
+) -> Account:
+    """Return the account of all branches of a session, each entry counted once; what is saved now is of ``leaf``'s."""
+    last, others = over(entries, _Telling(session, catalog, model, refusals(entries), repeated(entries)), leaf)
+    found = last.account()
+    total = together((found, *(one.told_before() for one in others)))
+    limit = min((one.limit for one in (last, *others) if one.limit), default=0)
+    return replace(total, session=session, largest=total.largest.limited(limit))
 
 
 def together(accounts: Iterable[Account]) -> Account:
@@ -140,8 +155,11 @@ def _merged(some: dict[str, int], more: dict[str, int]) -> dict[str, int]:
 class _Telling:
     """The fold behind ``account``."""
 
-    def __init__(self, session: str, catalog: Catalog, model: str) -> None:
+    def __init__(
+        self, session: str, catalog: Catalog, model: str, refusals: frozenset[str], repeated: frozenset[str]
+    ) -> None:
         self._branch, self._found = Branch(), Account(session)
+        self._refusals, self._repeated = refusals, repeated
         self._catalog, self._model = catalog, model
         self._last: tuple[Branch, int, str] | None = None
         """The branch at the last request, how many slots that covered, and the digest of those."""
@@ -152,8 +170,20 @@ class _Telling:
         self._revoked: Counter[str] = Counter()
         self._scale = 1.0
         """How much larger the newest request was as its client sent it, by our count."""
+        self._is_refused = False
+        """Whether the newest words were refused as too large."""
         self._is_saved = False
-        """Whether it was refused as too large before, or a compaction made it fit."""
+        """Whether a compaction made it fit, or what was decided after it was refused."""
+
+    def forget(self) -> None:
+        """Go on from here, with nothing told yet."""
+        self._found, self._done = Account(self._found.session), [*self._done]
+        self._since, self._revoked = Counter(), Counter()
+
+    @property
+    def limit(self) -> int:
+        """The window as an overflow told it; 0 where none did."""
+        return self._branch.learned.limit
 
     def take(self, entry: Entry) -> None:
         """Take one more entry into account."""
@@ -166,19 +196,20 @@ class _Telling:
                 self._revoked.update(_count(body_ for id_, body_ in before.law if id_ == body.id))
         if isinstance(body, Request):
             self._request(body)
-        elif isinstance(body, Compaction):
-            self._found = replace(self._found, compactions=self._found.compactions + 1)
-            self._is_saved = self._is_saved or body.trigger != "manual"
-        elif isinstance(body, Failure) and body.kind == OVERFLOW:
+        elif isinstance(body, Said) and body.slot.message.role != "assistant":
+            self._is_saved, self._is_refused = self._is_saved and not self._is_refused, False
+        elif isinstance(body, Decision | Compaction) and entry.id not in self._repeated:
+            self._decided(body)
+        elif isinstance(body, Failure) and entry.id in self._refusals:
             self._found = replace(self._found, refused=self._found.refused + 1)
             self._grown(body.requested, 0)
-            self._is_saved = True
+            self._is_refused = True
         elif isinstance(body, Answer):
             self._answered(body.usage)
 
     def account(self) -> Account:
         """Return the account of all that was taken."""
-        branch, in_force = self._branch, _count(body for _, body in self._branch.law)
+        branch, in_force = self._branch, _in_force(self._branch)
         names = dict.fromkeys((*in_force, *self._revoked, *self._since))
         rules = tuple(
             Rule(name, in_force[name], self._revoked[name], self._now[name], self._since[name]) for name in names
@@ -186,6 +217,18 @@ class _Telling:
         said = branch.sums[-1] if len(branch.slots) else 0
         saved, since = sum(self._now.values()), sum(self._since.values())
         return replace(self._found, said=said, saved=saved, saved_since=since, rules=rules)
+
+    def told_before(self) -> Account:
+        """Return the account of all that was taken, but for what is in force: it is of a branch that does not go on."""
+        found = self.account()
+        rules = tuple(replace(one, in_force=0, saved=0) for one in found.rules)
+        return replace(found, said=0, saved=0, rules=tuple(one for one in rules if one != Rule(one.rule)))
+
+    def _decided(self, body: Decision | Compaction) -> None:
+        self._is_saved = self._is_saved or self._is_refused
+        if isinstance(body, Compaction):
+            self._found = replace(self._found, compactions=self._found.compactions + 1)
+            self._is_saved = self._is_saved or body.trigger != "manual"
 
     def _prices(self) -> Prices:
         model = self._branch.model or self._model
@@ -212,7 +255,7 @@ class _Telling:
 
     def _answered(self, usage: Usage) -> None:
         self._found = replace(self._found, avoided=self._found.avoided + self._is_saved)
-        self._is_saved = False
+        self._is_saved = self._is_refused = False
         if usage.input:
             self._grown(usage.input, usage.input)
             self._paid(usage)
@@ -261,6 +304,15 @@ def _count(bodies: Iterable[Decision | Compaction]) -> Counter[str]:
     for body in bodies:
         found.update([_name(body)] if isinstance(body, Compaction) else [])
         found.update(edit.rule for edit in body.edits)
+    return found
+
+
+def _in_force(branch: Branch) -> Counter[str]:
+    """Return how many edits of each rule the next request repeats; a compaction counts as one more."""
+    found: Counter[str] = Counter()
+    for _, body in acting(branch):
+        found.update([_name(body)] if isinstance(body, Compaction) and body == branch.compaction else [])
+        found.update(edit.rule for edit in edits_shown(branch, body))
     return found
 
 

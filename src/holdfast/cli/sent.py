@@ -10,15 +10,17 @@ from msgspec import Struct
 
 from holdfast.cli.context import target_of
 from holdfast.cli.describing import when
-from holdfast.cli.explaining import SHORT, Log, log_of
+from holdfast.cli.explaining import SHORT, Log, acting, log_of
 from holdfast.cli.meter import Spent
 from holdfast.cli.show import told
 from holdfast.cli.terminal import clean, many, say_command, say_whole
 from holdfast.config import Catalog
 from holdfast.errors import UnknownId
-from holdfast.model.branch import Branch
+from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Request, Usage
 from holdfast.model.projected import project
+from holdfast.policy import guard
+from holdfast.policy.settings import Settings
 from holdfast.store.base import SessionInfo
 from holdfast.view.tokens import estimate
 
@@ -78,10 +80,12 @@ def sent(info: SessionInfo, log: Log, at: int, catalog: Catalog) -> Sent:
     """Return the request at place ``at`` of ``log``."""
     entry, branch = log.entries[at], log_of(log.entries[: at + 1]).branch
     assert isinstance(entry.body, Request)
+    ended = _end(log.entries[at + 1 :])
+    answer = ended.body if ended is not None and isinstance(ended.body, Answer) else None
     place = target_of(info, branch, None, None, catalog)
+    window = guard.in_force(place, branch if ended is None else extend(branch, ended), Settings()).limits.window
     known = {id_ for id_, _ in Branch.build(log.entries[: _begin(log.entries, at)]).law}
     law = tuple(_in_force(branch))
-    answer, failure = _end(log.entries[at + 1 :])
     up = (answer.usage.input if answer is not None else 0) or estimate(branch, place)
     held, said = (branch.frame.tokens + size for size in (branch.held, branch.sums[-1] if len(branch.slots) else 0))
     return Sent(
@@ -90,7 +94,7 @@ def sent(info: SessionInfo, log: Log, at: int, catalog: Catalog) -> Sent:
         at=entry.at,
         model=entry.body.model,
         policy=branch.policy or "holdfast",
-        window=place.limits.window,
+        window=window,
         messages=len(branch.slots),
         tokens=round(up * said / max(1, held)),
         shown=len(project(branch)),
@@ -101,18 +105,18 @@ def sent(info: SessionInfo, log: Log, at: int, catalog: Catalog) -> Sent:
         usage=answer.usage if answer is not None else None,
         dollars=Spent().plus(answer.usage).dollars(place.prices) if answer is not None else 0.0,
         stop=answer.stop if answer is not None else "",
-        failure=failure,
+        failure=_why_not(ended),
     )
 
 
 def _in_force(branch: Branch) -> Iterator[Decided]:
     """Yield what the request repeats, the oldest first; of compactions the newest stands for all."""
-    for id_, body in branch.law:
+    for id_, body in acting(branch):
         rules, edits = Counter(edit.rule for edit in body.edits), sum(edit.saves for edit in body.edits)
         if isinstance(body, Decision):
             words = ", ".join(f"{rule} {count:,}" for rule, count in rules.items())
             yield Decided(id_, "decision", dict(rules), edits, f"{words}: {edits:,} tokens less")
-        elif body is branch.compaction:
+        elif body == branch.compaction:
             yield Decided(id_, "compaction", dict(rules), edits + max(0, body.before - body.after), told(body))
 
 
@@ -121,16 +125,18 @@ def _begin(entries: Sequence[Entry], at: int) -> int:
     return next((place + 1 for place in range(at - 1, -1, -1) if isinstance(entries[place].body, Answer)), 0)
 
 
-def _end(behind: Sequence[Entry]) -> tuple[Answer | None, str]:
-    """Return the answer to a request, or why there is none, from the entries behind it."""
-    for entry in behind:
-        if isinstance(entry.body, Answer):
-            return entry.body, ""
-        if isinstance(entry.body, Failure):
-            return None, f"{entry.body.kind}: {entry.body.reason}"
-        if isinstance(entry.body, Request | Decision | Compaction):
-            break
-    return None, "nothing tells that it was answered"
+def _end(behind: Sequence[Entry]) -> Entry | None:
+    """Return the answer to a request, or its failure, from the entries behind it; nothing where neither is told."""
+    ends = (one for one in behind if isinstance(one.body, Answer | Failure | Request | Decision | Compaction))
+    found = next(ends, None)
+    return found if found is not None and isinstance(found.body, Answer | Failure) else None
+
+
+def _why_not(ended: Entry | None) -> str:
+    """Return why a request that ended so was not answered; empty where it was."""
+    if ended is None:
+        return "nothing tells that it was answered"
+    return f"{ended.body.kind}: {ended.body.reason}" if isinstance(ended.body, Failure) else ""
 
 
 def _refusals(entries: Sequence[Entry]) -> list[str]:

@@ -9,10 +9,9 @@ import msgspec
 
 from holdfast import config
 from holdfast.cli.describing import session_line, shortest
-from holdfast.cli.explaining import read_log
-from holdfast.cli.foreseeing import Foreseen, foreseen, in_words
+from holdfast.cli.foreseeing import Foreseen, foreseen_of_tree, in_words
 from holdfast.cli.places import opened, store_option
-from holdfast.cli.saving import Account, Rule, account, together
+from holdfast.cli.saving import Account, Rule, account_of_tree, together
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
 from holdfast.config import Catalog, Configuration
 from holdfast.store.base import SessionInfo, SessionStore
@@ -34,7 +33,8 @@ Examples:
 def command(session: str | None, store: str | None, *, as_json: bool) -> None:
     """Tell how large conversations got, what was saved, and what that cost in cache.
 
-    SESSION is the beginning of an id. Figures are of the branch on which the session goes on. The largest request is
+    SESSION is the beginning of an id. Figures are of all its branches; what the next request saves
+    is of the one on which the session goes on. The largest request is
     told as its client sent it and as it went up. Tokens that were saved are the estimator's; tokens of answers are as
     the provider reported them, and dollars are of the model's prices. A break is a request that no longer begins as the
     one before it: what was cached behind that place is written anew. Of a session that was only looked at it is told
@@ -61,15 +61,16 @@ def _foreseen(there: SessionStore, info: SessionInfo, found: Account, known: Con
     """Return what the policy of a session would have done, where it was only looked at."""
     if found.rules or not found.requests:
         return None
-    return foreseen(info, there.path(info.key), known, there.branch(info.key).policy or "holdfast")
+    policy = there.branch(info.key).policy or "holdfast"
+    return foreseen_of_tree(info, there.entries(info.key), known, policy)
 
 
 def account_of(store: SessionStore, info: SessionInfo, catalog: Catalog) -> Account:
     """Return what was saved in a session, with the sizes of its spilled texts."""
-    log = read_log(store, info.key)
-    hashes = named_blobs(log.entries)
+    entries = store.entries(info.key)
+    hashes = named_blobs(entries)
     sizes = [store.blobs.size(hash_) for hash_ in hashes if store.blobs.has(hash_)]
-    found = account(info.key, log.entries, catalog, info.model)
+    found = account_of_tree(info.key, entries, info.leaf, catalog, info.model)
     avoided = 0 if info.format else found.avoided  # what another tool compacted is its merit
     return msgspec.structs.replace(found, spills=len(hashes), spill_bytes=sum(sizes), avoided=avoided)
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.cli.describing import session_line, when
-from holdfast.cli.explaining import SHORT, Log, State, read_log, states
+from holdfast.cli.explaining import SHORT, Log, State, acting, read_log, states
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.terminal import clean, console, json_option, say_json, say_line, say_whole
@@ -88,7 +88,7 @@ def command(session: str, decision: str | None, store: str | None, *, listed: bo
 def standing(log: Log) -> list[Standing]:
     """Return what is in force, the newest first, each as if it alone were taken back."""
     times = {entry.id: entry.at for entry in log.entries}
-    return [_standing(log, id_, body, times.get(id_)) for id_, body in reversed(log.branch.law)]
+    return [_standing(log, id_, body, times.get(id_)) for id_, body in reversed(acting(log.branch))]
 
 
 def _standing(log: Log, id_: str, body: Decision | Compaction, at: int | None) -> Standing:

@@ -227,7 +227,7 @@ def _say_act(out: Any, session: str, act: Act) -> None:
     by = f", by {clean(act.by)}" if act.by else ""
     style = "dim" if act.revoked else "yellow"
     out.print(Text.assemble((clean(act.rule), style), f"  {act.kind} {short} {when(act.at)}{by}: {state}"))
-    say_whole(out, Text(f"  {clean(act.why)}{f'; it frees {act.saves:,} tokens' if act.saves else ''}"))
+    say_whole(out, Text(f"  {clean(act.why)}{f'; it frees {act.saves:,} tokens of this message' if act.saves else ''}"))
     for handle in act.recall:
         say_command(out, Text(f"  read it back: holdfast recall {key} {handle}", style="dim"))
     if not act.revoked and act.kind != "capped":

@@ -22,6 +22,7 @@ from holdfast.model.entries import BranchSummary, Compaction, Entry, Note, Said
 from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
 from holdfast.wire import anthropic
+from holdfast.wire.breakpoints import unmarked
 from holdfast.wire.splice import write as to_json
 
 
@@ -179,10 +180,10 @@ def _said(writer: _Writer, entry: Entry, slot: Slot, uuid: str) -> bytes:
 
 
 def _wire(slot: Slot) -> dict[str, Any]:
-    """Return the message as the Messages API has it: role and content."""
+    """Return the message as the Messages API has it, role and content: no transcript has cache breakpoints."""
     raw = bytes(slot.raw) if slot.api == API and slot.raw is not None else None
     encoded = [raw] if raw is not None else anthropic.encode(bare(slot, API))
-    found: dict[str, Any] = dict(fields(encoded[0])) if encoded else {}
+    found: dict[str, Any] = dict(fields(unmarked(bytes(encoded[0])))) if encoded else {}
     role = "assistant" if slot.message.role == "assistant" else "user"
     return {"role": role, "content": found.get("content", [])}
 

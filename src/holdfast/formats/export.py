@@ -22,6 +22,7 @@ from holdfast.model.slots import Slot
 from holdfast.policy.projection import repair_projection
 from holdfast.wire import anthropic
 from holdfast.wire.apis import APIS, FORMS
+from holdfast.wire.breakpoints import MOST, in_frame, newest
 from holdfast.wire.lens import system_field, wires
 from holdfast.wire.splice import write as to_json
 
@@ -44,20 +45,25 @@ def write(what: Recording | Iterable[Entry], format_: str) -> bytes:
 
 
 def body(recording: Recording, api: str) -> bytes:
-    """Return the request that the context at the leaf makes, as a body that ``api`` takes: repaired as for sending."""
+    """Return the request that the context at the leaf makes, as a body that ``api`` takes: repaired as for sending.
+
+    Of cache breakpoints that messages were said with, the newest stay that one request may have.
+    """
     form, branch, envelope = FORMS[api], context(recording), _envelope(recording, api)
     repairs, _ = repair_projection(branch, form.dialect(_model(recording, envelope)))
     slots = patched(project(branch), repairs)
     if api == anthropic.API and not _thinks(envelope):
         slots = [*slots[:-1], *(_unthinking(slot) for slot in slots[-1:])]
         slots = [slot for slot in slots if slot.message.parts]
+    room = MOST - len(in_frame(envelope))
     if form.system and not any(envelope.get(name) for name in form.system):
         words = [slot.message.text for slot in slots if slot.message.role == "system"]
         slots = [slot for slot in slots if slot.message.role != "system"]
         envelope |= system_field(form, ["\n\n".join(words)] if words else [])
     if not slots:
         raise FormatError("there is no message at the leaf, so there is no request to write; give a session with words")
-    messages = [Raw(bytes(wire)) for group in wires(form, slots) for wire in group]
+    shown = newest(wires(form, slots), room) if form.markers else wires(form, slots)
+    messages = [Raw(bytes(wire)) for group in shown for wire in group]
     return to_json(envelope | {form.field: messages})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from msgspec import Raw
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.formats.base import Recording, path
 from holdfast.formats.lines import UNREADABLE
-from holdfast.model.entries import Answer, BranchSummary, Compaction, Entry, Note, Request, Said
+from holdfast.model.entries import Answer, BranchSummary, Compaction, Decision, Entry, Note, Request, Said, Usage
 from holdfast.model.messages import Message, placeholder
 from holdfast.model.parts import Opaque, Part, Text, ToolResult
 from holdfast.model.slots import Slot
@@ -26,6 +27,7 @@ class Source:
         self.known = {entry.id: entry for entry in recording.entries}
         self.order = _leaf_last(recording)
         self._answers = {entry.parent: entry.body for entry in self.order if isinstance(entry.body, Answer)}
+        self._short = _short(self.order)
         self.written: dict[str | None, str | None] = {None: None}
         """For each entry the tool's id that what follows it hangs on."""
 
@@ -34,8 +36,14 @@ class Source:
         return self.written.get(entry.parent)
 
     def answer(self, entry: Entry) -> Answer:
-        """Return the usage of a model's answer."""
-        return self._answers.get(entry.id) or Answer(basis="")
+        """Return the usage of a model's answer; none where it is that of a request that showed less than is written.
+
+        Lines of a tool tell what that tool sent, whatever was decided here.
+        """
+        answer, body = self._answers.get(entry.id) or Answer(basis=""), entry.body
+        if not self._short[entry.id] or (isinstance(body, Said) and body.origin is not None):
+            return answer
+        return replace(answer, usage=Usage())
 
     def model(self, entry: Entry) -> str:
         """Return the model that gave an answer."""
@@ -54,6 +62,18 @@ class Source:
         body = entry.body
         said = [one for one in path(self.recording, entry.id) if isinstance(one.body, Said | BranchSummary)]
         return said[body.keep :] if isinstance(body, Compaction) else []
+
+
+def _short(order: Sequence[Entry]) -> dict[str | None, int]:
+    """Return where the last edit ends that is in force at each entry; 0 where none is, as behind a compaction of it."""
+    ends: dict[str | None, int] = {None: 0}
+    for entry in order:
+        end, body = ends.get(entry.parent, 0), entry.body
+        if isinstance(body, Compaction) and end <= body.keep:
+            end = 0
+        edits = body.edits if isinstance(body, Decision | Compaction) else ()
+        ends[entry.id] = max([end, *(edit.span.stop for edit in edits)])
+    return ends
 
 
 def without_later(recording: Recording) -> Recording:

@@ -138,6 +138,7 @@ def _refused(error: HoldfastError, attempt: Attempt | None, session: Session, as
     if isinstance(error, ContextOverflow | WindowTooSmall) and not (asked.observe or in_bytes):
         return _told(asked, _overflow(attempt, session, asked), str(error))
     if attempt is None or attempt.verdict.kind == "network":
+        asked.outgoing.is_unreached = True
         return _told(asked, Verdict("network"), str(error) if attempt is None else attempt.why, status=BAD_GATEWAY)
     if reply is not None and attempt.held and not asked.outgoing.is_alive:
         return [head(reply.status, reply.raw), attempt.held]
@@ -169,6 +170,6 @@ def _told(asked: Asked, verdict: Verdict, message: str, *, status: int = 0) -> l
 def errs(api: str, kind: str, message: str, verdict: Verdict | None = None, *, status: int = 0) -> list[Piece]:
     """Return an error as ``api`` says it, in OpenAI's way where none is known; ``status`` over its own."""
     known = verdict or Verdict(cast("Kind", kind) if kind in KINDS else "server")
-    native = render(api or "openai-chat", known, message=message)
+    native = render(api or "openai-chat", known, message=message, status=status)
     headers = [(name.encode(), value.encode()) for name, value in native.headers.items()]
-    return [Head(status or native.status, headers), native.body]
+    return [Head(native.status, headers), native.body]

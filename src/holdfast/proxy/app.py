@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from holdfast.config.addresses import leads_to
 from holdfast.errors import FormatError, HoldfastError, InvalidRequest, UpstreamError, WindowTooSmall
 from holdfast.policy.projection import send_slots
-from holdfast.proxy.answering import Asked, Unfit, answered, errs, marked, unfit
+from holdfast.proxy.answering import BAD_GATEWAY, Asked, Unfit, answered, errs, marked, unfit
 from holdfast.proxy.beside import beside
 from holdfast.proxy.bodies import Bodies
 from holdfast.proxy.clients import client, has_tools, kind
 from holdfast.proxy.exposition import CONTENT_TYPE
-from holdfast.proxy.headers import State, upward
+from holdfast.proxy.headers import TOKEN, State, upward
 from holdfast.proxy.health import Ended, Health, Mode
 from holdfast.proxy.hosts import knows_token, refusal
 from holdfast.proxy.identity import session_key
@@ -109,8 +109,8 @@ class Proxy:
             return errs(api, "invalid_request", why, status=403)
         if headers.get("sec-fetch-mode") == "navigate" or headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
             return errs(api, "invalid_request", "pages of a browser are not answered here", status=403)
-        if not knows_token(headers.get("x-holdfast-token"), self._settings.token):
-            return errs(api, "auth", "this proxy wants its token in the header x-holdfast-token", status=401)
+        if not knows_token(headers.get(TOKEN.decode()), self._settings.token):
+            return errs(api, "auth", f"this proxy wants its token in the header {TOKEN.decode()}", status=401)
         if incoming.method in {"GET", "HEAD"} and (told := self._about(incoming.route.place)) is not None:
             return told
         if not (incoming.route.base or incoming.route.upstream) or self._is_here(incoming.route.base):
@@ -144,10 +144,13 @@ class Proxy:
     async def _served(self, incoming: Incoming, receive: Receive, outgoing: Outgoing) -> None:
         """Have a request answered by its provider."""
         self._running += 1
-        request, began = self.health.began(incoming.route.api), current_time()
+        request = self.health.began(incoming.route.api if incoming.method == "POST" else "")
+        began = current_time()
         state: Ended = "failed"
         try:
             state = await self._sent_on(incoming, receive, outgoing)
+            if outgoing.is_unreached:
+                state = "failed"
         except Gone:
             state = outgoing.outcome()
             raise
@@ -316,7 +319,8 @@ class Proxy:
             await outgoing.end()
         except UpstreamError as error:
             if not outgoing.is_answered:
-                await _said(outgoing, errs(incoming.route.api, error.kind, str(error), status=502))
+                outgoing.is_unreached = True
+                await _said(outgoing, errs(incoming.route.api, error.kind, str(error), status=BAD_GATEWAY))
 
 
 def _has_left(error: BaseException | None) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -39,10 +41,17 @@ class Session(Struct, frozen=True):
         sums = [0]
         for slot in self.slots:
             sums.append(sums[-1] + message_tokens(slot.message, counter))
-        told = (step for step in self.steps if step.usage is not None and step.usage.input > 0)
-        return usage_ratio(
-            Reading(step.usage.input, sums[step.index], step.after_compaction) for step in told if step.usage
-        )
+        return usage_ratio(_readings(self.steps, sums))
+
+
+def _readings(steps: Sequence[Step], sums: Sequence[int]) -> Iterator[Reading]:
+    """Yield what usage says; a compaction since the reading before counts, also where its own answer told no usage."""
+    restart = False
+    for step in steps:
+        restart |= step.after_compaction
+        if step.usage is not None and step.usage.input > 0:
+            yield Reading(step.usage.input, sums[step.index], restart)
+            restart = False
 
 
 def session_of(recording: Recording, api: str) -> Session:

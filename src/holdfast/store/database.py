@@ -258,6 +258,9 @@ class Database:
             return False
         except OSError as error:
             raise refusal(error, f"{self.file} cannot be looked at") from error
+        if stat.S_ISDIR(held.st_mode):
+            msg = f"{self.file} is a folder; give a file's path with --store"
+            raise StoreError(msg)
         if not stat.S_ISREG(held.st_mode) or (linked and held.st_uid != os.geteuid()):
             msg = f"{self.file} is not a file of yours; give a file's path with --store"
             raise StoreError(msg)

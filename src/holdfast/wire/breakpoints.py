@@ -1,19 +1,20 @@
 """Explicit cache breakpoints of the Messages API: counting the ones that stand, setting new ones.
 
 A breakpoint never stands on thinking or on empty text, there are never more than four, and a one-hour breakpoint
-never follows a five-minute one. Those a body brings along stay where they are.
+never follows a five-minute one. Those a body brings along stay where they are; those that messages of a log brought
+along from the requests they were first said in are too many soon, so the newest stay that there is room for, or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from holdfast.wire.splice import fields, overlay, read, write
+from holdfast.wire.splice import Bytes, fields, overlay, read, write
 
 MOST = 4
 """Breakpoints in one request, over tools, system and messages (documented)."""
@@ -104,6 +105,49 @@ def marked_blocks(blocks: Sequence[Raw], lifetime: str = "5m") -> list[Raw] | No
             one = Raw(_with(fields(blocks[index]), lifetime))
             return [*blocks[:index], one, *blocks[index + 1 :]]
     return None
+
+
+def in_frame(found: Mapping[str, Any]) -> list[str]:
+    """Return the lifetimes of the breakpoints in a body's fields beside its messages, the automatic one last."""
+    before = [life for key in ("tools", "system") for life in standing(found.get(key))]
+    automatic = bytes(found.get("cache_control", b"null"))
+    return before if automatic == b"null" else [*before, "1h" if b'"1h"' in automatic else "5m"]
+
+
+def newest(groups: Sequence[list[Bytes]], most: int) -> list[list[Bytes]]:
+    """Return wire messages with at most so many breakpoints, those of the newest; what changes nothing is the same."""
+    out = list(groups)
+    for index in range(len(out) - 1, -1, -1):
+        found = sum(len(in_message(bytes(wire))) for wire in out[index])
+        if found > most:
+            out[index] = [unmarked(bytes(wire)) for wire in out[index]]
+        else:
+            most -= found
+    return out
+
+
+def unmarked(message: bytes) -> bytes:
+    """Return ``message``, or several with commas between them, without breakpoints; the same bytes where none is."""
+    return b",".join(map(_unmarked, _each(message))) if in_message(message) else message
+
+
+def _unmarked(message: Raw) -> bytes:
+    content = fields(message).get("content")
+    return write(overlay(message, {} if content is None else {"content": _bare(content)}))
+
+
+def _bare(content: Raw) -> Raw | list[Any]:
+    """Return a list of blocks without breakpoints, nested ones too; other content, and what has none, as it is."""
+    if not standing(content):
+        return content
+    return [_block(block) if bytes(block).startswith(b"{") else block for block in _BLOCKS.decode(content)]
+
+
+def _block(block: Raw) -> Raw | dict[str, Any]:
+    found = fields(block)
+    if "cache_control" not in found and not standing(found.get("content")):
+        return block
+    return {key: _bare(raw) if key == "content" else raw for key, raw in found.items() if key != "cache_control"}
 
 
 def carried(block: dict[str, Any], stood: Raw) -> dict[str, Any]:

@@ -89,8 +89,14 @@ def render(lens: Lens, slots: Sequence[Slot], options: Options = Options()) -> b
     """Return the request body that shows ``slots`` in place of the lens's own.
 
     The same body object comes back when they are its own and ``options`` change nothing. ``options.markers`` are
-    positions in ``slots``; where there is no room for all beside those that stand, the first ones go first.
+    positions in ``slots``; where there is no room for all beside those that stand, the first ones go first. Of those
+    that other slots than the lens's own bring along, the newest stay that there is room for.
     """
+    return _rendered(lens, slots, options)
+
+
+def _rendered(lens: Lens, slots: Sequence[Slot], options: Options, bare: int | None = None) -> bytes:
+    """Return the body that shows ``slots``, which bring no breakpoints along from the one at ``bare`` on."""
     own = _same(slots, lens.slots)
     if own and options == Options():
         return lens.body
@@ -99,6 +105,9 @@ def render(lens: Lens, slots: Sequence[Slot], options: Options = Options()) -> b
     if own and not (form.markers and (options.markers or options.frame_marker)):
         return spliced(lens.body, lens.fields, changed) if changed else lens.body
     shown = wires(form, slots)
+    if form.markers and not own:
+        most = breakpoints.MOST - len(breakpoints.in_frame(lens.fields)) if bare is None else 0
+        shown[bare or 0 :] = breakpoints.newest(shown[bare or 0 :], most)
     if form.markers and (options.markers or options.frame_marker):
         changed |= _mark(lens, shown, options)
         if own and not changed and all(wire == bytes(slot.raw or b"") for slot, wire in _pairs(slots, shown)):
@@ -123,7 +132,8 @@ def body(
 ) -> bytes:
     """Return a request body made from ``slots`` without one to start from; ``frame_fields`` are its other fields.
 
-    Messages among these stand before all others: the system prompt of an API that has no field for it.
+    Messages among these stand before all others: the system prompt of an API that has no field for it. Breakpoints that
+    ``slots`` bring along are those of other requests, and go.
     """
     form = form_of(api)
     lead = _leading_system(form, slots) if form.system and not frame_fields.keys() & set(form.system) else 0
@@ -134,7 +144,7 @@ def body(
     opened = open_body(write({**named, **fields_, form.field: first}), api)
     further = len(opened.slots) - lead
     moved = replace(options, markers=tuple(place + further for place in options.markers if place >= lead))
-    return render(opened, [*opened.slots, *slots[lead:]], moved)
+    return _rendered(opened, [*opened.slots, *slots[lead:]], moved, bare=len(opened.slots))
 
 
 def system_field(form: Form, words: Sequence[str]) -> dict[str, Any]:
@@ -308,9 +318,8 @@ def _mark(lens: Lens, shown: list[list[Bytes]], options: Options) -> dict[str, b
     """
     wires = [[bytes(wire) for wire in group] for group in shown]
     standing = [breakpoints.in_message(wire) for group in wires for wire in group]
-    before = [life for key in ("tools", "system") for life in breakpoints.standing(lens.fields.get(key))]
     automatic = lens.fields.get("cache_control")
-    used = len(before) + sum(map(len, standing)) + (automatic is not None and bytes(automatic) != b"null")
+    used = len(breakpoints.in_frame(lens.fields)) + sum(map(len, standing))
     positions = [place for place in options.markers if 0 <= place < len(wires) and wires[place]]
     queue: list[int] = [*positions[:1], *([-1] if options.frame_marker else []), *positions[1:]]
     changed: dict[str, bytes] = {}

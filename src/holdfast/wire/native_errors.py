@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.wire.overflow.report import OVERFLOWS, Kind, Verdict
 
@@ -102,13 +103,14 @@ def said_as(kind: Kind) -> Kind:
     return _SAID_AS.get(kind, kind)
 
 
-def render(api: str, verdict: Verdict, *, output: int | None = None, message: str = "") -> Native:
+def render(api: str, verdict: Verdict, *, output: int | None = None, message: str = "", status: int = 0) -> Native:
     """Return ``verdict`` as a response of ``api``, with its true numbers.
 
     ``output`` is the room asked for the answer, which the wordings of ``input_plus_output`` name. ``message`` is said
     instead of the API's own words for what is no overflow, and behind them where the request has too many bytes.
+    ``status`` stands above the API's own.
     """
-    form, error = _error(api, verdict, output, message)
+    form, error = _error(api, verdict, output, message, status)
     headers = {"content-type": JSON}
     if verdict.retry_after is not None:
         headers["retry-after"] = f"{verdict.retry_after:g}"
@@ -129,10 +131,13 @@ def stream_event(api: str, verdict: Verdict, *, output: int | None = None, messa
     return b"data: " + _json(_body(api, error)) + b"\n\n"
 
 
-def _error(api: str, verdict: Verdict, output: int | None, message: str) -> tuple[_Form, dict[str, Any]]:
+def _error(
+    api: str, verdict: Verdict, output: int | None, message: str, status: int = 0
+) -> tuple[_Form, dict[str, Any]]:
     """Return the form of an error, and the error object of ``api``."""
     kind = said_as(verdict.kind)
     form = _FORMS[api][kind]
+    form = replace(form, status=status or form.status)
     if kind in {"context_window", "input_plus_output"}:
         text = _WORDINGS[api](kind, verdict.limit, verdict.requested, output)
     elif kind == "request_bytes" and message:

@@ -44,9 +44,12 @@ def test_it_is_done_once_and_can_be_taken_back(run, store, key):
 
 def test_a_person_is_told(run, store, key):
     """The sizes, and how to take it back."""
-    out = run("compact", key[:8], "--store", store).stdout
+    with open_store(store) as there:
+        there.create(f"{key[:12]}-another")
+    out = run("compact", key, "--store", store).stdout
     assert "compacted:" in out
-    assert "holdfast undo" in out
+    (line,) = [line for line in out.splitlines() if ": holdfast undo" in line]
+    assert run(*line.partition(": holdfast ")[2].split(), "--store", store).exit_code == 0
 
 
 def test_where_nothing_is_gained_nothing_is_written(run, tmp_path):

@@ -64,6 +64,12 @@ def test_a_fresh_installation_is_in_order(run):
     assert "in order" in run("doctor").stdout
 
 
+def test_windows_are_printed_where_that_is_asked_for(run):
+    """The table of windows is long: it is shown with --verbose alone."""
+    assert "any other" not in run("doctor").stdout
+    assert "any other" in run("doctor", "--verbose").stdout
+
+
 def test_doctor_says_where_the_store_is_and_why(run, home, monkeypatch):
     """The path comes from the option, else the variable, else the data folder; doctor says which."""
     monkeypatch.setenv("COLUMNS", "400")  # long folders are not broken over lines

@@ -11,7 +11,7 @@ import pytest
 from holdfast import config
 from holdfast.cli.describing import client_of, shortest
 from holdfast.cli.foreseeing import foreseen, in_words, of_sessions
-from holdfast.model.entries import Compaction, Entry, Failure, Request
+from holdfast.model.entries import Answer, Compaction, Entry, Failure, Request, Said, Usage
 from holdfast.proxy.serving import application
 from holdfast.proxy.settings import Settings
 from holdfast.store import open_store
@@ -34,10 +34,10 @@ def turn(number):
     ]
 
 
-async def talked(path, takes, mode, output=200):
+async def talked(path, takes, mode, output=200, window=WINDOW):
     """Talk through a proxy to a provider that ``takes`` so many tokens; return status and headers of each answer."""
     transport = httpx2.ASGITransport(app(Provider(Strict(window=takes))))
-    settings = Settings(anthropic="http://up", window=WINDOW, observe=mode == "observe")
+    settings = Settings(anthropic="http://up", window=window, observe=mode == "observe")
     said, told = [], []
     headers = {"user-agent": "claude-cli/2.1.197", "x-claude-code-session-id": mode, "host": "127.0.0.1"}
     with open_store(path) as store:
@@ -135,6 +135,7 @@ def test_what_became_of_a_request_names_it_too(told, talks):
     found = told("why", refused.id)
     assert found["failure"].startswith("overflow: ")
     assert "usage" not in found
+    assert told("context", refused.id)["window"] == found["window"]
     assert WINDOW < found["tokens"] == found["shown_tokens"]
     assert header(managed[0], "request") != found["request"]
 
@@ -248,6 +249,31 @@ def test_planning_afterwards_is_planning_at_the_time(tmp_path):
     assert len(made) > 1
     assert found.over > 0
     assert found.largest > WINDOW > found.planned
+
+
+def test_a_refusal_tells_that_the_window_was_smaller(tmp_path, run):
+    """The request that was refused is over, and planned again; a branch that its client went on with hides neither."""
+    path = str(tmp_path / "wide.db")
+    answers = anyio.run(talked, path, WINDOW, "observe", 200, 200_000)
+    assert answers[-1][0] == 400
+    with open_store(path) as store:
+        (info,) = store.sessions()
+        entries = store.path(info.key)
+        refused = entries[-2]
+        alone = of_sessions(path, [info.key], config.configuration(), "holdfast")
+        first = next(one for one in entries if isinstance(one.body, Answer))
+        said = next(one.body for one in entries if isinstance(one.body, Said))
+        bodies = [entries[-1].body, said, Request("b", 5, "claude-sonnet-4-5", 200_000), Answer("b", Usage(input=900))]
+        names = [first.id, *(f"n{at}" for at in range(len(bodies)))]
+        branch = [Entry(names[at + 1], names[at], body) for at, body in enumerate(bodies)]
+        store.append(info.key, branch, expected_leaf=info.leaf)
+    assert (alone.requests, alone.over, alone.compactions) == (len(answers), 1, 1)
+    assert alone.largest > alone.window == WINDOW > 0
+    assert alone.planned < alone.largest
+    both = of_sessions(path, [info.key], config.configuration(), "holdfast")
+    assert (both.requests, both.over, both.compactions) == (alone.requests + 1, 1, 1)
+    assert json.loads(run("why", refused.id, "--store", path, "--json").stdout)["window"] == WINDOW
+    assert json.loads(run("ls", "--store", path, "--json").stdout)[0]["window"] == WINDOW
 
 
 def test_nothing_would_have_been_done(talks):

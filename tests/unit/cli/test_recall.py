@@ -136,3 +136,10 @@ def test_a_terminal_is_shown_nothing_that_steers_it(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     _print([page(reader("a\x1b[2J\tb\u202ec\nd"))])
     assert capsys.readouterr().out == "a\ufffd[2J\tb\ufffdc\nd\n"
+
+
+def test_a_message_by_its_number(run, decided):
+    """A message is read back by the number that show prints, as why takes it."""
+    said = run("why", decided, "0", "--said")
+    assert run("recall", decided, "0").stdout.strip() == said.stdout.strip()
+    assert "no message #999" in run("recall", decided, "999").stderr

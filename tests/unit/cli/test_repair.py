@@ -290,3 +290,14 @@ def test_no_store_is_nothing_to_repair(run, home):
     assert result.exit_code == 0
     assert "nothing in it yet" in result.stdout
     assert list(home.iterdir()) == []
+
+
+def test_a_session_of_the_store_is_no_file(run, decided):
+    """Where the name of a file is a session of the store, what makes a file of it is told."""
+    for name in ("repair", "replay"):
+        assert f"holdfast export {decided}" in run(name, decided).stderr
+
+
+def test_a_folder_is_no_store(run, tmp_path):
+    """A folder in place of the store is told as one."""
+    assert "is a folder" in run("repair", "--store", tmp_path).stderr

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def test_a_client(run, home, monkeypatch, programs):
     with provider(monkeypatch) as upstream, started("mine", "--json", "-p") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "ok 1 managed 3\n"), err
-    told = re.fullmatch(r"holdfast: 1 request · reduced by 0 tokens · 0 overflows avoided · holdfast show (\S+)\n", err)
+    told = re.fullmatch(r"holdfast: 1 request · holdfast show (\S+)\n", err)
     assert told, err
     assert len(upstream.requests) == 1
     shown = run("show", told[1])
@@ -95,7 +96,7 @@ def test_only_its_own_sessions(run, home, monkeypatch, programs):
     """The last line names sessions that this proxy had, whatever else is written to the store meanwhile."""
     program(programs, "his", ASK.replace("hello", "good morning"))
     with provider(monkeypatch):
-        own = {"ANTHROPIC_BASE_URL": os.environ["ANTHROPIC_BASE_URL"]}
+        own = dict.fromkeys(VARIABLES, "") | {"ANTHROPIC_BASE_URL": os.environ["ANTHROPIC_BASE_URL"]}
         other = (
             "import subprocess\nsubprocess.run([sys.executable, '-m', 'holdfast', 'run', 'his'], env=os.environ | %r)"
         )
@@ -127,7 +128,47 @@ def test_a_store_that_cannot_be_written(run, home, monkeypatch, programs):
     with provider(monkeypatch), started("--store", folder, "mine") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "ok 1 unrecorded 1\n")
-    assert err.startswith(f"holdfast: requests go on, but are not recorded: {folder} is not a file of yours;")
+    assert err.startswith(f"holdfast: requests go on, but are not recorded: {folder} is a folder; give a file's path")
+    assert err.endswith("holdfast: 1 request · 1 unrecorded\n")
+
+
+def test_a_plain_relay_is_told(run, home, monkeypatch, programs):
+    """A relay that was switched off says so in the end; a look at the address that asks for no answer is no request."""
+    looks = "import urllib.request\nat = os.environ['ANTHROPIC_BASE_URL']\n"
+    looks += "urllib.request.urlopen(urllib.request.Request(at + '/v1/models', method='GET')).read()\n"
+    program(programs, "mine", looks + ASK.replace("    print(", "    str(told) or print("))
+    (home / "store").mkdir()
+    (home / "store" / "bypass").touch()
+    with provider(monkeypatch):
+        done = run("run", "--", "mine")
+    assert done.stderr == "holdfast: 1 request · 1 bypassed\n"
+
+
+def test_an_upstream_that_is_down(run, monkeypatch, programs):
+    """A request that no provider answered is told of in the end."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+    program(programs, "mine", f"try:\n{textwrap.indent(ASK, '    ')}\nexcept OSError:\n    pass\n")
+    assert "holdfast: 1 request · 1 failed" in run("run", "--", "mine").stderr
+
+
+def test_a_proxy_that_runs_already(run, monkeypatch, programs):
+    """A client that is led to a proxy is started at that one, and that is said: nothing is done twice."""
+    program(programs, "mine", "print(os.environ['ANTHROPIC_BASE_URL'])\nsys.exit(7)")
+    words = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as serve:
+        try:
+            url = json.loads(serve.stdout.readline())["url"]
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+            with started("mine") as process:
+                out, err = process.communicate(timeout=60)
+            refused = run("run", "--observe", "--", "mine")
+        finally:
+            serve.kill()
+    assert (process.returncode, out) == (7, f"{url}\n")
+    assert err.startswith(f"holdfast: ANTHROPIC_BASE_URL leads to {url}, a proxy of ours, mode manage, ")
+    assert err.endswith("mine is started there, with no second proxy before it\n")
+    assert refused.exit_code == 2
+    assert "leave out the options" in refused.stderr
 
 
 @pytest.mark.parametrize(("ends", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("", 0)])
@@ -152,6 +193,8 @@ def test_a_client_that_is_not_there(run, programs):
     done = run("run", "--", "broken")
     assert done.exit_code == 126
     assert "broken cannot be started" in done.stderr
+    done = run("run", "--", programs)
+    assert (done.exit_code, done.stderr) == (126, f"holdfast: {programs} is no program; give the path of one\n")
     assert run("run").exit_code == 2
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.cli.explaining import log_of
-from holdfast.cli.saving import account
+from holdfast.cli.preparing import in_force
+from holdfast.cli.saving import Size, account
+from holdfast.cli.undo import standing
 from holdfast.config import shipped
-from holdfast.model.entries import Answer, Entry, Frame, Request, Said, Usage
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Frame, Request, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.store import open_store
 from holdfast.view.tokens import measure
@@ -102,8 +106,6 @@ def test_what_stands_before_the_break_is_not_written_again(run, session, store):
     key = "5e551011-aaaa"
     entries = store.path(key)
     branch = log_of(entries).branch
-    from holdfast.model.edits import Edit, Span
-    from holdfast.model.entries import Decision
     from holdfast.model.parts import Text
 
     slot = branch.slots[8]
@@ -143,6 +145,74 @@ def test_what_another_tool_compacted_is_its_merit(stats, store, decided):
     found = stats()
     assert (found["compactions"], found["avoided"], found["refused"]) == (1, 0, 0)
     assert account("", store.path(decided), shipped()).avoided > 0
+
+
+def overflow(**more: object) -> Failure:
+    return Failure("overflow", "too large", 1_500, 2_000, **more)
+
+
+def account_of(*bodies: object):
+    """Return the account of a branch that says ``bodies``."""
+    entries = [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate(bodies)]
+    return account("", entries, shipped())
+
+
+MADE = Compaction(1, Message.of("user", "before"), 2, before=900, after=500)
+ANSWERED = (Said(measure(Message.of("assistant", "yes"))), Answer("b", Usage(input=900)))
+
+
+@pytest.mark.parametrize(
+    ("bodies", "refused", "avoided"),
+    [
+        ((overflow(), MADE, Request("b", 1, "m", 9_000), *ANSWERED), 1, 1),
+        ((overflow(), said("shorter"), Request("b", 2, "m", 9_000), *ANSWERED), 1, 0),
+        ((overflow(), Request("b", 1, "m", 9_000), *ANSWERED), 1, 0),
+        ((*ANSWERED, overflow(), said("more"), Request("b", 3, "m", 9_000), *ANSWERED), 0, 0),
+        ((overflow(elsewhere=True), *ANSWERED), 0, 0),
+    ],
+    ids=["compacted", "the client made it smaller", "nothing was decided", "told by an answer", "of another branch"],
+)
+def test_only_what_was_refused_and_kept_from_the_client_is_told_so(bodies, refused, avoided):
+    """A refusal is of a request; it was avoided where something was decided and the same words were answered."""
+    found = account_of(said("hello"), Request("b", 1, "m", 9_000), *bodies)
+    assert (found.refused, found.avoided) == (refused, avoided)
+
+
+def test_the_window_is_what_an_overflow_told():
+    """What went up before is told as a share of the window that was learned later."""
+    asked = Request("b", 1, "m", 9_000)
+    found = account_of(said("word " * 900), asked, *ANSWERED, said("word " * 900), replace(asked, slots=3), overflow())
+    assert found.largest == Size(2_000, 900, 1_500)
+
+
+def test_all_branches_count_once(stats, store, run, session):
+    """What stands on another branch is counted, what both share once, and what the new one repeats not again."""
+    run("import", session)
+    key = "5e551011-aaaa"
+    leaf, before = store.session(key).leaf, json.loads(run("stats", key, "--json").stdout)
+    usage = Answer("b", Usage(input=5_000))
+    old = [said("old"), Request("b", 13, "m", 9_000), overflow(), MADE, Request("b", 13, "m", 9_000), usage]
+    new = [Request("b", 12, "m", 9_000), overflow(), MADE, said("new"), Request("c", 13, "m", 9_000), usage]
+    for name, bodies in (("o", old), ("n", new)):
+        names = [leaf, *(f"{name}{at}" for at in range(len(bodies)))]
+        entries = [Entry(names[at + 1], names[at], body) for at, body in enumerate(bodies)]
+        store.append(key, entries, expected_leaf=leaf)
+    found = json.loads(run("stats", key, "--json").stdout)
+    gained = {name: found[name] - before[name] for name in ("answers", "input", "refused", "compactions")}
+    assert gained == {"answers": 2, "input": 10_000, "refused": 1, "compactions": 1}
+
+
+def test_what_acts_no_more_is_not_in_force():
+    """Of compactions only the newest acts, and no edit of a message that it hides: context and undo say the same."""
+    short = Edit(Span(0, 1), (), "relief", "", 2)
+    talk = [said(f"number {at}") for at in range(6)]
+    bodies = [*talk, Decision((short,)), MADE, replace(MADE, keep=3)]
+    entries = [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate(bodies)]
+    log = log_of(entries)
+    assert [(one.rule, one.in_force) for one in account("", entries, shipped()).rules if one.in_force] == [
+        ("compaction", 1)
+    ]
+    assert [one.id for one in in_force(log.branch)] == [one.id for one in standing(log)] == ["8"]
 
 
 def test_spilled_texts_are_counted(stats, store, decided):

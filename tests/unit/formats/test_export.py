@@ -9,10 +9,14 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.formats import Recording, context, history, read, recording_of, steps, write
 from holdfast.formats.log import Call, Log, slot_of
-from holdfast.model.entries import Compaction, Said, Usage
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Compaction, Decision, Said, Usage
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import project
+from holdfast.replay.session import session_of
+from holdfast.view.tokens import count
+from holdfast.wire import anthropic
 from holdfast.wire.rules import validate
 
 LOGS = ("claude-code", "codex", "pi")
@@ -227,6 +231,54 @@ def test_body_is_the_projected_context(name):
     assert body["messages"][0]["role"] == "user"
     assert "what was" in json.dumps(body["messages"][0])
     assert len(body["messages"]) == (3 if name == "anthropic" else 4)
+
+
+def proxied(turns: int, spilled: int = 99, keep: int = 0) -> Recording:
+    """A log of as many turns, each said with a cache breakpoint; one result is shown short, then there is a compaction.
+
+    Results are 800 tokens; usage is what the requests held.
+    """
+    log, at, held = Log(), None, 0
+    for turn in range(turns):
+        mark = {"type": "text", "text": f"kelp {turn} " * 400, "cache_control": {"type": "ephemeral"}}
+        raw = json.dumps({"role": "user", "content": [mark]}).encode()
+        slot = slot_of(anthropic.decode(raw), "anthropic", raw)
+        at = log.add(f"u{turn}", at, Said(slot))
+        if turn == spilled:
+            at = log.add("d", at, Decision((Edit(Span(2 * turn, 2 * turn + 1, 0), (Text("short"),)),)))
+        if keep and turn == turns - 2:
+            at = log.add("k", at, Compaction(keep=keep, summary=Message.of("user", "so far"), size=4))
+        held += 5 if turn == spilled else slot.size
+        at = log.answer(f"a{turn}", at, said("assistant", Text("ok")), Call("m", Usage(held, 5), "end_turn", 1), None)
+    return log.finish(Recording("anthropic", session="s", model="m", leaf=at))
+
+
+def test_a_request_of_many_requests_words_has_as_many_breakpoints_as_one_may():
+    """The newest four of them: the provider takes what is written."""
+    found = write(proxied(11), "anthropic")
+    assert found.count(b'"cache_control"') == 4
+    assert b'"cache_control"' in found[-300:]
+    assert [one for one in validate(found, "anthropic") if one.level == "error"] == []
+
+
+def test_no_transcript_has_breakpoints():
+    """Claude Code sets its own in what it sends, and there is room for four."""
+    assert b"cache_control" not in write(proxied(11), "claude-code")
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_usage_of_a_request_that_showed_less_is_left_out(name):
+    """What is written is longer than what that usage is of; behind a compaction of it usage is told again."""
+    used = [bool(step.usage.input) for step in steps(read(write(proxied(8, spilled=3, keep=9), name)))]
+    assert used == [True, True, True, False, False, False, True, True]
+
+
+def test_a_replay_takes_no_measure_of_requests_that_showed_less():
+    """Growth tells what a token is, and a result that was shown short grew the messages and not the request."""
+    whole, short = (
+        session_of(read(write(proxied(8, spilled=spilled), "claude-code")), "anthropic") for spilled in (99, 3)
+    )
+    assert short.factor(count) == pytest.approx(whole.factor(count), rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""All branches of a session told as one: each entry once, behind what stands before it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from copy import copy
+from typing import Protocol, TypeVar
+
+from holdfast.model.entries import OVERFLOW, Answer, Compaction, Entry, Failure, Request
+
+
+class Telling(Protocol):
+    """A fold over the entries of a branch."""
+
+    def take(self, entry: Entry) -> None:
+        """Go on with ``entry``."""
+
+    def forget(self) -> None:
+        """Go on from here, with nothing told yet."""
+
+
+T = TypeVar("T", bound=Telling)
+
+
+def over(entries: Sequence[Entry], telling: T, leaf: str | None) -> tuple[T, list[T]]:
+    """Return the telling that ends at ``leaf``, and all others; ``entries`` are the tree, parents first."""
+    behind = Counter(entry.parent for entry in entries)
+    behind[leaf] += 2  # nothing goes on with that one itself
+    there: dict[str | None, T] = {None: telling}
+    for entry in entries:
+        before = there.get(entry.parent, telling)
+        if behind[entry.parent] > 1:
+            before = copy(before)
+            before.forget()
+        else:
+            there.pop(entry.parent, None)
+        before.take(entry)
+        there[entry.id] = before
+    last = there.pop(leaf, telling)
+    return last, [one for one in there.values() if one is not last]
+
+
+def repeated(entries: Sequence[Entry]) -> frozenset[str]:
+    """Return the ids of the overflows and compactions that only repeat, on a branch, what another one had told."""
+    by_id, known, found = {entry.id: entry for entry in entries}, list[Entry](), set[str]()
+    for entry in entries:
+        if not isinstance(entry.body, Failure | Compaction):
+            continue
+        same = {one.id for one in known if one.body == entry.body}
+        if same and same.isdisjoint(one.id for one in _before(by_id, entry)):
+            found.add(entry.id)
+        known.append(entry)
+    return frozenset(found)
+
+
+def refusals(entries: Sequence[Entry]) -> frozenset[str]:
+    """Return the ids of the overflows by which a provider refused a request, in a tree or on a branch.
+
+    The others teach only: what an answer showed by its size, and what was told on another branch.
+    """
+    by_id, copies = {entry.id: entry for entry in entries}, repeated(entries)
+    return frozenset(entry.id for entry in entries if entry.id not in copies and _is_refusal(by_id, entry))
+
+
+def _is_refusal(by_id: dict[str, Entry], entry: Entry) -> bool:
+    body = entry.body
+    if not isinstance(body, Failure) or body.kind != OVERFLOW or body.elsewhere:
+        return False
+    told = (one.body for one in _before(by_id, entry) if isinstance(one.body, Request | Answer | Failure))
+    return isinstance(next(told, None), Request)
+
+
+def _before(by_id: dict[str, Entry], entry: Entry) -> Iterator[Entry]:
+    """Yield the entries before ``entry``, the nearest first."""
+    while entry.parent is not None and entry.parent in by_id:
+        entry = by_id[entry.parent]
+        yield entry
