@@ -21,7 +21,8 @@ from holdfast.model.entries import Frame, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall
 from holdfast.proxy.clients import client, kind
-from holdfast.proxy.identity import found, session_key
+from holdfast.proxy.identity import session_key
+from holdfast.proxy.trees import Trees
 from holdfast.runtime.journal import Journal, Prepared
 from holdfast.store.base import SessionStore
 from holdfast.store.memory import MemoryStore
@@ -244,7 +245,7 @@ class World:
     def found(self, talk: Talk, lens: Lens, key: str) -> Journal:
         """Return the journal of the branch that a request continues, found as after a restart."""
         self.keys.add(key)
-        leaf = found(self.store, key, lens.slots, POLICY.settings)
+        leaf = Trees(self.store).found(key, lens.slots, POLICY.settings)
         kept = talk.kept.get(talk.at)
         if kept is not None and (not self.twins or talk.place.session):
             assert leaf == kept.leaf, "a restart finds the place"
