@@ -129,7 +129,7 @@ class Work:
             await anyio.sleep(LATENCY / 2)
             self.words += 1
             self.tell("~interrupt")
-            self.tell(*await self.session.append(f"Word {self.born}.{self.words}: mind the tide."))
+            self.tell(*await self.session.append(f"Word {self.born}.{os.getpid()}.{self.words}: mind the tide."))
 
 
 def summarisers(api: str, provider: Provider) -> list[Writer]:
