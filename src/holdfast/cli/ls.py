@@ -46,7 +46,7 @@ def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
         sessions = [listed(there, info) for info in everything[:limit]]
     where = store_place(store).where
     if not sessions and is_missing(where):
-        click.echo(f"there is no store at {clean(where)}; holdfast import FILE or holdfast run -- CLIENT makes it", err=True)
+        click.echo(f"there is no store at {clean(where)}; holdfast import FILE or holdfast run makes it", err=True)
         if as_json:
             say_json([])
     elif as_json:
