@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from holdfast.cli.branches import refusals
 from holdfast.cli.context import target_of
 from holdfast.cli.describing import when
 from holdfast.cli.explaining import SHORT, Log, acting, log_of
@@ -17,7 +18,7 @@ from holdfast.cli.terminal import clean, many, say_command, say_whole
 from holdfast.config import Catalog
 from holdfast.errors import UnknownId
 from holdfast.model.branch import Branch, extend
-from holdfast.model.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Request, Usage
+from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Request, Usage
 from holdfast.model.projected import project
 from holdfast.policy import guard
 from holdfast.policy.settings import Settings
@@ -101,7 +102,7 @@ def sent(info: SessionInfo, log: Log, at: int, catalog: Catalog) -> Sent:
         shown_tokens=up,
         decided=tuple(one for one in law if one.entry not in known),
         standing=tuple(one for one in law if one.entry in known),
-        refused=tuple(_refusals(log.entries[_begin(log.entries, at) : at])),
+        refused=tuple(_refused(log.entries, _begin(log.entries, at), at)),
         usage=answer.usage if answer is not None else None,
         dollars=Spent().plus(answer.usage).dollars(place.prices) if answer is not None else 0.0,
         stop=answer.stop if answer is not None else "",
@@ -139,8 +140,10 @@ def _why_not(ended: Entry | None) -> str:
     return f"{ended.body.kind}: {ended.body.reason}" if isinstance(ended.body, Failure) else ""
 
 
-def _refusals(entries: Sequence[Entry]) -> list[str]:
-    return [one.body.reason for one in entries if isinstance(one.body, Failure) and one.body.kind == OVERFLOW]
+def _refused(entries: Sequence[Entry], start: int, stop: int) -> list[str]:
+    """Return how a provider refused the requests from ``start`` to ``stop``; what only teaches is no refusal."""
+    known = refusals(entries)
+    return [one.body.reason for one in entries[start:stop] if isinstance(one.body, Failure) and one.id in known]
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
