@@ -36,8 +36,8 @@ def _loaded(path):
 trouble = _loaded(Path(__file__).with_name("trouble.py"))
 THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
 
-WALKS, STEPS = (2_000, 100) if THOROUGH else (50, 25)
-"""Random sessions, and what is done in each. 50 of 100 are minutes, too long for every run; all are an hour."""
+WALKS, STEPS = 2_000 if THOROUGH else 50, 100
+"""Random sessions, and what is done in each. 50 are two minutes, all are more than an hour."""
 PLACES = [
     (kind, stage)
     for known in trouble.FAULTS.values()
