@@ -20,9 +20,10 @@ from holdfast.model.entries import Answer, Body, Entry, Frame, Request, Said, Us
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.model.projected import prefix_basis
+from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.view import tokens
-from holdfast.view.tokens import count, count_bytes, estimate, measure, measure_all, ratio
+from holdfast.view.tokens import count, count_bytes, estimate, measure, measures_of, ratio
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 JOIN = 15
@@ -168,10 +169,9 @@ def test_many_messages_are_measured_as_each_alone(many: list[list[str]]) -> None
     said = [Message("user", tuple(map(Text, texts))) for texts in many]
     words = [b"\n".join(text.encode("utf-8", "surrogatepass") for text in texts) for texts in many]
     counts = [max(1, round(weighed_slowly(one) / tokens.UNIT)) if one else 0 for one in words]
-    found = list(measure_all(said))
-    assert [slot.size - tokens.MESSAGE_OVERHEAD for slot in found] == counts
-    assert [slot.message for slot in found] == said
-    assert [slot.digest for slot in found] == [measure(one).digest for one in said]
+    found = list(measures_of(said))
+    assert [size - tokens.MESSAGE_OVERHEAD for size, _ in found] == counts
+    assert [Slot(one, *measures) for one, measures in zip(said, found, strict=True)] == list(map(measure, said))
 
 
 def test_a_block_of_messages_ends_where_it_must() -> None:
@@ -179,7 +179,7 @@ def test_a_block_of_messages_ends_where_it_must() -> None:
     unit = "counted line by line  and word by word\n"
     lengths = [0, 1, 65_534, 65_535, 65_536, 65_537, 200_000, 40_000, 25_535, 25_534, 3, 30_000, 35_535, 30_000, 35_536]
     texts = [(unit * 6_000)[at : at + length] for at, length in enumerate(lengths)]
-    found = [slot.size - tokens.MESSAGE_OVERHEAD for slot in measure_all(Message.of("user", text) for text in texts)]
+    found = [size - tokens.MESSAGE_OVERHEAD for size, _ in measures_of(Message.of("user", text) for text in texts)]
     assert found == [count_bytes(text.encode()) for text in texts]
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.agent.repeating import STOPPED, Circles
 from holdfast.agent.tools import answered, result, spec_of
-from holdfast.agent.words import said, words_of
+from holdfast.agent.words import words_of
 from holdfast.agent.workplace import Workplace
 from holdfast.errors import HoldfastError
 from holdfast.model.branch import Branch
@@ -111,7 +111,7 @@ class Work:
                 if words:
                     self.tell(Spoke(words, ends=False))
         self.steps += 1
-        text = said(self.session.api, run.answer.message)
+        text = run.answer.message.text
         self.text = text or self.text
         if text:
             self.tell(Spoke("" if told else text))

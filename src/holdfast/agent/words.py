@@ -7,14 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text
 from holdfast.wire.sse import Event
-
-
-def said(api: str, message: Message) -> str:
-    """Return the words of an answer; those of Gemini come in pieces of one text."""
-    return "".join(part.text for part in message.parts if isinstance(part, Text)) if api == "gemini" else message.text
 
 
 def words_of(api: str, event: Event) -> str:

@@ -285,12 +285,14 @@ def _all_said(branch: Branch, new: Sequence[Slot]) -> Branch:
     base, mark = base_mark(branch), branch.marks[-1] if count else b""
     born, marks = list[bytes](), list[bytes]()
     for index, slot in enumerate(new, count):
-        born.append(mark if index > keep else base)
-        mark = chained(born[-1], slot.digest)
+        role, before = slot.message.role, mark if index > keep else base
+        mark = chained(before, slot.digest)
+        born.append(before)
         marks.append(mark)
-        if slot.message.role == "system" and pinned == index and branch.compaction is None:
+        if pinned == index and role == "system" and branch.compaction is None:
             pinned, keep, base = index + 1, index + 1, mark
-        waiting = still_open(waiting, slot.message)
+        if waiting or role == "assistant":
+            waiting = still_open(waiting, slot.message)
     slots = branch.slots.add(*new)
     callers, reused = called(branch, slots, new)
     media = [one for message in messages for one in media_of(message)]

@@ -11,7 +11,7 @@ from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
 
 
-class Said(Struct, frozen=True, tag="message"):
+class Said(Struct, frozen=True, gc=False, tag="message"):
     """Somebody said something."""
 
     slot: Slot
@@ -160,7 +160,7 @@ Body: TypeAlias = (
 """What an entry says; its tag is the entry's kind."""
 
 
-class Entry(Struct, frozen=True):
+class Entry(Struct, frozen=True, gc=False):
     """A node of the log. ``seq`` orders entries, ``at`` (ms since 1970, or nothing) is for display."""
 
     id: str

@@ -29,6 +29,17 @@ def reframed(anchor: Anchor | None, more: int) -> Anchor | None:
     return Anchor(anchor.slots, anchor.held, anchor.tokens + more)
 
 
+SHRUNK = 0.5
+"""[H] A prompt that says more than one before it and has less than so much of its tokens was not counted whole: some
+servers tell only what their cache did not hold, others read no more than fits. Thinking that a provider leaves out of
+older turns makes up less."""
+
+
+def is_whole(anchor: Anchor | None, held: int, tokens: int) -> bool:
+    """Return whether ``tokens`` can be all of a prompt that is held at ``held``, by the one measured before it."""
+    return anchor is None or held < anchor.held or tokens >= SHRUNK * anchor.tokens
+
+
 class Used(Struct, frozen=True):
     """The newest answer that ended well: ``tokens`` of the window were in use then, with the first ``slots`` slots."""
 

@@ -13,6 +13,7 @@ from holdfast.model.gauging import (
     LEAST_LIMIT,
     Anchor,
     is_sensible,
+    is_whole,
     raised,
     smaller,
     taught,
@@ -31,12 +32,12 @@ def is_newest(branch: Branch, answer: Answer) -> bool:
 def from_usage(branch: Branch, body: Answer) -> Branch:
     """Return the branch knowing what its newest request cost: anchored there, its estimates calibrated.
 
-    What the provider took disproves a limit that was told before.
+    What the provider took disproves a limit that was told before. What is less than the whole prompt teaches nothing.
     """
     branch = replace(branch, learned=replace(branch.learned, overflows=0))
-    if not is_newest(branch, body):
-        return branch
     tokens = body.usage.input
+    if not is_newest(branch, body) or not is_whole(branch.anchor, branch.asked, tokens):
+        return branch
     gauge, anchor, learned = branch.gauge, branch.anchor, branch.learned
     true = tokens - (anchor.tokens if anchor else branch.frame.tokens)
     estimated = branch.asked - (anchor.held if anchor else 0)

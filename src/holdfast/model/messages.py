@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -35,7 +36,13 @@ class Message(Struct, frozen=True, tag="message", gc=False):
 
     @property
     def text(self) -> str:
-        """The message's own words: its text parts, joined by newlines."""
+        """The message's own words: its text parts, joined by newlines.
+
+        Those that a model says one behind the other are pieces of one text, parted by a signature or a citation.
+        """
+        if self.role == "assistant":
+            runs = groupby(self.parts, type)
+            return "\n".join(["".join([p.text for p in run if type(p) is Text]) for kind, run in runs if kind is Text])
         return "\n".join([p.text for p in self.parts if type(p) is Text])
 
     @property

@@ -20,6 +20,8 @@ def cap(message: Message, settings: Settings) -> tuple[Message, tuple[Blob, ...]
     """
     if not settings.append_chars or message.role not in {"user", "tool"}:
         return message, ()
+    if max([len(_said(part)) for part in message.parts], default=0) <= settings.append_chars:
+        return message, ()
     capped = [_capped(part, settings) for part in message.parts]
     blobs = tuple(blob for _, blob in capped if blob is not None)
     return (Message(message.role, tuple(part for part, _ in capped)), blobs) if blobs else (message, ())
@@ -27,7 +29,7 @@ def cap(message: Message, settings: Settings) -> tuple[Message, tuple[Blob, ...]
 
 def _capped(part: Part, settings: Settings) -> tuple[Part, Blob | None]:
     """Return ``part`` within the cap, and its text where that was over it and the ends with their notice are not."""
-    text = part.text if isinstance(part, Text) else result_text(part) if isinstance(part, ToolResult) else ""
+    text = _said(part)
     if len(text) <= settings.append_chars:
         return part, None
     blob = Blob(fingerprint(text), text)
@@ -35,6 +37,10 @@ def _capped(part: Part, settings: Settings) -> tuple[Part, Blob | None]:
     if len(short) >= len(text):
         return part, None
     return replaced(part, short) if isinstance(part, ToolResult) else Text(short), blob
+
+
+def _said(part: Part) -> str:
+    return result_text(part) if isinstance(part, ToolResult) else part.text if isinstance(part, Text) else ""
 
 
 def is_capped(text: str) -> bool:

@@ -134,7 +134,7 @@ def learned(target: Target, branch: Branch, settings: Settings = Settings()) -> 
     guessed = [int(UNDER * told.below)] if told.below else []
     if told.refused:
         guessed.append(int(REFUSED * refused_size(branch, target)))
-    most = [max(_least_window(target, settings), min(guessed))] if guessed else []
+    most = [max(least_window(target, settings), min(guessed))] if guessed else []
     return _under(target, min([*most, *([told.limit] if told.limit else [])], default=target.limits.window))
 
 
@@ -162,7 +162,7 @@ def sized(target: Target, branch: Branch) -> Frame:
     return replace(frame, tokens=round(min(HIGHEST * frame.tokens, max(LOWEST * frame.tokens, tokens))), exact=True)
 
 
-def _least_window(target: Target, settings: Settings) -> int:
+def least_window(target: Target, settings: Settings) -> int:
     """Return the smallest window in which there is room for a conversation: no guess makes it smaller than that."""
     needed = frame_tokens(target) + max(LEAST_ROOM, settings.room_min)
     share = min(settings.reserve_share, 0.5)

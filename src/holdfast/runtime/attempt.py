@@ -34,8 +34,12 @@ class Attempt:
     ``quiet`` gives out nothing at all. What is no stream is given out once it is judged.
     """
 
-    def __init__(self, upstream: Upstream, sent: Sent, prepared: Prepared, *, quiet: bool = False) -> None:
+    def __init__(
+        self, upstream: Upstream, sent: Sent, prepared: Prepared, *, quiet: bool = False, as_planned: bool = True
+    ) -> None:
         self._upstream, self._sent, self._prepared, self._quiet = upstream, sent, prepared, quiet
+        self.as_planned = as_planned
+        """Whether what goes out is what was planned: its size tells of the plan's, then."""
         self.seen = False
         """Whether bytes of the answer were given out."""
         self.answer = Answer()
@@ -136,11 +140,14 @@ class Attempt:
         held, self._held, self.seen = self._held, [], True
         return held
 
-    def _expected(self, told: Answer) -> int:
+    def _expected(self, told: Answer) -> int | None:
         """Return the tokens that the prompt has as we count; where it did not grow, as counted anew from the start.
 
+        Nothing where a hook changed it: what that has was not counted.
         Who drops the front of what is too long tells the same number again and again, and each is near the last.
         """
+        if not self.as_planned:
+            return None
         plan, target = self._prepared.plan, self._prepared.target
         anchor = plan.branch.anchor
         if anchor is None or told.asked is None or told.asked.input > anchor.tokens:

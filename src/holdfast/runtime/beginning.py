@@ -62,7 +62,7 @@ def _followed(session: Session, lens: Lens, way: Way) -> Begun:
     journal, target = session.journal, session.means.target_of(lens.api, lens.model or way.model)
     with journal.together():
         journal.deliver()
-        journal.follow(lens.slots)
+        journal.follow(lens.slots, lens.decode)
         request = of_body(target, lens, way)
         frame = reframed(request.target.frame, journal.branch.slots.slice(0, journal.branch.pinned), lens.slots)
         return _drafted(session, replace(request, target=replace(request.target, frame=frame)))

@@ -110,17 +110,22 @@ class Engine:
         What was said to it while an answer was on its way, before a crash, is said with the next of its verbs.
         """
         _checked(key=(key, str))
-        known = self._sessions.get(key)
-        if leaf is None and known is not None and not known.inflight.flight.is_over:
-            return known
         means = self.means
-        journal = await means.stored(
-            lambda: Journal.open(means.store, key, self.policy, leaf=leaf, clock=means.clock, ids=means.ids)
-        )
-        session = Session(self.means, journal)
-        if leaf is None:
-            self._sessions[key] = session
-        return session
+
+        def opened() -> Journal:
+            return Journal.open(means.store, key, self.policy, leaf=leaf, clock=means.clock, ids=means.ids)
+
+        if leaf is not None:
+            return Session(means, await means.stored(opened))
+        if not self._is_open(key):
+            journal = await means.stored(opened)
+            if not self._is_open(key):  # by another task meanwhile
+                self._sessions[key] = Session(means, journal)
+        return self._sessions[key]
+
+    def _is_open(self, key: str) -> bool:
+        known = self._sessions.get(key)
+        return known is not None and not known.inflight.flight.is_over
 
     async def _close(self) -> None:
         """Take no new work; wait for what runs, and give it up where it does not end in time."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from secrets import token_hex
+from os import urandom
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -44,10 +44,20 @@ from holdfast.policy.projection import send_slots
 from holdfast.policy.truncate import bounds, entries_shown, is_oversized, messages_shown, truncated_entries
 from holdfast.runtime.carrying import carried
 from holdfast.runtime.following import Twins, repeated, reworded
-from holdfast.runtime.taking import Shortened, begun, decided, is_of_compaction, is_pressed, meant, measured, told
+from holdfast.runtime.taking import (
+    Shortened,
+    begun,
+    decided,
+    is_of_compaction,
+    is_pressed,
+    meant,
+    measured,
+    sound,
+    told,
+)
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
-from holdfast.store.base import SessionStore
+from holdfast.store.base import Decode, SessionStore
 from holdfast.store.tree import now_ms
 from holdfast.view.conversation import first_words
 from holdfast.view.text import one_line
@@ -64,7 +74,7 @@ NOWHERE = ""
 
 def new_id() -> str:
     """Return an id that no other entry has."""
-    return token_hex(16)
+    return urandom(16).hex()
 
 
 class Prepared(Struct, frozen=True):
@@ -165,17 +175,16 @@ class Journal:
 
         A text that is longer than an entry may hold is stored apart; where that fails, the message stays whole.
         """
-        with self.together():
-            bodies = [body for one in said for body in self._said(one)]
-            return [entry.id for entry in self._write(bodies) if isinstance(entry.body, Said)]
+        return self._appended(said)
 
-    def record(self, answer: Message | Slot, usage: Usage = Usage(), stop: str = "") -> str:
+    def record(self, answer: Message | Slot, usage: Usage = Usage(), stop: str = "", *, as_planned: bool = True) -> str:
         """Append the answer to the last prepared request, with what it cost; return the id of the message.
 
-        What was said while the answer was on its way follows it.
+        What was said while the answer was on its way follows it. Where another request went out than the one that was
+        planned, what it cost tells nothing of the size of that one.
         """
         with self.together():
-            entries = self._write([*self._said(answer), Answer(self.branch.basis, usage, stop)])
+            entries = self._write([*self._said(answer), self._cost(usage, stop, as_planned=as_planned)])
             said = next(entry.id for entry in reversed(entries) if isinstance(entry.body, Said))
             self._deliver()
         return said
@@ -191,13 +200,15 @@ class Journal:
         self._ready = ready
         return entries[0].id
 
-    def learn(self, reason: str, limit: int = 0, requested: int = 0) -> str:
+    def learn(self, reason: str, limit: int = 0, requested: int = 0, *, as_planned: bool = True) -> str:
         """Append that the last prepared request was too large, by the provider's numbers; return the entry's id.
 
-        Every later request knows it; the next one is planned anew.
+        Every later request knows it; the next one is planned anew. Of a request that was another than the planned one
+        the limit alone counts.
         """
+        lesson = Failure(OVERFLOW, reason, limit, requested if as_planned else 0, elsewhere=not as_planned)
         with self.together():
-            return self._write([Failure(OVERFLOW, reason, limit, requested)])[0].id
+            return self._write([lesson])[0].id
 
     def describe(self, model: str) -> None:
         """Let the list of sessions show which model this one asks, and the first words of its user as a title."""
@@ -209,10 +220,10 @@ class Journal:
         self.store.describe(self.key, title=title, model=model)
         self._described = model
 
-    def silent(self, usage: Usage = Usage(), stop: str = "") -> str:
+    def silent(self, usage: Usage = Usage(), stop: str = "", *, as_planned: bool = True) -> str:
         """Append that the last prepared request was answered without a word, and what that cost; return its id."""
         with self.together():
-            entry = self._write([Answer(self.branch.basis, usage, stop)])[0]
+            entry = self._write([self._cost(usage, stop, as_planned=as_planned)])[0]
             self._deliver()
         return entry.id
 
@@ -240,8 +251,9 @@ class Journal:
 
     def wait(self, *said: Message) -> list[str]:
         """Store messages that belong behind the answer on its way; they are durable now and said when it is there."""
+        bodies = [queued(one) for one in map(sound, said)]
         with self.together():
-            ids = [entry.id for entry in self._write([queued(one) for one in said])]
+            ids = [entry.id for entry in self._write(bodies)]
         if self._waiting is not None:
             self._waiting += zip(ids, said, strict=True)
         return ids
@@ -351,12 +363,12 @@ class Journal:
             self._write([Revoke(revoked)])
         return revoked
 
-    def follow(self, said: Sequence[Slot]) -> list[str]:
+    def follow(self, said: Sequence[Slot], decode: Decode | None = None) -> list[str]:
         """Go on where ``said``, a whole conversation, does: what is new is appended; return the ids of that.
 
         The same words in other bytes are no other conversation; those bytes count from now on. Where it parts from the
         log its past was edited: this goes on beside what was said there, with the decisions about what stands, and the
-        session's leaf stays.
+        session's leaf stays. ``decode`` made its messages of their bytes, of each alone.
         """
         if isinstance(self.branch.slots, Gapped):
             self._reread()
@@ -368,7 +380,7 @@ class Journal:
         branch = restated(self.branch, same.slots)
         if branch is not self.branch:
             self.branch, self._ready = branch, None
-        ids = self.append(*slots[same.count :])
+        ids = self._appended(slots[same.count :], decode)
         stop = None if same.single == same.count == len(same.slots) else same.single
         self.twins = Twins(self.branch.slots.slice(0, stop), slots[:stop])
         return ids
@@ -411,6 +423,14 @@ class Journal:
         return Shortened(leaf, len(short))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _cost(self, usage: Usage, stop: str, *, as_planned: bool) -> Answer:
+        return Answer(self.branch.basis if as_planned else "", usage, stop)
+
+    def _appended(self, said: Iterable[Message | Slot], decode: Decode | None = None) -> list[str]:
+        with self.together():
+            bodies = [body for one in said for body in self._said(one)]
+            return [entry.id for entry in self._write(bodies, decode) if isinstance(entry.body, Said)]
 
     def _said(self, said: Message | Slot) -> list[Body]:
         """Return the entries of one message: capped, with a note that names the blobs behind it, or as it is."""
@@ -455,7 +475,7 @@ class Journal:
         self._reread()
         return advance(self.branch, target, self.policy, world)
 
-    def _write(self, bodies: Sequence[Body]) -> list[Entry]:
+    def _write(self, bodies: Sequence[Body], decode: Decode | None = None) -> list[Entry]:
         """Append an entry for each body behind the leaf, in one transaction, and fold them in."""
         self._catch_up()
         entries: list[Entry] = []
@@ -463,11 +483,11 @@ class Journal:
             parent = entries[-1].id if entries else self.leaf
             entries.append(Entry(self._ids(), parent, body, at=self._clock()))
         if entries:
-            self.store.append(self.key, entries, expected_leaf=None if self.follows else NOWHERE)
+            self.store.append(self.key, entries, expected_leaf=None if self.follows else NOWHERE, decode=decode)
             self.heard(self.key, entries)
             self._ready = None
             self.leaf = entries[-1].id
-            if any(isinstance(body, Request | Answer) for body in bodies):
+            if not {Request, Answer}.isdisjoint(map(type, bodies)):
                 self._asked = self._clock()
             self.branch = extended(self.branch, entries)
         return entries

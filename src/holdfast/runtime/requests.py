@@ -20,7 +20,7 @@ from holdfast.runtime.writing import Writer
 from holdfast.wire.apis import form_of
 from holdfast.wire.lens import Lens, body, measured, open_body, render, whole_frame
 from holdfast.wire.mending import mend
-from holdfast.wire.rules import validate
+from holdfast.wire.rules import Finding, validate
 from holdfast.wire.thresholds import betas, headers
 
 Words: TypeAlias = str | Message | Slot
@@ -30,8 +30,6 @@ Asked: TypeAlias = Words | Sequence[Words] | bytes | Mapping[str, Any] | Lens | 
 holds."""
 OUTPUT = 16_000
 """[H] Tokens asked for where an API must be told a limit and nobody says one: few answers of an agent are longer."""
-GIVEN_TWICE = "openai-responses.unique-ids"
-"""What a conversation breaks whose server names two of its items alike; nobody asks for an item by its id."""
 _STREAMED: Mapping[str, Mapping[str, Any]] = {
     "anthropic": {"stream": True},
     "openai-chat": {"stream": True, "stream_options": {"include_usage": True}},
@@ -161,16 +159,23 @@ def _message(one: Any) -> Message | Slot:
     raise FormatError(f"a {type(one).__name__} is nothing to say; give a text, a Message, or a whole request body")
 
 
-def checked(sent: Sent) -> Sent:
-    """Return ``sent``, which its API takes; of an id that a server gave to two items the second goes without.
+def checked(sent: Sent) -> tuple[Sent, str]:
+    """Return ``sent`` as its API takes it, and the rule that its conversation broke, where it had to be mended for it.
 
-    ``InvalidRequest`` says what else is wrong with it, and where.
+    What a server said may break the rules that its own API has for what is said to it. ``InvalidRequest`` says what is
+    wrong with a request that is not mended so, and where.
     """
-    wrong = [found for found in validate(sent.body, sent.api, model=sent.model) if found.level == "error"]
+    wrong = _broken(sent)
     if not wrong:
-        return sent
-    if all(found.rule == GIVEN_TWICE for found in wrong):
-        return replace(sent, body=mend(sent.body, sent.api, model=sent.model).body)
+        return sent, ""
+    if all(found.path.startswith(f"$.{form_of(sent.api).field}") for found in wrong):
+        mended = replace(sent, body=mend(sent.body, sent.api, model=sent.model).body)
+        if not _broken(mended):
+            return mended, wrong[0].rule
     first, more = wrong[0], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     text = f"{first.path}: {first.message}{more}; run `holdfast lint` on the request, or send it with check=False"
     raise InvalidRequest(f"the request breaks the rule {first.rule!r} of {sent.api}: {text}")
+
+
+def _broken(sent: Sent) -> list[Finding]:
+    return [found for found in validate(sent.body, sent.api, model=sent.model) if found.level == "error"]

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Self
 from anyio import CancelScope
 
 from holdfast.errors import Aborted
+from holdfast.model.gauging import is_whole
 from holdfast.model.messages import Message
+from holdfast.policy.guard import least_window
 from holdfast.policy.hygiene.neighbours import GO_ON
+from holdfast.policy.settings import Settings
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.beginning import read
 from holdfast.runtime.journal import Prepared
@@ -128,13 +131,14 @@ async def recorded(session: Session, attempt: Attempt, prepared: Prepared, *, ou
     """
     told, journal = attempt.answer, session.journal
     slot, usage, stop = as_said(told, prepared.target.api, prepared.target.model)
-    verdict = attempt.verdict
+    verdict, as_planned = attempt.verdict, attempt.as_planned
     if slot.message.parts:
-        await session.means.stored(lambda: journal.record(slot, usage, stop))
+        await session.means.stored(lambda: journal.record(slot, usage, stop, as_planned=as_planned))
     else:
-        await session.means.stored(lambda: journal.silent(usage, stop))
-    if verdict.is_overflow and (limit := _learned(prepared, verdict, usage.input)):
-        await session.means.stored(lambda: journal.learn(verdict.kind, limit, verdict.requested or 0))
+        await session.means.stored(lambda: journal.silent(usage, stop, as_planned=as_planned))
+    if verdict.is_overflow and (limit := _learned(prepared, verdict, usage.input, session.settings)):
+        requested = verdict.requested or 0
+        await session.means.stored(lambda: journal.learn(verdict.kind, limit, requested, as_planned=as_planned))
     session.prefix = attempt.prefix
     await _taken_over(session, prepared)
     if verdict.kind == "context_window" and ours:
@@ -148,15 +152,19 @@ SURELY = 0.25
 no text of the corpus is estimated at four times its tokens."""
 
 
-def _learned(prepared: Prepared, verdict: Verdict, read: int) -> int:
+def _learned(prepared: Prepared, verdict: Verdict, read: int, settings: Settings) -> int:
     """Return the window that an answer tells of without saying so, or 0.
 
-    A prompt far smaller than estimated was cut by the provider, unless it is the estimate that nothing has proven yet.
+    A prompt far smaller than estimated was cut by the provider, unless it is the estimate that nothing has proven yet,
+    or the count is of less than the prompt. What was taken before fits too, and no guess ends a session.
     """
     if verdict.kind != "silent_truncation":
         return verdict.limit or 0
     branch, size = prepared.plan.branch, prepared.plan.after
-    return read if branch.gauge.estimated or read < SURELY * size else 0
+    anchor = branch.anchor
+    if not is_whole(anchor, branch.asked, read) or not (branch.gauge.estimated or read < SURELY * size):
+        return 0
+    return max(read, anchor.tokens if anchor else 0, least_window(prepared.target, settings))
 
 
 async def _taken_over(session: Session, prepared: Prepared) -> None:

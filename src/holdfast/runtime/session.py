@@ -40,6 +40,8 @@ from holdfast.wire.overflow import ErrorReport, Verdict, classify
 
 ABORTED = "aborted"
 """How an answer ends that was not told to its end."""
+MENDED = "what was said breaks this rule: it goes out mended, and stays in the log as it came"
+"""What is told of a request whose conversation its API would refuse."""
 SMALL = 4
 """[H] Times that the messages must be as large as system and tools, for a limit of bytes to be one of messages."""
 _OF_BYTES = frozenset({"request_bytes", "oversized_part"})
@@ -317,10 +319,14 @@ class Session:
         slots: Sequence[Slot] = await self._transformed(prepared.slots)
         sent = request.sent(prepared, slots)
         if self.means.check == "all" or (self.means.check == "changed" and not request.is_own(sent.body)):
-            sent = checked(sent)
+            sent, rule = checked(sent)
+            if rule:
+                self.tell(events.Noticed(self.key, rule, MENDED))
         plan = prepared.plan
         self.tell(events.Sending(self.key, len(slots), plan.after, prepared.target.limits.window))
-        return Attempt(request.way.upstream or self.means.upstream, sent, prepared, quiet=quiet)
+        as_planned = [*map(id, slots)] == [*map(id, prepared.slots)]
+        upstream = request.way.upstream or self.means.upstream
+        return Attempt(upstream, sent, prepared, quiet=quiet, as_planned=as_planned)
 
     async def refused(self, attempt: Attempt) -> None:
         """Write down that an attempt failed, and what an overflow teaches."""
@@ -329,8 +335,9 @@ class Session:
         self.tell(told)
         if verdict.is_overflow:
             await self.hooked("on_overflow", told)
+        as_planned = attempt.as_planned
         if _teaches(verdict, self.journal.branch):
-            await self.means.stored(lambda: self._written_down(verdict, why))
+            await self.means.stored(lambda: self._written_down(verdict, why, as_planned=as_planned))
             await self.interrupted(attempt)
         elif not await self.interrupted(attempt):
             await self.means.stored(lambda: self._written_down(verdict, why))
@@ -340,7 +347,7 @@ class Session:
         said, usage, _ = as_said(attempt.so_far, attempt.target.api, attempt.target.model)
         if not (attempt.seen and said.message.parts):
             return False
-        await self.means.stored(lambda: self.journal.record(said, usage, ABORTED))
+        await self.means.stored(lambda: self.journal.record(said, usage, ABORTED, as_planned=attempt.as_planned))
         return True
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -384,12 +391,12 @@ class Session:
             verdict, said_by(report, verdict) if isinstance(report, ErrorReport) else verdict.kind
         )
 
-    def _written_down(self, verdict: Verdict, why: str) -> str:
+    def _written_down(self, verdict: Verdict, why: str, *, as_planned: bool = True) -> str:
         """Write a refusal into the log, as a lesson where it teaches one; return the entry's id."""
         reason = f"{verdict.kind}: {why}"
         if not _teaches(verdict, self.journal.branch):
             return self.journal.fail(reason)
-        return self.journal.learn(reason, verdict.limit or 0, verdict.requested or 0)
+        return self.journal.learn(reason, verdict.limit or 0, verdict.requested or 0, as_planned=as_planned)
 
     def _appended(self, said: Sequence[Message | Slot]) -> list[str]:
         """Append messages behind those that waited, or let them wait; return the ids of their entries."""

@@ -52,7 +52,19 @@ def measured(said: Message | Slot) -> Slot:
         return said if said.digest else replace(measure(said.message), api=said.api, raw=said.raw, base=said.base)
     except (TypeError, AttributeError) as error:
         why = fault(said, Slot if isinstance(said, Slot) else Message) or str(error)
-        raise LogConflict(f"this is no message: {why}; nothing was written: give a value of that type") from error
+        raise _no_message(why) from error
+
+
+def sound(message: Message) -> Message:
+    """Return ``message``; ``LogConflict`` where it is none, of the right types all through."""
+    why = fault(message, Message)
+    if why:
+        raise _no_message(why)
+    return message
+
+
+def _no_message(why: str) -> LogConflict:
+    return LogConflict(f"this is no message: {why}; nothing was written: give a value of that type")
 
 
 def decided(branch: Branch, plan: Plan, target: Target, policy: str) -> list[Body]:

@@ -177,6 +177,8 @@ async def _tried(writer: Writer, sent: Sent, terms: Terms, tokens: int) -> tuple
         raise
     except HoldfastError as error:
         return None, Verdict("invalid_request"), str(error)
+    except OSError as error:
+        return None, Verdict("network"), f"{type(error).__name__}: {error}"
     verdict = classify(told.report(tokens or None, writer.target.limits.window))
     if told.error is None:
         return told, verdict, "its own usage says so"

@@ -6,9 +6,9 @@ and nothing changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeAlias
 
 from msgspec import Struct
 
@@ -16,6 +16,8 @@ from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction, Entry
 from holdfast.model.messages import Message
 
+Decode: TypeAlias = Callable[[bytes], Message]
+"""How wire bytes become a message."""
 LEASE_WAIT = 2.0
 """Seconds that ``writing`` waits for another writer of the session (invariant S10)."""
 BUSY_WAIT = 5.0
@@ -181,11 +183,14 @@ class SessionStore(Protocol):
     def describe(self, key: str, *, title: str | None = None, cwd: str | None = None, model: str | None = None) -> None:
         """Change what the session's list entry says."""
 
-    def append(self, key: str, entries: Iterable[Entry], *, expected_leaf: str | None = None) -> Appended:
+    def append(
+        self, key: str, entries: Iterable[Entry], *, expected_leaf: str | None = None, decode: Decode | None = None
+    ) -> Appended:
         """Append ``entries`` in one transaction and return the new leaf.
 
         Each parent must be in the log or earlier in ``entries``; ``seq`` is assigned here. The session's leaf moves
         only if it still is ``expected_leaf`` (default: the first entry's parent); otherwise the entries are a fork.
+        ``decode`` made the messages that have bytes of just those: it need not be proven again.
         """
 
     def put(

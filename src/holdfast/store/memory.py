@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from holdfast.errors import StoreError, StoreLocked
 from holdfast.model.entries import Entry
-from holdfast.store.base import LEASE_WAIT, Quota, SessionInfo
+from holdfast.store.base import LEASE_WAIT, Decode, Quota, SessionInfo
 from holdfast.store.blobs import MemoryBlobs
 from holdfast.store.placing import Node, Placed
 from holdfast.store.rows import check_types, decoders, identity, to_row
 from holdfast.store.searching import is_searched
-from holdfast.store.tally import Scale
+from holdfast.store.tally import weighed
 from holdfast.store.tree import SHOWN, TreeStore, now_ms
 
 
@@ -118,7 +118,7 @@ class MemoryStore(TreeStore):
         held = self._held[key]
         return identity(held.rows[held.ids[id_]].entry) if id_ in held.ids else None
 
-    def _insert(self, key: str, placed: Sequence[Placed]) -> None:
+    def _insert(self, key: str, placed: Sequence[Placed], decode: Decode | None) -> None:  # noqa: ARG002
         held = self._held[key]
         for one in placed:
             check_types(one.entry)
@@ -131,10 +131,9 @@ class MemoryStore(TreeStore):
     def _weigh(self, held: _Session, placed: Sequence[Placed]) -> None:
         """Count what is about to be inserted; ``QuotaExceeded`` if it is too much."""
         if self._quota:
-            before, scale, known = held.bytes, Scale(held.info.key, held.bytes, self._quota), decoders()
-            for one in placed:
-                scale.passed(to_row(one.entry, known))
-            held.bytes = scale.held
+            before, known = held.bytes, decoders()
+            rows = (to_row(one.entry, known) for one in placed)
+            held.bytes = weighed(held.info.key, held.bytes, rows, self._quota)
             self._undo.append(lambda: setattr(held, "bytes", before))
 
     def _withdraw(self, held: _Session, placed: Sequence[Placed]) -> None:

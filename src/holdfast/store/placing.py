@@ -7,10 +7,9 @@ compaction on its path, or 0). Both follow from the parent's, so placing an entr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from holdfast.errors import LogConflict
 from holdfast.model.entries import Body, BranchSummary, Compaction, Entry, Revoke, Said
@@ -23,11 +22,6 @@ _DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNOR
 """Names that are devices on Windows, with any ending."""
 
 
-def kind_of(body: Body | type[Body]) -> str:
-    """Return the kind of an entry: the tag of its body."""
-    return str(body.__struct_config__.tag)
-
-
 class Node(Struct, frozen=True, gc=False):
     """Where an entry stands in its tree; ``base`` is the ``seq`` of the newest compaction on its path, or 0."""
 
@@ -36,16 +30,18 @@ class Node(Struct, frozen=True, gc=False):
     base: int
 
 
-KINDS = frozenset(map(kind_of, Body.__args__))
+KIND: Mapping[type[Body], str] = {body: str(body.__struct_config__.tag) for body in Body.__args__}
+"""The kind of an entry by what it says: the tag of its body."""
+KINDS = frozenset(KIND.values())
 """Every kind of entry there is."""
 ROOT = Node(0, 0, 0)
 """What a first entry stands under."""
-SLOTTED = frozenset({kind_of(Said), kind_of(BranchSummary)})
+SLOTTED = frozenset({KIND[Said], KIND[BranchSummary]})
 """Kinds of entries that are messages of their branch."""
-COMPACTION, REVOKE = kind_of(Compaction), kind_of(Revoke)
+COMPACTION, REVOKE = KIND[Compaction], KIND[Revoke]
 
 
-class Placed(Struct, frozen=True):
+class Placed(Struct, frozen=True, gc=False):
     """An entry with its ``seq``, ready to be written."""
 
     entry: Entry
@@ -69,9 +65,9 @@ def place(entries: Iterable[Entry], find: Callable[[str], Node | None], first: i
                 "append parents before their children"
             )
             raise LogConflict(msg)
-        node = below(up or ROOT, kind_of(entry.body), seq)
+        node = below(up or ROOT, KIND[type(entry.body)], seq)
         new[entry.id] = node
-        placed.append(Placed(replace(entry, seq=seq), up.seq if up else None, node))
+        placed.append(Placed(Entry(entry.id, entry.parent, entry.body, seq, entry.at), up.seq if up else None, node))
     return placed
 
 

@@ -6,7 +6,7 @@ beside them where it says more (a name that a reader looked up), and alone where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from hashlib import blake2b
 from importlib import import_module
@@ -18,11 +18,12 @@ from msgspec.structs import replace
 
 from holdfast.errors import LogConflict, StoreCorrupt
 from holdfast.model.entries import Body, BranchSummary, Entry, Said
-from holdfast.model.messages import Message
 from holdfast.model.packing import join, split
 from holdfast.model.slots import Slot
+from holdfast.store.base import Decode
+from holdfast.store.placing import KIND
 
-Decoders = Mapping[str, Callable[[bytes], Message]]
+Decoders = Mapping[str, Decode]
 """How the wire bytes of each API become a message."""
 
 _KNOWN = {
@@ -32,7 +33,8 @@ _KNOWN = {
     "gemini": "holdfast.wire.gemini:decode",
     "pi": "holdfast.formats.pi:decode_message",
 }
-_KINDS: dict[str, type] = {kind.__struct_config__.tag: kind for kind in Body.__args__}
+_KINDS: dict[str, type] = {name: kind for kind, name in KIND.items()}
+_ENCODE = msgspec.msgpack.Encoder().encode
 _UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError)
 """What bytes that are no such value make their readers raise."""
 LATEST = 2**63 - 1
@@ -62,7 +64,7 @@ def weight(row: Row) -> int:
 @cache
 def decoders() -> Decoders:
     """Return the decoders of every wire form this version reads."""
-    found: dict[str, Callable[[bytes], Message]] = {}
+    found: dict[str, Decode] = {}
     for api, place in _KNOWN.items():
         module, name = place.split(":")
         try:
@@ -79,18 +81,22 @@ def identity(entry: Entry) -> bytes:
     """
     slot = _slot(entry.body)
     raw = None if slot is None or slot.raw is None else bytes(slot.raw)
-    return _identity(_kind(entry.body), entry.parent, raw, *(split(_bare(entry.body)) if raw is None else (None, None)))
+    told = split(_bare(entry.body)) if raw is None else (None, None)
+    return _identity(KIND[type(entry.body)], entry.parent, raw, *told)
 
 
-def to_row(entry: Entry, known: Decoders) -> Row:
-    """Return ``entry`` as columns, from which it can be read again; ``LogConflict`` where it could not."""
-    body, slot, kind = entry.body, _slot(entry.body), _kind(entry.body)
+def to_row(entry: Entry, known: Decoders, decode: Decode | None = None) -> Row:
+    """Return ``entry`` as columns, from which it can be read again; ``LogConflict`` where it could not.
+
+    A message that came of its bytes by ``decode`` is not read again, where that is who will read them.
+    """
+    body, slot, kind = entry.body, _slot(entry.body), KIND[type(entry.body)]
     at = entry.at if entry.at is not None and abs(entry.at) <= LATEST else None
     if slot is None:
         text, raws = _packed(entry)
         return Row(kind, at, "", 0, b"", _identity(kind, entry.parent, None, text, raws), text, raws, None, None)
     raw = None if slot.raw is None else bytes(slot.raw)
-    told = isinstance(body, Said) and raw is not None and slot.base is None and _says(raw, slot, known)
+    told = isinstance(body, Said) and raw is not None and slot.base is None and _says(raw, slot, known, decode)
     value, raws = (None, None) if told else _packed(entry)
     origin = bytes(body.origin) if isinstance(body, Said) and body.origin is not None else None
     mark = _identity(kind, entry.parent, raw, value, raws)
@@ -156,11 +162,11 @@ def _from_wire(row: Row, known: Decoders) -> Said:
     return Said(slot, None if row.origin is None else Raw(row.origin))
 
 
-def _says(raw: bytes, slot: Slot, known: Decoders) -> bool:
-    """Return whether ``raw`` alone tells the message."""
+def _says(raw: bytes, slot: Slot, known: Decoders, before: Decode | None) -> bool:
+    """Return whether ``raw`` alone tells the message, which ``before`` made of it, if anybody did."""
     decode = known.get(slot.api)
-    if decode is None:
-        return False
+    if decode is None or decode is before:
+        return decode is not None
     try:
         return decode(raw) == slot.message
     except _UNREADABLE:
@@ -171,7 +177,7 @@ def _identity(
     kind: str, parent: str | None, raw: bytes | None, text: bytes | None = None, raws: bytes | None = None
 ) -> bytes:
     told = (raw, None) if raw is not None else (text, raws)
-    return blake2b(msgspec.msgpack.encode((kind, parent, *told)), digest_size=16).digest()
+    return blake2b(_ENCODE((kind, parent, *told)), digest_size=16).digest()
 
 
 def _bare(body: Body) -> Body:
@@ -187,12 +193,8 @@ def _slot(body: Body) -> Slot | None:
     return body.slot if isinstance(body, (Said, BranchSummary)) else None
 
 
-def _kind(body: Body) -> str:
-    return str(body.__struct_config__.tag)
-
-
 def _untyped(entry: Entry, error: Exception) -> LogConflict:
-    what = _kind(entry.body).replace("_", " ")
+    what = KIND[type(entry.body)].replace("_", " ")
     return LogConflict(
         f"{what} {entry.id!r} could not be read again: {error}; nothing was written: give a value of that type"
     )

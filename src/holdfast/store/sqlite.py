@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import chain
+from operator import add
 from typing import Any
 
 from msgspec.structs import astuple
@@ -16,14 +17,14 @@ from msgspec.structs import astuple
 from holdfast.errors import StoreCorrupt, StoreError
 from holdfast.model.entries import Entry
 from holdfast.store import indexing
-from holdfast.store.base import Quota, SessionInfo
+from holdfast.store.base import Decode, Quota, SessionInfo
 from holdfast.store.blobs import FileBlobs
 from holdfast.store.database import Database, Durability
 from holdfast.store.locks import lease
 from holdfast.store.placing import Node, Placed
 from holdfast.store.rows import Decoders, Row, decoders, from_row, to_row
 from holdfast.store.searching import is_searched, words
-from holdfast.store.tally import Scale
+from holdfast.store.tally import weighed
 from holdfast.store.tree import SHOWN, TreeStore, now_ms
 
 _COLUMNS = ", ".join(f"e.{name}" for name in Row._fields)
@@ -159,16 +160,14 @@ class SqliteStore(TreeStore):
         row = self._file.db.execute(_IDENTITY, (key, _clean(id_))).fetchone()
         return None if row is None else bytes(row[0])
 
-    def _insert(self, key: str, placed: Sequence[Placed]) -> None:
+    def _insert(self, key: str, placed: Sequence[Placed], decode: Decode | None) -> None:
         known, db = self._forms, self._file.db
         session, held = db.execute("SELECT session, bytes FROM sessions WHERE key = ?", (key,)).fetchone()
-        scale = Scale(key, held, self._quota)
-        rows = (
-            (session, one.entry.id, one.parent, *astuple(one.node), *scale.passed(to_row(one.entry, known)))
-            for one in placed
-        )
-        db.executemany(_INSERT, rows)
-        db.execute("UPDATE sessions SET bytes = ? WHERE key = ?", (scale.held, key))
+        rows = [to_row(one.entry, known, decode) for one in placed]
+        held = weighed(key, held, rows, self._quota)
+        places = [(session, one.entry.id, one.parent, *astuple(one.node)) for one in placed]
+        db.executemany(_INSERT, map(add, places, rows))
+        db.execute("UPDATE sessions SET bytes = ? WHERE key = ?", (held, key))
 
     def _get(self, key: str, ids: Sequence[str]) -> list[Entry]:
         return [entry for id_ in ids for entry in self._entries(self._file.db.execute(_ONE, (key, id_)))]

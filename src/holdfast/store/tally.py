@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -83,16 +83,8 @@ def check_room(held: int, more: int, limit: int, what: str, advice: str) -> None
         raise QuotaExceeded(msg)
 
 
-class Scale:
-    """The bytes of a session, ``held`` before; each row that passes adds its own, or is refused over ``limit``."""
-
-    def __init__(self, key: str, held: int, limit: int) -> None:
-        self.held = held
-        self._what, self._limit = f"session {key[:80]!r}", limit
-
-    def passed(self, row: Row) -> Row:
-        """Return ``row``, its bytes added; ``QuotaExceeded`` if there is no room for it."""
-        more = weight(row)
-        check_room(self.held, more, self._limit, self._what, SESSION)
-        self.held += more
-        return row
+def weighed(key: str, held: int, rows: Iterable[Row], limit: int) -> int:
+    """Return the bytes of session ``key``, ``held`` before ``rows``; ``QuotaExceeded`` if there is no room for them."""
+    more = sum(map(weight, rows))
+    check_room(held, more, limit, f"session {key[:80]!r}", SESSION)
+    return held + more

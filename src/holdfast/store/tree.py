@@ -20,7 +20,7 @@ from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction, Entry, Label
 from holdfast.model.messages import Message
 from holdfast.store.active import checkpoint, restored, resume, slotted
-from holdfast.store.base import Active, Appended, BlobStore, Found, Imported, SessionInfo
+from holdfast.store.base import Active, Appended, BlobStore, Decode, Found, Imported, SessionInfo
 from holdfast.store.copying import copied
 from holdfast.store.placing import Node, Placed, check_key, place
 from holdfast.store.rows import identity
@@ -84,7 +84,7 @@ class TreeStore(ABC):
     def _identity(self, key: str, id_: str) -> bytes | None: ...
 
     @abstractmethod
-    def _insert(self, key: str, placed: Sequence[Placed]) -> None: ...
+    def _insert(self, key: str, placed: Sequence[Placed], decode: Decode | None) -> None: ...
 
     @abstractmethod
     def _get(self, key: str, ids: Sequence[str]) -> list[Entry]: ...
@@ -175,14 +175,16 @@ class TreeStore(ABC):
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def append(self, key: str, entries: Iterable[Entry], *, expected_leaf: str | None = None) -> Appended:
+    def append(
+        self, key: str, entries: Iterable[Entry], *, expected_leaf: str | None = None, decode: Decode | None = None
+    ) -> Appended:
         """Append ``entries`` in one transaction and return the new leaf."""
         new = list(entries)
         with self._writing():
             info = self._known(key)
             if not new:
                 return Appended(info.leaf, 0, moved=False)
-            last = self._add(info, new)
+            last = self._add(info, new, decode)
             moved = info.leaf == (new[0].parent if expected_leaf is None else expected_leaf)
             leaf = new[-1].id if moved else info.leaf
             self._save(replace(info, entries=info.entries + len(new), leaf=leaf, updated=self._clock()))
@@ -325,12 +327,12 @@ class TreeStore(ABC):
         self._save(info)
         return info
 
-    def _add(self, info: SessionInfo, new: Sequence[Entry]) -> int:
+    def _add(self, info: SessionInfo, new: Sequence[Entry], decode: Decode | None = None) -> int:
         """Write ``new`` and the checkpoints of its compactions; return the last ``seq``."""
-        named = {id_ for entry in new for id_ in (entry.id, entry.parent) if id_ is not None}
-        there = self._nodes(info, list(named)) if info.entries else {}
+        named = {id_ for entry in new for id_ in (entry.id, entry.parent) if id_ is not None} if info.entries else ()
+        there = self._nodes(info, list(named)) if named else {}
         placed = place(new, there.get, self._last() + 1)
-        self._insert(info.key, placed)
+        self._insert(info.key, placed, decode)
         for one in placed:
             if isinstance(one.entry.body, Compaction) and one.entry.parent is not None:
                 self._check_in(info.key, one.entry, one.entry.body)

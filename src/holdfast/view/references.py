@@ -123,17 +123,20 @@ def part_words(part: Part) -> Iterator[str]:
 
 
 def arguments(call: ToolCall) -> Any:
-    """Return the decoded arguments of a call; the text itself when it is no JSON."""
+    """Return the decoded arguments of a call; the text itself when it is no JSON. No half of a character is left."""
+    text = call.arguments.encode("utf-8", "replace")
     try:
-        return msgspec.json.decode(call.arguments)
+        return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        return call.arguments
+        return text.decode()
 
 
 def object_text(call: ToolCall) -> str:
     """Return the arguments of a call as the JSON text of an object; anything else is wrapped as its ``value``."""
     given = arguments(call)
-    return call.arguments if isinstance(given, dict) else msgspec.json.encode({"value": given}).decode()
+    if isinstance(given, dict):
+        return call.arguments.encode("utf-8", "replace").decode()
+    return msgspec.json.encode({"value": given}).decode()
 
 
 def leaves(value: Any, depth: int = 0) -> Iterator[str]:

@@ -227,7 +227,6 @@ def _joined(every: Sequence[bytes | str], between: bytes) -> Iterator[bytes]:
 class _Taken(Struct, frozen=True, gc=False):
     """A message taken apart: ``words`` are still to be counted, ``size`` is that of all else in it."""
 
-    message: Message
     words: bytes
     size: int
     digest: bytes
@@ -235,16 +234,16 @@ class _Taken(Struct, frozen=True, gc=False):
 
 def measure(message: Message) -> Slot:
     """Return ``message`` as a slot with its size and its digest."""
-    [slot] = measure_all([message])
-    return slot
+    [measures] = measures_of([message])
+    return Slot(message, *measures)
 
 
-def measure_all(messages: Iterable[Message]) -> Iterator[Slot]:
-    """Yield each of ``messages`` as a slot with its size and its digest; short ones are weighed together."""
+def measures_of(messages: Iterable[Message]) -> Iterator[tuple[int, bytes]]:
+    """Yield the size and the digest of each of ``messages``; short ones are weighed together."""
     for group in _together(map(_taken, messages)):
         weights = _weights([one.words for one in group])
         for one, weight in zip(group, weights, strict=True):
-            yield Slot(one.message, one.size + (_tokens(weight) if one.words else 0), one.digest)
+            yield one.size + (_tokens(weight) if one.words else 0), one.digest
 
 
 def _together(every: Iterable[_Taken]) -> Iterator[list[_Taken]]:
@@ -264,11 +263,13 @@ def _taken(message: Message) -> _Taken:
     """Return ``message`` taken apart; the words of a long one are counted."""
     words: list[bytes | str] = []
     marks: list[bytes | str] = [message.role.encode()]
-    size = MESSAGE_OVERHEAD + sum([_take(part, words, marks) for part in message.parts])
+    size = MESSAGE_OVERHEAD
+    for part in message.parts:
+        size += _take(part, words, marks)
     if sum(map(len, words)) + len(words) > _BLOCK:
-        return _Taken(message, b"", size + _count_pieces(_joined(words, b"\n")), _digest(_joined(marks, b"\x00")))
+        return _Taken(b"", size + _count_pieces(_joined(words, b"\n")), _digest(_joined(marks, b"\x00")))
     held, told = cast("list[bytes]", words), cast("list[bytes]", marks)
-    return _Taken(message, b"\n".join(held), size, _digest([b"\x00".join(told)]))
+    return _Taken(b"\n".join(held), size, blake2b(b"\x00".join(told), digest_size=16).digest())
 
 
 def _digest(pieces: Iterable[bytes]) -> bytes:
@@ -281,22 +282,21 @@ def _digest(pieces: Iterable[bytes]) -> bytes:
 
 def _take(part: Part, words: list[bytes | str], marks: list[bytes | str]) -> int:
     """Add what ``part`` says to ``words``, what tells it apart to ``marks``; return the tokens that no text shows."""
-    if isinstance(part, (Text, Thinking)):
-        data = _held(part.text)
-        words.append(data)
-        seal = part.seal.data if part.seal is not None else ""
-        marks += (f"{type(part).__name__} {_length(data)} {seal}".encode("utf-8", "surrogatepass"), data)
-        return 0
-    if isinstance(part, ToolCall):
-        data = _held(f"{part.name} {part.arguments}")
-        words.append(data)
-        marks += (f"call {_length(data)} {part.id}".encode("utf-8", "surrogatepass"), data)
-        return 0
     if isinstance(part, ToolResult):
         head = f"result {len(part.content)} {part.is_error} {part.call_id}"
         marks.append(head.encode("utf-8", "surrogatepass"))
         return sum([_take(inner, words, marks) for inner in part.content])
-    return _take_silent(part, words, marks)
+    if isinstance(part, ToolCall):
+        data = _held(f"{part.name} {part.arguments}")
+        head = f"call {_length(data)} {part.id}"
+    elif isinstance(part, (Text, Thinking)):
+        data = _held(part.text)
+        head = f"{type(part).__name__} {_length(data)} {part.seal.data if part.seal is not None else ''}"
+    else:
+        return _take_silent(part, words, marks)
+    words.append(data)
+    marks += (head.encode("utf-8", "surrogatepass"), data)
+    return 0
 
 
 def _take_silent(part: Media | Opaque, words: list[bytes | str], marks: list[bytes | str]) -> int:

@@ -8,7 +8,7 @@ more; ``measured`` counts its tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +25,7 @@ from holdfast.model.parts import Text
 from holdfast.model.plan import Options
 from holdfast.model.sequence import common
 from holdfast.model.slots import Slot
-from holdfast.view.tokens import count_bytes, measure, measure_all
+from holdfast.view.tokens import count_bytes, measure, measures_of
 from holdfast.wire import breakpoints
 from holdfast.wire.apis import FORMS, Form, Group, Path, form_of
 from holdfast.wire.foreign import native
@@ -51,6 +51,12 @@ class Lens(Struct, frozen=True):
     def frame(self) -> Frame:
         """Digest and estimated tokens of what stands before the messages, cache breakpoints aside."""
         return frame_of(self.api, self.fields)
+
+    @property
+    def decode(self) -> Callable[[bytes], Message] | None:
+        """What made each message of its own bytes; nothing where others had a say."""
+        form = FORMS[self.api]
+        return form.decode if form.groups is None and form.linked is None else None
 
 
 def whole_frame(lens: Lens) -> Frame:
@@ -80,8 +86,8 @@ def open_body(body: bytes, api: str | None = None) -> Lens:
 
 def measured(lens: Lens) -> Lens:
     """Return ``lens`` with the size and the digest of every slot."""
-    sizes = zip(lens.slots, measure_all(slot.message for slot in lens.slots), strict=True)
-    slots = [Slot(slot.message, size.size, size.digest, slot.api, slot.raw) for slot, size in sizes]
+    pairs = zip(lens.slots, measures_of([slot.message for slot in lens.slots]), strict=True)
+    slots = [Slot(slot.message, size, digest, slot.api, slot.raw) for slot, (size, digest) in pairs]
     return replace(lens, slots=tuple(slots))
 
 

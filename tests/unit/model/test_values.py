@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.model.entries import Compaction, Note, Said
 from holdfast.model.messages import Message, placeholder, result_text
 from holdfast.model.packing import join, pack, split, unpack
-from holdfast.model.parts import Media, Opaque, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.slots import Slot
 from holdfast.testing.strategies import messages
 from holdfast.view.tokens import measure
@@ -25,6 +25,13 @@ def test_a_packed_slot_comes_back(message):
     slot = measure(message)
     assert unpack(pack(slot), Slot) == slot
     assert join(*split(slot), Slot) == slot
+
+
+def test_words_of_an_answer_in_pieces_are_one_text():
+    """A signature or a citation parts a word of the model's; what a user says in two parts is two texts."""
+    parts = (Text("ok 4"), Text("41", Seal("gemini", "m", "s")), ToolCall("t", "f", "{}"), Text("Done."))
+    assert Message("assistant", parts).text == "ok 441\nDone."
+    assert Message("user", parts[:2]).text == "ok 4\n41"
 
 
 def test_raw_bytes_come_back_byte_for_byte():

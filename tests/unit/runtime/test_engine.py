@@ -254,6 +254,48 @@ def test_hooks_see_and_change_what_they_may():
     assert b"ONE" not in upstream.sent[1].body
 
 
+@pytest.mark.parametrize("shown", [lambda said: said[-3:], lambda said: [*said, Message.of("user", "word " * 40_000)]])
+def test_the_size_of_what_a_hook_changed_teaches_nothing(shown):
+    """It is not the size of what was planned: window and estimate stay what they are, however often it is told."""
+    upstream = ProviderUpstream(Provider(Settings(window=200_000)))
+    hooks = Hooks(transform_messages=lambda said: shown(list(said)))
+
+    async def go():
+        async with Engine.open(
+            MemoryStore(), upstream=upstream, api="anthropic", model="claude-sonnet-4-5", fields=OUTPUT, hooks=hooks
+        ) as engine:
+            session = await engine.session(KEY)
+            await session.append(*talk(40))
+            before = session.report()
+            for number in range(4):
+                await session.ask(f"And {number}?")
+            return before, session.report()
+
+    before, after = run(go)
+    assert (after.window, after.origin) == (before.window, before.origin)
+    assert before.tokens < after.tokens < before.tokens + 200
+    assert after.compactions == 0
+
+
+def test_a_session_that_two_tasks_open_is_one():
+    """Else each would go on beside the other, and half of the conversation be in neither."""
+
+    async def go():
+        async with Engine.open(MemoryStore(), upstream=ScriptedUpstream(["yes"] * 3), target=OPUS) as engine:
+            found = []
+
+            async def opened():
+                found.append(await engine.session(KEY))
+
+            async with anyio.create_task_group() as group:
+                for _ in range(3):
+                    group.start_soon(opened)
+            return found
+
+    first, *others = run(go)
+    assert all(one is first for one in others)
+
+
 def test_a_listener_that_raises_is_told_of_nothing_more():
     """It changes nothing."""
     heard = []

@@ -10,7 +10,7 @@ import pytest
 from msgspec import Struct
 
 from holdfast.config import target
-from holdfast.errors import Aborted, DeadlineExceeded, FormatError, UpstreamError, WindowTooSmall
+from holdfast.errors import Aborted, DeadlineExceeded, FormatError, LogConflict, UpstreamError, WindowTooSmall
 from holdfast.model.entries import OVERFLOW, Answer, Failure, Request, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, ToolResult
@@ -398,8 +398,8 @@ def test_words_never_slip_between_a_request_and_its_answer(when, monkeypatch):
             verb = {"committed": "commit", "recorded": "record", "said": "append"}[when]
             whole, began = getattr(session.journal, verb), anyio.Event()
 
-            def slow(*given):
-                done = whole(*given)
+            def slow(*given, **named):
+                done = whole(*given, **named)
                 anyio.from_thread.run_sync(began.set)
                 return done
 
@@ -415,6 +415,25 @@ def test_words_never_slip_between_a_request_and_its_answer(when, monkeypatch):
     texts = run(talk)
     assert texts == (["first", "second", "ok 1"] if when == "said" else ["first", "ok 1", "second"])
     assert (b"second" in upstream.sent[0].body) is (when == "said")
+
+
+@pytest.mark.parametrize("wrong", [Message("user", "a text"), Message("user", (Text(7),)), Message("user", (None,))])
+def test_what_is_no_message_does_not_wait_for_an_answer(wrong):
+    """It is refused when it is said, as at any other time: once it were in the log nobody could open that again."""
+    store, upstream = MemoryStore(), ScriptedUpstream(["yes", "yes"])
+
+    async def talk():
+        async with talking(upstream, store=store) as session:
+            async with session.run("first") as going:
+                await anext(going)
+                with pytest.raises(LogConflict, match="no message"):
+                    await session.append(wrong)
+                async for _ in going:
+                    pass
+            await session.ask("second")
+
+    run(talk)
+    assert run(lambda: reopened(store)) == ["first", "yes", "second", "yes"]
 
 
 def test_words_wait_for_an_answer_that_the_caller_fetches():

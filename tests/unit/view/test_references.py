@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
-from holdfast.view.references import background, leaves, of_piece, references, words
+from holdfast.view.references import background, leaves, object_text, of_piece, references, words
 
 EXTENSIONS = """
 py pyi ts tsx js jsx mjs cjs ex exs heex md json jsonl yaml yml toml rs go java kt c h cc cpp hpp css scss html
@@ -230,3 +230,11 @@ def test_background_is_sorted_and_small() -> None:
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines == sorted(set(lines))
     assert len(text) < 300_000
+
+
+@pytest.mark.parametrize("arguments", ['{"a": "x\ud800"}', "no JSON \ud800"])
+def test_half_a_character_in_arguments_is_read_as_a_question_mark(arguments: str) -> None:
+    """Whatever stands in the log, it can be looked at and sent."""
+    call = ToolCall("t", "f", arguments)
+    assert "?" in "".join(words(Message("assistant", (call,))))
+    assert json.loads(object_text(call).encode())

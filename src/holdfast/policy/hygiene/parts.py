@@ -68,6 +68,11 @@ def _is_plain_empty(part: object) -> bool:
 def clean_message(message: Message, dialect: Dialect) -> Message:
     """Return the message with refused parts gone or rewritten; the same object when nothing is wrong."""
     role, stood = message.role, message.parts
+    for part in stood:
+        if not _is_plain(part, dialect, role):
+            break
+    else:
+        return message
     if len(stood) == 1 and type(stood[0]) is Opaque and stood[0].kind == "message" and role != "assistant":
         return message
     parts = [clean_part(part, dialect, role) for part in stood]
@@ -79,6 +84,18 @@ def clean_message(message: Message, dialect: Dialect) -> Message:
     if all(map(is_, parts, stood)):
         return message
     return Message(role, tuple([part for part in parts if part is not None]))
+
+
+def _is_plain(part: Part, dialect: Dialect, role: str) -> bool:
+    """Return whether a part is what most are, and fine: words, a result of nothing but words, or a call."""
+    if type(part) is ToolResult:
+        return role != "assistant" and bool(part.content) and all(map(_is_said, part.content))
+    return _call(part, dialect, role) is part if type(part) is ToolCall else _is_said(part)
+
+
+def _is_said(part: Part) -> bool:
+    """Return whether a part is words that any API takes of anybody."""
+    return type(part) is Text and part.seal is None and bool(part.text) and not part.text.isspace()
 
 
 def _says(parts: Sequence[Part | None], dialect: Dialect, role: str) -> bool:

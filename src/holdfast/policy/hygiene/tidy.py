@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -35,16 +34,22 @@ def tidy(messages: Sequence[Message], dialect: Dialect, *, lead: bool = True) ->
 def _stand_well(messages: Sequence[Message], dialect: Dialect, *, lead: bool) -> bool:
     """Return whether each message, and its place among its neighbours, is fine."""
     last = len(messages) - 1
+    is_apart = not (dialect.merge or dialect.calls_after_user or dialect.results_answered)
     for at, message in enumerate(messages):
         if not _is_clean(message, dialect) and not (at == last and may_be_empty(message, dialect)):
             return False
-        if at and (belong(messages[at - 1], message, dialect) or not may_follow(messages[at - 1], message, dialect)):
+        if not (is_apart or at == 0 or _may_stand(messages[at - 1], message, dialect)):
             return False
         if message.role != "system":
             lead = False
         elif not fits(message, messages[at - 1 : at], messages[at + 1 : at + 2], dialect, lead=lead):
             return False
     return True
+
+
+def _may_stand(first: Message, second: Message, dialect: Dialect) -> bool:
+    """Return whether two neighbours may stay as they are."""
+    return not belong(first, second, dialect) and may_follow(first, second, dialect)
 
 
 def _is_clean(message: Message, dialect: Dialect) -> bool:
@@ -71,9 +76,9 @@ def _ids_fit(messages: Sequence[Message], dialect: Dialect) -> bool:
 
 
 def _called(messages: Sequence[Message], dialect: Dialect) -> list[list[str]]:
-    """Return the ids of the calls in each answer; neighbours that the API reads as one are one answer."""
+    """Return the ids of the calls in each answer with calls; neighbours that the API reads as one are one answer."""
     if not dialect.joined:
-        return [[call.id for call in calls_of(message)] for message in messages]
+        return [[call.id for call in calls] for message in messages if (calls := calls_of(message))]
     runs = groupby(messages, lambda message: message.role)
     return [[call.id for message in run for call in calls_of(message)] for _, run in runs]
 
@@ -93,7 +98,7 @@ def _names_fit(messages: Sequence[Message], dialect: Dialect) -> bool:
 
 def _near(messages: Sequence[Message], dialect: Dialect) -> bool:
     """Return whether each answer has all its results right behind it, and there are no others."""
-    waiting: Counter[str] = Counter()
+    waiting: dict[str, int] = {}
     spoken = False
     previous = ""
     for message in messages:
@@ -101,19 +106,20 @@ def _near(messages: Sequence[Message], dialect: Dialect) -> bool:
             if waiting and not (dialect.joined and previous == "assistant"):
                 return False
             for call in message.calls:
-                waiting[call.id] += 1
+                waiting[call.id] = waiting.get(call.id, 0) + 1
             spoken = False
-        elif waiting or message.results:
-            if not _takes(message, waiting, dialect, spoken=spoken):
+        elif (results := message.results) or waiting:
+            if not _takes(message, results, waiting, dialect, spoken=spoken):
                 return False
-            spoken = spoken or len(message.results) < len(message.parts)
+            spoken = spoken or len(results) < len(message.parts)
         previous = message.role
     return not waiting
 
 
-def _takes(message: Message, waiting: Counter[str], dialect: Dialect, *, spoken: bool) -> bool:
+def _takes(
+    message: Message, results: Sequence[ToolResult], waiting: dict[str, int], dialect: Dialect, *, spoken: bool
+) -> bool:
     """Take the results of ``message`` off ``waiting``; False when one is not waited for, or stands where it may not."""
-    results = message.results
     if message.role == "system" or not (results or dialect.joined):
         return False
     late = spoken or {*map(type, message.parts[: len(results)])} != {ToolResult}
