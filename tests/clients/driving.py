@@ -102,13 +102,14 @@ def _library(name: str, environment: str = "venv") -> Client:
     return Client(name, lambda place: Library(name, environment, place), 16_000, "run")
 
 
-_CODEX = {"tool": "exec_command", "argument": "cmd", "lines": 200, "compacts_at": 30_000}
+_CODEX = {"tool": "exec_command", "argument": "cmd", "lines": 200, "compacts_at": 40_000}
 _PI = {"tool": "bash", "lines": 400, "compacts_at": 50_000}
-"""Codex keeps 20,000 tokens of words when it compacts and pi as many of all, so that less than this never ends."""
+"""Codex keeps 20,000 tokens of words when it compacts, beside 8,000 that it sends first, and pi 20,000 of all: with
+less than this, and a turn, it compacts for ever."""
 CLIENTS = (
     _terminal("claude", 64_000, "Bash", lines=400),
-    _terminal("codex", 48_000, **_CODEX),
-    _terminal("codex-openai", 48_000, **_CODEX),
+    _terminal("codex", 56_000, **_CODEX),
+    _terminal("codex-openai", 56_000, **_CODEX),
     _terminal("opencode", 28_000, "bash", compacts_at=24_000),
     _terminal("pi-chat", 64_000, **_PI),
     _terminal("pi-anthropic", 64_000, **_PI),

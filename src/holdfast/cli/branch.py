@@ -12,6 +12,7 @@ from holdfast.cli.describing import in_short, session_line, when
 from holdfast.cli.explaining import SHORT, Log, entry_named, log_of, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
+from holdfast.cli.sizing import about, measured_in
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
 from holdfast.model.entries import Said
 from holdfast.store.base import SessionInfo, SessionStore
@@ -35,7 +36,7 @@ class Twig(Struct, frozen=True):
     apart: int
     """How many of its messages lie on no branch listed before it."""
     tokens: int
-    """What the messages of a request would take there, in the estimator's tokens."""
+    """What a request would take there, as ``holdfast context`` says it of that place."""
     at: int | None
     text: str
     """Its last message, in short."""
@@ -101,7 +102,7 @@ def twigs(store: SessionStore, info: SessionInfo) -> list[Twig]:
     seen, found = set[str](), []
     for leaf in leaves:
         log = log_of(store.path(info.key, leaf))
-        found.append(_twig(log, info.leaf, seen))
+        found.append(_twig(log, info, seen))
         seen |= {entry.id for entry in log.said}
     return found
 
@@ -112,15 +113,15 @@ def places(store: SessionStore, info: SessionInfo) -> Iterator[Named]:
         yield Named(entry, name, len(log_of(store.path(info.key, entry)).said) - 1)
 
 
-def _twig(log: Log, leaf: str | None, seen: set[str]) -> Twig:
+def _twig(log: Log, info: SessionInfo, seen: set[str]) -> Twig:
     last = log.entries[-1]
     said = next((entry for entry in reversed(log.entries) if isinstance(entry.body, Said)), None)
     return Twig(
         leaf=last.id,
-        active=last.id == leaf,
+        active=last.id == info.leaf,
         messages=len(log.said),
         apart=sum(entry.id not in seen for entry in log.said),
-        tokens=log.branch.held,
+        tokens=measured_in(info, log.branch).tokens,
         at=last.at,
         text=in_short(said.body.slot.message) if said and isinstance(said.body, Said) else "",
     )
@@ -135,7 +136,7 @@ def _say(info: SessionInfo, found: Branches) -> None:
         out.print("nothing was said in it yet")
     for one in found.branches:
         mark = ("* ", "green") if one.active else ("  ", "")
-        told = f"{many(one.messages, 'message')}, {one.apart:,} of its own, {one.tokens:,} tokens"
+        told = f"{many(one.messages, 'message')}, {one.apart:,} of its own, {about(one.tokens)} tokens"
         head = (f"{clean(one.leaf)[:SHORT]} {when(one.at):14} ", "dim")
         say_line(out, Text.assemble(mark, head, f"{told}: ", clean(one.text)))
     for named in found.named:

@@ -10,11 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
-from holdfast.cli.context import target_of
 from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.explaining import SHORT, read_log
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.preparing import world_of
+from holdfast.cli.sizing import about, target_of
 from holdfast.cli.terminal import clean, console, json_option, say_command, say_json, say_line, say_whole
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy
@@ -98,6 +98,6 @@ def _say(info: SessionInfo, made: Made, session: str) -> None:
     if not made.compacted:
         say_whole(out, Text(f"nothing was compacted: {made.why}", "yellow"))
         return
-    sizes = f"{made.before:,} → {made.after:,} tokens"
+    sizes = f"{about(made.before)} → {about(made.after)} tokens"
     say_whole(out, Text(f"compacted: {sizes}, message {made.keep} is the first that is shown as it was said", "green"))
     say_command(out, Text(f"to take it back: holdfast undo {session} {made.entry[:SHORT]}", style="dim"))

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.cli.describing import words
 from holdfast.cli.explaining import Log
+from holdfast.cli.sizing import Measured
 from holdfast.model.entries import Compaction, Decision
 from holdfast.model.projected import origins, project
 from holdfast.model.slots import Slot
@@ -60,7 +62,7 @@ class Comparison(Struct, frozen=True):
 
     before: int
     after: int
-    """Tokens of the messages of either; system prompt and tools aside."""
+    """Tokens of either: of the messages by the estimator, of the whole request once it is ``sized``."""
     before_messages: int
     after_messages: int
     changes: tuple[Change, ...]
@@ -75,6 +77,12 @@ def compare(first: Log, second: Log) -> Comparison:
     return Comparison(
         sum(one.tokens for one in old.values()), sum(one.tokens for one in new.values()), len(old), len(new), changes
     )
+
+
+def sized(found: Comparison, before: int, after: int, size: Measured) -> Comparison:
+    """Return ``found`` of requests of so many tokens, what is in them by ``size``."""
+    changes = (replace(one, before=size.of(one.before), after=size.of(one.after)) for one in found.changes)
+    return replace(found, before=before, after=after, changes=tuple(changes))
 
 
 def held(log: Log) -> dict[Key, Held]:

@@ -13,13 +13,14 @@ from msgspec.structs import replace
 
 from holdfast import config
 from holdfast.cli.describing import part_in_short, session_line
-from holdfast.cli.explaining import SHORT, Log, named, read_log
+from holdfast.cli.explaining import SHORT, Log, named, read_log, through
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.preparing import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
+from holdfast.cli.sizing import about, counted, ended, measured, target_of
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
-from holdfast.config import Catalog
 from holdfast.model.branch import Branch
+from holdfast.model.entries import Entry, Request
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import origins, project
 from holdfast.model.slots import Slot
@@ -29,8 +30,7 @@ from holdfast.policy.pipeline import Policy
 from holdfast.policy.settings import Settings
 from holdfast.replay.tokenizer import part_tokens
 from holdfast.store.base import SessionInfo, SessionStore
-from holdfast.view.tokens import count, estimate, ratio
-from holdfast.wire.recognise import APIS
+from holdfast.view.tokens import count
 
 EXAMPLES = """\
 \b
@@ -57,7 +57,7 @@ class Piece(Struct, frozen=True):
 
 
 class Context(Struct, frozen=True):
-    """What a request holds; tokens are estimates."""
+    """What a request holds; tokens are estimates, but for ``tokens`` where the provider ``counted`` just these."""
 
     session: str
     model: str
@@ -72,6 +72,8 @@ class Context(Struct, frozen=True):
     in_force: tuple[InForce, ...] = ()
     decided: Prospect | None = None
     """What the policy asked about would decide, or did."""
+    counted: bool = False
+    """Whether ``tokens`` are the provider's, who counted just this request."""
 
 
 class Asked(Struct, frozen=True):
@@ -125,7 +127,7 @@ def _found(asked: Asked) -> tuple[Context, SessionInfo]:
         if leaf is not None and asked.record:
             raise Stopped(f"{asked.session} is an entry, and what is decided goes behind the last: name the session")
         if asked.policy is None:
-            branch, told = there.branch(info.key, leaf), None
+            branch, told = _branch(there, info.key, entry), None
             place = target_of(info, branch, asked.model, asked.window, known.catalog)
         else:
             log = read_log(there, info.key, leaf)
@@ -133,6 +135,15 @@ def _found(asked: Asked) -> tuple[Context, SessionInfo]:
             policy = known.policy(asked.policy).for_session(info.key)
             told, branch = _prospect(there, info.key, log, place, policy, record=asked.record)
     return context_of(info.key, branch, place, asked.top, settings, told), info
+
+
+def _branch(store: SessionStore, key: str, entry: Entry | None) -> Branch:
+    """Return the branch as it goes on, or up to ``entry``; of a request with what its provider counted."""
+    if entry is None or not isinstance(entry.body, Request):
+        return store.branch(key, entry.id if entry is not None else None)
+    log = through(store, key, read_log(store, key), entry)
+    at = next(number for number, one in enumerate(log.entries) if one.id == entry.id)
+    return counted(Branch.build(log.entries[: at + 1]), ended(log.entries[at + 1 :]))
 
 
 def _prospect(
@@ -144,27 +155,14 @@ def _prospect(
     return recorded(store, key, log, place, policy, world) if record and told.would else (told, log.branch)
 
 
-def target_of(info: SessionInfo, branch: Branch, model: str | None, window: int | None, catalog: Catalog) -> Target:
-    """Return where the next request of a stored session goes: to ``model``, or as it was recorded."""
-    apis = [slot.api for slot in project(branch) if slot.api in APIS]
-    api = apis[0] if apis else APIS[0]
-    place = config.target(api, model or branch.model or info.model, window=window, frame=branch.frame, catalog=catalog)
-    if window is not None or not branch.window or place.model != branch.model:
-        return place
-    as_recorded = replace(place.limits, window=branch.window, origin="as it was asked last")
-    return place if place.limits.window == branch.window else replace(place, limits=as_recorded)
-
-
 def context_of(
     session: str, branch: Branch, place: Target, top: int, settings: Settings, decided: Prospect | None = None
 ) -> Context:
     """Return what the request that ``branch`` makes to ``place`` holds, in the window that overflows told of."""
-    place = guard.in_force(place, branch, settings)
-    whole = estimate(branch, place)
-    frame = estimate(branch, place, 0)
+    place, size = guard.in_force(place, branch, settings), measured(branch, place, settings)
+    whole, frame = size.tokens, size.frame
     told = branch.anchor is not None and branch.model in {"", place.model}
-    scale = ratio(branch, place) if told else (whole - frame) / max(1, branch.held)
-    pieces = _within(list(_pieces(branch, scale)), whole - frame, exact=not told)
+    pieces = _within(list(_pieces(branch, size.scale)), whole - frame, exact=not told)
     kinds = Counter({"frame": frame})
     for piece in pieces:
         kinds[piece.kind] += piece.tokens
@@ -182,6 +180,7 @@ def context_of(
         largest=tuple(sorted(pieces, key=lambda piece: -piece.tokens)[:top]),
         in_force=in_force(branch),
         decided=decided,
+        counted=size.is_counted,
     )
 
 
@@ -220,7 +219,8 @@ def _say(found: Context, info: SessionInfo) -> None:
     from rich.text import Text
 
     out = console()
-    head = f"{found.tokens:,} of {found.window:,} tokens ({found.tokens / found.window:.0%})"
+    size, share = about(found.tokens, is_counted=found.counted), found.tokens / found.window
+    head = f"{size} of {found.window:,} tokens ({share:.0%})"
     say_line(out, session_line(info))
     where = f"{clean(found.model) or 'no model'}, window: {found.origin}; usable {found.usable:,}"
     out.print(Text.assemble((head, "red" if found.tokens > found.usable else "green"), (f"  {where}", "dim")))

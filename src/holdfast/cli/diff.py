@@ -8,11 +8,14 @@ import click
 import msgspec
 from msgspec import Struct
 
-from holdfast.cli.comparing import Change, Comparison, compare, runs
+from holdfast import config
+from holdfast.cli.comparing import Change, Comparison, compare, runs, sized
 from holdfast.cli.describing import session_line
 from holdfast.cli.explaining import SHORT, Log, entry_named, log_of, named, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
+from holdfast.cli.sent import OF_REQUESTS, as_sent, as_shown, request_of, sent, size_of
+from holdfast.cli.sizing import about, ended, measured_in
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
 from holdfast.model.entries import Compaction, Decision, Entry, Revoke
 from holdfast.store.base import SessionInfo, SessionStore
@@ -48,7 +51,8 @@ def command(session: str, moments: str | None, lines: int, store: str | None, *,
     SESSION is the beginning of an id. A and B are moments: just after the entry that a message's number, a label, or
     the beginning of an id names. ..B compares the moment before B with the one after it, A.. compares A with now.
     Without moments SESSION is the id of a request, as x-holdfast-request tells it, and what its client sent is compared
-    with what went up. Tokens are the estimator's, of the messages alone.
+    with what went up. The size of B is that of the whole request, as holdfast context says it; that of A is by the same
+    measure. Sizes with ~ are estimates, by what the provider counted in the session; others the provider counted.
     """
     asked = _asked(moments) if moments is not None else None
     with opened(store, readonly=True) as there:
@@ -60,12 +64,15 @@ def command(session: str, moments: str | None, lines: int, store: str | None, *,
             before, after = _reduced(_until(there, info.key, log, entry))
         else:
             raise Stopped("give two moments as A..B, or the id of a request alone; see holdfast diff --help")
-    found = compare(before.log, after.log)
+    if asked is None and entry is not None and isinstance(entry.body, OF_REQUESTS):
+        found, sizes = _of_request(info, log, entry, compare(before.log, after.log))
+    else:
+        found, sizes = _of_moments(info, before, after)
     if as_json:
         told = {"session": info.key, "from": before.name, "to": after.name}
         say_json(told | msgspec.to_builtins(found))
     else:
-        _say(found, info, (before.name, after.name), lines)
+        _say(found, info, (f"{before.name}: {sizes[0]}", f"{after.name}: {sizes[1]}"), lines)
 
 
 def _asked(moments: str) -> tuple[str, str]:
@@ -98,25 +105,44 @@ def _until(store: SessionStore, key: str, log: Log, entry: Entry) -> Log:
     return read_log(store, key, entry.id) if at is None else log_of(log.entries[: at + 1])
 
 
+def _of_moments(info: SessionInfo, before: Side, after: Side) -> tuple[Comparison, tuple[str, str]]:
+    """Return two moments compared, and how large a request was at either: at the first by what the second knows."""
+    size, found = measured_in(info, after.log.branch), compare(before.log, after.log)
+    found = sized(found, size.tokens - size.of(found.after - found.before), size.tokens, size)
+    is_same = size.is_counted and found.before == found.after
+    counts = about(found.before, is_counted=is_same), about(found.after, is_counted=size.is_counted)
+    return found, _sizes(found, *counts)
+
+
+def _of_request(info: SessionInfo, log: Log, entry: Entry, found: Comparison) -> tuple[Comparison, tuple[str, str]]:
+    """Return a request compared with what its client sent, and how large it was as either."""
+    at, known = request_of(log, entry), config.load()
+    told = sent(info, log, at, known)
+    _, size = size_of(info, log_of(log.entries[: at + 1]).branch, ended(log.entries[at + 1 :]), known)
+    found = sized(found, told.tokens, told.shown_tokens, size)
+    return found, _sizes(found, as_sent(told), as_shown(told))
+
+
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _say(found: Comparison, info: SessionInfo, names: tuple[str, str], lines: int) -> None:
+def _say(found: Comparison, info: SessionInfo, heads: tuple[str, str], lines: int) -> None:
     from rich.text import Text
 
     out = console()
     say_line(out, session_line(info))
     more = found.after - found.before
-    say_whole(out, Text(f"--- {clean(names[0])}: {_sizes(found.before_messages, found.before)}", "red"))
-    say_whole(out, Text(f"+++ {clean(names[1])}: {_sizes(found.after_messages, found.after)} ({more:+,})", "green"))
+    say_whole(out, Text(f"--- {clean(heads[0])}", "red"))
+    say_whole(out, Text(f"+++ {clean(heads[1])} ({more:+,})", "green"))
     for run in runs(found.changes):
         _say_run(out, run, lines)
     if all(one.kind == "same" for one in found.changes):
         out.print("nothing changed in between")
 
 
-def _sizes(messages: int, tokens: int) -> str:
-    return f"{many(messages, 'message')}, {tokens:,} tokens"
+def _sizes(found: Comparison, before: str, after: str) -> tuple[str, str]:
+    messages = many(found.before_messages, "message"), many(found.after_messages, "message")
+    return f"{messages[0]}, {before} tokens", f"{messages[1]}, {after} tokens"
 
 
 def _say_run(out: Any, run: list[Change], lines: int) -> None:
@@ -131,8 +157,8 @@ def _say_run(out: Any, run: list[Change], lines: int) -> None:
         return
     told = {"same": "as before", "hidden": "no longer shown", "new": "said", "back": "shown again"}[one.kind]
     span = f"#{one.number} to #{run[-1].number}" if len(run) > 1 else _name(one)
-    tokens = sum(change.before or change.after for change in run)
-    say_whole(out, Text(f"{sign} {span}: {many(len(run), 'message')}, {tokens:,} tokens, {told}{_because(one)}", style))
+    tokens = about(sum(change.before or change.after for change in run))
+    say_whole(out, Text(f"{sign} {span}: {many(len(run), 'message')}, {tokens} tokens, {told}{_because(one)}", style))
 
 
 def _name(one: Change) -> str:
@@ -141,12 +167,12 @@ def _name(one: Change) -> str:
 
 def _change(one: Change) -> str:
     if one.kind == "changed":
-        return f"{one.before:,} → {one.after:,} tokens"
+        return f"{about(one.before)} → {about(one.after)} tokens"
     if one.number < 0:
         told = "gone" if one.kind == "hidden" else "in place of what is hidden"
     else:
         told = {"hidden": "no longer shown", "new": "said", "back": "shown again"}[one.kind]
-    return f"{one.before or one.after:,} tokens, {told}"
+    return f"{about(one.before or one.after)} tokens, {told}"
 
 
 def _because(one: Change) -> str:

@@ -7,6 +7,7 @@ import platform
 import stat
 import sys
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -222,9 +223,9 @@ def _pointed(*, online: bool) -> Iterator[Check]:
     from holdfast.cli.pointing import pointed, upstreams
 
     led: dict[str, list[str]] = {}
-    every = list(pointed())
+    every, token = list(pointed()), _token()
     for one in every:
-        found = one.check(online=online)
+        found = one.check(token, online=online)
         yield Check(one.what, found.state, found.text)
         led.setdefault(found.proxy, []).append(one.what)
     if not every:
@@ -233,18 +234,25 @@ def _pointed(*, online: bool) -> Iterator[Check]:
     if isinstance(settings, str):
         yield Check("proxy", "wrong", settings)
         return
-    yield from _proxies(settings, led)
+    yield from _proxies(settings, led, token)
     addresses = {name: getattr(settings, name) for name in PROVIDERS}
     for what, answer in upstreams(addresses) if online else ():
         yield Check(what, answer.state, answer.text)
 
 
-def _proxies(settings: Settings, led: dict[str, list[str]]) -> Iterator[Check]:
+def _token() -> str:
+    """Return the token of the user's own proxy; nothing where it has none, or what is said of it cannot be."""
+    with suppress(*EXPECTED):
+        return in_force({}).settings.token
+    return ""
+
+
+def _proxies(settings: Settings, led: dict[str, list[str]], token: str) -> Iterator[Check]:
     """Yield which proxies run and who is pointed at them; where none does, what one would do."""
     from holdfast.cli.pointing import looked_at
 
     address = address_of(settings)
-    running = {at: looked_at(at, online=False) for at in dict.fromkeys([*filter(None, led), address])}
+    running = {at: looked_at(at, token, online=False) for at in dict.fromkeys([*filter(None, led), address])}
     for at, found in running.items():
         if found.proxy:
             who = f"pointed at it: {', '.join(led[at])}" if at in led else f"nobody is pointed at it: {_TO_POINT}"

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from holdfast.cli.sizing import PLAIN, Measured, about
 from holdfast.errors import UnknownId
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit
@@ -44,7 +45,7 @@ class Act(Struct, frozen=True, omit_defaults=True):
     rule: str
     why: str
     saves: int = 0
-    """Estimator tokens that it frees while it is in force."""
+    """Tokens that it frees while it is in force."""
     by: str = ""
     """The policy that decided, or the tool that recorded it."""
     at: int | None = None
@@ -100,8 +101,8 @@ def edits_shown(branch: Branch, body: Decision | Compaction) -> list[Edit]:
 # -- what was done -----------------------------------------------------------------------------------------------------
 
 
-def acts(log: Log, index: int, recorded_by: str = "") -> Iterator[Act]:
-    """Yield what was done about message ``index``, oldest first, taken back or not.
+def acts(log: Log, index: int, recorded_by: str = "", size: Measured = PLAIN) -> Iterator[Act]:
+    """Yield what was done about message ``index``, oldest first, taken back or not, its tokens by ``size``.
 
     ``recorded_by`` is the tool that the session came from: what it brought along was decided there.
     """
@@ -116,9 +117,9 @@ def acts(log: Log, index: int, recorded_by: str = "") -> Iterator[Act]:
             yield Act(entry.id, "capped", CAPPED, "it was longer than an entry may hold", 0, by, entry.at, handles)
         if isinstance(body, Decision | Compaction):
             for edit in _about(body.edits, index):
-                yield _of_edit(entry, edit, by, revoked.get(entry.id, ""))
+                yield _of_edit(entry, edit, by, revoked.get(entry.id, ""), size)
         if isinstance(body, Compaction) and before.pinned <= index < body.keep:
-            yield _of_compaction(entry, body, _held(before, index), by, revoked.get(entry.id, ""))
+            yield _of_compaction(entry, body, _held(before, index), by, revoked.get(entry.id, ""), size)
         before = extend(before, entry)
 
 
@@ -141,18 +142,18 @@ def _next_said(log: Log, note: str) -> str:
     return ""
 
 
-def _of_edit(entry: Entry, edit: Edit, by: str, revoked: str) -> Act:
+def _of_edit(entry: Entry, edit: Edit, by: str, revoked: str, size: Measured) -> Act:
     recall = (edit.blob[:HANDLE],) if edit.blob else ()
-    return Act(entry.id, "decision", edit.rule, edit.why, edit.saves, by, entry.at, recall, revoked)
+    return Act(entry.id, "decision", edit.rule, edit.why, size.of(edit.saves), by, entry.at, recall, revoked)
 
 
-def _of_compaction(entry: Entry, body: Compaction, saves: int, by: str, revoked: str) -> Act:
+def _of_compaction(entry: Entry, body: Compaction, saves: int, by: str, revoked: str, size: Measured) -> Act:
     if body.summary is None:
         why = f"nothing stands for messages before #{body.keep}"
     else:
-        why = f"a summary of {body.size:,} tokens stands for messages before #{body.keep}"
+        why = f"a summary of {about(size.of(body.size))} tokens stands for messages before #{body.keep}"
     trigger = "compaction" if body.trigger in {"", "auto"} else f"compaction ({body.trigger})"
-    return Act(entry.id, "compaction", trigger, why, saves, by, entry.at, (), revoked)
+    return Act(entry.id, "compaction", trigger, why, size.of(saves), by, entry.at, (), revoked)
 
 
 def _held(branch: Branch, index: int) -> int:

@@ -10,10 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.cli.branches import over, refusals
-from holdfast.cli.context import target_of
 from holdfast.cli.explaining import log_of
 from holdfast.cli.faults import EXPECTED
 from holdfast.cli.places import opened
+from holdfast.cli.sizing import about, target_of
 from holdfast.cli.terminal import many
 from holdfast.config import Configuration
 from holdfast.errors import WindowTooSmall
@@ -154,9 +154,10 @@ def of_sessions(given: str | None, keys: Sequence[str], known: Configuration, po
 def in_words(found: Foreseen) -> str:
     """Return on one line what would have been done."""
     if not (found.over or found.compactions or found.reduced):
-        return f"policy {found.policy} would have changed nothing: the largest request had {found.largest:,} tokens"
+        largest = about(found.largest)
+        return f"policy {found.policy} would have changed nothing: the largest request had {largest} tokens"
     done = [f"compacted {many(found.compactions, 'time')}"] if found.compactions else []
     done += [f"shortened texts before {many(found.reduced, 'request')}"] if found.reduced else []
     would = f"policy {found.policy} would have {' and '.join(done) or 'changed nothing'}"
     over = f"{many(found.over, 'request')} over the window of {found.window:,}"
-    return f"{over}; {would}: the largest request {found.largest:,} → {found.planned:,} tokens"
+    return f"{over}; {would}: the largest request {about(found.largest)} → {about(found.planned)} tokens"

@@ -9,15 +9,19 @@ from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.cli.starting import place_of
 from holdfast.config.addresses import is_base, is_local
 from holdfast.config.providers import PROVIDERS, VARIABLES
+from holdfast.proxy.headers import STATE, TOKEN
 from holdfast.proxy.pointed import OWN, pointers
 
 State: TypeAlias = Literal["ok", "note", "wrong"]
 PATIENCE = 2.0
 """[H] Seconds that a server of this machine may take to say that it is there; ours takes a few milliseconds."""
+CLOSED = 401
+"""What a server answers that wants a token."""
 FARTHER = 10.0
 """[H] Seconds that a server elsewhere may take."""
 
@@ -29,6 +33,10 @@ class Answer(Struct, frozen=True):
     text: str
     proxy: str = ""
     """The address of the proxy of ours that is there."""
+    is_closed: bool = False
+    """Whether that wants a token, and not the one that is known here."""
+    wants_token: bool = False
+    """Whether it was told one."""
 
 
 class Pointed(Struct, frozen=True):
@@ -38,9 +46,9 @@ class Pointed(Struct, frozen=True):
     url: str
     file: str = ""
 
-    def check(self, *, online: bool) -> Answer:
+    def check(self, token: str = "", *, online: bool) -> Answer:
         """Return what is at the address; a server of a client's list may be off, one that a variable names may not."""
-        found = looked_at(self.url, online=online)
+        found = looked_at(self.url, token, online=online)
         where = f" in {self.file}" if self.file else ""
         state: State = "note" if self.file and found.state == "wrong" else found.state
         return Answer(state, f"{self.url}{where}: {found.text}", found.proxy)
@@ -56,17 +64,23 @@ def pointed(environment: Mapping[str, str] = os.environ, clients: Iterable[str] 
             yield Pointed(f"{client}: {one.key}", one.url, one.where)
 
 
-def led(client: str, upstreams: Mapping[str, str]) -> tuple[str, Answer] | None:
-    """Return what leads ``client``, or a proxy with ``upstreams``, to a proxy of ours that runs, and what that says."""
+def led(client: str, upstreams: Mapping[str, str], token: str = "") -> tuple[str, Answer] | None:
+    """Return what leads ``client``, or a proxy with ``upstreams``, to a proxy of ours that runs, and what that says.
+
+    ``token`` is told to one that wants a token, and to nobody else.
+    """
     every = [*pointed(clients=[client]), *(Pointed(f"upstream {name}", url) for name, url in upstreams.items())]
     for one in every:
-        if is_base(one.url) and is_local(one.url) and (found := looked_at(one.url, online=False)).proxy:
+        if is_base(one.url) and is_local(one.url) and (found := looked_at(one.url, token, online=False)).proxy:
             return one.what, found
     return None
 
 
-def looked_at(url: str, *, online: bool) -> Answer:
-    """Return what is at ``url``; an address beyond this machine is asked only if ``online``."""
+def looked_at(url: str, token: str = "", *, online: bool) -> Answer:
+    """Return what is at ``url``; an address beyond this machine is asked only if ``online``.
+
+    A proxy of ours that wants a token is asked again with ``token``.
+    """
     if not is_base(url):
         return Answer("wrong", "is no address; give one like http://127.0.0.1:8642")
     if not is_local(url):
@@ -74,10 +88,13 @@ def looked_at(url: str, *, online: bool) -> Answer:
     parts = urlsplit(url)
     root = f"{parts.scheme}://{parts.netloc}"
     told = _asked(f"{root}/livez", PATIENCE)
+    wants_token = bool(token) and not isinstance(told, str) and told.is_closed
+    if wants_token:
+        told = _asked(f"{root}/livez", PATIENCE, {TOKEN.decode(): token})
     if isinstance(told, str):
         serve = f"holdfast serve --port {parts.port or 80}"
         return Answer("wrong", f"nobody answers ({told}); start what is to be there, or {serve}, or take it out")
-    return _local(told, root)
+    return replace(_local(told, root), wants_token=wants_token)
 
 
 def upstreams(addresses: Mapping[str, str]) -> Iterator[tuple[str, Answer]]:
@@ -91,6 +108,8 @@ class _Told(Struct, frozen=True):
 
     status: int
     body: bytes
+    is_closed: bool = False
+    """Whether it is a proxy of ours that wants a token, and another one than was told."""
 
 
 class _Livez(Struct, frozen=True):
@@ -103,6 +122,8 @@ class _Livez(Struct, frozen=True):
 
 
 def _local(told: _Told, root: str) -> Answer:
+    if told.is_closed:
+        return Answer("note", "a proxy of ours that wants its token; set HOLDFAST_TOKEN to it", root, is_closed=True)
     try:
         own = msgspec.json.decode(told.body, type=_Livez)
     except (msgspec.MsgspecError, UnicodeError):
@@ -121,12 +142,12 @@ def _elsewhere(url: str) -> Answer:
     return Answer("ok", f"answers, with {told.status} to a request without a key")
 
 
-def _asked(url: str, seconds: float) -> _Told | str:
+def _asked(url: str, seconds: float, headers: Mapping[str, str] = {}) -> _Told | str:
     """Return what is answered at ``url``, or why nothing is."""
     import httpx2
 
     try:
-        found = httpx2.get(url, timeout=seconds, trust_env=not is_local(url))
+        found = httpx2.get(url, headers=headers, timeout=seconds, trust_env=not is_local(url))
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         return str(error) or type(error).__name__
-    return _Told(found.status_code, found.content)
+    return _Told(found.status_code, found.content, found.status_code == CLOSED and STATE.decode() in found.headers)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from holdfast.cli.explaining import SHORT, Log, acting, read_log
+from holdfast.cli.sizing import Measured, about, measured
 from holdfast.cli.terminal import many
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction, Decision, Entry
@@ -22,7 +23,7 @@ _LARGEST = 4
 
 
 class Would(Struct, frozen=True, omit_defaults=True):
-    """One thing that is decided. Tokens are the estimator's."""
+    """One thing that is decided. Tokens are estimates."""
 
     kind: str
     message: int
@@ -78,7 +79,8 @@ def world_of(entries: Iterable[Entry], place: Target) -> World:
 
 def prospect(log: Log, place: Target, policy: Policy, world: World) -> Prospect:
     """Return what ``policy`` would decide; nothing is recorded."""
-    return _prospect(advance(log.branch, place, policy, world), policy, world)
+    size = measured(log.branch, place, policy.settings)
+    return _prospect(advance(log.branch, place, policy, world), policy, world, size)
 
 
 def recorded(
@@ -88,15 +90,15 @@ def recorded(
     plan = Journal.open(store, key, policy).prepare(place, world).plan
     branch, known = read_log(store, key).branch, {id_ for id_, _ in log.branch.law}
     ids = tuple(id_ for id_, _ in branch.law if id_ not in known)
-    return _prospect(plan, policy, world, ids), branch
+    return _prospect(plan, policy, world, measured(log.branch, place, policy.settings), ids), branch
 
 
-def _prospect(plan: Plan, policy: Policy, world: World, ids: tuple[str, ...] = ()) -> Prospect:
+def _prospect(plan: Plan, policy: Policy, world: World, size: Measured, ids: tuple[str, ...] = ()) -> Prospect:
     made = plan.compaction
-    would = [Would("decision", edit.span.start, edit.rule, edit.why, edit.saves) for edit in plan.record]
+    would = [Would("decision", edit.span.start, edit.rule, edit.why, size.of(edit.saves)) for edit in plan.record]
     if made is not None:
-        told = f"a summary of {made.size:,} tokens stands" if made.summary else "nothing stands"
-        sizes = f"{made.before:,} → {made.after:,} tokens: " if made.after else ""
+        told = f"a summary of {about(size.of(made.size))} tokens stands" if made.summary else "nothing stands"
+        sizes = f"{about(made.before)} → {about(made.after)} tokens: " if made.after else ""
         why = f"{sizes}{told} for what came before"
         would.append(Would("compaction", made.keep, made.trigger, why, max(0, made.before - made.after)))
     notices = tuple(f"{one.rule}: {one.why}" for one in plan.notices)
@@ -109,9 +111,9 @@ def in_words(found: Prospect) -> list[str]:
     what = "decided and recorded" if found.recorded else "would decide"
     ids = f" ({', '.join(one[:SHORT] for one in found.recorded)})" if found.recorded else ""
     if not found.would:
-        lines = [f"{found.policy} (cache {cache}): nothing is to be decided; {found.before:,} tokens"]
+        lines = [f"{found.policy} (cache {cache}): nothing is to be decided; {about(found.before)} tokens"]
     else:
-        lines = [f"{found.policy} (cache {cache}) {what}{ids}: {found.before:,} → {found.after:,} tokens"]
+        lines = [f"{found.policy} (cache {cache}) {what}{ids}: {about(found.before)} → {about(found.after)} tokens"]
     return [*lines, *_by_rule(found.would), *(f"  note: {one}" for one in found.notices)]
 
 
@@ -126,5 +128,5 @@ def _by_rule(would: Iterable[Would]) -> Iterator[str]:
             continue
         largest = sorted(every, key=lambda one: -one.saves)[:_LARGEST]
         told = ", ".join(f"#{one.message} ({one.saves:,})" for one in largest)
-        more = ", …" if len(every) > _LARGEST else ""
-        yield f"  {rule}: {many(len(every), 'text')}, {sum(one.saves for one in every):,} tokens less: {told}{more}"
+        saves, more = about(sum(one.saves for one in every)), ", …" if len(every) > _LARGEST else ""
+        yield f"  {rule}: {many(len(every), 'text')}, {saves} tokens less: {told}{more}"

@@ -6,6 +6,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -14,7 +15,8 @@ from holdfast import config
 from holdfast.cli.faults import Stopped
 from holdfast.cli.terminal import many
 from holdfast.config.providers import PROVIDERS
-from holdfast.proxy.settings import Settings, settings
+from holdfast.proxy.modes import mode_of
+from holdfast.proxy.settings import TOKEN, Settings, settings
 
 if TYPE_CHECKING:
     from holdfast.cli.foreseeing import Foreseen
@@ -80,11 +82,18 @@ def in_force(given: Mapping[str, Any], environment: Mapping[str, str] = os.envir
     return InForce(settings(environment, known.proxy, here), known, frozenset({*known.proxy, *here} & {*PROVIDERS}))
 
 
-def mode(found: Settings) -> str:
-    """Return in a few words what the proxy does with requests."""
-    if found.bypass:
-        return "bypassed: a plain relay that records nothing"
-    return "observing: nothing is changed" if found.observe else f"reducing by policy {found.policy}"
+def token_of(known: config.Configuration, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the token of the user's own proxy, as ``holdfast serve`` has it; nothing where it has none."""
+    return environment.get(TOKEN) or str(known.proxy.get("token", ""))
+
+
+def mode(found: Settings, switch: Path | None = None) -> str:
+    """Return in a few words what the proxy does with requests; ``switch`` is the file that makes it do nothing."""
+    told = mode_of(found, switch)
+    if told == "bypass":
+        by = "HOLDFAST_BYPASS, or bypass in holdfast.toml" if found.bypass else f"the file {switch}"
+        return f"bypassed, by {by}: a plain relay that records nothing"
+    return "observing: nothing is changed" if told == "observe" else f"reducing by policy {found.policy}"
 
 
 def address_of(found: Settings) -> str:
@@ -110,7 +119,7 @@ def looked_on(found: Settings, store: str | None, keys: Sequence[str], known: co
     """Return what the policy would have done about the sessions of a proxy that only looked on; of no other."""
     from holdfast.cli.foreseeing import of_sessions
 
-    return of_sessions(store, keys, known, found.policy) if found.observe and not found.bypass else None
+    return of_sessions(store, keys, known, found.policy) if mode_of(found) == "observe" else None
 
 
 def done(stats: Mapping[str, Any], found: Foreseen | None) -> list[str]:

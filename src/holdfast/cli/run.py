@@ -26,8 +26,10 @@ from holdfast.cli.proxying import (
     done,
     in_force,
     looked_on,
+    mode,
     proxy_options,
     refused,
+    token_of,
     total,
     unrecorded,
 )
@@ -35,6 +37,7 @@ from holdfast.cli.starting import Started, started
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
 from holdfast.config.providers import PROVIDERS, VARIABLES
 from holdfast.proxy.launching import program
+from holdfast.proxy.modes import mode_of, switch_of
 
 if TYPE_CHECKING:
     from holdfast.cli.accompanied import Ended, Served
@@ -77,11 +80,16 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
     path = _path(ctx, client[0])
     found = in_force(given | OF_OUR_OWN | {"port": given["port"] or 0}, _unpointed(os.environ))
     prepared = partial(_prepared, client, path, found.fixed, sys.stderr)
-    running = led(program(client[0]), {name: getattr(found.settings, name) for name in PROVIDERS})
+    token = token_of(found.known)
+    running = led(program(client[0]), {name: getattr(found.settings, name) for name in PROVIDERS}, token)
     if running is not None:
-        _join(ctx, client[0], *running, prepared, is_plain=not (asked(given) or store or as_json))
+        joined = partial(prepared, token=token if running[1].wants_token else "")
+        _join(ctx, client[0], *running, joined, is_plain=not (asked(given) or store or as_json))
     served = Served(found.settings, found.known, store_place(store).where)
-    if not found.settings.bypass and (why := unwritable(served.store)):
+    switch = switch_of(served.store)
+    if mode_of(found.settings, switch) == "bypass":
+        _say(mode(found.settings, switch))
+    elif why := unwritable(served.store):
         _say(unrecorded(why))
     with _quiet():
         ended = anyio.run(accompanied, served, prepared)
@@ -110,6 +118,8 @@ def _join(ctx: click.Context, client: str, what: str, told: Answer, prepared: Pr
     from holdfast.cli.accompanied import NOT_BEGUN, alone
 
     where = f"{what} leads to {told.proxy}, {told.text}"
+    if told.is_closed:
+        raise Stopped(f"{where}, and {client} is started there; or unset {what}")
     if not is_plain:
         raise Stopped(f"{where}; leave out the options of holdfast run, for they are not that proxy's, or unset {what}")
     _say(f"{where}; {client} is started there, with no second proxy before it")
@@ -136,10 +146,10 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _prepared(
-    client: Sequence[str], path: str, fixed: frozenset[str], to: TextIO | None, proxy: str
+    client: Sequence[str], path: str, fixed: frozenset[str], to: TextIO | None, proxy: str, token: str = ""
 ) -> Iterator[Started]:
     """Yield how the client is started; what it does past the proxy is told before."""
-    with started(client, path, proxy, fixed) as ready:
+    with started(client, path, proxy, fixed, token) as ready:
         for note in ready.notes:
             _say(note, to)
         yield ready

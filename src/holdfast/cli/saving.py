@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -55,6 +55,8 @@ class Size(Struct, frozen=True):
     """The largest that went up and was answered."""
     window: int = 0
     """Of the request that took most of it; smaller where an overflow told so since."""
+    is_counted: bool = False
+    """Whether ``sent`` is just what the provider counted: it lacked nothing."""
 
     @property
     def share(self) -> float:
@@ -63,8 +65,8 @@ class Size(Struct, frozen=True):
 
     def beside(self, other: Size) -> Size:
         """Return the larger of both; the window is of the one that is nearer to it."""
-        nearer = max(self, other, key=lambda one: one.share)
-        return Size(max(self.sent, other.sent), max(self.up, other.up), nearer.window)
+        nearer, larger = max(self, other, key=lambda one: one.share), max(self, other, key=lambda one: one.sent)
+        return Size(larger.sent, max(self.up, other.up), nearer.window, larger.is_counted)
 
     def limited(self, limit: int) -> Size:
         """Return this in the window of ``limit``, where that was told and nothing disproves it."""
@@ -72,7 +74,10 @@ class Size(Struct, frozen=True):
 
 
 class Account(Struct, frozen=True):
-    """What was saved in a session and what it cost. Tokens saved are the estimator's, the others as reported."""
+    """What was saved in a session and what it cost.
+
+    Tokens said, saved and rewritten are estimates, the others as reported.
+    """
 
     session: str
     requests: int = 0
@@ -116,12 +121,20 @@ def account(session: str, entries: Iterable[Entry], catalog: Catalog, model: str
 
 
 def account_of_tree(
-    session: str, entries: Sequence[Entry], leaf: str | None, catalog: Catalog, model: str = ""
+    session: str,
+    entries: Sequence[Entry],
+    leaf: str | None,
+    catalog: Catalog,
+    model: str = "",
+    scale: Callable[[Branch], float] = lambda _: 1.0,
 ) -> Account:
-    """Return the account of all branches of a session, each entry counted once; what is saved now is of ``leaf``'s."""
+    """Return the account of all branches of a session, each entry counted once; what is saved now is of ``leaf``'s.
+
+    ``scale`` says by its branch how many tokens there are for one of the estimator's.
+    """
     last, others = over(entries, _Telling(session, catalog, model, refusals(entries), repeated(entries)), leaf)
     found = last.account()
-    total = together((found, *(one.told_before() for one in others)))
+    total = _scaled(together((found, *(one.told_before() for one in others))), scale(last.branch))
     limit = min((one.limit for one in (last, *others) if one.limit), default=0)
     return replace(total, session=session, largest=total.largest.limited(limit))
 
@@ -134,6 +147,18 @@ def together(accounts: Iterable[Account]) -> Account:
         rules, breaks = _added(total.rules, one.rules), _merged(total.breaks, one.breaks)
         total = replace(total, **sums, rules=rules, breaks=breaks, largest=total.largest.beside(one.largest))
     return total
+
+
+def _scaled(one: Account, scale: float) -> Account:
+    """Return an account in the estimator's tokens with ``scale`` of the model's for each."""
+    rules = tuple(
+        replace(rule, saved=round(scale * rule.saved), saved_since=round(scale * rule.saved_since))
+        for rule in one.rules
+    )
+    tokens = {name: round(scale * getattr(one, name)) for name in ("said", "rewritten")}
+    dollars = {name: scale * getattr(one, name) for name in ("saved_dollars", "rewritten_dollars")}
+    saved, since = sum(rule.saved for rule in rules), sum(rule.saved_since for rule in rules)
+    return replace(one, rules=rules, saved=saved, saved_since=since, **tokens, **dollars)
 
 
 _SUMMED = tuple(name for name in Account.__struct_fields__ if isinstance(getattr(Account(""), name), int | float))
@@ -179,6 +204,11 @@ class _Telling:
         """Go on from here, with nothing told yet."""
         self._found, self._done = Account(self._found.session), [*self._done]
         self._since, self._revoked = Counter(), Counter()
+
+    @property
+    def branch(self) -> Branch:
+        """The branch of all that was taken."""
+        return self._branch
 
     @property
     def limit(self) -> int:
@@ -262,7 +292,8 @@ class _Telling:
 
     def _grown(self, tokens: int, up: int) -> None:
         """Take note of a request that the provider counted; ``up`` is 0 where it did not take it."""
-        now = Size(round(tokens * self._scale), up, smaller(self._branch.window, self._branch.learned.limit))
+        window = smaller(self._branch.window, self._branch.learned.limit)
+        now = Size(round(tokens * self._scale), up, window, self._scale == 1.0)
         self._found = replace(self._found, largest=self._found.largest.beside(now))
 
     def _paid(self, usage: Usage) -> None:

@@ -9,21 +9,21 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.cli.branches import refusals
-from holdfast.cli.context import target_of
 from holdfast.cli.describing import when
 from holdfast.cli.explaining import SHORT, Log, acting, log_of
 from holdfast.cli.meter import Spent
 from holdfast.cli.show import told
+from holdfast.cli.sizing import Measured, about, counted, ended, measured, target_of
 from holdfast.cli.terminal import clean, many, say_command, say_whole
 from holdfast.config import Catalog
 from holdfast.errors import UnknownId
 from holdfast.model.branch import Branch, extend
-from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Request, Usage
+from holdfast.model.entries import Answer, Decision, Entry, Failure, Request, Usage
 from holdfast.model.projected import project
+from holdfast.model.target import Target
 from holdfast.policy import guard
 from holdfast.policy.settings import Settings
 from holdfast.store.base import SessionInfo
-from holdfast.view.tokens import estimate
 
 OF_REQUESTS = (Request, Answer, Failure)
 """Entries that are a request, or what became of one."""
@@ -66,6 +66,8 @@ class Sent(Struct, frozen=True, omit_defaults=True):
     stop: str = ""
     failure: str = ""
     """Why it was not answered."""
+    counted: bool = False
+    """Whether the provider counted what went up."""
 
 
 def request_of(log: Log, entry: Entry) -> int:
@@ -81,13 +83,13 @@ def sent(info: SessionInfo, log: Log, at: int, catalog: Catalog) -> Sent:
     """Return the request at place ``at`` of ``log``."""
     entry, branch = log.entries[at], log_of(log.entries[: at + 1]).branch
     assert isinstance(entry.body, Request)
-    ended = _end(log.entries[at + 1 :])
-    answer = ended.body if ended is not None and isinstance(ended.body, Answer) else None
-    place = target_of(info, branch, None, None, catalog)
-    window = guard.in_force(place, branch if ended is None else extend(branch, ended), Settings()).limits.window
+    end = ended(log.entries[at + 1 :])
+    answer = end.body if end is not None and isinstance(end.body, Answer) else None
+    place, size = size_of(info, branch, end, catalog)
+    window = guard.in_force(place, branch if end is None else extend(branch, end), Settings()).limits.window
     known = {id_ for id_, _ in Branch.build(log.entries[: _begin(log.entries, at)]).law}
-    law = tuple(_in_force(branch))
-    up = (answer.usage.input if answer is not None else 0) or estimate(branch, place)
+    law = tuple(_in_force(branch, size))
+    up = (answer.usage.input if answer is not None else 0) or size.tokens
     held, said = (branch.frame.tokens + size for size in (branch.held, branch.sums[-1] if len(branch.slots) else 0))
     return Sent(
         session=info.key,
@@ -106,31 +108,31 @@ def sent(info: SessionInfo, log: Log, at: int, catalog: Catalog) -> Sent:
         usage=answer.usage if answer is not None else None,
         dollars=Spent().plus(answer.usage).dollars(place.prices) if answer is not None else 0.0,
         stop=answer.stop if answer is not None else "",
-        failure=_why_not(ended),
+        failure=_why_not(end),
+        counted=size.is_counted or (answer is not None and answer.usage.input > 0),
     )
 
 
-def _in_force(branch: Branch) -> Iterator[Decided]:
+def size_of(info: SessionInfo, branch: Branch, end: Entry | None, catalog: Catalog) -> tuple[Target, Measured]:
+    """Return where the request went that is the last of ``branch`` and had this ``end``, and how large it was."""
+    place = target_of(info, branch, None, None, catalog)
+    return place, measured(counted(branch, end), place)
+
+
+def _in_force(branch: Branch, size: Measured) -> Iterator[Decided]:
     """Yield what the request repeats, the oldest first; of compactions the newest stands for all."""
     for id_, body in acting(branch):
-        rules, edits = Counter(edit.rule for edit in body.edits), sum(edit.saves for edit in body.edits)
+        rules, edits = Counter(edit.rule for edit in body.edits), size.of(sum(edit.saves for edit in body.edits))
         if isinstance(body, Decision):
             words = ", ".join(f"{rule} {count:,}" for rule, count in rules.items())
-            yield Decided(id_, "decision", dict(rules), edits, f"{words}: {edits:,} tokens less")
+            yield Decided(id_, "decision", dict(rules), edits, f"{words}: {about(edits)} tokens less")
         elif body == branch.compaction:
-            yield Decided(id_, "compaction", dict(rules), edits + max(0, body.before - body.after), told(body))
+            yield Decided(id_, "compaction", dict(rules), edits + max(0, body.before - body.after), told(body, size))
 
 
 def _begin(entries: Sequence[Entry], at: int) -> int:
     """Return the first entry behind the answer before the request at ``at``."""
     return next((place + 1 for place in range(at - 1, -1, -1) if isinstance(entries[place].body, Answer)), 0)
-
-
-def _end(behind: Sequence[Entry]) -> Entry | None:
-    """Return the answer to a request, or its failure, from the entries behind it; nothing where neither is told."""
-    ends = (one for one in behind if isinstance(one.body, Answer | Failure | Request | Decision | Compaction))
-    found = next(ends, None)
-    return found if found is not None and isinstance(found.body, Answer | Failure) else None
 
 
 def _why_not(ended: Entry | None) -> str:
@@ -156,8 +158,8 @@ def say(out: Any, found: Sent, session: str) -> None:
     head = f"request {clean(found.request)[:SHORT]} {when(found.at)} to {clean(found.model) or 'an unnamed model'}"
     out.print(Text(" ".join(head.split()), "bold"))
     share = found.shown_tokens / max(1, found.window)
-    say_whole(out, Text(f"as its client sent it: {many(found.messages, 'message')}, {found.tokens:,} tokens"))
-    told = f"as it went up: {many(found.shown, 'message')}, {found.shown_tokens:,} tokens"
+    say_whole(out, Text(f"as its client sent it: {many(found.messages, 'message')}, {as_sent(found)} tokens"))
+    told = f"as it went up: {many(found.shown, 'message')}, {as_shown(found)} tokens"
     say_whole(out, Text(f"{told}, {share:.1%} of a window of {found.window:,}"))
     for why in found.refused:
         say_whole(out, Text(f"refused before: {clean(why)}", "red"))
@@ -171,6 +173,16 @@ def say(out: Any, found: Sent, session: str) -> None:
         say_command(out, Text(f"the whole change: holdfast diff {request}", style="dim"))
         say_command(out, Text(f"what it held: holdfast context {request}", style="dim"))
         say_command(out, Text(f"undo one: holdfast undo {session} ID", style="dim"))
+
+
+def as_sent(found: Sent) -> str:
+    """Return how large a request was as its client sent it: what was taken from it nobody counted."""
+    return about(found.tokens, is_counted=found.counted and found.tokens == found.shown_tokens)
+
+
+def as_shown(found: Sent) -> str:
+    """Return how large a request was as it went up."""
+    return about(found.shown_tokens, is_counted=found.counted)
 
 
 def _say_law(out: Any, head: str, law: Sequence[Decided]) -> None:

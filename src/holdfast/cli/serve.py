@@ -26,6 +26,7 @@ from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
 from holdfast.config import Configuration
 from holdfast.config.providers import PROVIDERS, leading_to
 from holdfast.errors import ConfigError
+from holdfast.proxy.modes import mode_of, switch_of
 from holdfast.proxy.settings import Settings
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ async def _reread(
                 click.echo(f"holdfast: nothing was changed: {error}", err=True)
                 continue
             await changed.send((found.settings, found.known))
-            click.echo(f"holdfast: read again: {mode(found.settings)}", err=True)
+            told = mode(found.settings, switch_of(serving.store.where))
+            click.echo(f"holdfast: read again: {clean(told)}", err=True)
 
 
 # -- what it says ------------------------------------------------------------------------------------------------------
@@ -149,13 +151,14 @@ async def _reread(
 
 def _greet(address: str, serving: Serving) -> None:
     """Tell where the proxy is, where it leads, and how clients get there; and whether nothing can be recorded."""
-    if not serving.settings.bypass and (why := unwritable(serving.store.where)):
+    switch = switch_of(serving.store.where)
+    if mode_of(serving.settings, switch) != "bypass" and (why := unwritable(serving.store.where)):
         click.echo(f"holdfast: {clean(unrecorded(why))}", err=True)
     if serving.as_json:
         click.echo(as_json_bytes(record(address, serving)))
         return
     settings, store = serving.settings, serving.store
-    click.echo(f"proxy at {address}, {mode(settings)}; ends with ^C\n")
+    click.echo(f"proxy at {address}, {clean(mode(settings, switch))}; ends with ^C\n")
     for name, one in PROVIDERS.items():
         click.echo(f"  {one.answers:32} {clean(getattr(settings, name))}")
     click.echo(f"\nstore: {clean(store.where)} ({store.origin})\n\nA client comes here with the variable of its SDK:\n")
@@ -171,7 +174,7 @@ def record(address: str, serving: Serving) -> dict[str, Any]:
     settings = serving.settings
     return {
         "url": address,
-        "mode": "bypass" if settings.bypass else "observe" if settings.observe else "manage",
+        "mode": mode_of(settings, switch_of(serving.store.where)),
         "policy": settings.policy,
         "upstreams": {name: getattr(settings, name) for name in PROVIDERS},
         "environment": leading_to(address),

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import click
 import msgspec
 from msgspec import Struct
 
 from holdfast.cli.describing import LINE, in_short, session_line, when
-from holdfast.cli.explaining import SHORT, as_shown, log_of, named, states, tokens_of
+from holdfast.cli.explaining import SHORT, Log, as_shown, log_of, named, states, tokens_of
 from holdfast.cli.places import opened, store_option
+from holdfast.cli.sizing import PLAIN, Measured, about, measured_in
 from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
 from holdfast.model.entries import (
     Answer,
     BranchSummary,
     Compaction,
     Decision,
-    Entry,
     Failure,
     Frame,
     Label,
@@ -43,7 +43,7 @@ _STYLES = {
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
-    """One entry of the log. ``tokens`` are our estimate, those of an answer as reported."""
+    """One entry of the log. ``tokens`` are an estimate, those of an answer as reported."""
 
     id: str
     kind: str
@@ -69,12 +69,14 @@ def command(session: str, last: int | None, store: str | None, *, everything: bo
     SESSION is the beginning of an id; that of an entry, as x-holdfast-request tells it, shows what there was up to it.
     Lines are the branch from its root to where it goes on: messages with their number and size in tokens, compactions
     (⟱) and other decisions (✂) where they were made. A message that requests show reduced begins with ✂ and the tokens
-    that are left of it, one that they do not show with ⟱; holdfast why tells more.
+    that are left of it, one that they do not show with ⟱; holdfast why tells more. Sizes with ~ are estimates, by what
+    the provider counted in the session so far, as holdfast context gives them; others the provider counted.
     """
     with opened(store, readonly=True) as there:
         info, entry = named(there, session)
-        entries = there.path(info.key, entry.id if entry is not None else None)
-    lines = [line for line in lines_of(entries) if everything or line.kind not in {"request", "answer", "frame"}]
+        log = log_of(there.path(info.key, entry.id if entry is not None else None))
+    size = measured_in(info, log.branch)
+    lines = [line for line in lines_of(log, size) if everything or line.kind not in {"request", "answer", "frame"}]
     lines = lines[-last:] if last else lines
     if as_json:
         say_json(msgspec.to_builtins(lines))
@@ -82,9 +84,8 @@ def command(session: str, last: int | None, store: str | None, *, everything: bo
         _say(info, lines)
 
 
-def lines_of(entries: Iterable[Entry]) -> Iterator[Line]:
-    """Yield a line for each entry; messages are numbered."""
-    log = log_of(entries)
+def lines_of(log: Log, size: Measured = PLAIN) -> Iterator[Line]:
+    """Yield a line for each entry, with its tokens by ``size``; messages are numbered."""
     how, slot = states(log.branch), 0
     for entry in log.entries:
         body = entry.body
@@ -93,22 +94,23 @@ def lines_of(entries: Iterable[Entry]) -> Iterator[Line]:
         if isinstance(body, Said | BranchSummary):
             message, left = body.slot.message, None
             if how[slot] != "whole":
-                left = 0 if how[slot] == "hidden" else tokens_of(as_shown(log.branch, slot))
-            yield Line(entry.id, kind, in_short(message), slot, message.role, body.slot.size, entry.at, left)
+                left = 0 if how[slot] == "hidden" else size.of(tokens_of(as_shown(log.branch, slot)))
+            yield Line(entry.id, kind, in_short(message), slot, message.role, size.of(body.slot.size), entry.at, left)
             slot += 1
         else:
             tokens = body.usage.input if isinstance(body, Answer) else None
-            yield Line(entry.id, kind, told(body), None, "", tokens, entry.at)
+            yield Line(entry.id, kind, told(body, size), None, "", tokens, entry.at)
 
 
 def told(
-    body: Frame | Decision | Compaction | Request | Answer | Revoke | Label | Failure | Note,
+    body: Frame | Decision | Compaction | Request | Answer | Revoke | Label | Failure | Note, by: Measured = PLAIN
 ) -> str:
-    """Return what an entry that is no message says."""
+    """Return what an entry that is no message says, sizes in it ``by`` what is known."""
     match body:
         case Compaction():
-            size = f"{body.before:,} → {body.after:,} tokens" if body.after else f"from {body.before:,} tokens"
-            summary = f"a summary of {body.size:,} tokens stands" if body.summary else "nothing stands"
+            after = f"{about(body.before)} → {about(body.after)} tokens"
+            size = after if body.after else f"from {about(body.before)} tokens"
+            summary = f"a summary of {about(by.of(body.size))} tokens stands" if body.summary else "nothing stands"
             return f"compaction ({clean(body.trigger, 20)}), {size}: {summary} for what came before #{body.keep}"
         case Decision():
             return "; ".join(f"{edit.rule} #{edit.span.start}: {clean(edit.why, LINE)}" for edit in body.edits)
@@ -119,7 +121,7 @@ def told(
         case Request():
             return f"request of {body.slots} messages to {clean(body.model, 60) or 'an unnamed model'}"
         case Frame():
-            return f"system prompt and tools: {body.tokens:,} tokens"
+            return f"system prompt and tools: {about(by.of(body.tokens))} tokens"
         case Revoke():
             return f"{clean(body.id, 40)} no longer counts"
         case Label():
@@ -141,7 +143,7 @@ def _say(info: SessionInfo, lines: list[Line]) -> None:
     for line in lines:
         style = _STYLES.get(line.role or line.kind, "")
         number = f"#{line.slot}" if line.slot is not None else _MARKS.get(line.kind, "·")
-        tokens = f"{line.tokens:,}" if line.tokens is not None else ""
+        tokens = about(line.tokens, is_counted=line.kind == "answer") if line.tokens is not None else ""
         head = f"{number:>6} {clean(line.id)[:SHORT]:{SHORT}} {when(line.at):14} "
         who = (f"{line.role or line.kind:10}", style)
         say_line(out, Text.assemble((head, "dim"), who, f" {tokens:>8}  ", (_left(line), "yellow"), clean(line.text)))
@@ -151,4 +153,4 @@ def _left(line: Line) -> str:
     """Return the mark of a message that requests show otherwise than it was said."""
     if line.shown is None:
         return ""
-    return f"✂ {line.shown:,} left: " if line.shown else "⟱ "
+    return f"✂ {about(line.shown)} left: " if line.shown else "⟱ "

@@ -46,17 +46,17 @@ def _text(path: Path) -> str | None:
 
 
 @contextmanager
-def started(command: Sequence[str], path: str, proxy: str, fixed: frozenset[str]) -> Iterator[Started]:
+def started(command: Sequence[str], path: str, proxy: str, fixed: frozenset[str], token: str = "") -> Iterator[Started]:
     """Yield how ``command``, whose program is at ``path``, is started beside the proxy at the address ``proxy``.
 
-    ``fixed`` are the upstreams that were asked for. The temporary folder is there as long as the block lasts; what the
-    client put into it goes where it belongs.
+    ``fixed`` are the upstreams that were asked for, ``token`` is what the proxy wants to be told. The temporary folder
+    is there as long as the block lasts; what the client put into it goes where it belongs.
     """
     client = program(command[0])
     place = place_of(client)
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         is_chatgpt = client == "codex" and _is_chatgpt(path, place.environment)
-        made = launch(client, Order(proxy, place, tuple(command[1:]), folder, fixed, is_chatgpt))
+        made = launch(client, Order(proxy, place, tuple(command[1:]), folder, fixed, is_chatgpt, token))
         _laid_out(made, Path(folder))
         try:
             whole = (path, *made.arguments, *command[1:])

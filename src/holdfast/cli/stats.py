@@ -12,8 +12,10 @@ from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.foreseeing import Foreseen, foreseen_of_tree, in_words
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.saving import Account, Rule, account_of_tree, together
+from holdfast.cli.sizing import about, measured, target_of
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
 from holdfast.config import Catalog, Configuration
+from holdfast.model.branch import Branch
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.naming import named_blobs
 
@@ -33,12 +35,11 @@ Examples:
 def command(session: str | None, store: str | None, *, as_json: bool) -> None:
     """Tell how large conversations got, what was saved, and what that cost in cache.
 
-    SESSION is the beginning of an id. Figures are of all its branches; what the next request saves
-    is of the one on which the session goes on. The largest request is
-    told as its client sent it and as it went up. Tokens that were saved are the estimator's; tokens of answers are as
-    the provider reported them, and dollars are of the model's prices. A break is a request that no longer begins as the
-    one before it: what was cached behind that place is written anew. Of a session that was only looked at it is told
-    what its policy would have done.
+    SESSION is the beginning of an id. Figures are of all its branches; what the next request saves is of the one on
+    which the session goes on. The largest request is told as its client sent it and as it went up. Tokens with ~, and
+    all that were saved, are estimates, by what the provider counted in the session; others are as it reported them, and
+    dollars are of the model's prices. A break is a request that no longer begins as the one before it: what was cached
+    behind that place is written anew. Of a session that was only looked at it is told what its policy would have done.
     """
     known = config.configuration()
     with opened(store, readonly=True) as there:
@@ -70,7 +71,11 @@ def account_of(store: SessionStore, info: SessionInfo, catalog: Catalog) -> Acco
     entries = store.entries(info.key)
     hashes = named_blobs(entries)
     sizes = [store.blobs.size(hash_) for hash_ in hashes if store.blobs.has(hash_)]
-    found = account_of_tree(info.key, entries, info.leaf, catalog, info.model)
+
+    def scale(branch: Branch) -> float:
+        return measured(branch, target_of(info, branch, None, None, catalog)).scale
+
+    found = account_of_tree(info.key, entries, info.leaf, catalog, info.model, scale)
     avoided = 0 if info.format else found.avoided  # what another tool compacted is its merit
     return msgspec.structs.replace(found, spills=len(hashes), spill_bytes=sum(sizes), avoided=avoided)
 
@@ -101,7 +106,8 @@ def _size(found: Account) -> str:
     largest = found.largest
     near = f", {largest.share:.0%} of a window of {largest.window:,}" if largest.share else ""
     up = f"{largest.up:,} as it went up and was answered{near}"
-    size = f"the largest request: {largest.sent:,} tokens as its client sent it, {up}"
+    sent = about(largest.sent, is_counted=largest.is_counted)
+    size = f"the largest request: {sent} tokens as its client sent it, {up}"
     done = f"{many(found.compactions, 'compaction')}, {many(found.avoided, 'overflow')} avoided"
     return f"{size}; {done}, {found.refused:,} refused by the provider"
 
@@ -112,8 +118,8 @@ def _say_rules(out: Any, found: Account) -> None:
     if not found.rules:
         out.print("nothing was reduced in it")
         return
-    told = f"the next request saves {found.saved:,} of {found.said:,} tokens"
-    say_whole(out, Text(f"{told}; {many(found.requests, 'request')} so far saved {found.saved_since:,}"))
+    told = f"the next request saves {about(found.saved)} of {about(found.said)} tokens"
+    say_whole(out, Text(f"{told}; {many(found.requests, 'request')} so far saved {about(found.saved_since)}"))
     out.print()
     out.print(_table(("rule", "in force", "undone", "saved now", "saved over all"), [_row(one) for one in found.rules]))
     out.print()
@@ -133,7 +139,9 @@ def _say_money(out: Any, found: Account) -> None:
         out.print("no answer tells its usage; dollars are not known")
     told = ", ".join(f"{clean(why)} {count:,}" for why, count in found.breaks.items())
     if told:
-        cost = f"{found.rewritten:,} tokens were written anew, ${found.rewritten_dollars:,.2f} more than reading them"
+        cost = (
+            f"{about(found.rewritten)} tokens were written anew, ${found.rewritten_dollars:,.2f} more than reading them"
+        )
         say_whole(out, Text(f"breaks of the prefix: {told}; {cost}"))
     else:
         out.print("the prefix never broke: every request extended the one before it")

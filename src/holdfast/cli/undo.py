@@ -7,11 +7,13 @@ from collections.abc import Iterable
 import click
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.cli.describing import session_line, when
 from holdfast.cli.explaining import SHORT, Log, State, acting, read_log, states
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
+from holdfast.cli.sizing import PLAIN, Measured, about, measured_in
 from holdfast.cli.terminal import clean, console, json_option, say_json, say_line, say_whole
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit
@@ -29,7 +31,7 @@ Examples:
 
 
 class Standing(Struct, frozen=True):
-    """A decision or compaction in force, and what would be if it were not. Tokens are the estimator's."""
+    """A decision or compaction in force, and what would be if it were not. Tokens are estimates."""
 
     id: str
     kind: str
@@ -55,7 +57,7 @@ class Undone(Struct, frozen=True):
     revoked: Standing
     before: int
     after: int
-    """Tokens of the messages of the next request."""
+    """Tokens of the next request, as ``holdfast context`` says them."""
 
 
 @click.command("undo", epilog=EXAMPLES)
@@ -76,19 +78,21 @@ def command(session: str, decision: str | None, store: str | None, *, listed: bo
     with opened(store, readonly=listed) as there:
         info = there.session(session)
         if listed:
-            _say_list(info, Law(info.key, tuple(standing(read_log(there, info.key)))), as_json=as_json)
+            log = read_log(there, info.key)
+            _say_list(info, Law(info.key, tuple(standing(log, measured_in(info, log.branch)))), as_json=as_json)
             return
-        found = undo(there, info.key, decision)
+        found = undo(there, info, decision)
     if as_json:
         say_json(msgspec.to_builtins(found))
     else:
         _say(info, found)
 
 
-def standing(log: Log) -> list[Standing]:
-    """Return what is in force, the newest first, each as if it alone were taken back."""
+def standing(log: Log, size: Measured = PLAIN) -> list[Standing]:
+    """Return what is in force, the newest first, each as if it alone were taken back; tokens are by ``size``."""
     times = {entry.id: entry.at for entry in log.entries}
-    return [_standing(log, id_, body, times.get(id_)) for id_, body in reversed(acting(log.branch))]
+    found = (_standing(log, id_, body, times.get(id_)) for id_, body in reversed(acting(log.branch)))
+    return [replace(one, tokens=size.of(one.tokens)) for one in found]
 
 
 def _standing(log: Log, id_: str, body: Decision | Compaction, at: int | None) -> Standing:
@@ -113,14 +117,17 @@ def _fates(branch: Branch) -> list[tuple[State, tuple[Edit, ...]]]:
     ]
 
 
-def undo(store: SessionStore, key: str, decision: str | None) -> Undone:
-    """Revoke a decision of session ``key`` and return what that changed."""
+def undo(store: SessionStore, info: SessionInfo, decision: str | None) -> Undone:
+    """Revoke a decision of a session and return what that changed."""
+    key = info.key
     journal = Journal.open(store, key)
     revoked = journal.undo(decision)
     log = read_log(store, key, store.entry(key, journal.leaf or "").parent)  # as it was just before
     body = dict(log.branch.law)[revoked]
     at = next(entry.at for entry in log.entries if entry.id == revoked)
-    return Undone(key, _standing(log, revoked, body, at), log.branch.held, journal.branch.held)
+    before, after = (measured_in(info, branch) for branch in (log.branch, journal.branch))
+    one = _standing(log, revoked, body, at)
+    return Undone(key, replace(one, tokens=after.of(one.tokens)), before.tokens, after.tokens)
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
@@ -132,7 +139,7 @@ def _say(info: SessionInfo, found: Undone) -> None:
     out, one = console(), found.revoked
     say_line(out, session_line(info))
     say_whole(out, Text(f"{_name(one)} no longer counts: {_back(one)}", "green"))
-    say_whole(out, Text(f"the next request holds {found.after:,} tokens of messages; it was {found.before:,}"))
+    say_whole(out, Text(f"the next request holds {about(found.after)} tokens; it was {about(found.before)}"))
 
 
 def _name(one: Standing) -> str:
@@ -142,7 +149,7 @@ def _name(one: Standing) -> str:
 
 def _back(one: Standing) -> str:
     shown = "message is" if one.messages == 1 else "messages are"
-    return f"{one.tokens:+,} tokens, {one.messages:,} {shown} shown otherwise"
+    return f"~{one.tokens:+,} tokens, {one.messages:,} {shown} shown otherwise"
 
 
 def _say_list(info: SessionInfo, found: Law, *, as_json: bool) -> None:

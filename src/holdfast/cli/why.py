@@ -28,6 +28,7 @@ from holdfast.cli.explaining import tokens_of as size_of
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.sent import OF_REQUESTS, request_of, say, sent
+from holdfast.cli.sizing import Measured, about, measured_in
 from holdfast.cli.terminal import clean, console, json_option, many, say_command, say_json, say_line, say_whole
 from holdfast.cli.uncut import as_it_came, size_as_it_came
 from holdfast.model.branch import Branch
@@ -59,7 +60,7 @@ class Stands(Struct, frozen=True, omit_defaults=True):
 
 
 class Why(Struct, frozen=True):
-    """What happened to a message. Tokens are the estimator's."""
+    """What happened to a message. Tokens are estimates, as ``holdfast context`` gives them."""
 
     session: str
     message: int
@@ -90,6 +91,7 @@ def command(session: str, message: str | None, lines: int, store: str | None, *,
     SESSION is the beginning of an id; MESSAGE is a number as holdfast show prints it, a label, or the beginning of an
     entry's id, which is enough by itself. Each decision comes with its rule, its reason, what it saves, how to read the
     text back, and how to undo it. Repairs that only make a request valid are made anew each time and are not listed.
+    Sizes with ~ are estimates, by what the provider counted in the session so far; others the provider counted.
 
     Of a request, by the id that the header x-holdfast-request of its answer tells: as its client sent it, as it went
     up, what was decided for it and before it, and what it cost.
@@ -112,7 +114,7 @@ def command(session: str, message: str | None, lines: int, store: str | None, *,
                 click.echo(piece.encode("utf-8", "replace"), nl=False)
             click.echo()
             return
-        found = why(info, log, number, size_as_it_came(there, log, number))
+        found = why(info, log, number, size_as_it_came(there, log, number), measured_in(info, log.branch))
     if as_json:
         say_json(msgspec.to_builtins(found))
     else:
@@ -139,8 +141,8 @@ def _number(log: Log, entry: Entry) -> int:
     return next(number for number, one in enumerate(log.said) if one.id == entry.id)
 
 
-def why(info: SessionInfo, log: Log, number: int, characters: int) -> Why:
-    """Return what happened to message ``number``, which had so many characters as it came."""
+def why(info: SessionInfo, log: Log, number: int, characters: int, size: Measured) -> Why:
+    """Return what happened to message ``number``, which had so many characters as it came; tokens are by ``size``."""
     entry, slot = log.said[number], log.branch.slots[number]
     state = states(log.branch)[number]
     return Why(
@@ -149,28 +151,28 @@ def why(info: SessionInfo, log: Log, number: int, characters: int) -> Why:
         entry=entry.id,
         role=slot.message.role,
         at=entry.at,
-        tokens=slot.size,
+        tokens=size.of(slot.size),
         characters=characters,
         text=_text([slot]),
         state=state,
-        stands=_stands(log, number, state),
-        acts=tuple(acts(log, number, info.format)),
+        stands=_stands(log, number, state, size),
+        acts=tuple(acts(log, number, info.format, size)),
     )
 
 
-def _stands(log: Log, number: int, state: State) -> Stands | None:
+def _stands(log: Log, number: int, state: State, size: Measured) -> Stands | None:
     if state != "hidden":
         slots = as_shown(log.branch, number)
-        return Stands(size_of(slots), _text(slots))
+        return Stands(size.of(size_of(slots)), _text(slots))
     covered = _covering(log.branch, number)
     if covered is not None:
         slots = as_shown(log.branch, covered)
-        return Stands(size_of(slots), _text(slots)) if slots else None
+        return Stands(size.of(size_of(slots)), _text(slots)) if slots else None
     summaries = [(id_, body) for id_, body in log.branch.law if isinstance(body, Compaction)]
     if not summaries or summaries[-1][1].summary is None:
         return None
     id_, body = summaries[-1]
-    return Stands(body.size, _text([Slot(body.summary)]) if body.summary else "", id_)
+    return Stands(size.of(body.size), _text([Slot(body.summary)]) if body.summary else "", id_)
 
 
 def _covering(branch: Branch, number: int) -> int | None:
@@ -193,14 +195,14 @@ def _say(found: Why, info: SessionInfo, short: str, lines: int) -> None:
     say_line(out, session_line(info))
     head = f"#{found.message} {clean(found.entry)[:SHORT]} {when(found.at)} {found.role}"
     out.print(Text.assemble((" ".join(head.split()), "bold"), f": {_TOLD[found.state]}"))
-    size = f"{found.tokens:,} tokens, {len(found.text):,} characters"
+    size = f"{about(found.tokens)} tokens, {len(found.text):,} characters"
     cut = f"{found.characters:,} characters; its entry holds {size}" if found.characters != len(found.text) else size
     _say_text(out, f"as it was said: {cut}", found.text, lines)
     if found.stands is not None and found.state != "whole":
         what = "in its place" if found.state == "reduced" else "what stands for it"
         if found.stands.entry:
             what = f"the summary that stands for it (compaction {clean(found.stands.entry)[:SHORT]})"
-        _say_text(out, f"{what}: {found.stands.tokens:,} tokens", found.stands.text, lines)
+        _say_text(out, f"{what}: {about(found.stands.tokens)} tokens", found.stands.text, lines)
     if not found.acts:
         out.print("nothing was decided about it")
     for act in found.acts:
@@ -227,7 +229,9 @@ def _say_act(out: Any, session: str, act: Act) -> None:
     by = f", by {clean(act.by)}" if act.by else ""
     style = "dim" if act.revoked else "yellow"
     out.print(Text.assemble((clean(act.rule), style), f"  {act.kind} {short} {when(act.at)}{by}: {state}"))
-    say_whole(out, Text(f"  {clean(act.why)}{f'; it frees {act.saves:,} tokens of this message' if act.saves else ''}"))
+    say_whole(
+        out, Text(f"  {clean(act.why)}{f'; it frees {about(act.saves)} tokens of this message' if act.saves else ''}")
+    )
     for handle in act.recall:
         say_command(out, Text(f"  read it back: holdfast recall {key} {handle}", style="dim"))
     if not act.revoked and act.kind != "capped":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from functools import partial
+from pathlib import Path
 from urllib.parse import quote
 
 import httpx2
@@ -21,12 +22,13 @@ from holdfast.proxy.bodies import Bodies
 from holdfast.proxy.clients import client, has_tools, kind
 from holdfast.proxy.exposition import CONTENT_TYPE
 from holdfast.proxy.headers import TOKEN, State, upward
-from holdfast.proxy.health import Ended, Health, Mode
+from holdfast.proxy.health import Ended, Health
 from holdfast.proxy.hosts import knows_token, refusal
 from holdfast.proxy.identity import session_key
 from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, chunks, left, received
 from holdfast.proxy.keepalive import sign_of
 from holdfast.proxy.live import Live
+from holdfast.proxy.modes import Mode, mode_of
 from holdfast.proxy.outgoing import Outgoing, Send, given
 from holdfast.proxy.relay import Head, Onward, Piece
 from holdfast.proxy.routes import address
@@ -59,11 +61,9 @@ class Proxy:
     _settings: Settings
     _live: Live
 
-    def __init__(
-        self, means: Means, web: httpx2.AsyncClient, health: Health, is_switched_off: Callable[[], bool]
-    ) -> None:
+    def __init__(self, means: Means, web: httpx2.AsyncClient, health: Health, switch: Path | None = None) -> None:
         self.means, self.health = means, health
-        self._web, self._is_switched_off = web, is_switched_off
+        self._web, self._switch = web, switch
         self._with_tools: dict[tuple[str, str], None] = {}
         self._bodies = Bodies()
         self._running = 0
@@ -127,9 +127,7 @@ class Proxy:
         return bool(base) and leads_to(base, self._settings.host, self._settings.port)
 
     def _mode(self) -> Mode:
-        if self._settings.bypass or self._is_switched_off():
-            return "bypass"
-        return "observe" if self._settings.observe else "manage"
+        return mode_of(self._settings, self._switch)
 
     def _about(self, place: str) -> list[Piece] | None:
         """Return what the proxy says of itself at ``place``."""
@@ -164,15 +162,12 @@ class Proxy:
         """Send a request on, its body looked at where that is any use; return what was done with it."""
         is_bypassed = self._mode() == "bypass"
         if is_bypassed or incoming.method != "POST" or incoming.route.endpoint not in {"generate", "count", "compact"}:
-            state: State = "bypassed" if is_bypassed else "relayed"
-            await self._passed(incoming, receive, outgoing, state)
-            return state
+            return await self._passed(incoming, receive, outgoing, "bypassed" if is_bypassed else "relayed")
         try:
             body = await received(receive, self._settings.body_bytes, incoming.headers.get("content-length", ""))
             plain = decoded(body, incoming.headers.get("content-encoding", ""), self._settings.body_bytes)
         except BadBody as error:
-            kind = "request_bytes" if error.status == TOO_LARGE else "invalid_request"
-            return await _refused(outgoing, errs(incoming.route.api, kind, str(error), status=error.status))
+            return await _unread(outgoing, error, incoming.route.api)
         async with beside(partial(left, receive, lambda: outgoing.is_ended)):
             state = await self._answered(incoming, plain, outgoing)
         return state  # noqa: RET504 -- for the type checker a block may swallow a return
@@ -297,13 +292,19 @@ class Proxy:
         headers = upward(incoming.pairs, as_it_came=as_it_came)
         return Onward(self._web, address(base, route), headers, incoming.method)
 
-    async def _passed(self, incoming: Incoming, receive: Receive, outgoing: Outgoing, state: State) -> None:
+    async def _passed(self, incoming: Incoming, receive: Receive, outgoing: Outgoing, state: State) -> State:
         """Send a request on as it comes in, and its answer back as it comes."""
         onward, heard = self._onward(incoming, as_it_came=True), Event()
         has_body = {"content-length", "transfer-encoding"} & incoming.headers.keys()
         body = chunks(receive, heard) if has_body else b""
-        async with beside(partial(left, receive, lambda: outgoing.is_ended, heard if has_body else None)):
-            await self._sent(onward.relayed(body, as_it_came=True), outgoing, incoming, state)
+        try:
+            async with beside(partial(left, receive, lambda: outgoing.is_ended, heard if has_body else None)):
+                await self._sent(onward.relayed(body, as_it_came=True), outgoing, incoming, state)
+        except BadBody as error:
+            if outgoing.is_answered:
+                raise Gone from error
+            return await _unread(outgoing, error, incoming.route.api)
+        return state
 
     async def _relayed(
         self, onward: Onward, body: bytes, outgoing: Outgoing, incoming: Incoming, state: State
@@ -345,6 +346,12 @@ async def _marked(pieces: AsyncGenerator[Piece], state: State, outgoing: Outgoin
             yield stream_event(api, Verdict("server"), message=f"the provider answered with HTTP {piece.status}")
             return
         yield marked(piece, state) if isinstance(piece, Head) else piece
+
+
+async def _unread(outgoing: Outgoing, error: BadBody, api: str) -> State:
+    """Send why a body was not read to its end."""
+    kind = "request_bytes" if error.status == TOO_LARGE else "invalid_request"
+    return await _refused(outgoing, errs(api, kind, str(error), status=error.status))
 
 
 async def _refused(outgoing: Outgoing, pieces: list[Piece]) -> State:

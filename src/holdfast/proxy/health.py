@@ -25,7 +25,6 @@ Ended: TypeAlias = State | Literal["failed"]
 STATES: tuple[str, ...] = (*get_args(State), "failed")
 SOUND = frozenset({"managed", "observed"})
 """States of requests for which Holdfast did all that it is there for."""
-Mode: TypeAlias = Literal["manage", "observe", "bypass"]
 TROUBLES = 32
 """Things going wrong that are told apart; what comes beyond them is ``ELSE``. [H]"""
 ELSE = "something else"

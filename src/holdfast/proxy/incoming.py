@@ -49,14 +49,17 @@ class Incoming(Struct, frozen=True):
 
 
 async def chunks(receive: Receive, heard: Event | None = None) -> AsyncIterator[bytes]:
-    """Yield the body as it comes, and set ``heard`` at its end; ``Gone`` where the client leaves before, or stalls."""
+    """Yield the body as it comes, and set ``heard`` at its end; ``Gone`` where the client leaves before.
+
+    ``Stalled`` where it says nothing for long.
+    """
     more = True
     while more:
         piece = b""
         with move_on_after(SILENT) as waiting:
             piece, more = await _piece(receive)
         if waiting.cancelled_caught:
-            raise Gone
+            raise Stalled
         if piece:
             yield piece
     if heard is not None:

@@ -14,11 +14,14 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.config.providers import PROVIDERS, VARIABLES
+from holdfast.proxy.headers import TOKEN
 from holdfast.proxy.pointed import API_BASE, Place, Pointer, files, inside, llm_home, pointers, table
 
 CHATGPT = "https://chatgpt.com/backend-api/codex"
 """Where Codex asks when it is logged in with ChatGPT. [M]"""
 NO_PROXY = "127.0.0.1,localhost"
+HEADERS = "ANTHROPIC_CUSTOM_HEADERS"
+"""Headers that Claude Code sends beside its own, one a line. [M]"""
 
 
 class Launch(Struct, frozen=True):
@@ -48,6 +51,8 @@ class Order(Struct, frozen=True):
     """Providers whose address was asked for: it stands above what the client's variables say."""
     is_chatgpt: bool = False
     """Whether Codex is logged in with ChatGPT."""
+    token: str = ""
+    """What the proxy wants to be told by its clients."""
 
     def through(self, url: str) -> str:
         """Return the address at the proxy from which requests go on to ``url``."""
@@ -79,6 +84,9 @@ def sources(client: str, place: Place) -> tuple[str, ...]:
 def launch(client: str, order: Order) -> Launch:
     """Return how ``client``, the name of a program, is started; one that is not known has the variables of the SDKs."""
     found = LAUNCHES.get(client, _sdks)(order)
+    if order.token and HEADERS not in found.environment:
+        wanted = f"that proxy wants its token: {client} must send it in the header {TOKEN.decode()}"
+        found = msgspec.structs.replace(found, notes=(*found.notes, wanted))
     return msgspec.structs.replace(found, environment={**_unproxied(order.place.environment), **found.environment})
 
 
@@ -127,6 +135,9 @@ def _claude(order: Order) -> Launch:
     is_told = told and "anthropic" not in order.fixed
     url = order.through(told[-1].url) if is_told else _address(order, "ANTHROPIC_BASE_URL")
     environment = {"ANTHROPIC_BASE_URL": url}
+    if order.token:
+        own = order.place.environment.get(HEADERS, "")
+        environment[HEADERS] = "\n".join(filter(None, (own, f"{TOKEN.decode()}: {order.token}")))
     clouds = [
         name for name in ("BEDROCK", "VERTEX", "FOUNDRY") if order.place.environment.get(f"CLAUDE_CODE_USE_{name}")
     ]
@@ -136,7 +147,7 @@ def _claude(order: Order) -> Launch:
             f"{told[-1].where} sets ANTHROPIC_BASE_URL: take it out there, for --settings of your own is given"
         )
         return Launch(environment=environment, notes=tuple(notes))
-    settings = ("--settings", _json({"env": environment})) if told else ()
+    settings = ("--settings", _json({"env": {"ANTHROPIC_BASE_URL": url}})) if told else ()
     return Launch(settings, environment, notes=tuple(notes))
 
 

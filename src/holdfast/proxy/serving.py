@@ -21,15 +21,14 @@ from holdfast.policy.pipeline import Policy
 from holdfast.proxy.app import Proxy
 from holdfast.proxy.health import Health
 from holdfast.proxy.live import Live
+from holdfast.proxy.modes import switch_of
 from holdfast.proxy.settings import Settings
 from holdfast.runtime.lanes import Permits
 from holdfast.runtime.means import Means
 from holdfast.runtime.upstream import CONNECT, PATIENCE, Reply, Sent
-from holdfast.store import at_home, open_store
+from holdfast.store import open_store
 from holdfast.store.base import Quota, SessionStore
 
-BYPASS = "bypass"
-"""The file beside the store that makes the proxy a plain relay as long as it is there."""
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # what goes wrong is told by ``health``
 IDLE = 60.0
 """Seconds that an idle connection to a provider or a client stays open. [H]"""
@@ -71,7 +70,7 @@ async def serve(
     limits = known.store.limits
     with _bound(settings) as listener, open_store(place, quota=Quota(**limits)) as store:
         settings = replace(settings, port=listener.getsockname()[1])
-        async with application(settings, store, bypass=_beside(place), known=known) as app:
+        async with application(settings, store, bypass=switch_of(place), known=known) as app:
             server = _Server(_config(app, settings))
             async with create_task_group() as tasks:
                 tasks.start_soon(server.serve, [listener])
@@ -104,7 +103,7 @@ async def application(
     health, permits = Health(), Permits(settings.concurrent)
     means = Means(store, Nobody(), listen=health.told, check="changed", permits=permits, trusting=True)
     async with _web(settings, transport) as web:
-        proxy = Proxy(means, web, health, lambda: _is_there(bypass))
+        proxy = Proxy(means, web, health, bypass)
         configure(proxy, settings, known)
         yield proxy
 
@@ -140,15 +139,6 @@ def _web(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> htt
     )
     web.headers.clear()
     return web
-
-
-def _beside(place: str) -> Path | None:
-    """Return the file that switches the store at ``place`` off."""
-    return None if place == ":memory:" else at_home(place.removeprefix("sqlite:///")).parent / BYPASS
-
-
-def _is_there(file: Path | None) -> bool:
-    return file is not None and file.exists()
 
 
 # -- the server --------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ async def talked(path, takes, mode, output=200, window=WINDOW):
                 tools = [{"name": "Read", "input_schema": {"type": "object"}}]
                 body = {"model": "claude-sonnet-4-5", "max_tokens": output, "messages": said, "tools": tools}
                 reply = await web.post("/v1/messages", json=body, headers=headers)
-                told.append((reply.status_code, dict(reply.headers)))
+                told.append((reply.status_code, dict(reply.headers), reply.json()))
                 if reply.status_code != 200:
                     break
                 said += [{"role": "assistant", "content": reply.json()["content"]}]
@@ -152,6 +152,46 @@ def test_the_other_commands_take_the_id_of_a_request(told, run, talks):
     assert {one["kind"] for one in changed["changes"]} == {"same", "hidden", "new"}
     assert told("diff", middle)["before"] == told("diff", middle)["after"]
     assert run("context", middle, "--policy", "holdfast", "--record", "--store", path).exit_code == 2
+
+
+def test_a_request_has_one_size(told, run, talks):
+    """Every command says the same of it: what its provider counted, also where it was refused, else one estimate."""
+    path, managed, observed = talks
+    with open_store(path, readonly=True) as store:
+        *_, asked, refused = store.path(header(observed[-1], "session"))
+    assert refused.id == header(observed[-1], "request")
+    for request in (header(managed[0], "request"), header(managed[-1], "request"), asked.id, refused.id):
+        found, changed = told("why", request), told("diff", request)
+        assert found["counted"]
+        assert changed["before"] == found["tokens"]
+        assert changed["after"] == found["shown_tokens"] == told("context", request)["tokens"]
+        size = f", {found['shown_tokens']:,} tokens"
+        assert size in run("why", request, "--store", path).stdout
+        assert size in run("diff", request, "--store", path).stdout
+        assert run("context", request, "--store", path).stdout.splitlines()[1].startswith(f"{size[2:-7]} of 16,000")
+    assert f" {found['shown_tokens']} tokens" in observed[-1][2]["error"]["message"]
+
+
+def test_a_context_has_one_size(told, run, talks):
+    """Nobody has counted the next request, so ``~`` stands before it; messages are measured as the whole is."""
+    path, managed, _ = talks
+    key = header(managed[0], "session")
+    found = told("context", key)
+    size = f"~{found['tokens']:,}"
+    assert run("context", key, "--store", path).stdout.splitlines()[1].startswith(f"{size} of 16,000 tokens")
+    assert (told("diff", key, "2..")["after"], told("branch", key)["branches"][-1]["tokens"]) == (found["tokens"],) * 2
+    for command in (("diff", key, "2.."), ("branch", key)):
+        assert f", {size} tokens" in run(*command, "--store", path).stdout
+    largest = {one["slot"]: one["tokens"] for one in found["largest"] if one["kind"] == "results"}
+    shown = {one["slot"]: one["tokens"] for one in told("show", key) if one.get("slot") in largest}
+    assert len(shown) > 3
+    for slot, tokens in shown.items():
+        assert abs(tokens - largest[slot]) <= 2
+        assert told("why", key, str(slot))["tokens"] == tokens
+        assert f"~{tokens:,}" in run("why", key, str(slot), "--store", path).stdout
+        assert f" ~{tokens:,}  " in run("show", key, "--store", path).stdout
+    (kept,) = [one for one in told("stats")["sessions"] if one["session"] == key]
+    assert abs(kept["said"] - kept["saved"] + found["kinds"]["frame"] - found["tokens"]) <= 2, "but for rounding"
 
 
 @pytest.mark.parametrize("command", ["why", "show", "context", "diff"])

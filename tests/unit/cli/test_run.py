@@ -133,7 +133,7 @@ def test_a_store_that_cannot_be_written(run, home, monkeypatch, programs):
 
 
 def test_a_plain_relay_is_told(run, home, monkeypatch, programs):
-    """A relay that was switched off says so in the end; a look at the address that asks for no answer is no request."""
+    """A relay that was switched off says so, first and last, and by what; a look at the address that asks for no answer is no request."""
     looks = "import urllib.request\nat = os.environ['ANTHROPIC_BASE_URL']\n"
     looks += "urllib.request.urlopen(urllib.request.Request(at + '/v1/models', method='GET')).read()\n"
     program(programs, "mine", looks + ASK.replace("    print(", "    str(told) or print("))
@@ -141,7 +141,12 @@ def test_a_plain_relay_is_told(run, home, monkeypatch, programs):
     (home / "store" / "bypass").touch()
     with provider(monkeypatch):
         done = run("run", "--", "mine")
-    assert done.stderr == "holdfast: 1 request · 1 bypassed\n"
+        (home / "store" / "bypass").unlink()
+        monkeypatch.setenv("HOLDFAST_BYPASS", "1")
+        told = run("run", "--", "mine").stderr
+    relay = "a plain relay that records nothing\nholdfast: 1 request · 1 bypassed\n"
+    assert done.stderr == f"holdfast: bypassed, by the file {home / 'store' / 'bypass'}: {relay}"
+    assert told == f"holdfast: bypassed, by HOLDFAST_BYPASS, or bypass in holdfast.toml: {relay}"
 
 
 def test_an_upstream_that_is_down(run, monkeypatch, programs):
@@ -169,6 +174,38 @@ def test_a_proxy_that_runs_already(run, monkeypatch, programs):
     assert err.endswith("mine is started there, with no second proxy before it\n")
     assert refused.exit_code == 2
     assert "leave out the options" in refused.stderr
+
+
+def test_a_proxy_that_wants_a_token(run, home, monkeypatch, programs):
+    """It is known as ours: with its token a client is started there, and without it is said what to do."""
+    program(programs, "claude", "print(os.environ['ANTHROPIC_CUSTOM_HEADERS'])")
+    program(programs, "mine", "pass")
+    monkeypatch.setenv("HOLDFAST_TOKEN", "a-token-of-sixteen-signs")
+    words = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as serve:
+        try:
+            url = json.loads(serve.stdout.readline())["url"]
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+            monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "x-mine: 1")
+            with started("claude") as process:
+                out, err = process.communicate(timeout=60)
+            told = run("run", "--", "mine").stderr
+            checks = run("doctor").stdout
+            monkeypatch.setenv("HOLDFAST_TOKEN", "another-token-than-that")
+            closed = run("run", "--", "mine")
+            monkeypatch.delenv("HOLDFAST_TOKEN")
+            unknown = run("run", "--", "mine")
+            note = run("doctor").stdout
+        finally:
+            serve.kill()
+    assert (process.returncode, out) == (0, "x-mine: 1\nx-holdfast-token: a-token-of-sixteen-signs\n")
+    assert err.startswith(f"holdfast: ANTHROPIC_BASE_URL leads to {url}, a proxy of ours, mode manage, ")
+    assert "mine must send it in the header x-holdfast-token" in told
+    for refused in (closed, unknown):
+        assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+        assert "a proxy of ours that wants its token; set HOLDFAST_TOKEN to it, and mine is started" in refused.stderr
+    assert "a proxy of ours, mode manage" in " ".join(checks.split())
+    assert "a proxy of ours that wants its token" in " ".join(note.split())
 
 
 @pytest.mark.parametrize(("ends", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("", 0)])

@@ -216,7 +216,7 @@ def test_decisions_and_compactions_stand_where_they_were_made(run, kept, home, m
     shown = run("show", kept).stdout
     assert "✂" in shown
     assert "spill #2" in shown
-    assert "9,000 → 900 tokens" in shown
+    assert "~9,000 → ~900 tokens" in shown
     assert "before #8" in shown
 
 

@@ -70,9 +70,9 @@ def test_a_body_that_does_not_come_is_given_up(before):
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_a_body_that_is_passed_on_and_stops_is_a_client_that_left(before):
-    """What streams through ends as if its client had left: its provider is not kept waiting."""
-    with pytest.raises(Gone):
+def test_a_body_that_is_passed_on_and_stops_is_given_up_too(before):
+    """What streams through ends in the same way: its provider is not kept waiting, its client is told."""
+    with pytest.raises(Stalled):
         streamed(*said(*[(50, b"ab")] * before, ends=False))
 
 

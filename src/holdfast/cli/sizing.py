@@ -1,0 +1,85 @@
+"""How large a request is, and what is in it: one measure for all commands, the one that decisions are made by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast import config
+from holdfast.config import Catalog
+from holdfast.model.branch import Branch, extend
+from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Request
+from holdfast.model.projected import project
+from holdfast.model.target import Target
+from holdfast.policy import guard
+from holdfast.policy.settings import Settings
+from holdfast.store.base import SessionInfo
+from holdfast.view.tokens import cautious_ratio, estimate, is_same_model
+from holdfast.wire.recognise import APIS
+
+
+class Measured(Struct, frozen=True):
+    """How large the request is that a branch makes now, in tokens of the model."""
+
+    tokens: int
+    frame: int
+    """Of system prompt and tools, as far as they are known."""
+    scale: float
+    """Tokens for one of the estimator's, in messages: by what was counted so far, and no more than ``tokens`` hold."""
+    is_counted: bool
+    """Whether ``tokens`` are what the provider counted of just this request."""
+
+    def of(self, size: int) -> int:
+        """Return the tokens of something that the estimator gives ``size``."""
+        return round(self.scale * size)
+
+
+PLAIN = Measured(0, 0, 1.0, is_counted=False)
+"""The estimator's own tokens."""
+
+
+def target_of(info: SessionInfo, branch: Branch, model: str | None, window: int | None, catalog: Catalog) -> Target:
+    """Return where the next request of a stored session goes: to ``model``, or as it was recorded."""
+    apis = [slot.api for slot in project(branch) if slot.api in APIS]
+    api = apis[0] if apis else APIS[0]
+    place = config.target(api, model or branch.model or info.model, window=window, frame=branch.frame, catalog=catalog)
+    if window is not None or not branch.window or place.model != branch.model:
+        return place
+    as_recorded = replace(place.limits, window=branch.window, origin="as it was asked last")
+    return place if place.limits.window == branch.window else replace(place, limits=as_recorded)
+
+
+def measured(branch: Branch, place: Target, settings: Settings = Settings()) -> Measured:
+    """Return how large the request is that ``branch`` makes to ``place`` now."""
+    place, anchor = guard.in_force(place, branch, settings), branch.anchor
+    whole, frame, scale = estimate(branch, place), estimate(branch, place, 0), cautious_ratio(branch, place)
+    is_counted = anchor is not None and anchor.held == branch.held and is_same_model(branch, place)
+    if anchor is not None and branch.held:
+        scale = min(scale, max(0, whole - frame) / branch.held)
+    return Measured(whole, frame, scale, is_counted)
+
+
+def measured_in(info: SessionInfo, branch: Branch) -> Measured:
+    """Return how large the next request of a stored session is that goes where its last one went."""
+    return measured(branch, target_of(info, branch, None, None, config.load()))
+
+
+def ended(behind: Sequence[Entry]) -> Entry | None:
+    """Return the answer to a request, or its failure, from the entries behind it; nothing where neither is told."""
+    ends = (one for one in behind if isinstance(one.body, Answer | Failure | Request | Decision | Compaction))
+    found = next(ends, None)
+    return found if found is not None and isinstance(found.body, Answer | Failure) else None
+
+
+def counted(branch: Branch, end: Entry | None) -> Branch:
+    """Return ``branch``, whose last is a request, with what the provider counted of that, where ``end`` tells it."""
+    told = end.body if end is not None else None
+    is_told = isinstance(told, Answer) or (isinstance(told, Failure) and told.requested > 0)
+    return extend(branch, end) if end is not None and is_told else branch
+
+
+def about(tokens: int, *, is_counted: bool = False) -> str:
+    """Return a size as people read it; one that nobody counted has ``~`` before it."""
+    return f"{tokens:,}" if is_counted else f"~{tokens:,}"

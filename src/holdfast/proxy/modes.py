@@ -1,0 +1,25 @@
+"""What the proxy does with requests: reduce them, look on, or nothing at all; said in one place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from holdfast.proxy.settings import Settings
+from holdfast.store import at_home
+
+Mode: TypeAlias = Literal["manage", "observe", "bypass"]
+BYPASS = "bypass"
+"""The file beside a store that makes a proxy on it a plain relay, as long as it is there."""
+
+
+def mode_of(settings: Settings, switch: Path | None = None) -> Mode:
+    """Return what is done by ``settings``, where the file ``switch`` makes it nothing if it is there."""
+    if settings.bypass or (switch is not None and switch.exists()):
+        return "bypass"
+    return "observe" if settings.observe else "manage"
+
+
+def switch_of(place: str) -> Path | None:
+    """Return the file that switches the store at ``place`` off; nothing for one that is no file."""
+    return None if place == ":memory:" else at_home(place.removeprefix("sqlite:///")).parent / BYPASS
