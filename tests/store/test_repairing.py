@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.errors import StoreCorrupt
+from holdfast.errors import StoreCorrupt, StoreLocked
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Decision, Entry, Said
@@ -454,3 +456,118 @@ def test_a_store_in_use_is_mended_too(file: Path) -> None:
         assert len(store.path("other")) == 6
         store.append("other", [Entry("g", "f", Said(measure(Message.of("user", "go on"))))])
     assert repair_store(file).is_fine
+
+
+# -- programs that have it open ----------------------------------------------------------------------------------------
+
+HOLDING = """
+import sys
+from holdfast.store import open_store
+with open_store(sys.argv[1]) as store:
+    store.label("session", "e1", "held")
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+WATCHED = """
+import os, sys
+from holdfast.store.repairing import repair_store
+there = []
+sys.addaudithook(lambda event, _: event in ("os.rename", "os.remove", "os.link") and there.append(os.path.exists(path)))
+path = sys.argv[1]
+assert repair_store(path).salvaged
+assert there and all(there), there
+"""
+
+
+def broken(path: Path) -> list[Entry]:
+    """Make a store with a page that SQLite cannot read; return what was in it."""
+    entries = chain([f"e{n}" for n in range(400)])
+    with open_store(path) as store:
+        store.put(KEY, entries)
+    spoil(path)
+    return entries
+
+
+def spoil(path: Path) -> None:
+    """Overwrite a page of entries in the middle of a store, for those who have it open too."""
+    whole = path.read_bytes()
+    page = [at for at in range(8192, len(whole), 8192) if whole[at] == 0x0D and b"text of" in whole[at : at + 8192]][3]
+    with path.open("r+b") as file:
+        file.seek(page)
+        file.write(b"\xa5" * 8192)
+
+
+def names(path: Path) -> list[str]:
+    return sorted(one.name for one in path.parent.iterdir() if one.is_file())
+
+
+def test_a_store_that_another_program_has_open_gets_no_new_file(tmp_path: Path) -> None:
+    """Words said to a program that writes on into the old file would be lost: it is named, and nothing is changed."""
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        store.put("session", chain([f"e{n}" for n in range(400)]))
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDING, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        edit(path, "PRAGMA wal_checkpoint (TRUNCATE)")
+        spoil(path)
+        before = path.read_bytes()
+        assert repair_store(path, dry_run=True).salvaged
+        with pytest.raises(StoreLocked, match="another program has the old one open"):
+            repair_store(path)
+        assert path.read_bytes() == before
+        assert names(path) == ["agent.db", "agent.db-shm", "agent.db-wal"]
+        child.communicate("")
+    found = repair_store(path)
+    assert found.salvaged
+    assert names(path) == ["agent.db", Path(found.backup).name]
+
+
+def test_nothing_is_written_into_a_file_that_was_replaced(tmp_path: Path) -> None:
+    """A store that is still open when a new file takes its place acknowledges nothing more, and loses nothing."""
+    path = tmp_path / "agent.db"
+    broken(path)
+    with open_store(path) as store:
+        store.label(KEY, "e1", "before")
+        repair_store(path)
+        with pytest.raises(StoreCorrupt, match="replaced or taken away since it was opened"):
+            store.label(KEY, "e1", "after")
+    assert repair_store(path).is_fine
+    with open_store(path) as store:
+        store.label(KEY, "e1", "after")
+        assert store.path(KEY)
+
+
+def test_a_store_is_at_its_path_all_the_while(tmp_path: Path) -> None:
+    """The new file takes the place of the old one by one rename, and neither leaves anything of SQLite's behind."""
+    path = tmp_path / "agent.db"
+    broken(path)
+    subprocess.run([sys.executable, "-c", WATCHED, path], check=True)
+    assert len(names(path)) == 2
+    assert repair_store(path).is_fine
+
+
+def test_a_write_ahead_log_goes_with_the_old_file(tmp_path: Path) -> None:
+    """Where SQLite cannot open the file its log is read, kept with it, and not found by the new one; a link stays."""
+    path, link = tmp_path / "agent.db", tmp_path / "link.db"
+    link.symlink_to(path)
+    with open_store(path) as store:
+        store.put(KEY, chain([f"e{n}" for n in range(400)]))
+    with open_store(path, readonly=True) as reader:
+        assert reader.sessions()
+        with open_store(path) as store:
+            store.append(KEY, [Entry("late", "e399", Said(measure(Message.of("user", "in the log alone"))))])
+        log = path.with_name("agent.db-wal").read_bytes()
+    assert log
+    path.write_bytes(b"\x00" * 100 + path.read_bytes()[100:])
+    path.with_name("agent.db-wal").write_bytes(log)
+    found = repair_store(link)
+    assert found.salvaged
+    backup = Path(found.backup)
+    assert backup.with_name(f"{backup.name}-wal").read_bytes() == log
+    assert len(names(path)) == 4
+    assert link.is_symlink()
+    with open_store(path) as store:
+        assert "late" in ids(store.path(KEY))

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from holdfast.cli.describing import client_of, shortest
 from holdfast.cli.places import is_missing, opened, store_option, store_place
-from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
+from holdfast.cli.terminal import clean, console, fitting, json_option, say_json, say_line
 from holdfast.errors import HoldfastError
 from holdfast.model.entries import Answer, Body, Request, Said
 from holdfast.model.gauging import smaller
@@ -29,6 +29,10 @@ NEAR = 16
 """[H] Entries before the leaf of a session that are looked at: its newest request and answer are the last of all."""
 LEFT = 2
 """Columns that are words."""
+SPARE = (2, 1, 3, 4)
+"""Columns that go where there is no room, in this order: when it began, whose it is, when it changed, messages."""
+TITLE = 12
+"""Columns of the screen that are left for titles."""
 
 
 @click.command("ls", epilog=EXAMPLES)
@@ -39,7 +43,8 @@ def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
     """List the sessions of the store, the last changed first.
 
     The ids are shown as short as they can be told apart; any command takes them like that. Messages and tokens are
-    those of the newest request and its answer, where the session was talked on through Holdfast.
+    those of the newest request and its answer, where the session was talked on through Holdfast; "no answer" stands
+    there where none of its requests ever had one, and holdfast show tells why. Columns that have no room are left out.
     """
     with opened(store, readonly=True) as there:
         everything = there.sessions()
@@ -67,10 +72,12 @@ class Listed(Struct, frozen=True):
     tokens: int | None = None
     """What the newest request came to, its answer too, as the provider counted."""
     window: int | None = None
+    answered: bool = True
+    """Whether any of its requests had an answer, where there were some."""
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it for JSON."""
-        told = {"client": self.client, "messages": self.messages, "tokens": self.tokens, "window": self.window}
+        told = {name: getattr(self, name) for name in ("client", "messages", "tokens", "window", "answered")}
         info: dict[str, Any] = msgspec.to_builtins(self.info)
         return info | {"entries": self.info.entries} | told
 
@@ -86,7 +93,15 @@ def listed(store: SessionStore, info: SessionInfo) -> Listed:
     tokens = answer.usage.total or None if answer is not None else None
     if request is None:
         return Listed(info, client_of(info.key), None, tokens)
-    return Listed(info, client_of(info.key), request.slots + behind, tokens, _window(store, info, request) or None)
+    answered, window = answer is not None or _is_answered(store, info), _window(store, info, request) or None
+    return Listed(info, client_of(info.key), request.slots + behind, tokens, window, answered)
+
+
+def _is_answered(store: SessionStore, info: SessionInfo) -> bool:
+    """Whether there is an answer on any branch; so it is taken to be where that cannot be read."""
+    with suppress(HoldfastError):
+        return bool(store.entries(info.key, "answer"))
+    return True
 
 
 def _window(store: SessionStore, info: SessionInfo, request: Request) -> int:
@@ -117,20 +132,22 @@ def _say(sessions: list[Listed], keys: list[str]) -> None:
     rows += [_row(one, short[one.info.key]) for one in sessions]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     out = console()
+    kept = fitting([row[:-1] for row in rows], SPARE, out.width - TITLE - 2)
     for number, row in enumerate(rows):
-        cells = [f"{cell:{'<' if at < LEFT else '>'}{widths[at]}}" for at, cell in enumerate(row[:-1])]
+        cells = [f"{row[at]:{'<' if at < LEFT else '>'}{widths[at]}}" for at in kept]
         say_line(out, Text("  ".join([*cells, row[-1]]), style="" if number else "bold"))
 
 
 def _row(one: Listed, short: str) -> tuple[str, ...]:
     info = one.info
-    numbers = ("-" if number is None else f"{number:,}" for number in (one.messages, one.tokens))
+    messages, tokens = ("-" if number is None else f"{number:,}" for number in (one.messages, one.tokens))
     return (
         clean(short),
         one.client or info.format,
         ago(info.created),
         ago(info.updated),
-        *numbers,
+        messages,
+        tokens if one.answered else "no answer",
         clean(info.title),
     )
 

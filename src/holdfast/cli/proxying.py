@@ -127,8 +127,10 @@ def done(stats: Mapping[str, Any], found: Foreseen | None) -> list[str]:
     states = _states(stats)
     otherwise = [f"{states[state]:,} {state}" for state in NOT_SERVED if states[state]]
     if found is None:
+        from holdfast.cli.sizing import about
+
         saved, avoided = stats["tokens_saved"], stats["overflows"]["avoided"]
-        reduced = [f"reduced by {many(saved, 'token')}"] if saved else []
+        reduced = [f"newly reduced by {about(saved)} tokens"] if saved else []
         return [*reduced, *([f"{many(avoided, 'overflow')} avoided"] if avoided else []), *otherwise]
     from holdfast.cli.foreseeing import in_words
 

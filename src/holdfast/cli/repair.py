@@ -26,6 +26,7 @@ Examples:
 FOUND = 1
 SHOWN = 20
 """Findings of a file that are listed."""
+_UNCHANGED = "nothing was changed"
 _STORE = b"SQLite format 3\x00"
 
 
@@ -155,7 +156,8 @@ def _is_stuck(one: Outcome) -> bool:
 
 def _say(one: Outcome, *, dry_run: bool) -> None:
     if isinstance(one, Failed):
-        click.echo(f"{clean(of_file(one.file, one.error))}; nothing was changed", err=True)
+        told = clean(of_file(one.file, one.error))
+        click.echo(told if _UNCHANGED in told else f"{told}; {_UNCHANGED}", err=True)
     elif isinstance(one, FileRepaired):
         _say_file(one, dry_run=dry_run)
     else:

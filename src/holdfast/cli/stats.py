@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
@@ -13,11 +13,14 @@ from holdfast.cli.foreseeing import Foreseen, foreseen_of_tree, in_words
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.saving import Account, Rule, account_of_tree, together
 from holdfast.cli.sizing import about, measured, target_of
-from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
+from holdfast.cli.terminal import GAP, clean, console, fitting, json_option, many, say_json, say_line, say_whole
 from holdfast.config import Catalog, Configuration
 from holdfast.model.branch import Branch
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.naming import named_blobs
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 EXAMPLES = """\
 \b
@@ -121,7 +124,7 @@ def _say_rules(out: Any, found: Account) -> None:
     told = f"the next request saves {about(found.saved)} of {about(found.said)} tokens"
     say_whole(out, Text(f"{told}; {many(found.requests, 'request')} so far saved {about(found.saved_since)}"))
     out.print()
-    out.print(_table(("rule", "in force", "undone", "saved now", "saved over all"), [_row(one) for one in found.rules]))
+    _say_table(out, _RULES, [_row(one) for one in found.rules])
     out.print()
 
 
@@ -156,11 +159,9 @@ def _say_all(found: list[Account], total: Account) -> None:
         out.print("no sessions yet; holdfast import FILE takes one in")
         return
     short = shortest([one.session for one in found])
-    sizes = ("session", "largest sent", "went up", "of window", "compactions", "overflows avoided", "refused")
-    out.print(_table(sizes, [*(_sizes(clean(short[one.session]), one) for one in found), _sizes("all", total)]))
+    _say_table(out, _SIZES, [*(_sizes(clean(short[one.session]), one) for one in found), _sizes("all", total)])
     out.print()
-    head = ("session", "requests", "saved now", "saved over all", "cache hit", "dollars", "breaks", "spilled bytes")
-    out.print(_table(head, [*(_line(clean(short[one.session]), one) for one in found), _line("all", total)]))
+    _say_table(out, _SAVED, [*(_line(clean(short[one.session]), one) for one in found), _line("all", total)])
 
 
 def _sizes(name: str, one: Account) -> tuple[str, ...]:
@@ -186,12 +187,37 @@ def _line(name: str, one: Account) -> tuple[str, ...]:
     )
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Any:
-    from rich.table import Table
+class _Columns(NamedTuple):
+    """The heads of a table, and which columns go where there is no room for all, in this order."""
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for number, name in enumerate(head):
-        table.add_column(name, justify="right" if number else "left", no_wrap=not number, overflow="fold")
+    heads: tuple[str, ...]
+    spare: tuple[int, ...]
+
+
+_RULES = _Columns(("rule", "in force", "undone", "saved now", "saved over all"), (2, 1, 4))
+_SIZES = _Columns(
+    ("session", "largest sent", "went up", "of window", "compactions", "overflows avoided", "refused"), (6, 5, 4, 1)
+)
+_SAVED = _Columns(
+    ("session", "requests", "saved now", "saved over all", "cache hit", "dollars", "breaks", "spilled bytes"),
+    (7, 6, 3, 4, 1),
+)
+
+
+def _say_table(out: Console, columns: _Columns, rows: list[tuple[str, ...]]) -> None:
+    """Print a table whose figures are whole; what there is no room for is named below."""
+    from rich.table import Table
+    from rich.text import Text
+
+    kept = fitting([columns.heads, *rows], columns.spare, out.width)
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
+    is_wide = sum(max(map(len, column)) + GAP for column in zip(columns.heads, *rows, strict=True)) - GAP <= out.width
+    for number, at in enumerate(kept):
+        head = columns.heads[at] if is_wide else columns.heads[at].replace(" ", "\n")
+        table.add_column(head, justify="right" if number else "left", vertical="bottom", overflow="fold")
     for row in rows:
-        table.add_row(*row)
-    return table
+        table.add_row(*(row[at] for at in kept))
+    out.print(table)
+    left = [name for at, name in enumerate(columns.heads) if at not in kept]
+    if left:
+        say_whole(out, Text(f"in a wider terminal, or with --json: {', '.join(left)}", style="dim"))

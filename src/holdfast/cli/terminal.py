@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -26,6 +26,8 @@ PAPER = 100
 """Columns where there is no terminal to ask: files and pipes."""
 SET_IN, LEAST = 4, 16
 """Blanks before what is left of a line that was too long, and columns that it has at least."""
+GAP = 2
+"""Blanks between columns."""
 PATIENCE = 1.0
 """Seconds after which a progress bar is shown."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
@@ -64,6 +66,22 @@ def say_whole(out: Console, line: Text) -> None:
         if number:
             piece.pad_left(SET_IN)
         out.print(piece)
+
+
+def fitting(rows: Sequence[Sequence[str]], spare: Iterable[int], width: int) -> list[int]:
+    """Return which columns of ``rows``, the heads first, have room in ``width`` with every cell whole.
+
+    Where all of them have none those of ``spare`` go, in that order; heads may take a line for each of their words.
+    """
+    head, *others = rows
+    words = [max(map(len, name.split()), default=0) for name in head]
+    least = [max([word, *(len(row[at]) for row in others)]) for at, word in enumerate(words)]
+    kept = list(range(len(head)))
+    for at in spare:
+        if sum(least[one] + GAP for one in kept) - GAP <= width:
+            break
+        kept.remove(at)
+    return kept
 
 
 def say_command(out: Console, line: Text) -> None:

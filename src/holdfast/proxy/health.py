@@ -16,6 +16,7 @@ from holdfast.proxy.counts import Counts
 from holdfast.proxy.exposition import Metric, Sample, exposition, number
 from holdfast.proxy.headers import State
 from holdfast.proxy.histogram import Histogram
+from holdfast.proxy.modes import Mode
 from holdfast.store.tree import now_ms
 from holdfast.telemetry.events import OUTCOMES, Event
 from holdfast.view.text import one_line

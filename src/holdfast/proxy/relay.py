@@ -6,20 +6,16 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequen
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import TypeAlias
-from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 from msgspec import Struct
 
 from holdfast.errors import UpstreamError
 from holdfast.proxy.headers import downward
+from holdfast.runtime.discreet import secrets
 from holdfast.runtime.upstream import Reply, Sent
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
-SECRETS = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"api-key", b"cookie"})
-"""Headers whose values are secrets."""
-SHORTEST = 6
-"""[H] Letters of a secret at least; fewer may be any word."""
 PLACES = 64
 """[H] Addresses that are read once: a client asks a handful."""
 _FEATURES = b"anthropic-beta"
@@ -43,19 +39,12 @@ class Onward:
     def __init__(self, client: httpx2.AsyncClient, url: str, headers: Headers, method: str = "POST") -> None:
         self.client, self.url, self.headers, self.method = client, url, headers, method
 
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """What must stand in no log: the values of its keys, the longest first."""
-        values = [value.decode("latin-1") for name, value in self.headers if name.lower() in SECRETS]
-        values += [value for name, value in parse_qsl(urlsplit(self.url).query) if name == "key"]
-        found = {piece for value in values for piece in (value, value.rpartition(" ")[2])}
-        return tuple(sorted((one for one in found if len(one) >= SHORTEST), key=len, reverse=True))
-
     @asynccontextmanager
     async def send(self, sent: Sent) -> AsyncIterator[Reply]:
         """Return the reply to ``sent`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
         async with self.answered(sent.body, _with(self.headers, sent.headers.get(_FEATURES.decode(), ""))) as reply:
-            yield Reply(reply.status_code, dict(reply.headers), _body(reply), reply.headers.raw)
+            keys = secrets(reply.request.headers.items(), self.url)
+            yield Reply(reply.status_code, dict(reply.headers), _body(reply), reply.headers.raw, keys)
 
     async def relayed(self, body: bytes | AsyncIterable[bytes], *, as_it_came: bool = False) -> AsyncGenerator[Piece]:
         """Yield what answers ``body``, packed or not ``as_it_came``; ``UpstreamError`` where nothing does."""

@@ -160,20 +160,13 @@ class Attempt:
         self.verdict = _sensible(classify(report), len(self._sent.body))
         self.is_cut = not isinstance(report, ErrorReport) and self.verdict.kind == "context_window"
         if isinstance(report, ErrorReport):
-            self.why, self._status = discreet(said_by(report, self.verdict), self._upstream), report.status
+            self.why, self._status = said_by(report, self.verdict), report.status
         elif not told.complete:
             self.verdict, self.why = Verdict("network"), "the answer broke off before its end"
         elif not told.message.parts and told.stop == "unknown":
             self.verdict, self.why = Verdict("server"), "the answer says nothing, not even why"
         elif self.is_cut:
             self.why = "the answer ended where the window did"
-
-
-def discreet(text: str, upstream: Upstream) -> str:
-    """Return ``text`` without the secrets that ``upstream`` asks with: some providers repeat a key that they refuse."""
-    for secret in getattr(upstream, "secrets", ()):
-        text = text.replace(secret, "***")
-    return text
 
 
 def _sensible(verdict: Verdict, size: int) -> Verdict:

@@ -6,7 +6,7 @@ its own (retries, errors for statuses, typed answers) is left out: a refusal is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
@@ -19,6 +19,7 @@ from anyio import CancelScope, CapacityLimiter, fail_after, to_thread
 from msgspec import Struct
 
 from holdfast.errors import ConfigError, FormatError, UpstreamError
+from holdfast.runtime.discreet import discreet, secrets
 from holdfast.runtime.upstream import PATIENCE, Endpoint, Reply, Sent, Upstream
 
 T = TypeVar("T")
@@ -52,6 +53,8 @@ class _Opened(Struct, frozen=True):
     close: Callable[[], Awaitable[object]]
     patience: float = inf
     """Seconds that may pass without a byte, where the client itself waits for ever."""
+    secrets: Sequence[str] = ()
+    """What must stand in no log."""
 
 
 _Opening: TypeAlias = Callable[[Any, Sent, str], Awaitable[_Opened]]
@@ -75,7 +78,7 @@ class Sdk:
         """
         opened = await self._opened(sent, self._path(sent))
         try:
-            yield Reply(opened.status, opened.headers, self._read(opened))
+            yield Reply(opened.status, opened.headers, self._read(opened), secrets=opened.secrets)
         finally:
             with CancelScope(shield=True):
                 await opened.close()
@@ -120,13 +123,14 @@ def _refused(error: Exception) -> _Opened | None:
     body = getattr(response, "content", None)
     if not isinstance(body, bytes):
         body = msgspec.json.encode(getattr(error, "details", {}), enc_hook=str)
-    return _Opened(_status(response), _headers(response), _once(body), _nothing)
+    return _Opened(_status(response), _headers(response), _once(body), _nothing, secrets=_secrets(response))
 
 
 def _unanswered(name: str, error: Exception) -> UpstreamError:
     """Return the error of a request without an answer: lost on its way, or not sent for what the client lacks."""
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     why = f"{said} ({error.__cause__})" if error.__cause__ is not None and str(error.__cause__) else said
+    why = discreet(why, _secrets(error))
     if _is_lost(error):
         return UpstreamError(f"no answer came to {name} ({why}); check its address and the connection", "network")
     return UpstreamError(f"{name} did not send the request ({why}); check how it was made", "config")
@@ -156,7 +160,7 @@ def _asked(sent: Sent, path: str) -> dict[str, Any]:
 
 async def _posted(client: Any, sent: Sent, path: str) -> _Opened:
     response = (await client.post(**_asked(sent, path))).http_response
-    return _Opened(response.status_code, _headers(response), response.aiter_bytes(), response.aclose)
+    return _Opened(response.status_code, _headers(response), response.aiter_bytes(), response.aclose, inf, _secrets(response))
 
 
 async def _posted_beside(client: Any, sent: Sent, path: str) -> _Opened:
@@ -167,7 +171,7 @@ async def _posted_beside(client: Any, sent: Sent, path: str) -> _Opened:
     except BaseException:
         await beside.leave()
         raise
-    return _Opened(response.status_code, _headers(response), beside.chunks(), beside.leave)
+    return _Opened(response.status_code, _headers(response), beside.chunks(), beside.leave, inf, _secrets(response))
 
 
 class _Beside:
@@ -229,7 +233,8 @@ async def _generated(client: Any, sent: Sent, path: str) -> _Opened:
     with fail_after(patience):
         told = await inside._async_request_once(request, stream=True, implicit_retry=False)  # noqa: SLF001
     response = told.response_stream
-    return _Opened(_status(response), _headers(response), _bytes(response), partial(_closed, response), patience)
+    keys, close = _secrets(response), partial(_closed, response)
+    return _Opened(_status(response), _headers(response), _bytes(response), close, patience, keys)
 
 
 def _place(inside: Any, model: str) -> str:
@@ -258,6 +263,12 @@ def _status(response: Any) -> int:
 
 def _headers(response: Any) -> dict[str, str]:
     return {str(name).lower(): str(value) for name, value in response.headers.items()}
+
+
+def _secrets(thing: Any) -> tuple[str, ...]:
+    """Return the keys of the request that a response, or an error of the connection, belongs to."""
+    request = getattr(thing, "request", None) or getattr(thing, "request_info", None)
+    return () if request is None else secrets(request.headers.items(), str(request.url))
 
 
 # -- which client it is ------------------------------------------------------------------------------------------------

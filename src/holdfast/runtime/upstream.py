@@ -13,6 +13,7 @@ import httpx2
 from msgspec import Struct
 
 from holdfast.errors import ConfigError, FormatError, UpstreamError
+from holdfast.runtime.discreet import discreet, secrets
 from holdfast.wire.apis import form_of
 
 PATIENCE = 600.0
@@ -62,12 +63,15 @@ class Reply:
         headers: Mapping[str, str],
         chunks: AsyncIterable[bytes],
         raw: Sequence[tuple[bytes, bytes]] = (),
+        secrets: Sequence[str] = (),
     ) -> None:
         self.status = status
         self.headers = headers
         self.chunks = chunks
         self.raw = raw
         """The headers as they came, where somebody relays them."""
+        self.secrets = secrets
+        """What the request was sent with that must stand in no log, also where the reply repeats it."""
 
     @property
     def is_fine(self) -> bool:
@@ -135,9 +139,11 @@ class Http:
             async with self._client.stream(
                 "POST", self.address(sent), content=sent.body, headers=self._headers(sent)
             ) as reply:
-                yield Reply(reply.status_code, dict(reply.headers), self._read(reply))
+                keys = secrets(reply.request.headers.items())
+                yield Reply(reply.status_code, dict(reply.headers), self._read(reply), secrets=keys)
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
-            raise UpstreamError(_unreached(self.base_url, error), "network") from error
+            why = discreet(_unreached(self.base_url, error), secrets(self._client.headers.items()))
+            raise UpstreamError(why, "network") from error
 
     def _headers(self, sent: Sent) -> dict[str, str]:
         """Return the headers of one request; a list of features is added to ours and does not replace it."""

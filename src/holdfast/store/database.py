@@ -55,6 +55,7 @@ class Database:
         self._turn = threading.RLock()
         self._reader: sqlite3.Connection | None = None
         self._writer: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None
         self._blank = False
         self._refused = ""
         self._closed = False
@@ -106,6 +107,7 @@ class Database:
             db = self._open_writer()
             db.execute("BEGIN IMMEDIATE")
             try:
+                self._check_same()
                 yield
                 db.execute("COMMIT")
             except BaseException:
@@ -207,6 +209,7 @@ class Database:
             msg = f"{self.file} was opened for reading only; nothing was written: open it again without readonly"
             raise StoreReadOnly(msg)
         self._create()
+        self._opened = _identity(self.file)
         db = self._connect("mode=rw")
         _closing_on_error(db, lambda: self._prepare(db))
         if self._reader is not None:
@@ -245,6 +248,15 @@ class Database:
             msg = f"the store {self.file} was closed; open it again"
             raise StoreError(msg)
 
+    def _check_same(self) -> None:
+        """Raise if the file at the path is another than the one that was opened: what is written would be lost."""
+        if _identity(self.file) != self._opened:
+            msg = (
+                f"{self.file} was replaced or taken away since it was opened (`holdfast repair` can do so); "
+                "nothing was written: open it again"
+            )
+            raise StoreCorrupt(msg)
+
     def _check_file(self) -> bool:
         """Return whether the file is there; a ``StoreError`` if it cannot be a database of this user's."""
         try:
@@ -270,6 +282,15 @@ class Database:
             )
             raise StoreCorrupt(msg)
         return True
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one at its path; nothing where there is none."""
+    try:
+        held = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return held.st_dev, held.st_ino
 
 
 def _roll_back(db: sqlite3.Connection) -> None:

@@ -98,6 +98,29 @@ def test_figures_of_all_sessions(run, reduced, home):
     assert all(len(line) <= 80 for line in shown.splitlines())
 
 
+@pytest.mark.parametrize("width", [40, 50, 60, 72, 80, 100])
+def test_no_figure_is_cut_in_a_narrow_terminal(run, reduced, recording, home, monkeypatch, width):
+    """Columns go, the least first, until each figure is whole; of figures of ``stats`` is said which went."""
+    with open_store(home / "store" / "holdfast.db") as store:
+        leaf = store.session(reduced).leaf
+        usage = Usage(input=345_678, output=789)
+        request = Entry("r", leaf, Request("b", 12, "claude-sonnet-4-5", 400_000))
+        store.append(reduced, [request, Entry("a", "r", Answer("b", usage))])
+    monkeypatch.setenv("COLUMNS", str(width))
+    (found,) = json.loads(run("stats", "--json").stdout)["sessions"]
+    listed, every, one = run("ls").stdout, run("stats").stdout, run("stats", reduced).stdout
+    assert "346,467" in listed.splitlines()[1].split()
+    figures = {f"{found['saved']:,}", f"{found['dollars']:,.2f}", f"{found['largest']['up']:,}"}
+    assert figures <= {*every.split()}
+    lines = every.splitlines() + one.splitlines()
+    assert all(len(line) <= width for line in lines + listed.splitlines())
+    assert (f"{found['saved_since']:,}" in every.split()) != ("saved over all" in joined(every.partition("wider")[2]))
+    (rule, *_) = [name for name in found["rules"] if name["saved"]]
+    assert any(line.startswith(rule["rule"]) and f"{rule['saved']:,}" in line.split() for line in one.splitlines())
+    words = [word for line in every.splitlines() if line.startswith("all") for word in line.split()]
+    assert all(any(mark.isdigit() for mark in word) or word in {"all", "-"} for word in words)
+
+
 def test_a_command_to_paste_is_one_line(recording, run, reduced, home, talk, write):
     """``why`` prints commands that run as they stand, with the shortest id that means this session alone."""
     run("import", write(home / "twin.jsonl", talk(1, session=TWIN)))

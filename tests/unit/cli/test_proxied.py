@@ -215,12 +215,24 @@ def test_a_list_tells_whose_sessions_they_are(told, run, talks):
     assert {one["client"] for one in found.values()} == {"claude-code"}
     assert (kept["messages"], kept["window"]) == (4 * TURNS, WINDOW)
     assert 0 < kept["tokens"] < WINDOW
+    assert all(one["answered"] for one in found.values()), "one that ended with a refusal had answers before"
     assert kept["created"] <= kept["updated"]
     assert found[header(observed[0], "session")]["messages"] == 4 * (len(observed) - 1) + 3
     for line in run("ls", "--store", path).stdout.splitlines()[1:]:
         assert line.startswith("claude-code-")
         assert f"  {'claude-code'}  " in line
         assert run("show", line.split()[0], "--store", path).exit_code == 0
+
+
+def test_a_session_that_never_had_an_answer_says_so(tmp_path, run):
+    """Requests that were only refused leave a session: it is listed, and told apart from one that was talked on."""
+    path = str(tmp_path / "refused.db")
+    (refused,) = anyio.run(talked, path, 500, "observe")
+    assert refused[0] == 400
+    (one,) = json.loads(run("ls", "--store", path, "--json").stdout)
+    assert (one["answered"], one["tokens"], one["messages"]) == (False, None, 3)
+    assert "  no answer  " in run("ls", "--store", path).stdout
+    assert "overflow: " in run("show", one["key"], "--store", path).stdout
 
 
 def test_ids_of_the_proxy_keep_their_client():

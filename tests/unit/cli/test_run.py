@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.proxying import done
 from holdfast.config.providers import VARIABLES
+from holdfast.proxy.health import Health
 from holdfast.store import open_store
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.serving import serving
@@ -120,6 +122,13 @@ def test_what_would_have_been_done(run, home, monkeypatch, programs):
     assert "1 request · nothing was changed · 1 request over the window of 16,000; policy holdfast would" in done.stderr
 
 
+def test_what_was_reduced_is_what_this_run_decided():
+    """The last line counts each decision once, when it was made: what stood before is told by ``stats`` alone."""
+    stats = Health().stats()
+    assert done(stats, None) == []
+    assert done(stats | {"tokens_saved": 418_220}, None) == ["newly reduced by ~418,220 tokens"]
+
+
 def test_a_store_that_cannot_be_written(run, home, monkeypatch, programs):
     """It is told before the client begins, and the client is served all the same."""
     program(programs, "mine", ASK)
@@ -133,7 +142,7 @@ def test_a_store_that_cannot_be_written(run, home, monkeypatch, programs):
 
 
 def test_a_plain_relay_is_told(run, home, monkeypatch, programs):
-    """A relay that was switched off says so, first and last, and by what; a look at the address that asks for no answer is no request."""
+    """A relay says so, first and last, and who switched it off; a look that asks for no answer is no request."""
     looks = "import urllib.request\nat = os.environ['ANTHROPIC_BASE_URL']\n"
     looks += "urllib.request.urlopen(urllib.request.Request(at + '/v1/models', method='GET')).read()\n"
     program(programs, "mine", looks + ASK.replace("    print(", "    str(told) or print("))

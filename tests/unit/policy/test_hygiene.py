@@ -82,7 +82,7 @@ def test_neighbours_are_merged_where_that_is_wanted():
     """Two users in a row become one message on a strict API and stay two on others; no words are lost."""
     history = [user("1"), user("2"), words("3"), words("4"), user("5")]
     sent, rules = repaired(history, STRICT)
-    assert [one.text for one in sent] == ["1\n2", "3\n4", "5"]
+    assert [[part.text for part in one.parts] for one in sent] == [["1", "2"], ["3", "4"], ["5"]]
     assert all("merge" in rule for rule in rules)
     assert repaired(history, CLAUDE)[0] == history
 

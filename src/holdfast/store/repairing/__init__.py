@@ -5,19 +5,20 @@ Where SQLite itself cannot read the file through, what can be read goes into a n
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from shutil import copyfile
+from shutil import copy2, copyfile
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from holdfast.errors import StoreCorrupt, StoreError
+from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
 from holdfast.store.blobs import FileBlobs
 from holdfast.store.files import create, refusal, sync_directory
 from holdfast.store.migrations import version
@@ -30,8 +31,12 @@ __all__ = ["STAND_IN", "Mended", "Repaired", "repair_store"]
 
 Tick = Callable[[int], None]
 """Is told, after each entry, how many there are."""
+State = list[tuple[int, int]]
+"""Sizes of a database and its write-ahead log, and when they were written."""
 _OF_INDEX = ("missing from index", "wrong # of entries in index", "non-unique entry in index")
 """What SQLite says of an index that differs from its table: it can be made anew from that."""
+_SHARED, _COUNT = 0x40000002, 510
+"""The bytes of a database that SQLite locks, as one who reads, for as long as a connection is open."""
 
 
 class _BrokenError(Exception):
@@ -160,14 +165,17 @@ def _faults(db: sqlite3.Connection) -> list[str]:
 
 def _anew(file: Path, blobs: Path, tick: Tick, why: str, *, dry_run: bool) -> Repaired:
     """Put what can be read into a new file, and that in the old one's place; the old one stays beside it."""
-    new = _beside(file, "new")
+    old = file.resolve()
+    _check_alone(old, why)
+    before = _state(old)
+    new = _beside(old, "new")
     try:
-        with _mender(new, blobs) as mender, mender.transaction() as db:
-            count = _saved(file, db)
-            found = mender.mend(lambda: tick(count))
         with _mender(new, blobs) as mender:
+            with mender.transaction() as db:
+                count = _saved(old, db)
+                found = mender.mend(lambda: tick(count))
             lost = _mended_blobs(mender, dry_run=dry_run)
-        backup = _swapped(file, new)
+        backup = _swapped(old, new, why, before)
     except BaseException as error:
         _remove(new)
         if isinstance(error, _NothingError):
@@ -187,15 +195,61 @@ def _saved(file: Path, target: sqlite3.Connection) -> int:
     return count
 
 
-def _swapped(file: Path, new: Path) -> Path:
-    """Put ``new`` in the place of ``file``, which is moved beside it with what SQLite keeps next to it."""
-    backup = _beside(file)
-    for ending in ("-wal", "-shm", ""):
-        with suppress(FileNotFoundError):
-            file.with_name(file.name + ending).rename(backup.with_name(backup.name + ending))
-    new.rename(file)
-    sync_directory(file.parent)
+def _swapped(file: Path, new: Path, why: str, before: State) -> Path:
+    """Put ``new`` in the place of ``file`` by one rename, unless somebody wrote or writes it; return the backup.
+
+    Before that the whole old store is beside it, and of its write-ahead log nothing is where the new one would find it.
+    """
+    with _alone(file, why):
+        if _state(file) != before:
+            raise StoreLocked(_in_use(file, why))
+        backup = _beside(file)
+        for ending in ("-wal", ""):
+            with suppress(FileNotFoundError):
+                _keep(file.with_name(file.name + ending), backup.with_name(backup.name + ending))
+        for ending in ("-wal", "-shm"):
+            file.with_name(file.name + ending).unlink(missing_ok=True)
+        new.replace(file)
+        sync_directory(file.parent)
     return backup
+
+
+def _keep(file: Path, backup: Path) -> None:
+    """Give a file a second name, or make a copy where the disk has no such thing; an empty one needs none."""
+    if file.stat().st_size:
+        try:
+            os.link(file, backup)
+        except OSError:
+            copy2(file, backup)
+
+
+def _check_alone(file: Path, why: str) -> None:
+    with _alone(file, why):
+        pass
+
+
+@contextmanager
+def _alone(file: Path, why: str) -> Iterator[None]:
+    """No other program has ``file`` open, or can open it, inside; ``StoreLocked`` if one has."""
+    with file.open("r+b") as held:
+        try:
+            fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB, _COUNT, _SHARED)
+        except OSError as error:
+            raise StoreLocked(_in_use(file, why)) from error
+        yield
+
+
+def _in_use(file: Path, why: str) -> str:
+    return (
+        f"{file} is damaged ({why}) and needs a new file, and another program has the old one open and would go on "
+        "writing to that; nothing was changed: end it (`holdfast serve`, an agent), then run `holdfast repair` again"
+    )
+
+
+def _state(file: Path) -> State:
+    """Return what tells whether a store was written in the meantime."""
+    held = (file.with_name(file.name + ending) for ending in ("", "-wal"))
+    return [(one.stat().st_size, one.stat().st_mtime_ns) for one in held if one.exists() and one.stat().st_size]
 
 
 def _remove(new: Path) -> None:
