@@ -143,12 +143,13 @@ class Attempt:
     def _expected(self, told: Answer) -> int | None:
         """Return the tokens that the prompt has as we count; where it did not grow, as counted anew from the start.
 
-        Nothing where a hook changed it: what that has was not counted.
+        Nothing where a hook changed it, for what that has was not counted, and where it shows media: a small picture
+        has far less than is reckoned for one.
         Who drops the front of what is too long tells the same number again and again, and each is near the last.
         """
-        if not self.as_planned:
-            return None
         plan, target = self._prepared.plan, self._prepared.target
+        if not self.as_planned or plan.branch.media:
+            return None
         anchor = plan.branch.anchor
         if anchor is None or told.asked is None or told.asked.input > anchor.tokens:
             return plan.after

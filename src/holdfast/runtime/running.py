@@ -139,6 +139,9 @@ async def recorded(session: Session, attempt: Attempt, prepared: Prepared, *, ou
     if verdict.is_overflow and (limit := _learned(prepared, verdict, usage.input, session.settings)):
         requested = verdict.requested or 0
         await session.means.stored(lambda: journal.learn(verdict.kind, limit, requested, as_planned=as_planned))
+        session.tell(
+            events.Noticed(session.key, verdict.kind.replace("_", "-"), _noticed(prepared, usage.input, limit))
+        )
     session.prefix = attempt.prefix
     await _taken_over(session, prepared)
     if verdict.kind == "context_window" and ours:
@@ -165,6 +168,12 @@ def _learned(prepared: Prepared, verdict: Verdict, read: int, settings: Settings
     if not is_whole(anchor, branch.asked, read) or not (branch.gauge.estimated or read < SURELY * size):
         return 0
     return max(read, anchor.tokens if anchor else 0, least_window(prepared.target, settings))
+
+
+def _noticed(prepared: Prepared, read: int, limit: int) -> str:
+    """Return what is told of a window that an answer taught."""
+    size = prepared.plan.after
+    return f"the provider counted {read:,} tokens of a request of about {size:,}: {limit:,} count as its window now"
 
 
 async def _taken_over(session: Session, prepared: Prepared) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.config import target
 from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolResult
+from holdfast.model.parts import Media, Text, ToolResult
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.upstream import Reply
 from holdfast.store.memory import MemoryStore
@@ -96,19 +96,23 @@ def test_an_odd_answer_ends_no_session(api, answer):
     assert second[: len(first)] == first
 
 
-class Uncached:
-    """A server that tells only those tokens of a prompt which its cache did not hold."""
+class Counting:
+    """A server that counts four bytes of a body as a token, and says in its own way how many a prompt has."""
 
-    def __init__(self):
-        self.before = 0
-        self.sent = []
+    def __init__(self, tell):
+        self.tell = tell
+        self.sizes = []
+        """Tokens of each prompt."""
+        self.messages = 0
+        """How many the newest request showed."""
 
     @asynccontextmanager
     async def send(self, sent):
-        """Return an answer whose usage is that of what is new."""
-        self.sent.append(sent.body)
-        size = len(sent.body) // 4
-        told, self.before = {"prompt_tokens": size - self.before, "completion_tokens": 5}, size
+        """Return an answer with what it tells of its prompt."""
+        said = json.loads(sent.body)["messages"]
+        self.messages = len(said)
+        self.sizes.append(len(json.dumps(said)) // 4)
+        told = {"prompt_tokens": self.tell(self.sizes), "completion_tokens": 5}
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "fine"}}
 
         async def chunks():
@@ -117,20 +121,52 @@ class Uncached:
         yield Reply(200, {"content-type": "application/json"}, chunks())
 
 
-@pytest.mark.parametrize("lengths", [(10, 2_500, 250, 250, 250), (2_500, 250, 250, 250, 250)])
-def test_a_count_of_what_was_not_cached_is_no_window(lengths):
-    """The conversation grew, so that its prompt cannot have shrunk: nothing is learned of that, nothing left out."""
-    upstream = Uncached()
+def counted(tell, said):
+    """Return what a session knows behind ``said``, what its server saw, and what was told."""
+    upstream, heard = Counting(tell), []
 
     async def go():
         goal = target("openai-chat", "qwen3:8b", window=200_000)
-        async with Engine.open(MemoryStore(), upstream=upstream, target=goal) as engine:
+        async with Engine.open(MemoryStore(), upstream=upstream, target=goal, listen=heard.append) as engine:
             session = await engine.session(KEY)
-            for number, times in enumerate(lengths):
-                await session.ask(f"step {number}: {'lorem ipsum dolor sit amet ' * times}")
+            for words in said:
+                await session.ask(words)
             return session.report()
 
     report = run(go)
+    return report, upstream, [event.rule for event in heard if isinstance(event, events.Noticed)]
+
+
+def words(*times):
+    """Return something to say for each of ``times``, that many lines long."""
+    return [f"step {number}: {'lorem ipsum dolor sit amet ' * many}" for number, many in enumerate(times)]
+
+
+@pytest.mark.parametrize("times", [(10, 2_500, 250, 250, 250), (2_500, 250, 250, 250, 250)])
+def test_a_count_of_what_was_not_cached_is_no_window(times):
+    """The conversation grew, so that its prompt cannot have shrunk: nothing is learned of that, nothing left out."""
+    report, upstream, told = counted(lambda sizes: sizes[-1] - sum(sizes[-2:-1]), words(*times))
     assert report.window == 200_000
-    assert report.tokens > 0.8 * len(upstream.sent[-1]) / 4
-    assert len(json.loads(upstream.sent[-1])["messages"]) == 9
+    assert report.tokens > 0.8 * upstream.sizes[-1]
+    assert upstream.messages == 9
+    assert told == []
+
+
+def test_a_prompt_that_is_cut_unseen_teaches_the_window():
+    """It is told once, and what is sent from then on is read whole."""
+    window = 16_000
+    report, upstream, told = counted(lambda sizes: min(sizes[-1], window), words(*[500] * 14))
+    assert report.window == window
+    assert told.count("silent-truncation") == 1
+    assert max(upstream.sizes) > window
+    assert max(upstream.sizes[-3:]) <= window
+
+
+def test_small_pictures_are_no_window():
+    """What is reckoned for a picture is far more than a small one has: that is no prompt that was cut."""
+    icon = (Media("image", "image/png", 70, source="AAAA"),)
+    said = [Message("user", (*icon * 3, Text("What are these?"))), *words(*[200] * 6)]
+    report, upstream, told = counted(lambda sizes: sizes[-1] + 255, said)
+    assert report.window == 200_000
+    assert upstream.messages == 13
+    assert told == []
