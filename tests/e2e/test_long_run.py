@@ -42,6 +42,11 @@ WORDINGS = [name for name in NAMES if name != "silent"]
 SIZES = (1, 300, 2_000, 40, 9_000, 700, 25_000, 4_000, 70_000, 1_200)
 """Characters of results, in turn."""
 HUGE, HUGE_EVERY = 2_000_000, 30
+OFTEN = 0.075
+"""Compactions a step, times the factor: 0.04 to 0.06 were measured in 40 steps, 0.066 in 1,000. A planner that does not
+learn from what is counted makes twice as many."""
+LEAST_HIT = 0.75
+"""Of the input out of the cache: 0.80 to 0.91 were measured in 40 steps and in 1,000."""
 TASK = "Task: go through all parts of the project, one after the other, and note what is wrong with each."
 
 
@@ -118,11 +123,11 @@ class Teller:
     def __init__(self, settings: Settings, says: list[Says]) -> None:
         self.provider, self.number = Provider(settings, says), 0
 
-    def answer(self, asked):
+    def answer(self, sent):
         wording = WORDINGS[self.number % len(WORDINGS)]
         self.provider.settings = replace(self.provider.settings, overflow=wording)
         self.number += 1
-        return self.provider.answer(asked)
+        return self.provider.answer(sent)
 
 
 async def one_turn(session, steps):
@@ -135,10 +140,14 @@ async def one_turn(session, steps):
     return done
 
 
+def asked(step):
+    return f"Turn {step}: look at part {step}. {text(step, size_of(step) // 40 + 2)}"
+
+
 async def many_turns(session, steps):
     """Ask for each step by itself, and return how many were answered."""
     for done in range(steps):
-        answer = await session.ask(f"Turn {done}: look at part {done}. {text(done, size_of(done) // 40 + 2)}")
+        answer = await session.ask(asked(done))
         if answer.message.calls:
             await session.append(results(answer.message.calls, done))
             await session.ask()
@@ -183,14 +192,15 @@ def compactions(store):
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize("api", MODELS)
 def test_one_turn_of_many_steps_loses_none(api, factor, record_property):
-    """Every step is done, no request is refused for its shape, and two compactions between answers are the most."""
+    """Every step is done, no request is refused, and compactions are as few, and the cache as good, as was measured."""
     found, store = on_fake_clock(partial(went, api, factor, one_turn, STEPS, script(STEPS)))
     record_property("cache_hit", round(found.hit, 3))
     print(f"{api} x {factor}: {found}")  # noqa: T201 -- shown with -s: the numbers of the run
     assert found.steps == STEPS
+    assert found.refused == 0
     assert found.most_compactions <= 2
-    assert found.refused <= STEPS // 10 + 2
-    assert found.compactions >= STEPS // 40
+    assert STEPS // 40 <= found.compactions <= OFTEN * factor * STEPS
+    assert found.hit >= LEAST_HIT
     said = [entry.body.slot.message for entry in store.path(KEY) if isinstance(entry.body, Said)]
     assert len(said) == 2 * STEPS + 2
     kept = [result.content[0].text for one in said for result in one.results]
@@ -204,11 +214,14 @@ def test_many_turns_lose_none(api, record_property):
     found, store = on_fake_clock(partial(went, api, 1.3, many_turns, STEPS, says))
     record_property("cache_hit", round(found.hit, 3))
     print(f"{api} turns: {found}")  # noqa: T201
+    assert found.refused == 0
     assert found.most_compactions <= 2
-    asked = [entry.body.slot.message for entry in store.path(KEY) if isinstance(entry.body, Said)]
-    assert [one.text[:20] for one in asked if one.role == "user"] == [
-        f"Turn {step}: look at part {step}."[:20] for step in range(STEPS)
-    ]
+    assert found.compactions <= OFTEN * 1.3 * 2 * STEPS  # two answers a turn
+    assert found.hit >= LEAST_HIT
+    said = [entry.body.slot.message for entry in store.path(KEY) if isinstance(entry.body, Said)]
+    assert [one.text for one in said if one.role == "user"] == [asked(step) for step in range(STEPS)]
+    kept = [result.content[0].text for one in said for result in one.results]
+    assert kept == [text(step, size_of(step)) for step in range(STEPS)]
 
 
 @pytest.mark.parametrize("api", MODELS)

@@ -56,7 +56,7 @@ class Upstream(httpx2.AsyncBaseTransport):
         self.sent: list[httpx2.Request] = []
         self.bodies: list[bytes] = []
         self.answers: list[bytes] = []
-        self._inner = httpx2.ASGITransport(app(provider, faults))
+        self.inner = httpx2.ASGITransport(app(provider, faults))
 
     async def handle_async_request(self, request):
         """Answer as the provider does, and keep both."""
@@ -66,7 +66,7 @@ class Upstream(httpx2.AsyncBaseTransport):
         if self.most and len(body) > self.most:
             self.answers.append(b"<html><title>413 Request Entity Too Large</title></html>")
             return httpx2.Response(413, headers={"content-type": "text/html"}, stream=_Bytes(self.answers[-1]))
-        reply = await self._inner.handle_async_request(request)
+        reply = await self.inner.handle_async_request(request)
         self.answers.append(await reply.aread())
         return httpx2.Response(reply.status_code, headers=reply.headers, stream=_Bytes(self.answers[-1]))
 

@@ -8,6 +8,8 @@ import anyio
 import pytest
 
 from holdfast.errors import StoreReadOnly
+from holdfast.runtime.journal import Journal
+from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import Settings as Strict
@@ -305,6 +307,30 @@ def test_what_is_decided_survives_a_newest_message_that_is_replaced(api, proxied
     run(go)
     refused = len(upstream.bodies) - 24
     assert 1 <= refused <= 3
+
+
+@pytest.mark.parametrize("taken", ["tokens", "bytes"])
+def test_a_limit_that_was_lifted_may_be_forgotten(taken, proxied, strict, tmp_path):
+    """What a session learned of its window stays until somebody says so; a proxy that runs goes by that at once."""
+    through, upstreams, talking = proxied
+    small = Provider(Strict(window=12_000 if taken == "tokens" else 200_000))
+    upstream, larger, talk = upstreams(small, most=40_000 * (taken == "bytes")), strict(200_000), talking("anthropic")
+    place, sizes = tmp_path / "holdfast.db", []
+
+    async def go():
+        with open_store(place) as store:
+            async with through(upstream, store) as client:
+                for number in range(30):
+                    if number == 15:
+                        upstream.most, upstream.provider, upstream.inner = 0, larger.provider, larger.inner
+                    if number == 20:
+                        with open_store(place) as other:
+                            Journal.open(other, other.sessions()[0].key).forget()
+                    assert (await talk.turn(client, f"Note {number}: {WORDS}")).status_code == 200
+                    sizes.append(len(upstream.bodies[-1]))
+
+    run(go)
+    assert max(sizes[:20]) < 45_000 < sizes[-1]
 
 
 @pytest.mark.parametrize("api", APIS)

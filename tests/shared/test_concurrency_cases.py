@@ -13,10 +13,18 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from holdfast.config import target
 from holdfast.errors import Aborted
-from holdfast.runtime.inflight import TIMEOUT, InFlight, extended, flags_compaction_timeout, snapshot_to_use
+from holdfast.model.entries import Compaction
+from holdfast.model.messages import Message
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.inflight import TIMEOUT, InFlight, extended, flags_compaction_timeout
 from holdfast.runtime.lanes import Lanes, Permits
+from holdfast.runtime.summarise import Writer
+from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
+from holdfast.testing.provider import Provider
+from holdfast.testing.upstream import ProviderUpstream
 
 _FILE = Path(__file__).parents[3] / "shared" / "cases" / "openclaw.json"
 
@@ -32,10 +40,30 @@ def _timeout(case):
 
 
 def _snapshot(case):
+    """A session's log is what a run goes on with: as it was where a compaction was on its way, else as it is now."""
     asked = case["params"]
-    before = {"snapshot": asked["pre"], "session": "s-old", "source": "pre-compaction"}
-    current = {"snapshot": asked["current"], "session": "s-new", "source": "current"}
-    return snapshot_to_use(before if asked["pre"] else None, current, flagged=asked["flagged"])
+    words = asked["pre"] if asked["flagged"] else asked["current"]
+    session, source = ("s-old", "pre-compaction") if asked["flagged"] else ("s-new", "current")
+    return {"snapshot": run(_timed_out, words, asked["flagged"]), "session": session, "source": source}
+
+
+async def _timed_out(words, compacts):
+    """Return the newest words that the next request has after a timeout, in a compaction or in a request."""
+    slow = ProviderUpstream(Provider(), latency=20)
+    place = target("anthropic", "claude-sonnet-4-5", window=30_000)
+    async with Engine.open(MemoryStore(), upstream=slow, target=place, writers=[Writer(slow, place)]) as engine:
+        session = await engine.session("timeout")
+        for number in range(20 if compacts else 0):
+            said = "".join(f"line {line} of {number}\n" for line in range(150))
+            await session.append(Message.of("user", said), Message.of("assistant", "Done."))
+        await session.append(*(Message.of("user", word) for word in words))
+        before = session.journal.branch
+        with anyio.move_on_after(10) as scope:
+            await (session.compact() if compacts else session.ask())
+        assert scope.cancelled_caught
+        assert session.journal.branch.slots[: len(before.slots)] == before.slots
+        assert not any(isinstance(entry.body, Compaction) for entry in engine.means.store.path("timeout"))
+        return [slot.message.text for slot in (await session.prepare()).slots[-len(words) :]]
 
 
 def _grace(case):

@@ -13,13 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import Policy, plan
+from holdfast.agent.repeating import Circles
 from holdfast.config import target
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import OVERFLOW, Compaction, Entry, Failure, Frame, Request, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.model.projected import project
-from holdfast.policy.looping import Done, is_looping
 from holdfast.policy.pipeline import advance
 from holdfast.policy.presets import OPENCLAW_2026_9
 from holdfast.policy.recovery import Press, Refused, Stop, Useless, after, begin
@@ -140,7 +140,11 @@ def _end(stop, done):
 
 
 def _loop_guard(case):
-    return {"abort": is_looping([Done(*call) for call in case["params"]["after_compaction_calls"]])}
+    """The agent's guard looks at the calls: whether it says anything, or ends the work."""
+    circles, told = Circles(), ""
+    for tool, arguments, result in case["params"]["after_compaction_calls"]:
+        told += circles.add(ToolCall("id", tool, arguments), ToolResult("id", tool, (Text(result),)))
+    return {"abort": bool(told) or circles.is_one}
 
 
 def _retry_delay(case):

@@ -374,6 +374,27 @@ def test_opening_costs_the_active_branch(tmp_path: Path) -> None:
             assert len(decoded) == 6
 
 
+def test_who_read_the_bytes_is_not_asked_again(tmp_path: Path) -> None:
+    """S15, S16: where it is who reads them back that made a message of its bytes, nothing is proven; else it is."""
+    decoded = []
+
+    def counting(raw: bytes) -> Message:
+        decoded.append(raw)
+        return plain(raw)
+
+    named = replace(measure(Message.of("user", "another")), api="plain", raw=Raw(b'"bytes"'))
+    entries = [wire("a", None, "one"), wire("b", "a", "two"), Entry("c", "b", Said(named))]
+    with SqliteStore(tmp_path / "agent.db", known={"plain": counting}) as store:
+        store.create(KEY)
+        store.append(KEY, entries[:1], decode=counting)
+        assert decoded == []
+        store.append(KEY, entries[1:], decode=plain)
+        assert decoded == [b'"two"', b'"bytes"']
+        assert unnumbered(store.path(KEY)) == entries
+    with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
+        assert db.execute("SELECT body IS NULL FROM entries ORDER BY seq").fetchall() == [(1,), (1,), (0,)]
+
+
 def compaction(name: str, parent: str, keep: int) -> Entry:
     """Return a compaction that keeps from slot ``keep``."""
     return Entry(name, parent, Compaction(keep, Message.of("user", "summary"), 5))

@@ -28,7 +28,7 @@ def written(api, messages: list[Message]) -> bytes:
 def test_what_grew_is_what_it_would_be_if_it_were_read_whole(api, data):
     """Law: whatever was added, cut, changed in between or spaced otherwise, the lens is the same, or none is made."""
     said = data.draw(conversations())
-    before = json.loads(written(api, said))
+    before = json.loads(written(api, said)) | data.draw(st.sampled_from([{}, {"tools": [{"name": "read"}]}]))
     field = {"openai-responses": "input", "gemini": "contents"}.get(api, "messages")
     after = dict(before)
     listed = list(before[field])
@@ -41,7 +41,7 @@ def test_what_grew_is_what_it_would_be_if_it_were_read_whole(api, data):
         at = data.draw(st.integers(0, len(listed) - 1))
         listed[at] = {"role": "user", "content": "otherwise", "parts": [{"text": "otherwise"}]}
     elif kind == "frame":
-        after["temperature"] = 0
+        after |= data.draw(st.sampled_from([{"temperature": 0}, {"tools": [{"name": "write"}]}]))
     indent = data.draw(st.sampled_from([None, 1]))
     one = json.dumps(before, indent=indent).encode()
     other = json.dumps({**after, field: listed}, indent=indent).encode()

@@ -13,6 +13,7 @@ from holdfast.errors import FormatError, Unrecognised
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
 from holdfast.model.plan import Options
+from holdfast.store.rows import decoders
 from holdfast.view.tokens import measure
 from holdfast.wire.lens import body, measured, open_body, render
 
@@ -56,6 +57,24 @@ def test_what_a_lens_sees():
     assert all(one.raw is not None and one.size > 0 and one.digest for one in measured(lens).slots)
     assert lens.slots[0].message == Message.of("user", "A\n")
     assert open_body(CHAT).asked_output == 9
+
+
+@pytest.mark.parametrize(
+    ("raw", "alone"),
+    [
+        (SPACED, True),
+        (CHAT, True),
+        (b'{"model":"gpt-5","input":[{"role":"user","content":"a"}]}', False),
+        (b'{"contents":[{"role":"user","parts":[{"text":"a"}]}]}', False),
+    ],
+)
+def test_a_lens_tells_who_made_messages_of_their_bytes_alone(raw, alone):
+    """Where neighbours have no say in what a message is, its decoder makes the same of its bytes, as the store's."""
+    lens = open_body(raw)
+    assert (lens.decode is not None) == alone
+    if lens.decode is not None:
+        assert lens.decode is decoders()[lens.api]
+        assert [lens.decode(bytes(one.raw)) for one in lens.slots] == [one.message for one in lens.slots]
 
 
 def test_an_edit_changes_its_own_bytes_only():

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 
+from msgspec import Struct
+
 from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolCall, ToolResult
-from holdfast.policy.looping import Done
 
 LOOKED = 16
 """[H] Newest calls that are compared; a circle of several calls is one too."""
 WARNED, STOPPED = 3, 8
 """[H] How often the same is done until the model is told, and until the work stops."""
+
+
+class Done(Struct, frozen=True):
+    """A finished tool call. Arguments and result are compared as they are: a result that changes is progress."""
+
+    tool: str
+    arguments: str
+    result: str
 
 
 class Circles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import uuid
 from pathlib import Path
@@ -37,6 +38,8 @@ Examples:
   holdfast agent "" --session 4d56 --model gpt-5.1
   holdfast agent "Tidy the notes" --model qwen3 --base-url http://127.0.0.1:8080/v1 --window 32000
 """
+DEFAULT = "holdfast"
+"""The policy, unless another one is named."""
 TITLE = 80
 """Characters of the task that become the session's title."""
 _CODES = {"done": 0, "steps": 1, "repeating": 1, "error": 2, "aborted": INTERRUPTED}
@@ -73,7 +76,7 @@ class Asked(Struct, frozen=True):
 )
 @click.option("--allow-bash", is_flag=True, help="Let it run any shell command; else each one is asked for.")
 @click.option("--session", metavar="KEY", help="Go on with this session, or give a new one this name.")
-@click.option("--policy", metavar="NAME", default="holdfast", show_default=True, help="Who keeps the context small.")
+@click.option("--policy", metavar="NAME", default=DEFAULT, show_default=True, help="Who keeps the context small.")
 @click.option("--window", type=click.IntRange(1), help="The model's window in tokens. [default: the model's]")
 @click.option(
     "--steps", type=click.IntRange(1), default=STEPS, show_default=True, help="Answers that one task may take."
@@ -141,14 +144,16 @@ def _order(asked: Asked) -> Order:
     known = config.configuration()
     api = asked.api or _api(known.catalog, asked.model)
     url = _address(api, asked.base_url)
+    key, folder = asked.session or uuid.uuid4().hex[:12], _folder(asked.folder, "--dir")
     is_alone = asked.task is not None
     return Order(
         target=_target(api, asked.model, known.catalog, asked.window),
         url=url,
         headers=headers(api, url),
-        folder=_folder(asked.folder, "--dir"),
+        folder=folder,
         policy=known.policy(asked.policy),
-        key=asked.session or uuid.uuid4().hex[:12],
+        key=key,
+        again=_again(asked, key, folder),
         store=asked.store,
         skills=tuple(str(_folder(one, "--skills")) for one in asked.skills),
         writer=_target(api, asked.summary_model, known.catalog) if asked.summary_model else None,
@@ -158,6 +163,25 @@ def _order(asked: Asked) -> Order:
         allow=asked.allow_bash,
         asks=not asked.as_json and sys.stdin is not None and (sys.stdin.isatty() or not is_alone),
     )
+
+
+def _again(asked: Asked, key: str, folder: Path) -> str:
+    """Return the command that goes on with the session where and as it is now."""
+    wanted: dict[str, str | int | None] = {
+        "--session": key,
+        "--model": asked.model,
+        "--api": asked.api,
+        "--base-url": asked.base_url,
+        "--dir": None if folder == Path.cwd() else str(folder),
+        "--window": asked.window,
+        "--policy": None if asked.policy == DEFAULT else asked.policy,
+        "--steps": None if asked.steps == STEPS else asked.steps,
+        "--summary-model": asked.summary_model,
+        "--store": asked.store,
+    }
+    words = [word for name, value in wanted.items() if value is not None for word in (name, str(value))]
+    words += [word for one in asked.skills for word in ("--skills", one)]
+    return shlex.join(["holdfast", "agent", *words, *(["--allow-bash"] if asked.allow_bash else [])])
 
 
 def _address(api: str, given: str | None) -> str:

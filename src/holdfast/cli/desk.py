@@ -45,6 +45,8 @@ class Order(Struct, frozen=True):
     policy: Policy
     key: str
     """The session's."""
+    again: str
+    """The command that goes on with it."""
     store: str | None
     skills: tuple[str, ...]
     writer: Target | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -89,8 +88,7 @@ def _help(desk: Desk, _: str) -> None:
     """Show this list."""
     for name, found in _COMMANDS.items():
         click.echo(f"  {name:10}{found.__doc__}")
-    again = f"holdfast agent --session {shlex.quote(desk.session.key)} --model {shlex.quote(desk.order.target.model)}"
-    click.echo(f"  {'/quit':10}Leave; the session stays: {again}")
+    click.echo(f"  {'/quit':10}Leave; the session stays: {clean(desk.order.again)}")
 
 
 def _context(desk: Desk, _: str) -> None:

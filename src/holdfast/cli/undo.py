@@ -9,15 +9,19 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast import config
 from holdfast.cli.describing import session_line, when
 from holdfast.cli.explaining import SHORT, Log, State, acting, read_log, states
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
-from holdfast.cli.sizing import PLAIN, Measured, about, measured_in
+from holdfast.cli.sizing import PLAIN, Measured, about, measured_in, target_of
 from holdfast.cli.terminal import clean, console, json_option, say_json, say_line, say_whole
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit
 from holdfast.model.entries import Compaction, Decision, Entry, Revoke
+from holdfast.model.target import Limits
+from holdfast.policy import guard
+from holdfast.policy.settings import Settings
 from holdfast.runtime.journal import Journal
 from holdfast.store.base import SessionInfo, SessionStore
 
@@ -27,6 +31,7 @@ Examples:
   holdfast undo 4d56 --list
   holdfast undo 4d56
   holdfast undo 4d56 e77b
+  holdfast undo 4d56 --window
 """
 
 
@@ -60,28 +65,46 @@ class Undone(Struct, frozen=True):
     """Tokens of the next request, as ``holdfast context`` says them."""
 
 
+class Forgotten(Struct, frozen=True):
+    """What a session's window was taken for, in tokens, and what it is taken for now."""
+
+    session: str
+    before: int
+    after: int
+    origin: str
+    """Where ``after`` came from."""
+
+
 @click.command("undo", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("decision", required=False)
+@click.option("--window", is_flag=True, help="Forget what refusals told of its window: it is as configured again.")
 @click.option("--list", "listed", is_flag=True, help="Only list what is in force, the newest first.")
 @store_option
 @json_option("what was revoked, or is in force,")
-def command(session: str, decision: str | None, store: str | None, *, listed: bool, as_json: bool) -> None:
+def command(
+    session: str, decision: str | None, store: str | None, *, window: bool, listed: bool, as_json: bool
+) -> None:
     """Take back a decision: what it had reduced is shown again.
 
     SESSION and DECISION are the beginnings of ids; without DECISION it is the newest decision or compaction in force.
     An entry is appended that revokes it: what was said since stays where it is, and the messages it had reduced or
     hidden are shown again. Undoing once more takes back the one before.
+
+    A request that was refused as too large tells how large the window is, and that stands until another is configured
+    or a larger request is taken. Where the provider takes more by now, --window makes that count no more.
     """
     if listed and decision is not None:
         raise Stopped("--list lists everything in force; leave the decision out")
+    if window and (listed or decision is not None):
+        raise Stopped("--window forgets what was learned of the window and nothing else; give it alone")
     with opened(store, readonly=listed) as there:
         info = there.session(session)
         if listed:
             log = read_log(there, info.key)
             _say_list(info, Law(info.key, tuple(standing(log, measured_in(info, log.branch)))), as_json=as_json)
             return
-        found = undo(there, info, decision)
+        found = forget(there, info) if window else undo(there, info, decision)
     if as_json:
         say_json(msgspec.to_builtins(found))
     else:
@@ -130,14 +153,34 @@ def undo(store: SessionStore, info: SessionInfo, decision: str | None) -> Undone
     return Undone(key, replace(one, tokens=after.of(one.tokens)), before.tokens, after.tokens)
 
 
+def forget(store: SessionStore, info: SessionInfo) -> Forgotten:
+    """Let nothing count any more that overflows told of a session's window, and return what that changed."""
+    journal = Journal.open(store, info.key)
+    before = _limits(info, journal.branch)
+    if before.origin != guard.LEARNED:
+        raise Stopped(f"no refusal told of a smaller window: it is {before.window:,} tokens ({before.origin})")
+    journal.forget()
+    after = _limits(info, journal.branch)
+    return Forgotten(info.key, before.window, after.window, after.origin)
+
+
+def _limits(info: SessionInfo, branch: Branch) -> Limits:
+    return guard.in_force(target_of(info, branch, None, None, config.load()), branch, Settings()).limits
+
+
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _say(info: SessionInfo, found: Undone) -> None:
+def _say(info: SessionInfo, found: Undone | Forgotten) -> None:
     from rich.text import Text
 
-    out, one = console(), found.revoked
+    out = console()
     say_line(out, session_line(info))
+    if isinstance(found, Forgotten):
+        told = f"the window is {found.after:,} tokens again ({found.origin}); it was learned to be {found.before:,}"
+        say_whole(out, Text(told, "green"))
+        return
+    one = found.revoked
     say_whole(out, Text(f"{_name(one)} no longer counts: {_back(one)}", "green"))
     say_whole(out, Text(f"the next request holds {about(found.after)} tokens; it was {about(found.before)}"))
 

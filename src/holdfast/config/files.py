@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 from platformdirs import user_config_path
 
 from holdfast.config.catalog import Catalog
@@ -44,12 +45,12 @@ class Configuration(Struct, frozen=True):
         preset, changes = Policy.preset(name), self.changes(name)
         if not changes:
             return preset
-        changed = preset.with_settings(**{setting: one.value for setting, one in changes.items()})
-        for problem in check(changed.settings):
+        settings = replace(preset.settings, **{setting: one.value for setting, one in changes.items()})
+        for problem in check(settings):
             blamed = [changes[setting] for setting in problem.settings if setting in changes]
             if blamed:
                 raise ConfigError(_contradiction(name, problem, blamed))
-        return changed
+        return replace(preset, settings=settings)
 
 
 def _contradiction(name: str, problem: Problem, blamed: list[Override]) -> str:

@@ -19,6 +19,7 @@ from holdfast.model.calling import called, still_open
 from holdfast.model.edits import Edit, Settled
 from holdfast.model.entries import (
     FALLBACK,
+    FORGOTTEN,
     HISTORY,
     OVERFLOW,
     POLICY,
@@ -468,6 +469,8 @@ def _failure(branch: Branch, _id: str, body: Failure) -> Branch:
 
 
 def _note(branch: Branch, _id: str, body: Note) -> Branch:
+    if body.reason == FORGOTTEN:
+        return replace(branch, learned=Learned())
     name = body.data.get("name") if body.reason == POLICY else None
     return replace(branch, policy=name) if isinstance(name, str) else branch
 

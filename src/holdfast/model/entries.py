@@ -139,6 +139,10 @@ POLICY = "policy"
 """Reason of a note that says by its ``name`` which policy decides from here on."""
 
 
+FORGOTTEN = "window forgotten"
+"""Reason of a note behind which nothing counts that overflows told of the window before it."""
+
+
 class Note(Struct, frozen=True, omit_defaults=True, tag="note"):
     """Something kept but not said: a line that did not decode (``raw``), a setting, a remark."""
 

@@ -15,6 +15,7 @@ from holdfast.model.entries import Decision, Entry, Request
 from holdfast.model.plan import Plan
 from holdfast.model.projected import prefix_basis
 from holdfast.model.target import Target, World
+from holdfast.policy.check import allowed, check, converted
 from holdfast.policy.compaction import compact
 from holdfast.policy.draft import Draft
 from holdfast.policy.guard import guard, in_window, learned
@@ -29,7 +30,7 @@ from holdfast.policy.prune import prune
 from holdfast.policy.relief import relieve
 from holdfast.policy.results import limit_results
 from holdfast.policy.rungs import climb
-from holdfast.policy.settings import Settings
+from holdfast.policy.settings import RENAMED, Settings
 from holdfast.policy.smallest import floor
 from holdfast.policy.truncate import truncate
 from holdfast.policy.truncate_lines import limit_lines
@@ -39,6 +40,18 @@ Stage: TypeAlias = Callable[[Draft], Draft]
 
 OVER_WINDOW = "over-window"
 """Rule of the notice that a request does not fit the window, whatever the policy could do."""
+
+
+def _setting(name: str, value: object) -> Any:
+    """Return ``value`` as setting ``name`` holds it; ``ConfigError`` where there is no such setting or value."""
+    if name not in Settings.__struct_fields__:
+        near = [RENAMED[name]] if name in RENAMED else get_close_matches(name, Settings.__struct_fields__)
+        known = ", ".join(near or Settings.__struct_fields__)
+        raise ConfigError(f"there is no setting {name!r}; did you mean one of: {known}")
+    try:
+        return converted(name, value)
+    except ValueError as error:
+        raise ConfigError(f"{name} = {value!r}: {error}; allowed is {allowed(name)}") from error
 
 
 class Policy(Struct, frozen=True):
@@ -80,11 +93,12 @@ class Policy(Struct, frozen=True):
         return replace(self, stages=(*self.stages[:at], (new, stage), *self.stages[at:]))
 
     def with_settings(self, **changes: Any) -> Policy:
-        """Return the policy with some settings changed; ``ConfigError`` for a name that ``Settings`` lacks."""
-        for name in changes.keys() - set(Settings.__struct_fields__):
-            known = ", ".join(get_close_matches(name, Settings.__struct_fields__) or Settings.__struct_fields__)
-            raise ConfigError(f"there is no setting {name!r}; did you mean one of: {known}")
-        return replace(self, settings=replace(self.settings, **changes))
+        """Return the policy with some settings changed; ``ConfigError`` for what is none, or what cannot be."""
+        settings = replace(self.settings, **{name: _setting(name, value) for name, value in changes.items()})
+        for problem in check(settings):
+            if changes.keys() & {*problem.settings}:
+                raise ConfigError(problem.why)
+        return replace(self, settings=settings)
 
     def for_session(self, key: str) -> Policy:
         """Return the policy for the session called ``key``: it shows the user turns that its channel's limit says."""

@@ -177,7 +177,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     summary_index_share: Annotated[
         float, _origin("[H] of the summary, for pointers to results worth reading again")
     ] = 0.07
-    summary_model: Annotated[bool, _origin("a model writes the summary (replay charges for the call)")] = False
+    replay_pays_summaries: Annotated[bool, _origin("replay charges for the call of a model that writes it")] = False
     restore_files: Annotated[int, _origin("[K] files read again behind the summary")] = 0
     restore_tokens: Annotated[int, _origin("[K] each at most this long; a longer one is only named")] = 5_000
 
@@ -233,6 +233,10 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     retry_wait_most: Annotated[
         float, _origin("[H] seconds that a provider may ask for; where it wants more, the run ends")
     ] = 300.0
+
+
+RENAMED = {"summary_model": "replay_pays_summaries"}
+"""Settings that are called otherwise now; the model that writes summaries is ``Engine.open``'s ``summary_model``."""
 
 
 def origin(name: str) -> str:

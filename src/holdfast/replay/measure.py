@@ -233,7 +233,7 @@ class _Run:
     def _summary_call(self, sent: Sent, frame: Block) -> float:
         """Return what the call for a model's summary cost, where the policy would have made one."""
         compaction = sent.plan.compaction
-        if not self._policy.settings.summary_model or compaction is None or compaction.summary is None:
+        if not self._policy.settings.replay_pays_summaries or compaction is None or compaction.summary is None:
             return 0.0
         before = [block for slot in sent.before for block in self._study.blocks(slot)]
         hit = self._cache.send(before, frame, [len(before) - 1], sent.step.at)

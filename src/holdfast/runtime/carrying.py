@@ -8,7 +8,19 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
-from holdfast.model.entries import OVERFLOW, Body, BranchSummary, Compaction, Decision, Entry, Failure, Request, Said
+from holdfast.model.entries import (
+    FORGOTTEN,
+    OVERFLOW,
+    Body,
+    BranchSummary,
+    Compaction,
+    Decision,
+    Entry,
+    Failure,
+    Note,
+    Request,
+    Said,
+)
 from holdfast.model.gauging import LEAST_LIMIT
 
 NEARLY = 2
@@ -27,14 +39,17 @@ def carried(branch: Branch, path: Sequence[Entry], start: int, count: int) -> li
     law = {id_ for id_, _ in branch.law}
     there = _bodies_there(path[:start])
     told, slots = list(there), count
-    for entry in path[start:]:
+    forgotten = max((at for at in range(start, len(path)) if _forgets(path[at].body)), default=-1)
+    for at, entry in enumerate(path[start:], start):
         body = entry.body
         if isinstance(body, Request):
             slots = body.slots
             told += _shown_again(body, told, count)
-        elif isinstance(body, Failure) and body.kind == OVERFLOW and body.limit:
+        elif isinstance(body, Failure) and body.kind == OVERFLOW and body.limit and at > forgotten:
             lesson = body if slots <= count + NEARLY else replace(body, requested=0, elsewhere=True)
-            told += [lesson] if _is_news(lesson, told) else []
+            told += [lesson] if _is_news(lesson, _remembered(told)) else []
+        elif at == forgotten and body not in told:
+            told.append(body)
         elif entry.id in law and (part := within(body, count)) is not None:
             told.append(part)
     return told[len(there) :]
@@ -52,6 +67,16 @@ def _shown_again(request: Request, told: Sequence[Body], count: int) -> list[Bod
     newest = next((body for body in reversed(told) if isinstance(body, Request | Decision | Compaction)), None)
     is_told = isinstance(newest, Request) and replace(newest, basis="") == again
     return [again] if count and not is_told else []
+
+
+def _forgets(body: Body) -> bool:
+    """Whether what overflows told before ``body`` counts no more."""
+    return isinstance(body, Note) and body.reason == FORGOTTEN
+
+
+def _remembered(told: Sequence[Body]) -> list[Body]:
+    """Return what was ``told`` since the window was forgotten last."""
+    return list(takewhile(lambda body: not _forgets(body), reversed(told)))
 
 
 def _is_news(lesson: Failure, told: Sequence[Body]) -> bool:

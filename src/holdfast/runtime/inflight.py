@@ -1,13 +1,14 @@
 """Compaction in flight: who may report that it is done, who waits, and what a timeout in the middle means.
 
 The state is a value with pure transitions; ``InFlight`` holds one, wakes those that wait, and aborts what runs once.
+After a timeout nobody chooses between snapshots: a compaction is in the log whole or not at all, so what is there is
+what stood before it (invariant P6).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 from anyio import CancelScope, Event, current_time, move_on_after
 from anyio.lowlevel import checkpoint
@@ -16,8 +17,6 @@ from msgspec.structs import replace
 
 from holdfast.errors import Aborted, DeadlineExceeded
 from holdfast.telemetry.events import Outcome
-
-T = TypeVar("T")
 
 WINDOW = 60.0
 """Seconds a wait lasts after the last that happened; as often again while a compaction is really in flight. [O]"""
@@ -68,11 +67,6 @@ def settled(flight: Flight) -> Flight:
 def flags_compaction_timeout(*, timed_out: bool, pending: bool, in_flight: bool) -> bool:
     """Return whether a timeout is the compaction's: it timed out while one was in flight or its retry pending."""
     return timed_out and (pending or in_flight)
-
-
-def snapshot_to_use(before: T | None, current: T, *, flagged: bool) -> T:
-    """Return what a run goes on with after a timeout: what stood before the compaction where that is to blame."""
-    return before if flagged and before is not None else current
 
 
 def extended(deadline: float, extra: float, now: float, *, busy: bool) -> float:
@@ -128,12 +122,6 @@ class InFlight:
         self._move(replace(self.flight, is_over=True))
         if abort is not None:
             abort()
-
-    async def snapshot(self, take: Callable[[], Awaitable[T]]) -> T | None:
-        """Return what ``take`` gives, or nothing where a compaction was in flight before, after or meanwhile."""
-        before = self.flight
-        taken = await take()
-        return None if before.in_flight or self.flight.begun != before.begun else taken
 
     @contextmanager
     def limited(self, seconds: float, extra: float = TIMEOUT) -> Iterator[None]:

@@ -17,6 +17,7 @@ from holdfast.errors import StoreError
 from holdfast.model.branch import Branch, extended, restated
 from holdfast.model.edits import Blob
 from holdfast.model.entries import (
+    FORGOTTEN,
     OVERFLOW,
     UNANSWERED,
     Answer,
@@ -362,6 +363,12 @@ class Journal:
             revoked = meant([id_ for id_, _ in self.branch.law], id)
             self._write([Revoke(revoked)])
         return revoked
+
+    def forget(self) -> None:
+        """Append that nothing counts any more that overflows told of the window: it is as configured again."""
+        with self.together():
+            self._catch_up()
+            self._write([Note(FORGOTTEN, data={"limit": self.branch.learned.limit, "behind": self.leaf or ""})])
 
     def follow(self, said: Sequence[Slot], decode: Decode | None = None) -> list[str]:
         """Go on where ``said``, a whole conversation, does: what is new is appended; return the ids of that.

@@ -120,8 +120,7 @@ class Run:
     async def _record(self, request: Request, prepared: Prepared) -> None:
         """Write the answer down, also where the caller leaves meanwhile."""
         assert self.attempt is not None
-        with CancelScope(shield=True):
-            self._answer = await recorded(self._session, self.attempt, prepared, ours=request.lens is None)
+        self._answer = await recorded(self._session, self.attempt, prepared, ours=request.lens is None)
 
 
 async def recorded(session: Session, attempt: Attempt, prepared: Prepared, *, ours: bool = True) -> Answer:

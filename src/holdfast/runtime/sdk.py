@@ -51,10 +51,10 @@ class _Opened(Struct, frozen=True):
     headers: Mapping[str, str]
     chunks: AsyncIterator[bytes]
     close: Callable[[], Awaitable[object]]
-    patience: float = inf
-    """Seconds that may pass without a byte, where the client itself waits for ever."""
     secrets: Sequence[str] = ()
     """What must stand in no log."""
+    patience: float = inf
+    """Seconds that may pass without a byte, where the client itself waits for ever."""
 
 
 _Opening: TypeAlias = Callable[[Any, Sent, str], Awaitable[_Opened]]
@@ -123,7 +123,7 @@ def _refused(error: Exception) -> _Opened | None:
     body = getattr(response, "content", None)
     if not isinstance(body, bytes):
         body = msgspec.json.encode(getattr(error, "details", {}), enc_hook=str)
-    return _Opened(_status(response), _headers(response), _once(body), _nothing, secrets=_secrets(response))
+    return _Opened(_status(response), _headers(response), _once(body), _nothing, _secrets(response))
 
 
 def _unanswered(name: str, error: Exception) -> UpstreamError:
@@ -160,7 +160,8 @@ def _asked(sent: Sent, path: str) -> dict[str, Any]:
 
 async def _posted(client: Any, sent: Sent, path: str) -> _Opened:
     response = (await client.post(**_asked(sent, path))).http_response
-    return _Opened(response.status_code, _headers(response), response.aiter_bytes(), response.aclose, inf, _secrets(response))
+    chunks, keys = response.aiter_bytes(), _secrets(response)
+    return _Opened(response.status_code, _headers(response), chunks, response.aclose, keys)
 
 
 async def _posted_beside(client: Any, sent: Sent, path: str) -> _Opened:
@@ -171,7 +172,7 @@ async def _posted_beside(client: Any, sent: Sent, path: str) -> _Opened:
     except BaseException:
         await beside.leave()
         raise
-    return _Opened(response.status_code, _headers(response), beside.chunks(), beside.leave, inf, _secrets(response))
+    return _Opened(response.status_code, _headers(response), beside.chunks(), beside.leave, _secrets(response))
 
 
 class _Beside:
@@ -234,7 +235,7 @@ async def _generated(client: Any, sent: Sent, path: str) -> _Opened:
         told = await inside._async_request_once(request, stream=True, implicit_retry=False)  # noqa: SLF001
     response = told.response_stream
     keys, close = _secrets(response), partial(_closed, response)
-    return _Opened(_status(response), _headers(response), _bytes(response), close, patience, keys)
+    return _Opened(_status(response), _headers(response), _bytes(response), close, keys, patience)
 
 
 def _place(inside: Any, model: str) -> str:

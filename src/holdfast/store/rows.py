@@ -50,15 +50,19 @@ class Row(NamedTuple):
     size: int
     digest: bytes
     identity: bytes
+    raw: bytes | None
     body: bytes | None
     raws: bytes | None
     origin: bytes | None
-    raw: bytes | None
+
+
+BARE = Row._fields.index("body")
+"""How many columns a message has of which nothing is stored but its bytes."""
 
 
 def weight(row: Row) -> int:
     """Return how many bytes of content ``row`` stores, as a quota counts them."""
-    return sum([len(part) for part in (row.body, row.raws, row.origin, row.raw) if part is not None])
+    return len(row.raw or b"") + len(row.body or b"") + len(row.raws or b"") + len(row.origin or b"")
 
 
 @cache
@@ -94,13 +98,13 @@ def to_row(entry: Entry, known: Decoders, decode: Decode | None = None) -> Row:
     at = entry.at if entry.at is not None and abs(entry.at) <= LATEST else None
     if slot is None:
         text, raws = _packed(entry)
-        return Row(kind, at, "", 0, b"", _identity(kind, entry.parent, None, text, raws), text, raws, None, None)
+        return Row(kind, at, "", 0, b"", _identity(kind, entry.parent, None, text, raws), None, text, raws, None)
     raw = None if slot.raw is None else bytes(slot.raw)
     told = isinstance(body, Said) and raw is not None and slot.base is None and _says(raw, slot, known, decode)
     value, raws = (None, None) if told else _packed(entry)
     origin = bytes(body.origin) if isinstance(body, Said) and body.origin is not None else None
     mark = _identity(kind, entry.parent, raw, value, raws)
-    return Row(kind, at, slot.api, slot.size, slot.digest, mark, value, raws, origin, raw)
+    return Row(kind, at, slot.api, slot.size, slot.digest, mark, raw, value, raws, origin)
 
 
 def digest_of(row: Row, parent: str | None) -> bytes:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import (
+    FORGOTTEN,
     OVERFLOW,
     Answer,
     Body,
@@ -174,7 +175,7 @@ def _other(draw: DrawFn, kind: int, said: Sequence[Message], law: Sequence[str])
     if kind == 10:
         sizes = st.sampled_from([-1, 0, 3, 900, 2_000, 5_000, 10**12])
         return Failure(OVERFLOW, "", draw(sizes), draw(sizes))
-    others: list[Body] = [Failure("no-gain"), Note("a remark"), Label("e0", "here"), Frame()]
+    others: list[Body] = [Failure("no-gain"), Note("a remark"), Note(FORGOTTEN), Label("e0", "here"), Frame()]
     return draw(st.sampled_from(others))
 
 

@@ -72,7 +72,8 @@ def grown(body: bytes, api: str, before: Known) -> tuple[Lens, int] | None:
     size = 0 if listed is None else memoryview(listed).nbytes
     if listed is None or rest[before.start : before.start + size] != bytes(listed):
         return None  # the field stands there twice
-    tail = _of_its_own(tail, listed)
+    is_framed = all(tail.fields.get(name) == old.fields.get(name) for name in form.frame)
+    tail = _of_its_own(replace(tail, told=old.told if is_framed else None), listed)
     whole = Raw(memoryview(body)[before.start : cut + size - 1])
     found = {**tail.fields, form.field: whole}
     return replace(tail, body=body, fields=found, slots=(*old.slots[:same], *tail.slots)), same

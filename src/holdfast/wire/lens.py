@@ -37,7 +37,7 @@ _GAP = re.compile(rb"[\s,\[]*")
 
 
 class Lens(Struct, frozen=True):
-    """A request body, opened: ``slots`` are its messages, not measured; ``fields`` all its top-level fields."""
+    """A request body, opened: ``slots`` are its messages; ``fields`` all its top-level fields."""
 
     api: str
     model: str
@@ -46,11 +46,13 @@ class Lens(Struct, frozen=True):
     slots: tuple[Slot, ...]
     asked_output: int | None = None
     """The most output tokens the caller asked for."""
+    told: Frame | None = None
+    """The frame, where it was measured."""
 
     @property
     def frame(self) -> Frame:
         """Digest and estimated tokens of what stands before the messages, cache breakpoints aside."""
-        return frame_of(self.api, self.fields)
+        return frame_of(self.api, self.fields) if self.told is None else self.told
 
     @property
     def decode(self) -> Callable[[bytes], Message] | None:
@@ -76,19 +78,18 @@ def open_body(body: bytes, api: str | None = None) -> Lens:
     """
     found = body_fields(body)
     form = form_of(recognise(found) if api is None else api)
-    pairs = _messages(form, found.get(form.field))
-    messages = [message for message, _ in pairs]
+    messages, raws = _messages(form, found.get(form.field))
     if form.linked is not None:
         messages = form.linked(messages)
-    slots = tuple([Slot(message, api=form.api, raw=raw) for message, (_, raw) in zip(messages, pairs, strict=True)])
+    slots = tuple([Slot(message, 0, b"", form.api, raw) for message, raw in zip(messages, raws, strict=True)])
     return Lens(form.api, _text(found.get("model")), body, found, slots, _asked(form, found))
 
 
 def measured(lens: Lens) -> Lens:
-    """Return ``lens`` with the size and the digest of every slot."""
+    """Return ``lens`` with the size and the digest of every slot, and of its frame."""
     pairs = zip(lens.slots, measures_of([slot.message for slot in lens.slots]), strict=True)
     slots = [Slot(slot.message, size, digest, slot.api, slot.raw) for slot, (size, digest) in pairs]
-    return replace(lens, slots=tuple(slots))
+    return replace(lens, slots=tuple(slots), told=lens.frame)
 
 
 def render(lens: Lens, slots: Sequence[Slot], options: Options = Options()) -> bytes:
@@ -173,18 +174,18 @@ def _leading_system(form: Form, slots: Sequence[Slot]) -> int:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _messages(form: Form, raw: Raw | None) -> list[tuple[Message, Raw]]:
-    """Return each message of the list and its bytes: its element, or the stretch from its first element to its last."""
+def _messages(form: Form, raw: Raw | None) -> tuple[list[Message], Sequence[Raw]]:
+    """Return the messages of the list, and of each the element, or the stretch from its first element to its last."""
     if raw is None:
-        return []
+        return [], []
     if form.text and bytes(memoryview(raw)[:1]) == b'"':
-        return [(form.decode(raw), raw)]
+        return [form.decode(raw)], [raw]
     raws = read(_MESSAGES, raw, f"$.{form.field}")
     if form.groups is None:
-        return [(_message(form, one, index), one) for index, one in enumerate(raws)]
+        return _decoded(form, raws), raws
     groups = form.groups(raws)
-    stretches = raws if len(groups) == len(raws) else _stretches(bytes(raw), raws, groups)
-    return [(group[2], stretch) for group, stretch in zip(groups, stretches, strict=True)]
+    stretches = raws if len(groups) == len(raws) else [*_stretches(bytes(raw), raws, groups)]
+    return [group[2] for group in groups], stretches
 
 
 def _stretches(data: bytes, raws: Sequence[Raw], groups: Sequence[Group]) -> Iterator[Raw]:
@@ -201,11 +202,14 @@ def _stretches(data: bytes, raws: Sequence[Raw], groups: Sequence[Group]) -> Ite
         yield Raw(data[first:position])
 
 
-def _message(form: Form, raw: Raw, index: int) -> Message:
+def _decoded(form: Form, raws: Sequence[Raw]) -> list[Message]:
+    decode, found = form.decode, list[Message]()
     try:
-        return form.decode(raw)
+        for raw in raws:
+            found.append(decode(raw))
     except FormatError as error:
-        raise FormatError(f"$.{form.field}[{index}]: {error}") from None
+        raise FormatError(f"$.{form.field}[{len(found)}]: {error}") from None
+    return found
 
 
 def _asked(form: Form, found: Mapping[str, Raw]) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -233,7 +234,6 @@ never read
         "Look at it.",
         "nothing was said yet",
         "nothing was stored away yet",
-        f"holdfast agent --session task --model {MODEL}",
         "/compact",
     ):
         assert told in done.stdout
@@ -244,6 +244,19 @@ never read
     assert len(provider.requests) == 3
     assert b"Another way." in provider.requests[-1].asked.body
     assert b"It doubles" not in provider.requests[-1].asked.body
+
+
+def test_the_command_that_comes_back_is_whole(run, folder):
+    """What /help says goes on with the session leads to the same server, folder, window and store."""
+    with model(DONE, Said("And again.")) as (provider, options):
+        given = (*options, "--window", "64000", "--store", str(folder.parent / "a store.db"))
+        told = run("agent", *given, given="Go.\n/help\n").stdout
+        again = shlex.split(re.search("stays: (holdfast .*)", told)[1])[1:]
+        back = run(*again, given="More.\n/context\n")
+    assert sorted(again) == sorted(["agent", *(str(folder) if word == "work" else word for word in given)])
+    assert "session task goes on behind 2 messages" in back.stderr
+    assert "64,000 tokens" in back.stdout
+    assert len(provider.requests) == 2
 
 
 def test_an_empty_line_goes_on(run):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.cli.explaining import log_of
-from holdfast.model.entries import Revoke
+from holdfast.model.entries import Entry, Failure, Request, Revoke
 from holdfast.store import open_store
 
 
@@ -68,6 +68,24 @@ def test_the_list_writes_nothing(run, decided, store):
         assert abs(size(run, decided) - before - one["tokens"]) <= 1, "but for rounding"
         before = size(run, decided)
     assert "nothing is in force" in run("undo", decided, "--list").stdout
+
+
+def test_a_window_that_was_learned_is_forgotten(run, session, store):
+    """It is as it was asked for again; without a lesson, or beside another wish, nothing is written."""
+    run("import", session)
+    key = "5e551011-aaaa"
+    assert "no refusal told of a smaller window" in run("undo", key, "--window").stderr
+    asked, refused = Request("b", 12, "claude-sonnet-4-5", 200_000), Failure("overflow", "too large", 16_000, 20_000)
+    store.append(key, [Entry("q", store.session(key).leaf, asked), Entry("f", "q", refused)])
+    assert json.loads(run("context", key, "--json").stdout)["window"] == 16_000
+    assert run("undo", key, "f", "--window").exit_code == run("undo", key, "--list", "--window").exit_code == 2
+    before = store.path(key)
+    found = json.loads(run("undo", key, "--window", "--json").stdout)
+    assert (found["before"], found["after"]) == (16_000, 200_000)
+    assert json.loads(run("context", key, "--json").stdout)["window"] == 200_000
+    assert store.path(key)[:-1] == before
+    assert "window forgotten (limit 16000" in run("show", key).stdout
+    assert "no refusal told of a smaller window" in run("undo", key, "--window").stderr
 
 
 def test_a_session_without_decisions(run, session, store):

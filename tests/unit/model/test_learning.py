@@ -8,7 +8,19 @@ from msgspec.structs import replace
 from holdfast import Branch
 from holdfast.config import target
 from holdfast.model.branch import cut_back, extend
-from holdfast.model.entries import OVERFLOW, UNANSWERED, Answer, Entry, Failure, Frame, Request, Said, Usage
+from holdfast.model.entries import (
+    FORGOTTEN,
+    OVERFLOW,
+    UNANSWERED,
+    Answer,
+    Entry,
+    Failure,
+    Frame,
+    Note,
+    Request,
+    Said,
+    Usage,
+)
 from holdfast.model.gauging import Learned, is_sensible, raised, smaller, taught
 from holdfast.model.messages import Message
 from holdfast.model.projected import prefix_basis
@@ -47,6 +59,18 @@ def test_a_told_size_outweighs_what_usage_taught_before():
     told = refused(branch, requested=2 * branch.asked)
     assert ratio(told, WHERE) >= 1.95
     assert told.anchor.tokens == 2 * branch.asked
+
+
+@pytest.mark.parametrize("told", [{"limit": 4_000}, {}, {"requested": 9_000}, {"limit": 4_000, "requested": 9_000}])
+def test_what_was_forgotten_is_learned_anew(told):
+    """Behind the note nothing counts of what overflows told, however; the next one teaches as the first did."""
+    first = refused(asked(), **told)
+    assert first.learned != Learned()
+    after = grown(Note(FORGOTTEN), branch=first)
+    assert after == replace(first, learned=Learned())
+    asked_again = grown(Request(after.basis, 1, "claude-sonnet-4-5"), branch=after)
+    again = refused(asked_again, **told).learned
+    assert replace(again, prior=0.0) == replace(first.learned, prior=0.0)
 
 
 def test_the_frame_shares_in_what_was_told_unless_its_size_is_a_fact():

@@ -11,7 +11,6 @@ from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Said
 from holdfast.model.messages import Message
-from holdfast.policy.looping import Done, is_looping
 from holdfast.policy.presets import OPENCLAW_2026_9
 from holdfast.policy.recovery import (
     ENTRY,
@@ -306,17 +305,6 @@ def test_a_provider_says_no_more_than_a_few_lines():
 
 
 # -- what others do ----------------------------------------------------------------------------------------------------
-
-
-def test_a_loop_is_the_same_call_with_the_same_result_behind_a_compaction():
-    """[O] three of three: another tool, other arguments or another result are progress."""
-    same = Done("read", "{}", "r1")
-    assert is_looping([same] * 3)
-    assert is_looping([same] * 5)
-    for other in (Done("ls", "{}", "r1"), Done("read", "[]", "r1"), Done("read", "{}", "r2")):
-        assert not is_looping([same, other, same])
-    assert not is_looping([same] * 2)
-    assert not is_looping([], 0)
 
 
 def test_opencode_waits_as_it_does():

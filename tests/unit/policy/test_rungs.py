@@ -141,6 +141,15 @@ def test_the_smallest_request_is_smallest():
     assert [notice.rule for notice in again.notices] == ["not-smaller"]
 
 
+def test_the_smallest_request_leaves_room_for_what_comes():
+    """Where all that nobody has read would fit and nearly fill the window, less of it is shown, to half at most."""
+    said = [Message.of("user", "go"), *(one for at in range(40) for one in step(at, words(at, 400)))]
+    made = plan(said, WHERE, PLAIN, world=World(rung="fallback"))
+    room = measure_room(WHERE, OURS.settings)
+    assert made.before <= 1.1 * room.usable
+    assert made.after <= room.frame + room.share(0.5)
+
+
 # -- the floor ---------------------------------------------------------------------------------------------------------
 
 

@@ -294,6 +294,24 @@ def test_settings_are_checked_by_name():
     assert Policy().with_settings(tail_share=0.5).settings.tail_share == 0.5
     with pytest.raises(ConfigError, match=r"'tail_shares'.*: tail_share"):
         Policy().with_settings(tail_shares=0.5)
+    with pytest.raises(ConfigError, match="replay_pays_summaries"):
+        Policy().with_settings(summary_model=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("spill_chars", -1, "it is negative; allowed is a whole number, 0 or more"),
+        ("recovery_rungs", ("x",), "'x'.* one of 'compact', 'truncate', 'media', 'fallback'"),
+        ("compact", "nope", "one of 'off', 'slide', 'summary'"),
+        ("tail_share", 1.5, "a number from 0 to 1"),
+        ("reserve_min", 30_000, "reserve_min 30,000 is over reserve_max 20,000"),
+    ],
+)
+def test_settings_are_checked_by_value(name, value, said):
+    """A value that a file may not have, alone or beside the others, a program may not have either."""
+    with pytest.raises(ConfigError, match=said):
+        Policy().with_settings(**{name: value})
 
 
 def test_a_plan_without_anything_to_do_is_empty():

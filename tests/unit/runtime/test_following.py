@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, extend, extended
 from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import OVERFLOW, Answer, Decision, Entry, Failure, Frame, Request, Said
+from holdfast.model.entries import FORGOTTEN, OVERFLOW, Answer, Decision, Entry, Failure, Frame, Note, Request, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text
 from holdfast.model.sequence import Seq, common
@@ -72,10 +72,12 @@ def test_a_sequence_that_grew_twice_is_two():
 
 
 def test_what_both_begin_with_is_the_same_objects():
-    """Equal values are not the same: they may have come in other bytes."""
+    """Where all are equal they are the same; what came in other bytes is not, and ends it."""
     one, two = slots([("user", "a"), ("user", "b")])
-    assert common([one, two], [one, replace(two)]) == 1
+    assert common([one, two], (one, replace(two))) == 2
+    assert common([one, two], [one, replace(two, raw=Raw(b"{ }"))]) == 1
     assert common([one], [one, two]) == 1
+    assert common([one, two], [two, one]) == 0
     assert common([], [one]) == 0
 
 
@@ -151,6 +153,21 @@ def test_what_was_carried_to_a_place_is_not_carried_there_again():
         path = path_of(*begun, *there, *rest)
         there += carried(Branch.build(path), path, len(path) - 3, 2)
     assert there == [Request("", 2, "m", 9), *[Failure(OVERFLOW, "too long", 5_000, 6_000)] * 2]
+
+
+def test_a_window_that_was_forgotten_stays_so_where_a_conversation_parts():
+    """What taught it before is not told again, what taught since is, and the note itself once from each place."""
+    begun = [Said(slot) for slot in slots([("user", "a"), ("assistant", "b")])]
+    asked, before, since = Request("x", 3, "m", 9_000), Failure(OVERFLOW, "", 5_000), Failure(OVERFLOW, "", 7_000)
+    forgotten = Note(FORGOTTEN, data={"limit": 5_000, "behind": "e"})
+    rest = [Said(slots([("user", "c")])[0]), asked, before, forgotten]
+    for more, limit in (([], 0), ([asked, since], 7_000)):
+        there = []
+        for _ in range(5):
+            path = path_of(*begun, *there, *rest, *more)
+            there += carried(Branch.build(path), path, 2 + len(there), 2)
+            assert Branch.build(path_of(*begun, *there)).learned.limit == limit
+        assert (there.count(forgotten), there.count(before), there.count(since)) == (1, 0, 2 * bool(more))
 
 
 def test_a_request_behind_a_decision_is_told_again():

@@ -16,7 +16,6 @@ from holdfast.runtime.inflight import (
     extended,
     flags_compaction_timeout,
     settled,
-    snapshot_to_use,
     started,
 )
 from holdfast.telemetry.events import OUTCOMES
@@ -191,35 +190,6 @@ def test_a_lost_retry_holds_nobody_for_ever():
 def test_which_timeouts_are_the_compactions(timed_out, pending, in_flight, flagged):
     """It timed out, and one was pending or in flight."""
     assert flags_compaction_timeout(timed_out=timed_out, pending=pending, in_flight=in_flight) is flagged
-
-
-def test_which_snapshot_is_used():
-    """What stood before the compaction where it is to blame and there is such a one; what there is now, else."""
-    assert snapshot_to_use("before", "now", flagged=True) == "before"
-    assert snapshot_to_use("before", "now", flagged=False) == "now"
-    assert snapshot_to_use(None, "now", flagged=True) == "now"
-
-
-@pytest.mark.parametrize("moves", ["", "before", "meanwhile", "inside"])
-def test_a_snapshot_counts_only_in_peace(moves):
-    """Nothing is taken for whole that a compaction may have changed before, while or after it was read."""
-
-    async def main():
-        flying = InFlight()
-
-        async def take():
-            if moves in {"meanwhile", "inside"}:
-                flying.start()
-            await checkpoint()
-            if moves == "inside":
-                flying.end("not_smaller")
-            return "all of it"
-
-        if moves == "before":
-            flying.start()
-        return await flying.snapshot(take)
-
-    assert run(main) == (None if moves else "all of it")
 
 
 def test_when_a_run_ends():

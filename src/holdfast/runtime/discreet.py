@@ -1,0 +1,39 @@
+"""What must stand in no log: the keys that a request goes out with. Some providers repeat a key that they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import parse_qsl, urlsplit
+
+from msgspec.structs import replace
+
+from holdfast.wire.overflow import ErrorReport
+
+NAMES = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key", "cookie"})
+"""Headers whose values are secrets."""
+SHORTEST = 6
+"""[H] Letters of a secret at least; fewer may be any word."""
+_MASK = "***"
+
+
+def secrets(headers: Iterable[tuple[str, str]], url: str = "") -> tuple[str, ...]:
+    """Return the values of the keys in a request's ``headers`` and address, the longest first."""
+    values = [value.strip() for name, value in headers if name.lower() in NAMES]
+    values += [value for name, value in parse_qsl(urlsplit(url).query) if name == "key"]
+    found = {piece for value in values for piece in (value, value.rpartition(" ")[2])}
+    return tuple(sorted((one for one in found if len(one) >= SHORTEST), key=len, reverse=True))
+
+
+def discreet(text: str, secrets: Iterable[str]) -> str:
+    """Return ``text`` without the ``secrets``."""
+    for secret in secrets:
+        text = text.replace(secret, _MASK)
+    return text
+
+
+def told(report: ErrorReport, secrets: Iterable[str]) -> ErrorReport:
+    """Return ``report`` with none of the ``secrets`` in the words that somebody may be shown."""
+    body = report.body
+    for secret in secrets if isinstance(body, bytes) else ():
+        body = body.replace(secret.encode(), _MASK.encode())
+    return replace(report, message=discreet(report.message, secrets), body=body)

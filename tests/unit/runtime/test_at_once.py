@@ -1,0 +1,164 @@
+"""What an engine does at once, and what waits: model calls and permits, compactions and runs, closing."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import anyio
+import msgspec
+import pytest
+
+from holdfast.config import target
+from holdfast.model.branch import Branch
+from holdfast.model.entries import Compaction, Failure, Said
+from holdfast.model.messages import Message
+from holdfast.model.plan import Notice, Plan
+from holdfast.policy.pipeline import OVER_WINDOW
+from holdfast.policy.summary.prompts import HEADINGS
+from holdfast.runtime import compacting
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.summarise import Writer
+from holdfast.store.memory import MemoryStore
+from holdfast.telemetry import events
+from holdfast.testing.clock import now, run
+from holdfast.testing.provider import Provider, Settings
+from holdfast.testing.samples import KEY
+from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
+
+OPUS = target("anthropic", "claude-opus-5-5", window=32_000)
+GPT = target("openai-chat", "gpt-5.5", window=64_000)
+OUTPUT = {"max_tokens": 500}
+SUMMARY = (
+    "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in HEADINGS)
+    + "Read note 39. And now? "
+    + "word " * 200
+)
+COMPACTED = Compaction(1, Message.of("user", "what was"))
+
+
+class Counting:
+    """An upstream that answers after a second and knows how many asked at once."""
+
+    def __init__(self):
+        self._asked = ProviderUpstream(Provider(), latency=1)
+        self.inside = self.most = 0
+
+    @asynccontextmanager
+    async def send(self, sent):
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        try:
+            async with self._asked.send(sent) as reply:
+                yield reply
+        finally:
+            self.inside -= 1
+
+
+def opened(upstream, store=None, **more):
+    """Return an engine about to be opened, with a window of 32,000 tokens."""
+    return Engine.open(store or MemoryStore(), upstream=upstream, target=OPUS, fields=OUTPUT, **more)
+
+
+def talk(notes=40):
+    """Return a conversation that is over the trigger of that window."""
+    turns = [(f"Read note {number}.", f"Note {number}: " + "kelp on the rock " * 120) for number in range(notes)]
+    return [Message.of(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
+
+
+@pytest.mark.parametrize("permits", [1, 2])
+def test_an_engine_makes_no_more_calls_at_once_than_it_has_permits(permits):
+    """Five sessions ask together; as many as have a permit are answered in the same second, the others after them."""
+    upstream = Counting()
+
+    async def go():
+        async with opened(upstream, permits=permits) as engine, anyio.create_task_group() as group:
+            for name in "abcde":
+                group.start_soon((await engine.session(name)).ask, "Go.")
+        return now()
+
+    assert run(go) == -(-5 // permits)
+    assert upstream.most == permits
+
+
+def test_closing_waits_for_what_runs():
+    """An answer that is on its way when the engine closes is in the log when it is closed, and nothing new begins."""
+    store = MemoryStore()
+
+    async def go():
+        async with anyio.create_task_group() as group:
+            async with opened(ProviderUpstream(Provider(), latency=5), store) as engine:
+                group.start_soon((await engine.session(KEY)).ask, "Go.")
+                await anyio.sleep(1)
+            return now(), [entry.body.slot.message.role for entry in store.path(KEY) if isinstance(entry.body, Said)]
+
+    assert run(go) == (5, ["user", "assistant"])
+
+
+def test_a_compaction_waits_for_the_run_before_it():
+    """What is asked for while an answer is on its way is compacted behind that answer, never beside it."""
+
+    async def go():
+        async with opened(ProviderUpstream(Provider(), latency=5)) as engine, anyio.create_task_group() as group:
+            session = await engine.session(KEY)
+            await session.append(*talk(20))
+            group.start_soon(session.ask, "Go.")
+            await anyio.sleep(1)
+            made = await session.compact()
+            return made.outcome, now(), session.journal.branch.compaction is not None
+
+    assert run(go) == ("compacted", 5, True)
+
+
+def test_a_summary_that_is_taken_makes_up_for_those_that_were_not():
+    """Only failures in a row count: two, a summary, and two more leave the writer in its place."""
+    writer = ScriptedUpstream([])
+
+    async def go():
+        upstream = ProviderUpstream(Provider(Settings(window=32_000)))
+        async with opened(upstream, writers=[Writer(writer, GPT)]) as engine:
+            session = await engine.session(KEY)
+            calls = []
+            for said in ["no headings"] * 2 + [SUMMARY] + ["no headings"] * 4:
+                writer.replies = [said] * 100
+                before = len(writer.sent)
+                await session.append(*talk())
+                await session.ask("And now?")
+                calls.append(len(writer.sent) > before)
+            return calls
+
+    assert run(go) == [True, True, True, True, True, True, False]
+
+
+def test_a_count_that_no_text_can_have_is_none():
+    """A server that counted more tokens than the request has bytes teaches nothing of how tokens are counted."""
+    why = "prompt is too long: 9000000 tokens > 32000 maximum"
+    error = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
+    store, heard = MemoryStore(), []
+
+    async def go():
+        upstream = ScriptedUpstream([Given((msgspec.json.encode(error),), 400), "yes"])
+        async with opened(upstream, store, listen=heard.append) as engine:
+            session = await engine.session(KEY)
+            await session.append(*talk(20))
+            await session.ask("And now?")
+
+    run(go)
+    assert [event.requested for event in heard if isinstance(event, events.Refused)] == [0]
+    assert not any(one.body.requested for one in store.path(KEY) if isinstance(one.body, Failure))
+
+
+@pytest.mark.parametrize(
+    ("rung", "sizes", "rule", "said"),
+    [
+        ("compact", (900, 800), "", ""),
+        ("compact", (900, 900), "", "not_smaller"),
+        ("compact", (900, 950), "", "not_smaller"),
+        ("truncate", (900, 800), OVER_WINDOW, "not_smaller"),
+        ("fallback", (900, 800), OVER_WINDOW, ""),
+    ],
+)
+def test_what_is_pressed_for_is_smaller_or_does_not_go_out(rung, sizes, rule, said):
+    """P8: a compaction that leaves as much is useless, and so is a rung but the last that leaves more than fits."""
+    notices = (Notice(rule, "too large"),) if rule else ()
+    plan = Plan(Branch(), compaction=COMPACTED, before=sizes[0], after=sizes[1], notices=notices)
+    assert compacting.useless(plan, rung) == said
