@@ -382,7 +382,7 @@ def test_two_interrupts(has_ended, home, folder):
     with model(Said("", (("bash", {"command": stubborn}),))) as (_, options), started("Go.", options) as process:
         shell = int(begun(folder / "pid"))
         process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
+        assert any("^C again" in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130, stderr
