@@ -216,6 +216,13 @@ def test_a_message_of_the_assistants_holds_the_block():
     assert found.tokens == 2
 
 
+def test_words_that_can_be_read_are_counted():
+    """A server that tells too few tokens does not make its compaction smaller than it is."""
+    told = {"role": "assistant", "content": [{"type": "compaction", "content": "kelp " * 500}]}
+    found = made(ANTHROPIC, answer(ANTHROPIC, msgspec.json.encode(told | {"usage": {"output_tokens": 5}})))
+    assert found.tokens > 400
+
+
 def test_beside_it_stand_texts_of_the_users():
     """Texts from their source follow the compaction as the user's, and count."""
     for api, kind in ((ANTHROPIC, "text"), (RESPONSES, "input_text")):

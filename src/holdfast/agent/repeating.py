@@ -9,8 +9,8 @@ from msgspec import Struct
 from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolCall, ToolResult
 
-LOOKED = 16
-"""[H] Newest calls that are compared; a circle of several calls is one too."""
+LOOKED = 64
+"""[H] Newest calls that are compared; a circle of up to eight calls is one too."""
 WARNED, STOPPED = 3, 8
 """[H] How often the same is done until the model is told, and until the work stops."""
 

@@ -12,7 +12,7 @@ from anyio import move_on_after
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.errors import CompactionFailed, UpstreamError
+from holdfast.errors import CompactionFailed, HoldfastError, UpstreamError
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
@@ -82,6 +82,10 @@ async def _tried(upstream: Upstream, sent: Sent, terms: Terms) -> Made | Unmade:
     except UpstreamError as error:
         why = f"the provider did not compact ({error.kind}): {error}"
         return Unmade("provider_error", why, error.kind in PASSING, error.retry_after)
+    except OSError as error:
+        if isinstance(error, HoldfastError):
+            raise
+        return Unmade("provider_error", f"the provider did not compact ({type(error).__name__}): {error}", again=True)
 
 
 # -- the request -------------------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def made(api: str, told: Answer) -> Made | Unmade:
     if not _holds(block):
         return Unmade("summary_rejected", "the provider's compaction is empty: it failed; the history stays as it is")
     if api == ANTHROPIC:
-        return Made((_spoken([block.raw]),), _written(told) or _weight(block))
+        return Made((_spoken([block.raw]),), max(_written(told), _weight(block)))
     items = tuple(map(Raw, told.history))
     return Made(items, (_written(told) or _weight(block)) + sum(_tokens(raw) for raw in items))
 

@@ -389,6 +389,7 @@ def test_what_passes_is_tried_again():
     [
         ([LATER] * 3, "provider_error"),
         ([LOST] * 3, "provider_error"),
+        ([ConnectionError("the tide is out")] * 3, "provider_error"),
         ([NULL], "summary_rejected"),
         ([(400, {"error": {"type": "invalid_request_error", "message": "prompt is too long"}})], "provider_error"),
         ([(401, {"error": {"type": "authentication_error", "message": "invalid x-api-key"}})], "provider_error"),
