@@ -61,9 +61,9 @@ async def _timed_out(words, compacts):
         with anyio.move_on_after(10) as scope:
             await (session.compact() if compacts else session.ask())
         assert scope.cancelled_caught
-        assert session.journal.branch.slots[: len(before.slots)] == before.slots
+        assert list(session.journal.branch.slots)[: len(before.slots)] == list(before.slots)
         assert not any(isinstance(entry.body, Compaction) for entry in engine.means.store.path("timeout"))
-        return [slot.message.text for slot in (await session.prepare()).slots[-len(words) :]]
+        return [slot.message.text for slot in (await session.prepare()).slots][-len(words) :]
 
 
 def _grace(case):

@@ -456,3 +456,12 @@ def test_opening_loads_only_what_it_needs() -> None:
     """Importing ``holdfast.store`` loads no sqlite3; a store in memory needs none either."""
     script = "import sys, holdfast.store as s; s.open_store(':memory:').create('x'); sys.exit('sqlite3' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_nothing_is_made_beside_a_file_that_is_no_database(tmp_path: Path) -> None:
+    """Who names the wrong file is told so before a session's lock is made beside it."""
+    notes = tmp_path / "notes.txt"
+    notes.write_text("hello " * 200)
+    with open_store(notes) as store, pytest.raises(StoreCorrupt, match="no database"), store.writing(KEY):
+        pass
+    assert list(tmp_path.iterdir()) == [notes]

@@ -113,7 +113,8 @@ def write(place: Workplace, asked: Write) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     data = asked.text.encode("utf-8", "replace")
     _replace(path, data)
-    return f"{'replaced' if was_there else 'wrote'} {place.name(path)}: {_lines_of(asked.text)}, {len(data):,} bytes"
+    size = f"{_lines_of(asked.text)}, {len(data):,} byte{'' if len(data) == 1 else 's'}"
+    return f"{'replaced' if was_there else 'wrote'} {place.name(path)}: {size}"
 
 
 def edit(place: Workplace, asked: Edit) -> str:

@@ -97,6 +97,8 @@ def command(**given: Any) -> None:
     asked = Asked(**given)
     if asked.as_json and asked.task is None:
         raise Stopped("--json tells how a task ended; give a TASK too")
+    if asked.task == "" and not asked.session:
+        raise Stopped("an empty TASK goes on with a session; name one of `holdfast ls` with --session, or give a TASK")
     order, screen = _order(asked), Screen(quiet=asked.as_json)
     with desk(order, screen) as there:
         if asked.task is None:

@@ -75,6 +75,8 @@ def command(
         say_json(msgspec.to_builtins(made))
     else:
         _say(info, made, quote(clean(short)))
+        if place.limits.origin.startswith("default"):
+            click.echo(f"for {place.limits.window:,} tokens ({clean(place.limits.origin)}); --window says it", err=True)
 
 
 def _compacted(store: SessionStore, key: str, policy: Policy, place: Target, world: World) -> Made:

@@ -86,8 +86,10 @@ def _folder(keep: str | None) -> Iterator[Path]:
         with TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
         return
+    if not keep:
+        raise Stopped("--keep wants the name of a new folder; give one")
     path = at_home(keep)
-    if not keep or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise Stopped(f"{keep!r} is there already; give --keep a new folder")
     path.mkdir(parents=True, exist_ok=True)
     try:

@@ -24,6 +24,7 @@ from holdfast.cli.meter import Spent, spent, status
 from holdfast.cli.places import opened
 from holdfast.cli.providers import KEYS
 from holdfast.cli.screen import Screen
+from holdfast.cli.terminal import clean
 from holdfast.model.target import Target
 from holdfast.policy.pipeline import Policy
 from holdfast.runtime.engine import Engine
@@ -207,5 +208,5 @@ def _key(store: SessionStore, order: Order) -> str:
     name = order.key
     known = [info.key for info in store.sessions() if info.key.startswith(name)]
     if order.goes_on and not known:
-        raise Stopped("an empty TASK goes on with a session; name one of `holdfast ls` with --session, or give a TASK")
+        raise Stopped(f"no session is called {clean(name)!r}, so there is nothing to go on with; see `holdfast ls`")
     return name if not known or name in known else store.session(name).key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ from holdfast.store.base import SessionInfo, SessionStore
 
 TITLE = 80
 """Characters of the first words of the user that stand for a missing title."""
+_NO_TITLE = re.compile(r"<|/[\w-]+$")
+"""Words in the user's name that say nothing of the session: a tool's own in tags, a command without more."""
 _MANY = 10
 """Damaged lines of a file that are listed."""
 EXAMPLES = """\
@@ -114,9 +117,13 @@ def _take(store: SessionStore, file: str, recording: Recording, key: str) -> Tak
 
 
 def info_of(key: str, recording: Recording) -> SessionInfo:
-    """Return what the list of sessions says of ``recording``; without a title, the user's first words."""
+    """Return what the list of sessions says of ``recording``; without a title, the user's first words.
+
+    Those are what a person says before what a tool says in his name, and before the bare name of a command.
+    """
     said = (entry.body.slot.message for entry in recording.entries if isinstance(entry.body, Said))
-    words = next((message.text for message in said if message.starts_turn and message.text.strip()), "")
+    all_words = [message.text.strip() for message in said if message.starts_turn and message.text.strip()]
+    words = next((text for text in all_words if not _NO_TITLE.match(text)), next(iter(all_words), ""))
     return SessionInfo(
         key=key,
         title=clean(recording.title or words, TITLE),

@@ -23,6 +23,8 @@ PACE = 0.08
 """Seconds between two pictures: more often than the eye sees would only take time."""
 ROWS = 14
 """Lines of a picture: two of them, and what is said around them, fit on a screen."""
+AROUND = 8
+"""Lines for the head, the legend and the step around a picture that goes on; on a lower screen it has fewer rows."""
 USABLE = WINDOW - OUTPUT
 """Tokens of the window that are not kept for an answer."""
 
@@ -61,7 +63,9 @@ class Watcher:
             return
         self._last = now
         line = Text(f"step {len(progress.points)}  {clean(progress.doing, self._out.width - 12)}", style="dim")
-        live.update(Text("\n").join([drawn(self._out, self._name, progress.points), line]), refresh=True)
+        rows = max(1, min(ROWS, self._out.height - AROUND))
+        shown = drawn(self._out, self._name, progress.points, rows, legend=self._out.height > AROUND)
+        live.update(Text("\n").join([shown, line]), refresh=True)
 
     def _say(self, progress: Progress) -> None:
         """Print a line for each compaction, and every so many steps."""

@@ -158,12 +158,12 @@ def _refusal(before: Draft, after: Draft) -> str:
     settings, room = before.settings, before.room
     old, new = before.estimate, after.estimate
     if new >= old and (settings.goal_share or _is_written(before)):
-        return f"{new} tokens would be left of {old}: it would not get smaller"
+        return f"{new:,} tokens would be left of {old:,}: it would not get smaller"
     if not settings.goal_share:
         return ""
     most = room.frame + goal(before)
     if new > most:
-        return f"{new} tokens would be left, over the goal of {most}"
+        return f"{new:,} tokens would be left, over the goal of {most:,}"
     gain = max(settings.gain_share * (old - room.frame), min(settings.gain_tokens, room.share(settings.gain_share)))
     if old - new < gain and old <= room.usable and not before.world.force:
         return f"it would free {old - new} tokens; {int(gain)} are wanted"

@@ -33,6 +33,8 @@ LEVELS = ((500, 500), (500, 100), (200, 40))
 """[H] Estimator tokens that a text of the user keeps, and a result; the next ones where those are too many."""
 TAIL_SHARE = 0.5
 """[H] Of the room, for what is kept, before texts get shorter still."""
+NOTICE = 40
+"""Estimator tokens of the line that says what is left out, about."""
 RULE = "fallback"
 """Rule of the edits of the smallest request."""
 
@@ -167,10 +169,6 @@ def _cut(draft: Draft, text: str, whole: str, most: int) -> tuple[str, Blob | No
             break
         chars //= 2
     return short, blob
-
-
-NOTICE = 40
-"""Estimator tokens of the line that says what is left out, about."""
 
 
 def _tokens(part: Part) -> int:

@@ -15,7 +15,7 @@ ROWS = 28
 """Lines of the picture; a longer session is shown in groups of requests."""
 BAR = 60
 """Cells of a bar where there is room."""
-LEAST_BAR = 20
+LEAST_BAR = 8
 EVENTS = 13
 """Columns for what was decided: ``⟱ 48k→22k ✂2``."""
 EMPTY = "bright_black"
@@ -139,7 +139,8 @@ class _Draw(Struct, frozen=True):
     letters: bool
 
     def head(self, name: str) -> Text:
-        title = f"{name}, request by request"[: self.cells]
+        whole = f"{name}, request by request"
+        title = whole if len(whole) <= self.cells else name[: self.cells]
         left = f"{'':{self.label}} {title:{self.cells}}"
         return Text(f"{left} {'tokens':>6} {'%':>4} {'cache':>5} {'$':>5}", style="dim")
 

@@ -22,6 +22,7 @@ from holdfast.runtime.requests import Request
 from holdfast.runtime.summarise import Terms, Writer, summarise
 from holdfast.telemetry import events
 from holdfast.telemetry.events import Outcome
+from holdfast.view.tokens import estimate
 from holdfast.wire.compacting import can_compact
 
 if TYPE_CHECKING:
@@ -128,6 +129,13 @@ def _is_native(session: Session, target: Target) -> bool:
     return session.means.native and can_compact(target)
 
 
+def _by(session: Session, request: Request) -> str:
+    """Return who is asked for a summary first; an extract is made where nobody is."""
+    if _is_native(session, request.target):
+        return "native"
+    return "model" if writers(session, request) else "extract"
+
+
 async def _with(
     session: Session, target: Target, world: World, written: Written | None, outcome: Outcome
 ) -> tuple[Plan, World]:
@@ -145,7 +153,8 @@ async def compact(session: Session, request: Request, instructions: str) -> even
         plan, known = await planned(session, request, forced, trigger="manual", instructions=instructions)
         if plan.compaction is None:
             outcome, why = _why(plan) if known.breaker else _CANCELLED
-            return events.Compacted(session.key, outcome, before=plan.before, after=plan.before, why=why)
+            by, size = _by(session, request), estimate(plan.branch, request.target)
+            return events.Compacted(session.key, outcome, by, size, size, why)
         if await session.means.stored(lambda: session.journal.decide(plan, request.target, known)):  # noqa: B023
             await made(session, plan, known)
             return _compacted(session, plan, known)
@@ -181,12 +190,12 @@ async def _written(session: Session, occasion: Occasion) -> tuple[Written | None
     before = told if isinstance(told, Before) else Before()
     if before.cancel:
         return None, "cancelled", "the hook before_compaction cancelled it"
+    by = "hook" if before.summary else _by(session, occasion.request)
+    session.tell(events.Compacting(session.key, trigger, by))
     if before.summary:
         return Written(ask.stop, before.summary, by="hook"), "compacted", ""
-    is_native = _is_native(session, occasion.request.target)
-    if not (is_native or writers(session, occasion.request)):
+    if by == "extract":
         return None, "compacted", ""
-    session.tell(events.Compacting(session.key, trigger, "native" if is_native else "model"))
     try:
         return await _asked(session, occasion, head, before), "compacted", ""
     except CompactionFailed as failed:
@@ -228,8 +237,8 @@ def _terms(session: Session) -> Terms:
 async def _told(session: Session, request: Request, outcome: Outcome, why: str) -> None:
     """Tell of a compaction that failed."""
     if outcome != "compacted":
-        by = "model" if writers(session, request) or not session.means.native else "native"
-        await session.compacted(events.Compacted(session.key, outcome, by, why=why))
+        size = estimate(session.journal.branch, request.target)
+        await session.compacted(events.Compacted(session.key, outcome, _by(session, request), size, size, why))
 
 
 def _compacted(session: Session, plan: Plan, world: World) -> events.Compacted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
 from typing import Any
@@ -76,6 +76,8 @@ class Engine:
         chosen = known.policy(policy) if isinstance(policy, str) else policy
         _checked(policy=(chosen, Policy), target=(target, Target | None), hooks=(hooks, Hooks))
         _checked(fields=(fields, Mapping), environment=(environment, Environment | None), writers=(writers, Sequence))
+        _checked(permits=(permits, int), listen=(listen, Callable | None), model=(model, str))
+        _checked(**{f"writers[{at}]": (one, Writer) for at, one in enumerate(writers)})
         answers = as_upstream(upstream, api)
         goal = target or _target(api, model, known.catalog)
         spoken = api or (goal.api if goal is not None else "")

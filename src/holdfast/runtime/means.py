@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -26,6 +27,7 @@ T = TypeVar("T")
 Check: TypeAlias = Literal["all", "changed", "none"]
 """Every request · those that are not what the caller handed in · none."""
 
+_LOG = logging.getLogger(__name__)
 TARGETS = 256
 """[H] Models of which it is held what is known: nobody asks as many in turn."""
 
@@ -67,12 +69,14 @@ class Means:
     _worker: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     def tell(self, event: Event) -> None:
-        """Tell the listener; one that raises is told of nothing more, and changes nothing."""
+        """Tell the listener; one that raises is told of nothing more, which a warning says, and changes nothing."""
         if self.listen is not None:
             try:
                 self.listen(event)
-            except Exception:  # noqa: BLE001 -- whatever a listener does, the session goes on
+            except Exception as error:  # noqa: BLE001 -- whatever a listener does, the session goes on
                 self.listen = None
+                why = f"{type(error).__name__}: {error}; it is told of nothing more, mend it and open the engine again"
+                _LOG.warning("the listener of this engine raised %s", why)
 
     async def stored(self, verb: Callable[[], T]) -> T:
         """Return what ``verb`` returns, done in the worker; it is done to its end even where the caller gives up."""

@@ -62,7 +62,8 @@ class Incoming:
             return self._told(answer(self.api, self._body))
         except FormatError as error:
             if self.reply.is_fine:
-                why = f"HTTP {self.reply.status} came without an answer: {error}; try again"
+                told = str(error).rpartition("; ")[0] or str(error)  # its advice is for who made the body
+                why = f"HTTP {self.reply.status} came without an answer: {told}; try again"
                 raise UpstreamError(why, "server") from error
             return self._told(Answer(stop="error", complete=False))
 

@@ -115,8 +115,8 @@ def framed(target: Target, fields: Mapping[str, Any] = MappingProxyType({})) -> 
 
 
 def rendered(prepared: Prepared, fields: Mapping[str, Any] = MappingProxyType({})) -> bytes:
-    """Return the body of a prepared request that has ``fields`` beside its messages."""
-    return Request(prepared.target, fields).body(prepared)
+    """Return the body of a prepared request that has ``fields`` beside its messages, and what its API must be told."""
+    return Request(prepared.target, {**_needed(prepared.target), **fields}).body(prepared)
 
 
 def of_body(target: Target, lens: Lens, way: Way = Way()) -> Request:
@@ -156,7 +156,9 @@ def _message(one: Any) -> Message | Slot:
         return Message.of("user", one)
     if isinstance(one, Message | Slot):
         return one
-    raise FormatError(f"a {type(one).__name__} is nothing to say; give a text, a Message, or a whole request body")
+    raise FormatError(
+        f"a {type(one).__name__} is nothing to say; give a text or a Message, a whole body to session.run"
+    )
 
 
 def checked(sent: Sent) -> tuple[Sent, str]:

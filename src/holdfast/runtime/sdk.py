@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from holdfast.errors import ConfigError, FormatError, UpstreamError
 from holdfast.runtime.discreet import discreet, secrets
-from holdfast.runtime.upstream import PATIENCE, Endpoint, Reply, Sent, Upstream
+from holdfast.runtime.upstream import PATIENCE, Endpoint, Http, Reply, Sent, Upstream
 
 T = TypeVar("T")
 
@@ -138,7 +138,9 @@ def _unanswered(name: str, error: Exception) -> UpstreamError:
 
 def _is_lost(error: BaseException) -> bool:
     package = type(error).__module__.partition(".")[0]
-    return package in _TRANSPORTS or type(error).__name__ in _LOST or isinstance(error, OSError)
+    if type(error).__name__ in _LOST:
+        return type(error.__cause__) is not RuntimeError  # that is how a client says that it was closed
+    return package in _TRANSPORTS or isinstance(error, OSError)
 
 
 async def _once(body: bytes) -> AsyncIterator[bytes]:
@@ -293,6 +295,8 @@ def as_upstream(client: object, api: str = "") -> Upstream:
     says which. ``ConfigError`` for any other object, and for an API that the client does not speak.
     """
     if _is_upstream(client):
+        if isinstance(client, Http):
+            _spoken(f"the upstream at {client.base_url}", (client.api,), api)
         return client
     name = next(filter(None, map(_named, type(client).__mro__)), "")
     if name:

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.errors import ConfigError, FormatError, UnknownId, WindowTooSmall
+from holdfast.errors import Aborted, ConfigError, FormatError, UnknownId, WindowTooSmall
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message, media_of
@@ -176,7 +176,7 @@ class Session:
         """Store the answer to the request that ``prepare`` returned; return the id of its message.
 
         A refusal is none: it is written down, and what an overflow teaches counts for the next request. ``FormatError``
-        for what is no answer.
+        for what is no answer, ``Aborted`` where no request waits for one.
         """
         if not isinstance(answer, Answer):
             raise FormatError(f"a {type(answer).__name__} is no answer; give what holdfast.wire.answers.answer returns")
@@ -374,18 +374,20 @@ class Session:
     def _recorded(self, answer: Answer) -> str:
         """Record what became of a request that the caller sent; return the id of the message, or of what it is else."""
         prepared, journal = self._handed_out, self.journal
-        target = prepared.target if prepared is not None else self.target()
-        slot, usage, stop = as_said(answer, target.api, target.model)
+        if prepared is None:
+            raise Aborted("no request waits for an answer: each is answered once; call prepare for the next one")
+        slot, usage, stop = as_said(answer, prepared.target.api, prepared.target.model)
         if answer.error is not None:
             id_ = self._refused(answer, prepared)
         else:
             id_ = journal.record(slot, usage, stop) if slot.message.parts else journal.silent(usage, stop)
+            self._handed_out = None
         self._answering = False
         return id_
 
-    def _refused(self, answer: Answer, prepared: Prepared | None) -> str:
+    def _refused(self, answer: Answer, prepared: Prepared) -> str:
         """Write down that a request of the caller's was refused; return the id of the entry."""
-        report = answer.report(prepared.plan.after if prepared is not None else None)
+        report = answer.report(prepared.plan.after)
         verdict = classify(report)
         return self._written_down(
             verdict, said_by(report, verdict) if isinstance(report, ErrorReport) else verdict.kind

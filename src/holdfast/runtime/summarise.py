@@ -204,7 +204,7 @@ class _Desk:
                 return found
             reasons = found
         model = self.writer.target.model
-        why = "; ".join(reasons)
+        why = "; ".join(reason.partition("; ")[0] for reason in reasons)  # what is behind it is said to the model
         text = f"{model} wrote no summary that is accepted: {why}; name another model for summaries, or none"
         raise CompactionFailed(text, "summary_rejected")
 

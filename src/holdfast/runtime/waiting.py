@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from holdfast.errors import StoreCorrupt
 from holdfast.model.entries import Entry, Note
 from holdfast.model.messages import Message
 from holdfast.model.packing import pack, unpack
@@ -29,7 +30,15 @@ def undelivered(store: SessionStore, key: str, leaf: str | None) -> list[tuple[s
         return []
     path = store.path(key, leaf)
     done = {id_ for _, note in _notes(path, DELIVERED) for id_ in note.data["notes"]}
-    return [(id_, unpack(note.raw, Message)) for id_, note in _notes(path, QUEUED) if id_ not in done]
+    return [(id_, _message(key, id_, note)) for id_, note in _notes(path, QUEUED) if id_ not in done]
+
+
+def _message(key: str, id_: str, note: Note) -> Message:
+    try:
+        return unpack(note.raw, Message)
+    except ValueError as error:
+        text = f"the message of {key!r} that waits in note {id_} cannot be read: {error}"
+        raise StoreCorrupt(f"{text}; go on from an entry before it: engine.session({key!r}, leaf=…)") from error
 
 
 def _notes(entries: Sequence[Entry], reason: str) -> Iterator[tuple[str, Note]]:

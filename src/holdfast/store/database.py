@@ -73,6 +73,12 @@ class Database:
                     connection.close()
             self._reader = self._writer = None
 
+    def look(self) -> None:
+        """Raise if the file is there and cannot be read; one that is open was looked at."""
+        if self._reader is None and self._writer is None:
+            with self.reading():
+                pass
+
     @property
     def db(self) -> sqlite3.Connection:
         """The connection of the transaction that is going on."""

@@ -95,7 +95,11 @@ class SqliteStore(TreeStore):
         self._readonly = readonly
 
     def writing(self, key: str) -> AbstractContextManager[None]:
-        """Hold the session's lease, a lock on a file in ``.locks`` beside the database."""
+        """Hold the session's lease, a lock on a file in ``.locks`` beside the database.
+
+        Nothing is made beside a file that is no database: that is a ``StoreCorrupt``.
+        """
+        self._file.look()
         return lease(self._file.beside(".locks"), key)
 
     def close(self) -> None:

@@ -146,6 +146,7 @@ def test_what_is_no_text(call, folder, name, why):
 def test_a_file_is_replaced_whole(call, folder):
     """Writing makes folders, keeps permissions, and leaves nothing else behind."""
     assert call("write", path="a/b/c.sh", text="one\ntwo") == ("wrote a/b/c.sh: 2 lines, 7 bytes", False)
+    assert call("write", path="a/b/c.sh", text="x") == ("replaced a/b/c.sh: 1 line, 1 byte", False)
     (folder / "a/b/c.sh").chmod(0o755)
     assert call("write", path="a/b/c.sh", text="é\n") == ("replaced a/b/c.sh: 1 line, 3 bytes", False)
     assert (folder / "a/b/c.sh").stat().st_mode & 0o777 == 0o755

@@ -180,13 +180,19 @@ def test_a_provider_that_is_not_there(run, home):
     assert re.search(r"network: again in [\d.]+ s \(try 2\): .*127\.0\.0\.1:9", done.stderr), done.stderr
 
 
-@pytest.mark.parametrize("options", [[], ["--session", "misspelt"]])
-def test_nothing_to_go_on_with(run, options):
-    """An empty task wants a session that is there; none is begun for it."""
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "name one of `holdfast ls` with --session, or give a TASK"),
+        (["--session", "misspelt"], "no session is called 'misspelt', so there is nothing to go on with"),
+    ],
+)
+def test_nothing_to_go_on_with(run, options, said):
+    """An empty task wants a session that is there; none is begun for it, and one that is none is named."""
     with model() as (_, given):
         done = run("agent", "", *given[:-2], *options)
     assert done.exit_code == 2
-    assert "name one of `holdfast ls` with --session, or give a TASK" in done.stderr
+    assert said in done.stderr
     assert "misspelt" not in run("ls").output
 
 

@@ -42,6 +42,14 @@ def test_it_is_done_once_and_can_be_taken_back(run, store, key):
         assert there.branch(key).compaction is None
 
 
+def test_a_window_that_is_assumed_is_said(run, store, key):
+    """Nobody believes that a model was known which was not."""
+    done = run("compact", key[:8], "--store", store, "--model", "nosuch")
+    assert "for 200,000 tokens (default: the catalog has no window for nosuch); --window says it" in done.stderr
+    known = run("compact", key[:8], "--store", store, "--model", "claude-sonnet-4-5")
+    assert "catalog" not in known.stderr
+
+
 def test_a_person_is_told(run, store, key):
     """The sizes, and how to take it back."""
     with open_store(store) as there:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from rich.console import Console
 from holdfast.cli import command, demo, trial
 from holdfast.cli.beside import AGREED, STORE, Both, Recalled, say_beginning, say_both, say_without
 from holdfast.cli.faults import Stopped
+from holdfast.cli.trial import Progress
 from holdfast.cli.watching import Watcher
 from holdfast.model.entries import Answer, Compaction
 from holdfast.store import open_store
@@ -103,7 +105,11 @@ def test_a_folder_that_is_there_is_left_alone(told, kept, run):
 
 
 @pytest.mark.parametrize(
-    ("keep", "why"), [("", "'' is there already"), ("~nobody-here/x", "~nobody-here/x: nobody knows that home folder")]
+    ("keep", "why"),
+    [
+        ("", "--keep wants the name of a new folder"),
+        ("~nobody-here/x", "~nobody-here/x: nobody knows that home folder"),
+    ],
 )
 def test_a_folder_that_is_none(run, keep, why):
     """A name that can be no new folder is told in one sentence, with exit code 2."""
@@ -202,6 +208,20 @@ def test_progress_at_a_terminal_is_a_picture_that_goes_away(both):
     assert "tokens" in said
     assert "read HANDOVER.md" in said
     assert said.rindex("\x1b[?25h") > said.index("\x1b[?25l")
+
+
+@pytest.mark.parametrize(("width", "height"), [(52, 40), (60, 12), (100, 12), (100, 5)])
+def test_the_picture_fits_a_small_terminal(both, width, height):
+    """No row of it goes on below, and the newest step is on the screen."""
+    found, _ = both
+    out = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+    with Watcher(out, "with Holdfast") as watcher:
+        watcher.see(Progress(found.aided.points, "read HANDOVER.md"))
+    said = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", out.file.getvalue()).replace("\r", "")
+    lines = said[: said.index("read HANDOVER.md")].splitlines()  # it is drawn once more at the end
+    assert [line for line in lines if len(line) > width] == []
+    assert len(lines) <= height
+    assert any(re.match(rf" *#(\d+-)?{len(found.aided.points) - 1} ", line) for line in lines), lines
 
 
 def test_a_task_that_is_not_finished_is_an_exit_code(run, monkeypatch):

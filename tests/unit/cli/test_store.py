@@ -157,6 +157,15 @@ def test_ls_lists_the_last_changed_first(run, session, home, talk, write):
     assert "5e551011" in run("ls").stdout
 
 
+@pytest.mark.parametrize("first", ["<environment_context>cwd</environment_context>", "/mode"])
+def test_a_title_is_what_a_person_said(run, home, talk, write, first):
+    """What a tool says in the user's name, and a bare command, are passed over."""
+    words = [json.loads(line) for line in talk(2)]
+    words[0]["message"]["content"] = first
+    run("import", write(home / "one.jsonl", [json.dumps(line) for line in words]))
+    assert json.loads(run("ls", "--json").stdout)[0]["title"].startswith("Please read src/module_1.py")
+
+
 def test_ls_of_nothing_says_how_to_begin(run):
     """An empty store is no error; the store is not made by looking at it."""
     result = run("ls")

@@ -15,6 +15,7 @@ from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.hygiene import MISSING, clean_message, repairs, tidy, wire_id
+from holdfast.policy.hygiene.parts import clean_part
 from holdfast.policy.projection import send_slots
 from holdfast.wire.lens import body
 from holdfast.wire.rules import validate
@@ -65,6 +66,35 @@ def test_a_sound_history_is_tidy(dialect):
     assert tidy(SOUND, dialect)
     assert repairs(SOUND, dialect) == ()
     assert repairs([], dialect) == ()
+
+
+PARTS = [
+    *(Text(text, seal) for text in ("x", " ", "") for seal in (None, Seal("other", "", "s"))),
+    *(ToolCall(id_, name, "[]") for id_ in ("c", "") for name in ("n", "n m", " ")),
+    *(
+        ToolResult("c", "n", content)
+        for content in ((), (Text("x"),), (Text(""),), (Text("x", Seal("other", "", "s")),))
+    ),
+]
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+@pytest.mark.parametrize("dialect", [STRICT, CLAUDE, CHAT, MISTRAL, RESPONSES, GEMINI])
+def test_a_message_is_fine_where_its_part_is(dialect, role):
+    """A message of one part comes back as it is just where the part does."""
+    for part in PARTS:
+        message = Message(role, (part,))
+        assert (clean_message(message, dialect) is message) == (clean_part(part, dialect, role) is part), part
+
+
+def test_who_may_not_stand_behind_whom():
+    """Nobody speaks right behind results on Mistral, and no call stands behind an answer on Gemini: neither is tidy."""
+    asked, mistral = [user(), calls("a" * 9), results("a" * 9)], replace(MISTRAL, merge=False)
+    assert tidy([*asked, words()], mistral)
+    assert not tidy([*asked, user()], mistral)
+    gemini = replace(GEMINI, signed_calls=False)
+    assert tidy([user(), words(), user(), calls("b"), results("b")], gemini)
+    assert not tidy([user(), words(), calls("b"), results("b")], gemini)
 
 
 def test_roles_at_the_ends():

@@ -73,7 +73,25 @@ def test_who_asks_for_a_compaction_that_a_hook_cancels_is_told_so():
 
     told, sent, heard = done(compact, notes=20, hooks=Hooks(before_compaction=cancelling))
     assert (told.outcome, sent) == ("cancelled", [])
-    assert [event.outcome for event in heard if isinstance(event, events.Compacted)] == ["cancelled"]
+    (heard_of,) = [event for event in heard if isinstance(event, events.Compacted)]
+    assert (heard_of.outcome, heard_of.by, heard_of.before) == ("cancelled", told.by, told.before)
+    assert (told.by, told.before == told.after > 5_000) == ("extract", True)
+
+
+@pytest.mark.parametrize(
+    ("says", "by"),
+    [(None, "extract"), (Before(summary="All was kelp. " * 20), "hook")],
+    ids=["nothing", "a summary"],
+)
+def test_a_compaction_is_told_when_it_begins_whoever_writes(says, by):
+    """Also where a hook stands before it and no model writes: each that ended had begun."""
+
+    async def compact(session):
+        return await session.compact()
+
+    _, _, heard = done(compact, notes=20, hooks=Hooks(before_compaction=lambda *_: says))
+    told = [(type(event), event.by) for event in heard if isinstance(event, events.Compacting | events.Compacted)]
+    assert told == [(events.Compacting, by), (events.Compacted, by)]
 
 
 def test_a_prompt_of_a_hook_is_not_for_the_provider():

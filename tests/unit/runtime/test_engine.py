@@ -104,6 +104,7 @@ def test_a_summary_that_is_none_gives_way_to_an_extract(bad):
     outcomes = [(event.outcome, event.by) for event in of(heard, events.Compacted)]
     assert outcomes[-1] == ("compacted", "extract")
     assert outcomes[0][0] in {"summary_rejected", "provider_error"}
+    assert not {"write the notes", "no tool is to be called"} & {*of(heard, events.Compacted)[0].why.split("; ")}
     failures = [entry.body.kind for entry in store.path(KEY) if isinstance(entry.body, Failure)]
     assert failures == [outcomes[0][0]]
     assert "without a model" in compaction(session).summary.text
@@ -296,13 +297,13 @@ def test_a_session_that_two_tasks_open_is_one():
     assert all(one is first for one in others)
 
 
-def test_a_listener_that_raises_is_told_of_nothing_more():
-    """It changes nothing."""
+def test_a_listener_that_raises_is_told_of_nothing_more(caplog):
+    """It changes nothing, and the log of the program says once why it is silent."""
     heard = []
 
     def listen(event):
         heard.append(event)
-        raise RuntimeError
+        raise RuntimeError("no kelp")
 
     async def go():
         async with Engine.open(
@@ -312,6 +313,8 @@ def test_a_listener_that_raises_is_told_of_nothing_more():
 
     assert run(go) == "yes"
     assert len(heard) == 1
+    (told,) = caplog.records
+    assert (told.levelname, "RuntimeError: no kelp" in told.getMessage()) == ("WARNING", True)
 
 
 # -- wrong input -------------------------------------------------------------------------------------------------------
@@ -349,9 +352,13 @@ def test_an_unknown_model_gets_an_assumed_window():
         ({"target": OPUS, "policy": 7}, ConfigError, "policy is of type int"),
         ({"target": OPUS, "hooks": {}}, ConfigError, "hooks is of type dict"),
         ({"target": OPUS, "fields": None}, ConfigError, "Mapping"),
+        ({"target": OPUS, "writers": [5]}, ConfigError, r"writers\[0\] is of type int"),
+        ({"target": OPUS, "permits": "4"}, ConfigError, "permits is of type str"),
+        ({"target": OPUS, "listen": 5}, ConfigError, "listen is of type int"),
+        ({"api": "anthropic", "model": 5}, ConfigError, "model is of type int"),
         ({"target": OPUS, "fields": {"max_tokens": 5, "tools": [{"name": "a b"}]}}, InvalidRequest, "tools"),
     ],
-    ids=[*"abcdefghijkl"],
+    ids=[*"abcdefghijklmnop"],
 )
 def test_what_an_engine_cannot_do_is_said(given, error, text):
     """A typed error that names what is wrong, before any call."""

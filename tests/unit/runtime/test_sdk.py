@@ -301,6 +301,26 @@ def test_a_client_without_a_key_says_so():
     assert caught.value.kind == "config"
 
 
+def test_a_client_that_was_closed_says_so():
+    """It is no lost connection that a retry finds again."""
+
+    async def talk():
+        client = anthropic.AsyncAnthropic(base_url=NOBODY, api_key="any")
+        await client.close()
+        await ask(as_upstream(client), request("anthropic"))
+
+    with pytest.raises(UpstreamError, match="closed") as caught:
+        anyio.run(talk)
+    assert caught.value.kind == "config"
+
+
+def test_an_upstream_of_another_api_than_the_engine_is_refused():
+    """Http says which API its server speaks; an engine of another is a ConfigError, as with an SDK's client."""
+    with pytest.raises(ConfigError, match="it speaks anthropic"):
+        as_upstream(Http(NOBODY, "anthropic"), "openai-chat")
+    assert as_upstream(mine := Http(NOBODY, "anthropic"), "anthropic") is mine
+
+
 def test_no_sdk_is_imported():
     """The module needs no SDK: importing it loads none."""
     code = "import sys, holdfast.runtime.sdk; print({'anthropic', 'openai', 'google.genai'} & set(sys.modules))"

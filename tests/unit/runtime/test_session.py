@@ -10,15 +10,24 @@ import pytest
 from msgspec import Struct
 
 from holdfast.config import target
-from holdfast.errors import Aborted, DeadlineExceeded, FormatError, LogConflict, UpstreamError, WindowTooSmall
-from holdfast.model.entries import OVERFLOW, Answer, Failure, Request, Usage
+from holdfast.errors import (
+    Aborted,
+    DeadlineExceeded,
+    FormatError,
+    LogConflict,
+    StoreCorrupt,
+    UpstreamError,
+    WindowTooSmall,
+)
+from holdfast.model.entries import OVERFLOW, Answer, Failure, Note, Request, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, ToolResult
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.journal import Journal
 from holdfast.runtime.replies import ask
-from holdfast.runtime.requests import of_words
-from holdfast.runtime.upstream import Http
-from holdfast.runtime.waiting import undelivered
+from holdfast.runtime.requests import of_words, rendered
+from holdfast.runtime.upstream import Http, Sent
+from holdfast.runtime.waiting import QUEUED, undelivered
 from holdfast.store.memory import MemoryStore
 from holdfast.telemetry import events
 from holdfast.testing.clock import run
@@ -452,6 +461,42 @@ def test_words_wait_for_an_answer_that_the_caller_fetches():
             return [slot.message.text for slot in session.journal.branch.slots]
 
     assert run(talk) == ["first", "ok 1", "second", "third", "ok 2"]
+
+
+def test_a_request_that_the_caller_sends_is_whole_and_answered_once():
+    """The body of ``prepare`` is one that the provider takes as it is; a second answer to it is refused."""
+    upstream = ProviderUpstream(Provider())
+
+    async def talk():
+        async with talking(upstream, fields={}) as session:
+            with pytest.raises(Aborted, match="call prepare"):
+                await session.record(WireAnswer(complete=True))
+            prepared = await session.prepare("first")
+            answer = await ask(
+                upstream, Sent(session.api, rendered(prepared, session.fields()), session.target().model)
+            )
+            await session.record(answer)
+            with pytest.raises(Aborted, match="answered once"):
+                await session.record(answer)
+            return [slot.message.text for slot in session.journal.branch.slots]
+
+    assert run(talk) == ["first", "ok 1"]
+
+
+def test_a_message_that_waits_and_cannot_be_read_is_told_as_damage():
+    """A typed error with the note's id, and the session goes on from before it."""
+    store = MemoryStore()
+
+    async def talk():
+        async with talking(ScriptedUpstream(["yes"]), store=store) as session:
+            (id_,) = await session.append("first")
+            session.journal._write([Note(QUEUED, b"kelp")])
+            return id_
+
+    id_ = run(talk)
+    with pytest.raises(StoreCorrupt, match="go on from an entry before it"):
+        Journal.open(store, KEY)
+    assert Journal.open(store, KEY, leaf=id_).branch.messages[0].text == "first"
 
 
 def test_what_waited_behind_a_failed_request_is_said_before_what_comes_later():
