@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.model.calling import called, still_open
+from holdfast.model.dumping import dumped, loaded
 from holdfast.model.edits import Edit, Settled
 from holdfast.model.entries import (
     FALLBACK,
@@ -40,7 +41,6 @@ from holdfast.model.entries import (
 from holdfast.model.gauging import Anchor, Gauge, Learned, Used, reframed
 from holdfast.model.learning import from_overflow, from_usage, is_newest
 from holdfast.model.messages import Message, media_of
-from holdfast.model.packing import pack, unpack
 from holdfast.model.projected import base_mark, chained, shown, slot_after
 from holdfast.model.sequence import Seq, common
 from holdfast.model.slots import Slot
@@ -134,65 +134,12 @@ class Branch(Struct, frozen=True):
 
     def dump(self) -> bytes:
         """Return the branch as bytes for a database of your own; wire bytes are kept byte for byte."""
-        values = {name: getattr(self, name) for name in _Dump.__struct_fields__}
-        values |= {name: tuple(values[name]) for name in _SEQUENCES}
-        values["callers"] = {id_: index for id_, index in self.callers.items() if index < len(self.slots)}
-        return pack(_Dump(**values | {"edits": tuple(self.edits.items())}))
+        return dumped(self)
 
     @classmethod
-    def load(cls, dumped: bytes) -> Branch:
+    def load(cls, given: bytes) -> Branch:
         """Return the branch that ``dump`` wrote; raises ``ValueError`` where the bytes are damaged."""
-        state = unpack(dumped, _Dump)
-        values: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
-        values |= {name: Seq(values[name]) for name in _SEQUENCES}
-        values["edits"] = dict(state.edits)
-        values["messages"] = Seq(slot.message for slot in state.slots)
-        return cls(**values)
-
-
-class _Dump(Struct, frozen=True):
-    """The form in which a branch is written down."""
-
-    slots: tuple[Slot, ...]
-    sums: tuple[int, ...]
-    marks: tuple[bytes, ...]
-    born: tuple[bytes, ...]
-    pinned: int
-    keep: int
-    compaction: Compaction | None
-    edits: tuple[tuple[int, tuple[Edit, ...]], ...]
-    held: int
-    callers: dict[str, int]
-    reused: int
-    media: int
-    media_bytes: int
-    open: tuple[str, ...]
-    broken: tuple[int, ...]
-    frame: Frame
-    framed: int
-    seen: int
-    asked: int
-    basis: str
-    model: str
-    anchor: Anchor | None
-    gauge: Gauge
-    quiet: int
-    compactions: int
-    failures: int
-    law: tuple[tuple[str, Decision | Compaction], ...]
-    settled: Settled | None
-    truncations: int = 0
-    used: Used | None = None
-    standing: int = 0
-    found: tuple[int, int] = (0, 0)
-    spared: dict[int, tuple[int | None, ...]] = {}
-    counted: int = 0
-    policy: str = ""
-    learned: Learned = Learned()
-    window: int = 0
-
-
-_SEQUENCES = ("slots", "sums", "marks", "born")
+        return cls(**loaded(given))
 
 
 def extend(branch: Branch, entry: Entry) -> Branch:

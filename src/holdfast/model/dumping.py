@@ -1,0 +1,80 @@
+"""A branch as bytes and back, for a database of somebody's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from holdfast.model.edits import Edit, Settled
+from holdfast.model.entries import Compaction, Decision, Frame
+from holdfast.model.gauging import Anchor, Gauge, Learned, Used
+from holdfast.model.packing import pack, unpack
+from holdfast.model.sequence import Seq
+from holdfast.model.slots import Slot
+
+if TYPE_CHECKING:
+    from holdfast.model.branch import Branch
+
+
+class _Dump(Struct, frozen=True):
+    """The form in which a branch is written down."""
+
+    slots: tuple[Slot, ...]
+    sums: tuple[int, ...]
+    marks: tuple[bytes, ...]
+    born: tuple[bytes, ...]
+    pinned: int
+    keep: int
+    compaction: Compaction | None
+    edits: tuple[tuple[int, tuple[Edit, ...]], ...]
+    held: int
+    callers: dict[str, int]
+    reused: int
+    media: int
+    media_bytes: int
+    open: tuple[str, ...]
+    broken: tuple[int, ...]
+    frame: Frame
+    framed: int
+    seen: int
+    asked: int
+    basis: str
+    model: str
+    anchor: Anchor | None
+    gauge: Gauge
+    quiet: int
+    compactions: int
+    failures: int
+    law: tuple[tuple[str, Decision | Compaction], ...]
+    settled: Settled | None
+    truncations: int = 0
+    used: Used | None = None
+    standing: int = 0
+    found: tuple[int, int] = (0, 0)
+    spared: dict[int, tuple[int | None, ...]] = {}
+    counted: int = 0
+    policy: str = ""
+    learned: Learned = Learned()
+    window: int = 0
+
+
+_SEQUENCES = ("slots", "sums", "marks", "born")
+
+
+def dumped(branch: Branch) -> bytes:
+    """Return ``branch`` as bytes; wire bytes are kept byte for byte."""
+    values = {name: getattr(branch, name) for name in _Dump.__struct_fields__}
+    values |= {name: tuple(values[name]) for name in _SEQUENCES}
+    values["callers"] = {id_: index for id_, index in branch.callers.items() if index < len(branch.slots)}
+    return pack(_Dump(**values | {"edits": tuple(branch.edits.items())}))
+
+
+def loaded(given: bytes) -> dict[str, Any]:
+    """Return the fields of the branch that ``dumped`` wrote; ``ValueError`` where the bytes are damaged."""
+    state = unpack(given, _Dump)
+    values: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
+    values |= {name: Seq(values[name]) for name in _SEQUENCES}
+    values["edits"] = dict(state.edits)
+    values["messages"] = Seq(slot.message for slot in state.slots)
+    return values
