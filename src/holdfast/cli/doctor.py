@@ -220,7 +220,7 @@ def _tools() -> Iterator[Check]:
 
 def _pointed(*, online: bool) -> Iterator[Check]:
     """Yield where clients are pointed and what is there; with ``online`` whether the providers can be reached."""
-    from holdfast.cli.pointing import pointed, upstreams
+    from holdfast.cli.clients.pointing import pointed, upstreams
 
     led: dict[str, list[str]] = {}
     every, token = list(pointed()), _token()
@@ -249,7 +249,7 @@ def _token() -> str:
 
 def _proxies(settings: Settings, led: dict[str, list[str]], token: str) -> Iterator[Check]:
     """Yield which proxies run and who is pointed at them; where none does, what one would do."""
-    from holdfast.cli.pointing import looked_at
+    from holdfast.cli.clients.pointing import looked_at
 
     address = address_of(settings)
     running = {at: looked_at(at, token, online=False) for at in dict.fromkeys([*filter(None, led), address])}

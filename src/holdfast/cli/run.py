@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeAlias
 import click
 from msgspec import to_builtins
 
+from holdfast.cli.clients.launching import program
+from holdfast.cli.clients.pointing import Answer, led
+from holdfast.cli.clients.starting import Started, started
 from holdfast.cli.describing import shortest
 from holdfast.cli.faults import EXPECTED, Stopped, reason
 from holdfast.cli.places import is_missing, opened, store_option, store_place, unwritable
-from holdfast.cli.pointing import Answer, led
 from holdfast.cli.proxying import (
     MOST_PORTS,
     asked,
@@ -33,14 +35,12 @@ from holdfast.cli.proxying import (
     total,
     unrecorded,
 )
-from holdfast.cli.starting import Started, started
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
 from holdfast.config.providers import PROVIDERS, VARIABLES
-from holdfast.proxy.launching import program
 from holdfast.proxy.modes import mode_of, switch_of
 
 if TYPE_CHECKING:
-    from holdfast.cli.accompanied import Ended, Served
+    from holdfast.cli.clients.accompanied import Ended, Served
     from holdfast.cli.foreseeing import Foreseen
 
 Prepared: TypeAlias = Callable[[str], AbstractContextManager[Started]]
@@ -75,7 +75,7 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
     """
     import anyio
 
-    from holdfast.cli.accompanied import NOT_BEGUN, Served, accompanied
+    from holdfast.cli.clients.accompanied import NOT_BEGUN, Served, accompanied
 
     path = _path(ctx, client[0])
     found = in_force(given | OF_OUR_OWN | {"port": given["port"] or 0}, _unpointed(os.environ))
@@ -115,7 +115,7 @@ def _join(ctx: click.Context, client: str, what: str, told: Answer, prepared: Pr
     """Have ``client`` at the proxy that ``what`` leads to: a second one before it would do and record all twice."""
     import anyio
 
-    from holdfast.cli.accompanied import NOT_BEGUN, alone
+    from holdfast.cli.clients.accompanied import NOT_BEGUN, alone
 
     where = f"{what} leads to {told.proxy}, {told.text}"
     if told.is_closed:

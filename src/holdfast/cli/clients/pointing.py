@@ -11,11 +11,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.starting import place_of
+from holdfast.cli.clients.pointed import OWN, pointers
+from holdfast.cli.clients.starting import place_of
 from holdfast.config.addresses import is_base, is_local
 from holdfast.config.providers import PROVIDERS, VARIABLES
 from holdfast.proxy.headers import STATE, TOKEN
-from holdfast.proxy.pointed import OWN, pointers
 
 State: TypeAlias = Literal["ok", "note", "wrong"]
 PATIENCE = 2.0

@@ -13,7 +13,7 @@ from anyio.abc import Process, TaskStatus
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.starting import Started
+from holdfast.cli.clients.starting import Started
 from holdfast.proxy.serving import serve
 
 if TYPE_CHECKING:

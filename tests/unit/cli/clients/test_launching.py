@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.cli.clients.launching import CHATGPT, GATEWAYS, LAUNCHES, Order, launch, opencode_files, program, sources
+from holdfast.cli.clients.pointed import OWN, Place, files, pointers, table
 from holdfast.config.providers import PROVIDERS, VARIABLES
-from holdfast.proxy.launching import CHATGPT, GATEWAYS, LAUNCHES, Order, launch, opencode_files, program, sources
-from holdfast.proxy.pointed import OWN, Place, files, pointers, table
 from holdfast.proxy.routes import address, route
 
 PROXY = "http://127.0.0.1:4141"

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from holdfast.cli.clients.pointed import API_BASE, Place, Pointer, files, inside, llm_home, pointers, table
 from holdfast.config.providers import PROVIDERS, VARIABLES
 from holdfast.proxy.headers import TOKEN
-from holdfast.proxy.pointed import API_BASE, Place, Pointer, files, inside, llm_home, pointers, table
 
 CHATGPT = "https://chatgpt.com/backend-api/codex"
 """Where Codex asks when it is logged in with ChatGPT. [M]"""

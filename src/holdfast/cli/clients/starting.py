@@ -13,8 +13,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.proxy.launching import Launch, Order, launch, program, sources
-from holdfast.proxy.pointed import Place
+from holdfast.cli.clients.launching import Launch, Order, launch, program, sources
+from holdfast.cli.clients.pointed import Place
 
 PATIENCE = 10.0
 """[H] Seconds that Codex may take to say how it is logged in; it takes 0.1. [M]"""
