@@ -43,8 +43,8 @@ SIZES = (1, 300, 2_000, 40, 9_000, 700, 25_000, 4_000, 70_000, 1_200)
 """Characters of results, in turn."""
 HUGE, HUGE_EVERY = 2_000_000, 30
 OFTEN = 0.08
-"""Compactions a step, times the factor: 0.04 to 0.06 were measured in 40 steps, 0.066 to 0.077 in 1,000. A planner that does not
-learn from what is counted makes twice as many."""
+"""Compactions a step, times the factor: 0.04 to 0.06 were measured in 40 steps, 0.066 to 0.077 in 1,000. A planner that
+does not learn from what is counted makes twice as many."""
 LEAST_HIT = 0.75
 """Of the input out of the cache: 0.80 to 0.91 were measured in 40 steps and in 1,000."""
 TASK = "Task: go through all parts of the project, one after the other, and note what is wrong with each."
