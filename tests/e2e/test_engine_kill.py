@@ -25,9 +25,9 @@ from holdfast.model.entries import Compaction, Said
 from holdfast.model.messages import Message
 from holdfast.model.packing import unpack
 from holdfast.policy.summary.prompts import HEADINGS
-from holdfast.runtime.journal import CAPPED
 from holdfast.runtime.waiting import undelivered
 from holdfast.store.memory import MemoryStore
+from holdfast.store.naming import CAPPED
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider.calls import Answered

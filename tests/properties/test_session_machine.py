@@ -39,9 +39,10 @@ from holdfast.model.target import Target
 from holdfast.policy.pipeline import advance
 from holdfast.policy.projection import send_slots
 from holdfast.policy.truncate import Bounds, truncated_entries
-from holdfast.runtime.journal import CAPPED, Journal
+from holdfast.runtime.journal import Journal
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
+from holdfast.store.naming import CAPPED
 from holdfast.testing.histories import words
 from holdfast.testing.samples import KEY, same_request
 from holdfast.wire.apis import form_of

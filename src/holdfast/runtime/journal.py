@@ -6,9 +6,8 @@ what is new: the branch is folded on, not read again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from os import urandom
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,43 +38,25 @@ from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
 from holdfast.policy.breaker import is_closed
 from holdfast.policy.capping import cap
-from holdfast.policy.guard import in_force, in_window
+from holdfast.policy.guard import in_force
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
-from holdfast.policy.truncate import bounds, entries_shown, is_oversized, messages_shown, truncated_entries
 from holdfast.runtime.carrying import carried
 from holdfast.runtime.following import Twins, repeated, reworded
-from holdfast.runtime.taking import (
-    Shortened,
-    begun,
-    decided,
-    is_of_compaction,
-    is_pressed,
-    meant,
-    measured,
-    sound,
-    told,
-)
+from holdfast.runtime.taking import begun, decided, is_of_compaction, is_pressed, meant, measured, sound, told
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
 from holdfast.store.base import Decode, SessionStore
-from holdfast.store.tree import now_ms
+from holdfast.store.naming import CAPPED
+from holdfast.store.tree import new_id, now_ms
 from holdfast.view.conversation import first_words
 from holdfast.view.text import one_line
 from holdfast.view.tokens import measure
 
 TITLE = 80
 """Characters of a session's title, if nobody gave it one."""
-CAPPED = "capped"
-"""Reason of the note before a message that was cut when it was appended; it names the blobs of the whole texts."""
-
 NOWHERE = ""
 """No entry: who expects the session's leaf there does not move it."""
-
-
-def new_id() -> str:
-    """Return an id that no other entry has."""
-    return urandom(16).hex()
 
 
 class Prepared(Struct, frozen=True):
@@ -407,27 +388,18 @@ class Journal:
         """Return a journal that goes on behind ``entry``; this one, and the session's leaf, stay where they are."""
         return Journal.open(self.store, self.key, self.policy, leaf=entry, clock=self._clock, ids=self._ids)
 
-    def shorten(self, target: Target) -> Shortened:
-        """Say the branch again with its results within the policy's limits, and go on there.
+    def said_again(self, replacements: Callable[[Sequence[Entry]], Mapping[str, Message]]) -> int:
+        """Say the branch again on a copy, with other messages for some entries of its path, and go on there.
 
-        What the next requests show is said shorter on a copy, from the first such message on; the old branch stays
-        whole. Where the policy has no limits or nothing is over them nothing is read or written.
+        The old branch stays whole. Returns how many say something else; 0 where nothing does, and nothing was copied.
         """
-        settings = self.policy.settings
-        if not settings.truncate_share:
-            return Shortened(why=f"policy {self.policy.name!r} sets no limit for one result (truncate_share is 0)")
-        limits = bounds(in_window(target, settings).limits.window, settings)
-        within = Shortened(why=f"no result is over its limit: {limits.each:,} weighted characters")
-        if not is_oversized(messages_shown(self.branch).values(), limits):
-            return within
         with self.together():
-            path = self.store.path(self.key, self.leaf)
-            short = truncated_entries(entries_shown(path, self.branch), limits)
-            leaf = self.store.branch_with(self.key, short, self.leaf)
+            found = replacements(self.store.path(self.key, self.leaf))
+            leaf = self.store.branch_with(self.key, found, self.leaf)
             if leaf is None:
-                return within
+                return 0
             self.leaf, self.branch, self._ready = leaf, self.store.branch(self.key, leaf), None
-        return Shortened(leaf, len(short))
+        return len(found)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 

@@ -15,12 +15,11 @@ from holdfast.model.target import Target
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.hooks import Hooks
 from holdfast.runtime.inflight import InFlight
-from holdfast.runtime.journal import new_id
 from holdfast.runtime.lanes import Lanes, Permits
 from holdfast.runtime.summarise import Writer
 from holdfast.runtime.upstream import Upstream
 from holdfast.store.base import SessionStore
-from holdfast.store.tree import now_ms
+from holdfast.store.tree import new_id, now_ms
 from holdfast.telemetry.events import Event, Listener
 
 T = TypeVar("T")

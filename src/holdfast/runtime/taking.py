@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import LogConflict, StoreError, UnknownId
@@ -19,14 +18,6 @@ from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy
 from holdfast.store.base import SessionStore
 from holdfast.view.tokens import measure
-
-
-class Shortened(Struct, frozen=True):
-    """What became of ``shorten``: the leaf of the copied branch and how many messages it says shorter, or why none."""
-
-    leaf: str | None = None
-    messages: int = 0
-    why: str = ""
 
 
 def named(policy: str) -> Note:

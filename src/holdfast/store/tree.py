@@ -7,10 +7,10 @@ entries a request needs.
 from __future__ import annotations
 
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from os import urandom
 from typing import Self
 
 from msgspec.structs import replace
@@ -28,6 +28,11 @@ from holdfast.store.searching import search, terms
 
 SHOWN = 5
 """How many candidates an ambiguous prefix lists."""
+
+
+def new_id() -> str:
+    """Return an id that no other entry has."""
+    return urandom(16).hex()
 
 
 def now_ms() -> int:
@@ -220,7 +225,7 @@ class TreeStore(ABC):
         with self._writing():
             info = self._known(key)
             target = self._found(key, prefix)
-            entry = Entry(uuid.uuid4().hex, target, Label(target, name), at=self._clock())
+            entry = Entry(new_id(), target, Label(target, name), at=self._clock())
             seq = self._add(info, [entry])
             self._save(replace(info, entries=info.entries + 1))
             return replace(entry, seq=seq)
@@ -230,7 +235,7 @@ class TreeStore(ABC):
         with self._writing():
             info, node = self._known(key), self._leaf(key, leaf)
             path = [] if node is None else self._up(key, node.seq, 0, 0)
-            new = copied(path, replacements, self._names(key), lambda: uuid.uuid4().hex)
+            new = copied(path, replacements, self._names(key), new_id)
             if not new:
                 return None
             self._add(info, new)

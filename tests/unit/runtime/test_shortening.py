@@ -14,6 +14,7 @@ from holdfast.model.projected import project
 from holdfast.policy.settings import Channel, Person
 from holdfast.policy.truncate import bounds, is_oversized
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.shortening import shorten
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.samples import KEY, same_request
 
@@ -50,7 +51,7 @@ def said(store, leaf):
 def test_the_next_requests_show_the_cut_text(journal, store):
     """The journal goes on at the copied branch, whose results are within their limits; so does who opens it later."""
     whole = texts(project(journal.branch))
-    done = journal.shorten(PLACE)
+    done = shorten(journal, PLACE)
     assert (done.leaf, done.messages, done.why) == (journal.leaf, 1, "")
     short = texts(journal.prepare(PLACE).slots)
     assert short[0] == whole[0]
@@ -67,7 +68,7 @@ def test_the_next_requests_show_the_cut_text(journal, store):
 def test_the_old_branch_is_unchanged(journal, store):
     """The copy begins at the parent of the first message that is cut; what was said lies whole beside it."""
     leaf, before = journal.leaf, store.path(KEY)
-    journal.shorten(PLACE)
+    shorten(journal, PLACE)
     assert store.path(KEY, leaf) == before
     old, new = said(store, leaf), said(store, journal.leaf)
     assert [entry.id for entry in new[:4]] == [entry.id for entry in old[:4]]
@@ -80,7 +81,7 @@ def test_labels_name_the_copies(journal, store):
     """A label of a message behind the cut names it on both branches."""
     answer = said(store, journal.leaf)[-1].id
     store.label(KEY, answer, "here")
-    journal.shorten(PLACE)
+    shorten(journal, PLACE)
     copy = said(store, journal.leaf)[-1].id
     assert store.labels(KEY) == {answer: "here", copy: "here"}
     assert {entry.body for entry in store.entries(KEY, "label")} == {Label(answer, "here"), Label(copy, "here")}
@@ -88,9 +89,9 @@ def test_labels_name_the_copies(journal, store):
 
 def test_twice_is_nothing_more(journal, store):
     """A second time nothing is over its limit: nothing is written, and that is said."""
-    journal.shorten(PLACE)
+    shorten(journal, PLACE)
     leaf, count = journal.leaf, store.session(KEY).entries
-    done = journal.shorten(PLACE)
+    done = shorten(journal, PLACE)
     assert (done.leaf, done.messages) == (None, 0)
     assert done.why == "no result is over its limit: 6,000 weighted characters"
     assert (journal.leaf, store.session(KEY).entries) == (leaf, count)
@@ -100,10 +101,10 @@ def test_nothing_is_read_where_nothing_is_over(journal, store, monkeypatch):
     """Whether something is over its limit is seen on the branch in memory, also that a policy has no limits."""
     monkeypatch.setattr(store, "path", None)
     journal.policy = POLICY.with_settings(truncate_most=400_000)
-    assert journal.shorten(PLACE).leaf is None
+    assert shorten(journal, PLACE).leaf is None
     journal.policy = Policy()
-    assert "truncate_share is 0" in journal.shorten(PLACE).why
-    assert Journal.open(MemoryStore(), KEY, POLICY).shorten(PLACE).leaf is None
+    assert "truncate_share is 0" in shorten(journal, PLACE).why
+    assert shorten(Journal.open(MemoryStore(), KEY, POLICY), PLACE).leaf is None
 
 
 def test_together_they_have_a_limit_too(store):
@@ -113,11 +114,11 @@ def test_together_they_have_a_limit_too(store):
     limits = bounds(200_000, journal.policy.settings)
     before = texts(project(journal.branch))
     assert all(len(text) < limits.each for text in before)
-    assert journal.shorten(PLACE).messages == 1
+    assert shorten(journal, PLACE).messages == 1
     after = texts(project(journal.branch))
     assert not is_oversized(journal.branch.messages, limits)
     assert [new == old for new, old in zip(after, before, strict=True)] == [False, True, True, True]
-    assert journal.shorten(PLACE).leaf is None
+    assert shorten(journal, PLACE).leaf is None
 
 
 def test_what_is_reduced_already_stays_so(journal, store):
@@ -127,12 +128,12 @@ def test_what_is_reduced_already_stays_so(journal, store):
     short = texts(project(journal.branch))
     assert list(journal.branch.edits) == [4]
     journal.policy = POLICY
-    assert journal.shorten(PLACE).leaf is None
+    assert shorten(journal, PLACE).leaf is None
     journal.append(*read(2, 900))
-    assert journal.shorten(PLACE).messages == 1
+    assert shorten(journal, PLACE).messages == 1
     assert texts(project(journal.branch))[:2] == short
     journal.policy = POLICY.with_settings(truncate_most=400, truncate_together=9)
-    assert journal.shorten(PLACE).messages == 2
+    assert shorten(journal, PLACE).messages == 2
     assert all(len(text) <= 400 for text in texts(project(journal.branch)))
 
 
@@ -143,7 +144,7 @@ def test_turns_that_gave_way_are_no_reason(journal, store):
     journal.prepare(PLACE)
     assert journal.branch.keep == 6
     again = Journal.open(store, KEY, POLICY)
-    assert journal.shorten(PLACE).leaf is again.shorten(PLACE).leaf is None
+    assert shorten(journal, PLACE).leaf is shorten(again, PLACE).leaf is None
 
 
 def test_a_channel_limits_the_turns_of_its_sessions(store):
