@@ -36,7 +36,7 @@ T = TypeVar("T")
 _NAMED = 8
 """Tasks that a deadlock names."""
 _CHILD = "waitpid-"
-"""How asyncio (before 3.12) calls the threads that wait for child processes."""
+"""What asyncio has in the names of the threads that wait for child processes, where it needs some."""
 _WAITERS = ("asyncio", "anyio", "anyio._backends", "anyio._core")
 """Packages whose own lines say nothing about who waits."""
 
@@ -146,7 +146,7 @@ class _Selector(selectors.DefaultSelector):
             return ready
         if self._loop.is_threaded:
             return super().select(None)
-        if len(self.get_map()) > 1 or any(thread.name.startswith(_CHILD) for thread in threading.enumerate()):
+        if len(self.get_map()) > 1 or any(_CHILD in thread.name for thread in threading.enumerate()):
             return self._outside(timeout)  # the first that is watched is the loop's own, by which threads wake it
         ready = super().select(0)  # a child's thread may have told its end, and ended, since the first look
         if ready:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from math import inf
 
@@ -94,11 +95,15 @@ def test_a_thread_may_sleep_on_the_loop():
     assert run(ask) == 0
 
 
-def test_a_child_process_takes_real_time():
-    """While a process is watched the clock goes as the one outside, so that its time limit means something."""
+@pytest.mark.parametrize("output", [subprocess.PIPE, subprocess.DEVNULL])
+def test_a_child_process_takes_real_time(output):
+    """While a process is watched the clock goes as the one outside, so that its time limit means something.
+
+    That is so where nothing of it is read too: then it is a thread alone that waits for its end.
+    """
 
     async def child():
-        await anyio.run_process(["sleep", "0.3"])
+        await anyio.run_process(["sleep", "0.3"], stdout=output, stderr=output)
         return now()
 
     assert 0.01 < run(child) < 30
