@@ -30,14 +30,17 @@ def reframed(anchor: Anchor | None, more: int) -> Anchor | None:
 
 
 SHRUNK = 0.5
-"""[H] A prompt that says more than one before it and has less than so much of its tokens was not counted whole: some
-servers tell only what their cache did not hold, others read no more than fits. Thinking that a provider leaves out of
-older turns makes up less."""
+"""[H] A prompt that says more than one before it and has less than so much of its tokens, and of our estimate, was not
+counted whole: some servers tell only what their cache did not hold, others read no more than fits. Thinking that a
+provider leaves out of older turns makes up less; one count that was too high is no measure for those behind it."""
 
 
-def is_whole(anchor: Anchor | None, held: int, tokens: int) -> bool:
-    """Return whether ``tokens`` can be all of a prompt that is held at ``held``, by the one measured before it."""
-    return anchor is None or held < anchor.held or tokens >= SHRUNK * anchor.tokens
+def is_whole(anchor: Anchor | None, held: int, frame: int, tokens: int) -> bool:
+    """Return whether ``tokens`` can be all of a prompt that is estimated at ``held`` and ``frame``.
+
+    ``anchor`` is the one measured before it.
+    """
+    return anchor is None or held < anchor.held or tokens >= SHRUNK * min(anchor.tokens, held + frame)
 
 
 class Used(Struct, frozen=True):

@@ -36,7 +36,7 @@ def from_usage(branch: Branch, body: Answer) -> Branch:
     """
     branch = replace(branch, learned=replace(branch.learned, overflows=0))
     tokens = body.usage.input
-    if not is_newest(branch, body) or not is_whole(branch.anchor, branch.asked, tokens):
+    if not is_newest(branch, body) or not is_whole(branch.anchor, branch.asked, branch.frame.tokens, tokens):
         return branch
     gauge, anchor, learned = branch.gauge, branch.anchor, branch.learned
     true = tokens - (anchor.tokens if anchor else branch.frame.tokens)

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def common(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return how many items both begin with that are the very same objects; all of one where they are equal."""
+    """Return how many items both begin with: all of the shorter where they are equal, else the very same objects."""
     most = min(len(one), len(other))
     if [*one[:most]] == [*other[:most]]:  # quick: the very same are not looked into
         return most

@@ -144,8 +144,8 @@ class Attempt:
         """Return the tokens that the prompt has as we count; where it did not grow, as counted anew from the start.
 
         Nothing where a hook changed it, for what that has was not counted, and where it shows media: a small picture
-        has far less than is reckoned for one.
-        Who drops the front of what is too long tells the same number again and again, and each is near the last.
+        has far less than is reckoned for one. Who drops the front of what is too long tells the same number again and
+        again, and each is near the last.
         """
         plan, target = self._prepared.plan, self._prepared.target
         if not self.as_planned or plan.branch.media:
@@ -153,7 +153,7 @@ class Attempt:
         anchor = plan.branch.anchor
         if anchor is None or told.asked is None or told.asked.input > anchor.tokens:
             return plan.after
-        return max(plan.after, estimate(plan.branch, target, plan.branch.held))
+        return estimate(plan.branch, target, plan.branch.held)
 
     def _judge(self, told: Answer) -> None:
         self.answer = told

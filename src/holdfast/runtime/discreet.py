@@ -12,7 +12,9 @@ from holdfast.wire.overflow import ErrorReport
 NAMES = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key", "cookie"})
 """Headers whose values are secrets."""
 SHORTEST = 6
-"""[H] Letters of a secret at least; fewer may be any word."""
+"""[H] Characters of a secret at least; fewer may be any word."""
+WORD = 20
+"""[H] Letters alone are a secret from so many on: local servers are given words for keys (``dummy``, ``ollama``)."""
 _MASK = "***"
 
 
@@ -21,7 +23,11 @@ def secrets(headers: Iterable[tuple[str, str]], url: str = "") -> tuple[str, ...
     values = [value.strip() for name, value in headers if name.lower() in NAMES]
     values += [value for name, value in parse_qsl(urlsplit(url).query) if name == "key"]
     found = {piece for value in values for piece in (value, value.rpartition(" ")[2])}
-    return tuple(sorted((one for one in found if len(one) >= SHORTEST), key=len, reverse=True))
+    return tuple(sorted(filter(_is_secret, found), key=len, reverse=True))
+
+
+def _is_secret(value: str) -> bool:
+    return len(value) >= (WORD if value.isalpha() else SHORTEST)
 
 
 def discreet(text: str, secrets: Iterable[str]) -> str:

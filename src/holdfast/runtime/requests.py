@@ -161,16 +161,16 @@ def _message(one: Any) -> Message | Slot:
     )
 
 
-def checked(sent: Sent) -> tuple[Sent, str]:
+def checked(sent: Sent, *, mends: bool = True) -> tuple[Sent, str]:
     """Return ``sent`` as its API takes it, and the rule that its conversation broke, where it had to be mended for it.
 
     What a server said may break the rules that its own API has for what is said to it. ``InvalidRequest`` says what is
-    wrong with a request that is not mended so, and where.
+    wrong with a request that is not mended so, and where; without ``mends`` none is.
     """
     wrong = _broken(sent)
     if not wrong:
         return sent, ""
-    if all(found.path.startswith(f"$.{form_of(sent.api).field}") for found in wrong):
+    if mends and all(found.path.startswith(f"$.{form_of(sent.api).field}") for found in wrong):
         mended = replace(sent, body=mend(sent.body, sent.api, model=sent.model).body)
         if not _broken(mended):
             return mended, wrong[0].rule

@@ -164,7 +164,8 @@ def _learned(prepared: Prepared, verdict: Verdict, read: int, settings: Settings
         return verdict.limit or 0
     branch, size = prepared.plan.branch, prepared.plan.after
     anchor = branch.anchor
-    if not is_whole(anchor, branch.asked, read) or not (branch.gauge.estimated or read < SURELY * size):
+    is_proven = branch.gauge.estimated or read < SURELY * size
+    if not is_proven or not is_whole(anchor, branch.asked, branch.frame.tokens, read):
         return 0
     return max(read, anchor.tokens if anchor else 0, least_window(prepared.target, settings))
 

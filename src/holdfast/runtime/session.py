@@ -317,14 +317,14 @@ class Session:
     async def attempt(self, request: Request, prepared: Prepared, *, quiet: bool) -> Attempt:
         """Return an attempt to have ``prepared`` answered; nothing was sent yet. Raises ``InvalidRequest``."""
         slots: Sequence[Slot] = await self._transformed(prepared.slots)
+        as_planned = [*map(id, slots)] == [*map(id, prepared.slots)]
         sent = request.sent(prepared, slots)
         if self.means.check == "all" or (self.means.check == "changed" and not request.is_own(sent.body)):
-            sent, rule = checked(sent)
+            sent, rule = checked(sent, mends=as_planned)
             if rule:
                 self.tell(events.Noticed(self.key, rule, MENDED))
         plan = prepared.plan
         self.tell(events.Sending(self.key, len(slots), plan.after, prepared.target.limits.window))
-        as_planned = [*map(id, slots)] == [*map(id, prepared.slots)]
         upstream = request.way.upstream or self.means.upstream
         return Attempt(upstream, sent, prepared, quiet=quiet, as_planned=as_planned)
 

@@ -95,6 +95,19 @@ def test_a_limit_alone_says_that_the_request_was_over_it():
     assert refused(refused(branch, limit=3_000), limit=9_000).learned.limit == 3_000
 
 
+def told(branch, tokens):
+    """Return ``branch`` with its newest request counted, and one that says more behind it."""
+    branch = grown(Answer(branch.basis, Usage(tokens, 5)), Said(measure(Message.of("user", WORDS * 20))), branch=branch)
+    return grown(Request(prefix_basis(branch), len(branch.slots), "claude-sonnet-4-5"), branch=branch)
+
+
+def test_only_a_whole_prompt_is_believed():
+    """A prompt that grew and was counted far too small was not counted whole; one count too high is no measure."""
+    first = told(asked(), asked().asked)
+    assert told(first, 100).anchor == first.anchor
+    assert told(told(asked(), 40 * asked().asked), first.asked).anchor.tokens == first.asked
+
+
 @pytest.mark.parametrize("numbers", [(0, 0), (500, 0), (0, 10), (-1, -1), (0, 10**9), (1_023, 10**12)])
 def test_without_sensible_numbers_the_request_itself_was_too_large(numbers):
     """No window is under a thousand tokens, and no estimate is wrong by a hundred times: such numbers are of others."""

@@ -110,6 +110,7 @@ def test_a_key_that_no_header_can_hold_is_masked(name):
 
 
 def test_what_is_a_secret():
-    """Keys by header and address, with and without the word before them; no short word, no other header."""
-    headers = [("Authorization", "Bearer abcdefgh\n"), ("x-api-key", "short"), ("user-agent", "kelp-kelp")]
-    assert secrets(headers, "https://a.test/v1?key=ijklmn&alt=sse") == ("Bearer abcdefgh", "abcdefgh", "ijklmn")
+    """Keys by header and address, with and without the word before them; nothing short, no word, no other header."""
+    headers = [("Authorization", "Bearer abcdefg1\n"), ("x-api-key", "sh0rt"), ("user-agent", "kelp-kelp")]
+    assert secrets(headers, "https://a.test/v1?key=ijklm0&alt=sse") == ("Bearer abcdefg1", "abcdefg1", "ijklm0")
+    assert secrets([("x-api-key", "context"), ("api-key", "z" * 20)]) == ("z" * 20,)

@@ -10,6 +10,7 @@ from holdfast.config import target
 from holdfast.errors import ConfigError, InvalidRequest, StoreReadOnly, UnknownId, UnknownPolicy, WindowTooSmall
 from holdfast.model.entries import Compaction, Failure
 from holdfast.model.messages import Message
+from holdfast.model.parts import ToolCall, ToolResult
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.summary.prompts import HEADINGS
 from holdfast.runtime.engine import Engine
@@ -276,6 +277,23 @@ def test_the_size_of_what_a_hook_changed_teaches_nothing(shown):
     assert (after.window, after.origin) == (before.window, before.origin)
     assert before.tokens < after.tokens < before.tokens + 200
     assert after.compactions == 0
+
+
+def test_what_a_hook_breaks_is_its_own_to_mend():
+    """Nobody knows what it meant: it is told, and nothing is sent."""
+    upstream, said = ScriptedUpstream(["yes"]), ToolCall("toolu_1", "read", "{}")
+    history = [Message.of("user", "Go."), Message("assistant", (said,)), Message("tool", (ToolResult("toolu_1"),))]
+    hooks = Hooks(transform_messages=lambda shown: [one for one in shown if one.role != "tool"])
+
+    async def go():
+        async with Engine.open(MemoryStore(), upstream=upstream, target=OPUS, fields=OUTPUT, hooks=hooks) as engine:
+            session = await engine.session(KEY)
+            await session.append(*history)
+            with pytest.raises(InvalidRequest, match="toolu_1"):
+                await session.ask("And?")
+
+    run(go)
+    assert upstream.sent == []
 
 
 def test_a_session_that_two_tasks_open_is_one():
