@@ -38,6 +38,10 @@ SCOPES = (
     ("x-openwebui-chat-id",),
 )
 """Headers in which clients name their sessions, the surest first [M]; a subagent is a session of its own."""
+THREADS = frozenset({("codex", "thread-id")})
+"""Families whose header names one conversation, whatever its client makes of it: Codex's own compaction keeps the name,
+a new conversation, a fork, a subagent and a review have one of their own [M, S]. A session's id or a key for the cache
+is no such name: Codex's subagents share theirs, and applications one for all that they do."""
 _SUMMARISER = "You are a context summarization"
 """How the system prompt begins under which opencode's agent and pi's assistant summarise a conversation [M]."""
 _PI = ("You are an expert coding assistant", _SUMMARISER)
@@ -60,6 +64,8 @@ _TITLES: Mapping[str, tuple[str, ...]] = {
 _SDK = re.compile(r"(?:Async)?(?:Azure)?(OpenAI|Anthropic)/")
 _OLD_USER = re.compile(r"_session_([0-9A-Za-z-]+)\Z")
 """How Claude Code named its session inside ``metadata.user_id`` before that was JSON."""
+MOST = 4_096
+"""[H] Clients of which it is held that their conversations have tools."""
 _EMPTY = 64
 """Bytes in which a list without anything in it stands, whatever the spaces."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
@@ -70,6 +76,8 @@ class Client(Struct, frozen=True):
 
     family: str
     scope: str = ""
+    is_thread: bool = False
+    """Whether that name is of one conversation alone, and of all of it, however it begins."""
 
 
 class _Words(Struct):
@@ -104,7 +112,10 @@ _TURN, _ITEM, _NAME = Decoder(_Turn), Decoder(_Item), Decoder(str)
 def client(api: str, headers: Mapping[str, str], lens: Lens) -> Client:
     """Return who sent ``lens`` to ``api`` under ``headers``, whose names may be in capitals."""
     told = {name.lower(): value for name, value in headers.items()}
-    return Client(_family(api, told, lens), _scope(told, lens))
+    family = _family(api, told, lens)
+    named = next((names for names in SCOPES if any(told.get(name) for name in names)), ())
+    scope = _short(*[told.get(name, "") for name in named]) if named else _scope_inside(lens)
+    return Client(family, scope, any((family, name) in THREADS for name in named))
 
 
 def kind(client: Client, headers: Mapping[str, str], lens: Lens, *, has_tools_before: bool) -> Kind:
@@ -150,12 +161,8 @@ def _wrapped(family: str, lens: Lens) -> str:
     return "aider" if _begins(_system(lens), (_AIDER,)) else family
 
 
-def _scope(headers: Mapping[str, str], lens: Lens) -> str:
-    """Return a digest of the first name that the client gives its session, or nothing."""
-    for names in SCOPES:
-        told = [headers.get(name, "") for name in names]
-        if any(told):
-            return _short(*told)
+def _scope_inside(lens: Lens) -> str:
+    """Return a digest of the session's name that stands in the body itself, or nothing."""
     named = _named(lens)
     return _short(named) if named else ""
 
@@ -209,6 +216,23 @@ def has_tools(lens: Lens) -> bool:
     """Return whether the model is offered any tool."""
     tools = memoryview(lens.fields.get("tools", b"null"))[:_EMPTY].tobytes()
     return b"".join(tools.split()) not in (b"null", b"[]")
+
+
+class Tooled:
+    """The clients, by their scopes, whose conversations have tools: those that were seen last."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._seen: dict[Client, None] = {}
+
+    def had(self, client: Client, lens: Lens) -> bool:
+        """Whether an earlier request of ``client`` had tools; from now on this one counts too."""
+        before = client in self._seen
+        if has_tools(lens):
+            self._seen[client] = None
+            while len(self._seen) > self._most:
+                del self._seen[next(iter(self._seen))]
+        return before
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

@@ -126,6 +126,11 @@ class Health:
     # -- what it tells -------------------------------------------------------------------------------------------------
 
     @property
+    def under_way(self) -> int:
+        """How many requests began and have not ended."""
+        return self._now
+
+    @property
     def is_degraded(self) -> bool:
         """Whether something went wrong, and no request that began later was served in full."""
         return self._unsound is not None

@@ -24,16 +24,23 @@ ROOT = 8
 def session_key(client: Client, lens: Lens) -> str:
     """Return the key of the session that ``lens``, measured, is part of: family, scope and first words.
 
+    Where the scope is one conversation the first words are not among them: what a client's own compaction makes of it
+    is another branch of it, and begins otherwise.
     The system prompt is not among them, since it changes within a conversation; nor is how the words were cut up, nor
     which library sent them: not every request of one tells, so the API stands in its place.
     """
-    first = next((slot for slot in lens.slots if slot.message.role != "system"), next(iter(lens.slots), None))
-    root = "empty" if first is None else _root(first)
     family = client.family if client.family in NAMED else lens.api
+    root = "" if client.is_thread else _root(lens)
     return "-".join([part for part in (family, client.scope, root) if part])
 
 
-def _root(slot: Slot) -> str:
+def _root(lens: Lens) -> str:
+    """Return a digest of the first words, those of a system aside where there are others."""
+    first = next((slot for slot in lens.slots if slot.message.role != "system"), next(iter(lens.slots), None))
+    return "empty" if first is None else _digest(first)
+
+
+def _digest(slot: Slot) -> str:
     parts = _plain(slot.message.parts)
     same = len(parts) == len(slot.message.parts)
     return (slot if same and slot.digest else measure(Message(slot.message.role, parts))).digest[:ROOT].hex()

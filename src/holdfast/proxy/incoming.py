@@ -23,6 +23,13 @@ class Gone(Exception):
     """The client left."""
 
 
+def has_left(error: BaseException | None) -> bool:
+    """Whether an error came of it that the client left in the middle of its body."""
+    while error is not None and not isinstance(error, Gone):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 class Stalled(BadBody):
     """The rest of a body does not come."""
 

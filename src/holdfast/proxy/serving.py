@@ -122,7 +122,7 @@ def configure(proxy: Proxy, settings: Settings, known: Configuration) -> None:
         return replace(chosen, stages=()) if settings.observe else chosen
 
     proxy.means.know(known.catalog, settings.window or None)
-    proxy.configure(settings, Live(proxy.means, named(settings.policy), named))
+    proxy.use(settings, Live(proxy.means, named(settings.policy), named))
 
 
 def _web(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> httpx2.AsyncClient:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.proxy.clients import AGENTS, FEW, Client, client, has_tools, kind
+from holdfast.proxy.clients import AGENTS, FEW, Client, Tooled, client, has_tools, kind
 from holdfast.wire.lens import open_body
 
 TOOLS = [{"name": "Bash", "input_schema": {"type": "object"}}]
@@ -250,3 +250,12 @@ def test_tools_are_offered_or_not(tools, has):
     body = '{"messages":[{"role":"user","content":"Go."}],"tools":' + tools + "}"
     assert has_tools(open_body(body.encode(), "openai-chat")) is has
     assert not has_tools(lens_of())
+
+
+def test_who_had_tools_is_held():
+    """A client has had tools from its first request with any on; the one that had them first is forgotten first."""
+    tooled, (plain, with_tools) = Tooled(most=2), (lens_of(), lens_of(tools=TOOLS))
+    one, two, three = (Client("pi", scope) for scope in "123")
+    assert [tooled.had(one, lens) for lens in (plain, with_tools, plain, with_tools)] == [False, False, True, True]
+    assert [tooled.had(who, with_tools) for who in (two, three)] == [False, False]
+    assert [tooled.had(who, plain) for who in (one, two, three, Client("codex", "2"))] == [False, True, True, False]

@@ -156,6 +156,7 @@ def test_requests_under_way(steps):
             open_.pop(0).ended("managed", 200)
         most = max(most, len(open_))
         assert health.stats()["concurrent"] == {"now": len(open_), "most": most}
+        assert health.under_way == len(open_)
 
 
 def test_the_time_to_the_first_byte(proxy):

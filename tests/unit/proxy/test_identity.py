@@ -71,6 +71,14 @@ def test_a_key_is_family_scope_and_root():
     )
 
 
+def test_a_thread_is_a_key_of_its_own():
+    """However a thread begins it has one key, which no scope of the same name has; another thread has another."""
+    one, other = lens_of(user("Go.")), lens_of(user("Stop."))
+    threads = [Client("codex", scope, is_thread=True) for scope in ("0a", "0b")]
+    assert [session_key(who, lens) for who in threads for lens in (one, other)] == ["codex-0a"] * 2 + ["codex-0b"] * 2
+    assert session_key(Client("codex", "0a"), one).startswith("codex-0a-")
+
+
 @pytest.mark.parametrize(
     "said",
     [

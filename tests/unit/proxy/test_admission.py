@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.config.addresses import is_local, is_loopback, leads_to
-from holdfast.proxy.hosts import knows_token, refusal
+from holdfast.proxy.admission import foreign, knows_token, refusal
 
 HERE = [
     "localhost",
@@ -44,23 +44,23 @@ DIGITS = st.integers(0, 65_535).map(lambda port: f":{port}")
 @pytest.mark.parametrize("port", ["", ":", ":80", ":8642", ":50123"])
 def test_this_machine_may_be_asked(host, port):
     """Any name of loopback, with any port: another port of this machine may lead to ours."""
-    assert not refusal(host + port, None, "127.0.0.1")
-    assert not refusal(host + port, f"http://{host}{port}", "localhost")
+    assert not foreign(host + port, None, "127.0.0.1")
+    assert not foreign(host + port, f"http://{host}{port}", "localhost")
 
 
 @pytest.mark.parametrize("host", ELSEWHERE)
 def test_a_foreign_host_is_refused(host):
     """A name that only leads here is none of ours; beyond loopback names tell nothing, and the token does."""
-    assert host[:50] in refusal(host, None, "::1")
-    assert refusal(f"{host}:8642", None, "127.0.0.1")
-    assert not refusal(host, None, "0.0.0.0")
+    assert host[:50] in foreign(host, None, "::1")
+    assert foreign(f"{host}:8642", None, "127.0.0.1")
+    assert not foreign(host, None, "0.0.0.0")
 
 
 @pytest.mark.parametrize("host", [None, ""])
 def test_no_host(host):
     """HTTP/1.0 has none, and no browser speaks it."""
-    assert not refusal(host, None, "127.0.0.1")
-    assert refusal(host, "https://evil.example", "127.0.0.1")
+    assert not foreign(host, None, "127.0.0.1")
+    assert foreign(host, "https://evil.example", "127.0.0.1")
 
 
 @pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0", "::", "box.lan"])
@@ -68,7 +68,7 @@ def test_no_host(host):
 @pytest.mark.parametrize("host", ELSEWHERE)
 def test_a_foreign_page_is_refused(bound, scheme, host):
     """A page from elsewhere is refused wherever the server listens, also with a host that is ours."""
-    assert refusal("localhost:8642", f"{scheme}://{host}", bound)
+    assert foreign("localhost:8642", f"{scheme}://{host}", bound)
 
 
 @pytest.mark.parametrize(
@@ -76,15 +76,15 @@ def test_a_foreign_page_is_refused(bound, scheme, host):
 )
 def test_a_page_of_nowhere_is_refused(origin):
     """What hides where it comes from may be anything."""
-    assert refusal("localhost", origin, "127.0.0.1")
+    assert foreign("localhost", origin, "127.0.0.1")
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(["127.0.0.1", "::1", "localhost"]))
 def test_any_header_is_judged(host, origin, bound):
     """Nothing is raised; a name passes alone only if it passes with a port."""
-    assert isinstance(refusal(host, origin, bound), str)
-    if ":" not in host and host and not refusal(host, None, bound):
-        assert not refusal(f"{host}:1", None, bound)
+    assert isinstance(foreign(host, origin, bound), str)
+    if ":" not in host and host and not foreign(host, None, bound):
+        assert not foreign(f"{host}:1", None, bound)
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
@@ -95,10 +95,33 @@ def test_tokens(given_, token):
     assert knows_token(None, token) == (not token)
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example"}, 403),
+        ({"host": "localhost", "origin": "https://evil.example"}, 403),
+        ({"host": "localhost", "sec-fetch-mode": "navigate"}, 403),
+        ({"host": "localhost", "sec-fetch-site": "cross-site"}, 403),
+        ({"host": "localhost", "sec-fetch-site": "same-site"}, 403),
+        ({"host": "evil.example", "x-holdfast-token": "kelp"}, 403),
+        ({"host": "localhost"}, 401),
+        ({"host": "localhost", "x-holdfast-token": "help"}, 401),
+        ({"host": "localhost", "x-holdfast-token": "kelp"}, None),
+        ({"host": "localhost", "x-holdfast-token": "kelp", "sec-fetch-mode": "cors"}, None),
+        ({"x-holdfast-token": "kelp"}, None),
+    ],
+)
+def test_who_may_ask(headers, status):
+    """A page is told first that it may not, and no token lets it in; then a program that does not know the token."""
+    found = refusal(headers, "127.0.0.1", "kelp")
+    assert (found and found.status) == status
+
+
 def test_a_token_is_not_shown_by_a_refusal():
     """A refusal names the host and the page alone, and no more of them than fits."""
-    assert len(refusal("x" * 5_000, None, "127.0.0.1")) < 300
-    assert len(refusal(None, "x" * 5_000, "127.0.0.1")) < 300
+    assert len(foreign("x" * 5_000, None, "127.0.0.1")) < 300
+    assert len(foreign(None, "x" * 5_000, "127.0.0.1")) < 300
+    assert "kelp" not in str(refusal({"x-holdfast-token": "help"}, "127.0.0.1", "kelp"))
 
 
 @given(st.sampled_from(["http", "https"]), st.sampled_from(HERE), DIGITS)

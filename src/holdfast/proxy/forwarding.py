@@ -1,0 +1,63 @@
+"""A request that is not the engine's to answer: it is sent on, and its answer back, as either came."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import partial
+
+from anyio import Event
+
+from holdfast.errors import UpstreamError
+from holdfast.proxy.beside import beside
+from holdfast.proxy.exchange import Exchange
+from holdfast.proxy.headers import State
+from holdfast.proxy.incoming import Gone, Receive, chunks, left
+from holdfast.proxy.outgoing import given
+from holdfast.proxy.relay import Head, Piece
+from holdfast.proxy.replies import BAD_GATEWAY, FAILED, error_reply, labelled, refuse_body, send_whole
+from holdfast.proxy.unpacking import BadBody
+from holdfast.wire.native_errors import stream_event
+from holdfast.wire.overflow import Verdict
+
+
+async def forward(exchange: Exchange, body: bytes, state: State) -> State:
+    """Send ``body`` on and its answer back, which says that this is the ``state`` of the request."""
+    await _deliver(exchange.onward.relayed(body), exchange, state)
+    return state
+
+
+async def pass_through(exchange: Exchange, receive: Receive, state: State) -> State:
+    """Send a request on while it comes in, whatever it holds, and its answer back as it comes."""
+    outgoing, heard = exchange.outgoing, Event()
+    has_body = {"content-length", "transfer-encoding"} & exchange.incoming.headers.keys()
+    body = chunks(receive, heard) if has_body else b""
+    try:
+        async with beside(partial(left, receive, lambda: outgoing.is_ended, heard if has_body else None)):
+            await _deliver(exchange.onward.relayed(body, as_it_came=True), exchange, state)
+    except BadBody as why:
+        if outgoing.is_answered:
+            raise Gone from why
+        return await refuse_body(outgoing, why, exchange.api)
+    return state
+
+
+async def _deliver(pieces: AsyncGenerator[Piece], exchange: Exchange, state: State) -> None:
+    """Give ``pieces`` to the client; what never came is said in its API's words, what broke off breaks off."""
+    outgoing = exchange.outgoing
+    try:
+        await given(_labelled(pieces, exchange, state), outgoing, b"", 0)
+        await outgoing.end()
+    except UpstreamError as why:
+        if not outgoing.is_answered:
+            outgoing.is_unreached = True
+            await send_whole(outgoing, error_reply(exchange.api, why.kind, str(why), status=BAD_GATEWAY))
+
+
+async def _labelled(pieces: AsyncGenerator[Piece], exchange: Exchange, state: State) -> AsyncGenerator[Piece]:
+    """Yield ``pieces``, the head with what was done; an error behind signs of life is an event of their stream."""
+    async for piece in pieces:
+        if isinstance(piece, Head) and exchange.outgoing.is_alive and piece.status >= FAILED:
+            told = f"the provider answered with HTTP {piece.status}"
+            yield stream_event(exchange.api, Verdict("server"), message=told)
+            return
+        yield labelled(piece, state) if isinstance(piece, Head) else piece
