@@ -73,7 +73,6 @@ def test_limits_of_the_store(files):
     ("text", "said"),
     [
         ("[policy]\nspil_chars = 1", ["[policy]", "'spil_chars'", "did you mean spill_chars"]),
-        ("[policy]\nsummary_model = true", ["'summary_model'", "did you mean replay_pays_summaries?"]),
         (
             "[policy.pi]\ntail_tokens = 'x'",
             ["[policy.pi] tail_tokens = 'x'", "a whole number, 0 or more", "[P] 20,000"],

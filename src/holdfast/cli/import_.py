@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,11 +15,10 @@ from holdfast.cli.terminal import clean, json_option, say_json
 from holdfast.formats import Problem, Recording
 from holdfast.model.entries import Said
 from holdfast.store.base import SessionInfo, SessionStore
+from holdfast.view.conversation import first_words
 
 TITLE = 80
 """Characters of the first words of the user that stand for a missing title."""
-_NO_TITLE = re.compile(r"<|/[\w-]+$")
-"""Words in the user's name that say nothing of the session: a tool's own in tags, a command without more."""
 _MANY = 10
 """Damaged lines of a file that are listed."""
 EXAMPLES = """\
@@ -117,16 +115,11 @@ def _take(store: SessionStore, file: str, recording: Recording, key: str) -> Tak
 
 
 def info_of(key: str, recording: Recording) -> SessionInfo:
-    """Return what the list of sessions says of ``recording``; without a title, the user's first words.
-
-    Those are what a person says before what a tool says in his name, and before the bare name of a command.
-    """
+    """Return what the list of sessions says of ``recording``; without a title, the user's first words."""
     said = (entry.body.slot.message for entry in recording.entries if isinstance(entry.body, Said))
-    all_words = [message.text.strip() for message in said if message.starts_turn and message.text.strip()]
-    words = next((text for text in all_words if not _NO_TITLE.match(text)), next(iter(all_words), ""))
     return SessionInfo(
         key=key,
-        title=clean(recording.title or words, TITLE),
+        title=clean(recording.title or first_words(said), TITLE),
         format=recording.format,
         cwd=recording.cwd,
         model=recording.model,

@@ -25,7 +25,7 @@ from msgspec.structs import asdict
 from holdfast.errors import ConfigError
 from holdfast.policy.check import allowed, converted
 from holdfast.policy.presets import PRESETS
-from holdfast.policy.settings import RENAMED, Settings
+from holdfast.policy.settings import Settings
 
 Bytes = Annotated[int, Meta(ge=0)]
 
@@ -114,7 +114,7 @@ def as_table(table: object, name: str, file: str) -> dict[str, Any]:
 def unknown(what: str, name: str, known: Iterable[str], place: str) -> str:
     """Return the words for a name that is not known, with the nearest ones, or with all."""
     names = list(known)
-    near = [RENAMED[name]] if what == "setting" and name in RENAMED else get_close_matches(name, names, cutoff=0.5)
+    near = get_close_matches(name, names, cutoff=0.5)
     told = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names)}"
     return f"{place}: no {what} is called {name!r}; {told}"
 

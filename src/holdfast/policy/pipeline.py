@@ -30,7 +30,7 @@ from holdfast.policy.prune import prune
 from holdfast.policy.relief import relieve
 from holdfast.policy.results import limit_results
 from holdfast.policy.rungs import climb
-from holdfast.policy.settings import RENAMED, Settings
+from holdfast.policy.settings import Settings
 from holdfast.policy.smallest import floor
 from holdfast.policy.truncate import truncate
 from holdfast.policy.truncate_lines import limit_lines
@@ -45,8 +45,7 @@ OVER_WINDOW = "over-window"
 def _setting(name: str, value: object) -> Any:
     """Return ``value`` as setting ``name`` holds it; ``ConfigError`` where there is no such setting or value."""
     if name not in Settings.__struct_fields__:
-        near = [RENAMED[name]] if name in RENAMED else get_close_matches(name, Settings.__struct_fields__)
-        known = ", ".join(near or Settings.__struct_fields__)
+        known = ", ".join(get_close_matches(name, Settings.__struct_fields__) or Settings.__struct_fields__)
         raise ConfigError(f"there is no setting {name!r}; did you mean one of: {known}")
     try:
         return converted(name, value)

@@ -235,10 +235,6 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     ] = 300.0
 
 
-RENAMED = {"summary_model": "replay_pays_summaries"}
-"""Settings that are called otherwise now; the model that writes summaries is ``Engine.open``'s ``summary_model``."""
-
-
 def origin(name: str) -> str:
     """Return where the number behind setting ``name`` came from."""
     hint = get_type_hints(Settings, include_extras=True)[name]

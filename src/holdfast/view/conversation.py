@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from holdfast.model.messages import Message, media_of
 from holdfast.model.parts import Text
 
-MARKUP = "<"
-"""What the texts begin with that clients put before the words of their user."""
+NO_WORDS = re.compile(r"\s*(?:<|# AGENTS\.md instructions|/[\w-]+\s*\Z|\Z)")
+"""Texts in a user's name that say nothing of what it is about: a client's own, a command without more, blanks."""
 REACH = 20
 """[O] Messages before a result among which somebody must have asked for it."""
 
@@ -34,6 +35,7 @@ def _speaks(message: Message) -> bool:
 
 
 def first_words(messages: Iterable[Message]) -> str:
-    """Return the first text of a user that no client put there, else the first of all."""
+    """Return the first text of a user that no client put there and that is no bare command, else the first of all."""
     said = [part.text for one in messages if one.role == "user" for part in one.parts if isinstance(part, Text)]
-    return next((text for text in said if not text.lstrip().startswith(MARKUP)), "".join(said[:1]))
+    first = next(filter(str.strip, said), "")
+    return next((text for text in said if not NO_WORDS.match(text)), first).strip()

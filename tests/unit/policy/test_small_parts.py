@@ -294,8 +294,6 @@ def test_settings_are_checked_by_name():
     assert Policy().with_settings(tail_share=0.5).settings.tail_share == 0.5
     with pytest.raises(ConfigError, match=r"'tail_shares'.*: tail_share"):
         Policy().with_settings(tail_shares=0.5)
-    with pytest.raises(ConfigError, match="replay_pays_summaries"):
-        Policy().with_settings(summary_model=True)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text
 from holdfast.view.conversation import first_words
@@ -14,3 +16,14 @@ def test_the_first_words_are_the_users_own():
     assert first_words([Message("user", (put,)), Message.of("user", "Fix the build.")]) == "Fix the build."
     assert first_words([Message("user", (put,))]) == put.text
     assert first_words([Message.of("assistant", "Hello.")]) == ""
+
+
+@pytest.mark.parametrize(
+    "put", ["<context>here</context>", " \n<a>", "/mode", "/compact \n", "# AGENTS.md instructions for x", " \n "]
+)
+def test_what_says_nothing_of_the_matter_is_passed_over(put):
+    """A client's own text, a bare command and blanks give way to words; a command with words is some."""
+    said = [Message("user", (Text(" "), Text(put))), Message.of("user", " Fix the build.\n")]
+    assert first_words(said) == "Fix the build."
+    assert first_words(said[:1]) == put.strip()
+    assert first_words([Message.of("user", "/review the build"), *said]) == "/review the build"
