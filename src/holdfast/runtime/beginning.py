@@ -6,7 +6,6 @@ All of it is one visit to the worker then, under one lease.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,13 +17,12 @@ from holdfast.model.slots import Slot
 from holdfast.model.target import World
 from holdfast.policy.recovery import Recovery, begin
 from holdfast.runtime import compacting
+from holdfast.runtime.course import Course
+from holdfast.runtime.deciding import announce, next_request
 from holdfast.runtime.following import reframed
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.requests import Asked, Request, Way, of_body, of_words, opened, words
 from holdfast.wire.lens import Lens
-
-if TYPE_CHECKING:
-    from holdfast.runtime.session import Session
 
 
 class Begun(Struct, frozen=True):
@@ -39,54 +37,63 @@ class Begun(Struct, frozen=True):
     """Nothing where somebody is to be asked or told first, or where more was said meanwhile."""
 
 
-def read(session: Session, asked: Asked) -> Lens | list[Message | Slot]:
+def read(course: Course, asked: Asked) -> Lens | list[Message | Slot]:
     """Return a body opened, or the words to say; ``FormatError`` for what is neither."""
     if not isinstance(asked, bytes | Mapping | Lens):
         return words(asked)
-    own = session.means.target
+    own = course.means.target
     lens = opened(asked, own.api if own is not None else None)
     if not lens.slots:
         raise FormatError("this body has no messages; send it with the whole conversation in it")
     return lens
 
 
-async def begun(session: Session, said: Lens | list[Message | Slot], way: Way) -> Begun:
+async def begun(course: Course, said: Lens | list[Message | Slot], way: Way = Way()) -> tuple[Begun, Prepared]:
+    """Return how the request of a body or of words begins, and what it shows, decided and in the log."""
+    first = await _first(course, said, way)
+    if first.prepared is None:
+        return first, await next_request(course, first.request, first.world, first.plan)
+    await announce(course, first.plan, first.prepared, first.world)
+    return first, first.prepared
+
+
+async def _first(course: Course, said: Lens | list[Message | Slot], way: Way) -> Begun:
     """Return the request of a body or of words, once what it says is in the log."""
     if isinstance(said, Lens):
-        return await session.means.stored(lambda: _followed(session, said, way))
-    request = await _worded(session, said, way)
-    return await session.means.stored(lambda: _drafted(session, request))
+        return await course.means.stored(lambda: _followed(course, said, way))
+    request = await _worded(course, said, way)
+    return await course.means.stored(lambda: _drafted(course, request))
 
 
-def _followed(session: Session, lens: Lens, way: Way) -> Begun:
-    journal, target = session.journal, session.means.target_of(lens.api, lens.model or way.model)
+def _followed(course: Course, lens: Lens, way: Way) -> Begun:
+    journal, target = course.journal, course.means.target_of(lens.api, lens.model or way.model)
     with journal.together():
         journal.deliver()
         journal.follow(lens.slots, lens.decode)
         request = of_body(target, lens, way)
         frame = reframed(request.target.frame, journal.branch.slots.slice(0, journal.branch.pinned), lens.slots)
-        return _drafted(session, replace(request, target=replace(request.target, frame=frame)))
+        return _drafted(course, replace(request, target=replace(request.target, frame=frame)))
 
 
-async def _worded(session: Session, said: list[Message | Slot], way: Way) -> Request:
+async def _worded(course: Course, said: list[Message | Slot], way: Way) -> Request:
     """Return the request that goes on behind ``said``, which the hook may change."""
-    journal, stored = session.journal, session.means.stored
+    journal, stored = course.journal, course.means.stored
     await stored(journal.deliver)
-    told = [await session.offered(one) for one in said]
+    told = [await course.offered(one) for one in said]
     if told:
         await stored(lambda: journal.append(*told))
     if not len(journal.branch.slots):
         raise FormatError("nothing was said in this session yet; say something first")
-    return of_words(session.target(), session.fields(), way)
+    return of_words(course.target(), course.fields(), way)
 
 
-def _drafted(session: Session, request: Request) -> Begun:
+def _drafted(course: Course, request: Request) -> Begun:
     """Return the plan of ``request``, and the request itself where it can go out as planned."""
-    journal, target = session.journal, request.target
+    journal, target = course.journal, request.target
     with journal.together():
         journal.describe(target.model)
-        state = begin(journal.branch, session.settings)
-        world = compacting.world(session, request)
+        state = begin(journal.branch, course.settings)
+        world = compacting.world(course, request)
         plan = journal.plan(target, world)
         waits = plan.ask is not None or plan.compaction is not None
-        return Begun(request, state, world, plan, None if waits else session.committed(plan, target, world))
+        return Begun(request, state, world, plan, None if waits else course.commit(plan, target, world))

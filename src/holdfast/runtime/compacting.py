@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from anyio import CancelScope
 from msgspec import Struct
@@ -16,17 +16,15 @@ from holdfast.model.target import Target, World, Written
 from holdfast.policy.breaker import is_closed
 from holdfast.policy.pipeline import OVER_WINDOW
 from holdfast.policy.summary.prompts import Order
+from holdfast.runtime import native
+from holdfast.runtime.course import Course
 from holdfast.runtime.hooks import Before
-from holdfast.runtime.native import compacted, head_request
 from holdfast.runtime.requests import Request
 from holdfast.runtime.summarise import Terms, Writer, summarise
 from holdfast.telemetry import events
 from holdfast.telemetry.events import Outcome
 from holdfast.view.tokens import estimate
 from holdfast.wire.compacting import can_compact
-
-if TYPE_CHECKING:
-    from holdfast.runtime.session import Session
 
 _OUTCOMES: dict[str, Outcome] = {
     "nothing-to-compact": "nothing_to_compact",
@@ -49,29 +47,29 @@ class Occasion(Struct, frozen=True):
     """Whether the provider still holds what it read last."""
 
 
-def world(session: Session, request: Request, *, asked: bool = False) -> World:
+def world(course: Course, request: Request, *, asked: bool = False) -> World:
     """Return what the planner is told, asked for in the worker: how old the cache is, and who writes summaries.
 
     Who wrote none several times in a row is left alone for a while, unless somebody ``asked`` for a compaction.
     """
-    means, target = session.means, request.target
-    idle = session.journal.idle()
-    there = bool(writers(session, request) or _is_native(session, target) or means.hooks.before_compaction)
+    means, target = course.means, request.target
+    idle = course.journal.idle()
+    there = bool(writers(course, request) or _is_native(course, target) or means.hooks.before_compaction)
     return World(
         cache="cold" if idle > target.cache.ttl else "warm",
         idle=idle,
-        writes=there and (asked or is_closed(*session.unwritten, means.clock(), session.settings)),
-        cooled=session.journal.is_cooled(),
+        writes=there and (asked or is_closed(*course.unwritten, means.clock(), course.settings)),
+        cooled=course.journal.is_cooled(),
     )
 
 
-def writers(session: Session, request: Request) -> tuple[Writer, ...]:
+def writers(course: Course, request: Request) -> tuple[Writer, ...]:
     """Return the models that write summaries for ``request``, the first to be asked first."""
-    return (*request.way.writers, *session.means.writers)
+    return (*request.way.writers, *course.means.writers)
 
 
 async def planned(
-    session: Session,
+    course: Course,
     request: Request,
     world: World,
     plan: Plan | None = None,
@@ -84,80 +82,80 @@ async def planned(
     ``plan`` is the one to begin with, where it is made already.
     A summary that does not come, or does not help, is told, written down, and replaced by an extract.
     """
-    target, journal = request.target, session.journal
+    target, journal = request.target, course.journal
     if plan is None:
-        plan = await session.means.stored(lambda: journal.plan(target, world))
+        plan = await course.means.stored(lambda: journal.plan(target, world))
     if plan.compaction is not None and plan.compaction is journal.branch.compaction:
         return plan, world  # that request again
     if plan.ask is not None or plan.compaction is not None:
-        world = replace(world, restored=await session.means.stored(session.restored))
+        world = replace(world, restored=await course.means.stored(lambda: _restored(course)))
     if plan.ask is not None:
         occasion = Occasion(request, plan.ask, trigger, instructions, world.cache == "warm")
-        return await _summarised(session, occasion, world)
+        return await _summarised(course, occasion, world)
     if plan.compaction is not None:
-        session.tell(events.Compacting(session.key, trigger))
-        plan = await session.means.stored(lambda: journal.plan(target, world)) if world.restored else plan
+        course.tell(events.Compacting(course.key, trigger))
+        plan = await course.means.stored(lambda: journal.plan(target, world)) if world.restored else plan
     return plan, world
 
 
-async def _summarised(session: Session, occasion: Occasion, world: World) -> tuple[Plan, World]:
+async def _summarised(course: Course, occasion: Occasion, world: World) -> tuple[Plan, World]:
     """Return the plan with the summary that was asked for, or with an extract; what hooks said meanwhile is in it."""
     target = occasion.request.target
-    written, outcome, why = await _in_flight(session, occasion)
-    await _told(session, occasion.request, outcome, why)
-    plan, world = await _with(session, target, world, written, outcome)
+    written, outcome, why = await _in_flight(course, occasion)
+    await _told(course, occasion.request, outcome, why)
+    plan, world = await _with(course, target, world, written, outcome)
     if written is not None and plan.compaction is None:
         outcome, why = _why(plan)
-        await _told(session, occasion.request, outcome, why)
-        plan, world = await _with(session, target, world, None, outcome)
+        await _told(course, occasion.request, outcome, why)
+        plan, world = await _with(course, target, world, None, outcome)
     if outcome not in {"compacted", "nothing_to_compact", "cancelled"}:
-        session.unwritten = (session.unwritten[0] + 1, session.means.clock())
-        await session.means.stored(lambda: session.journal.fail(why, outcome))
+        course.unwritten = (course.unwritten[0] + 1, course.means.clock())
+        await course.means.stored(lambda: course.journal.fail(why, outcome))
     elif written is not None:
-        session.unwritten = (0, None)
+        course.unwritten = (0, None)
     return plan, world
 
 
-async def made(session: Session, plan: Plan, world: World, outcome: Outcome = "compacted") -> None:
+async def made(course: Course, plan: Plan, world: World, outcome: Outcome = "compacted") -> None:
     """Tell of the compaction of ``plan``, if there is one: it is in the log now, or came to nothing."""
     if plan.compaction is not None:
-        await session.compacted(replace(_compacted(session, plan, world), outcome=outcome))
+        await course.tell_compacted(replace(_event(course, plan, world), outcome=outcome))
 
 
-def _is_native(session: Session, target: Target) -> bool:
+def _is_native(course: Course, target: Target) -> bool:
     """Whether the provider is to compact by itself, and can."""
-    return session.means.native and can_compact(target)
+    return course.means.native and can_compact(target)
 
 
-def _by(session: Session, request: Request) -> str:
+def _by(course: Course, request: Request) -> str:
     """Return who is asked for a summary first; an extract is made where nobody is."""
-    if _is_native(session, request.target):
+    if _is_native(course, request.target):
         return "native"
-    return "model" if writers(session, request) else "extract"
+    return "model" if writers(course, request) else "extract"
 
 
 async def _with(
-    session: Session, target: Target, world: World, written: Written | None, outcome: Outcome
+    course: Course, target: Target, world: World, written: Written | None, outcome: Outcome
 ) -> tuple[Plan, World]:
     """Return the plan with what was written, an extract where nothing was, and no compaction where it was cancelled."""
     known = replace(world, writes=False, written=written)
     if outcome == "cancelled":
         known = replace(known, force=False, breaker=False)
-    return await session.means.stored(lambda: session.journal.plan(target, known)), known
+    return await course.means.stored(lambda: course.journal.plan(target, known)), known
 
 
-async def compact(session: Session, request: Request, instructions: str) -> events.Compacted:
+async def compact(course: Course, request: Request, instructions: str) -> events.Compacted:
     """Compact now; return what became of it. Nothing is sent to the model but what a summary needs."""
-    forced = replace(await session.means.stored(lambda: world(session, request, asked=True)), force=True)
+    forced = replace(await course.means.stored(lambda: world(course, request, asked=True)), force=True)
     while True:
-        plan, known = await planned(session, request, forced, trigger="manual", instructions=instructions)
+        plan, known = await planned(course, request, forced, trigger="manual", instructions=instructions)
         if plan.compaction is None:
             outcome, why = _why(plan) if known.breaker else _CANCELLED
-            by, size = _by(session, request), estimate(plan.branch, request.target)
-            return events.Compacted(session.key, outcome, by, size, size, why)
-        if await session.means.stored(lambda: session.journal.decide(plan, request.target, known)):  # noqa: B023
-            await made(session, plan, known)
-            return _compacted(session, plan, known)
+            by, size = _by(course, request), estimate(plan.branch, request.target)
+            return events.Compacted(course.key, outcome, by, size, size, why)
+        if await course.means.stored(lambda: course.journal.decide(plan, request.target, known)):  # noqa: B023
+            await made(course, plan, known)
+            return _event(course, plan, known)
 
 
 def useless(plan: Plan, rung: str) -> Outcome | Literal[""]:
@@ -168,83 +166,92 @@ def useless(plan: Plan, rung: str) -> Outcome | Literal[""]:
     return "not_smaller" if plan.after >= plan.before or too_large else ""
 
 
-async def _in_flight(session: Session, occasion: Occasion) -> tuple[Written | None, Outcome, str]:
+async def _in_flight(course: Course, occasion: Occasion) -> tuple[Written | None, Outcome, str]:
     """Return what ``_written`` does, while everybody may know that a compaction is under way, and stop it."""
     made: tuple[Written | None, Outcome, str] = (None, "cancelled", "the session was closed")
     with CancelScope() as scope:
-        session.inflight.start(scope.cancel)
+        course.inflight.start(scope.cancel)
         try:
-            made = await _written(session, occasion)
+            made = await _written(course, occasion)
         finally:
-            waited_for = session.inflight.flight.pending_retry
+            waited_for = course.inflight.flight.pending_retry
             again = occasion.trigger == "overflow" and made[0] is not None and not waited_for
-            session.inflight.end(made[1], will_retry=again)
+            course.inflight.end(made[1], will_retry=again)
     return made
 
 
-async def _written(session: Session, occasion: Occasion) -> tuple[Written | None, Outcome, str]:
+async def _written(course: Course, occasion: Occasion) -> tuple[Written | None, Outcome, str]:
     """Return the summary that was asked for; or nothing, with what became of it and why."""
-    means, ask, trigger = session.means, occasion.ask, occasion.trigger
-    head = await means.stored(lambda: session.journal.said(ask.start, ask.stop))
-    told = await session.hooked("before_compaction", [slot.message for slot in head], trigger)
+    means, ask, trigger = course.means, occasion.ask, occasion.trigger
+    head = await means.stored(lambda: course.journal.said(ask.start, ask.stop))
+    told = await course.hooked("before_compaction", [slot.message for slot in head], trigger)
     before = told if isinstance(told, Before) else Before()
     if before.cancel:
         return None, "cancelled", "the hook before_compaction cancelled it"
-    by = "hook" if before.summary else _by(session, occasion.request)
-    session.tell(events.Compacting(session.key, trigger, by))
+    by = "hook" if before.summary else _by(course, occasion.request)
+    course.tell(events.Compacting(course.key, trigger, by))
     if before.summary:
         return Written(ask.stop, before.summary, by="hook"), "compacted", ""
     if by == "extract":
         return None, "compacted", ""
     try:
-        return await _asked(session, occasion, head, before), "compacted", ""
+        return await _asked(course, occasion, head, before), "compacted", ""
     except CompactionFailed as failed:
         return None, _outcome(failed.outcome), str(failed)
 
 
-async def _asked(session: Session, occasion: Occasion, head: Sequence[Slot], before: Before) -> Written:
+async def _asked(course: Course, occasion: Occasion, head: Sequence[Slot], before: Before) -> Written:
     """Return the summary of the first that makes one: the provider's own compaction, then the models in their order."""
-    if _is_native(session, occasion.request.target) and not before.prompt:
+    if _is_native(course, occasion.request.target) and not before.prompt:
         try:
-            return await _by_provider(session, occasion)
+            return await _by_provider(course, occasion)
         except CompactionFailed:
-            if not writers(session, occasion.request):
+            if not writers(course, occasion.request):
                 raise
     order = Order(focus=occasion.instructions, context=tuple(before.add), prompt=before.prompt)
-    prefix = session.prefix if occasion.is_warm else None
+    prefix = course.prefix if occasion.is_warm else None
     if prefix is not None and prefix.frame != occasion.request.target.frame.digest:
         prefix = None  # somebody else said the same, under instructions of their own
-    return await summarise(
-        head, occasion.ask, writers(session, occasion.request), _terms(session), order, prefix=prefix
-    )
+    return await summarise(head, occasion.ask, writers(course, occasion.request), _terms(course), order, prefix=prefix)
 
 
-async def _by_provider(session: Session, occasion: Occasion) -> Written:
+async def _by_provider(course: Course, occasion: Occasion) -> Written:
     """Return what the provider made of the slots that were asked for."""
-    means, journal, stop = session.means, session.journal, occasion.ask.stop
-    sent = await means.stored(lambda: head_request(journal.branch, occasion.request, stop, journal.policy))
-    beside = await means.stored(session.restored)
-    terms = _terms(session)
-    made = await compacted(means.upstream, sent, terms, instructions=occasion.instructions, beside=beside)
+    means, journal, stop = course.means, course.journal, occasion.ask.stop
+    sent = await means.stored(lambda: native.head_request(journal.branch, occasion.request, stop, journal.policy))
+    beside = await means.stored(lambda: _restored(course))
+    terms = _terms(course)
+    made = await native.compacted(means.upstream, sent, terms, instructions=occasion.instructions, beside=beside)
     return Written(stop, "", "native", made)
 
 
-def _terms(session: Session) -> Terms:
-    """Return the terms on which models are asked for a compaction of ``session``."""
-    return Terms(session.settings, session.means.permits.hold, session.tell, session.key)
+def _restored(course: Course) -> tuple[str, ...]:
+    """Return the texts that stand behind a summary again: rules that changed, skills that were used, the plan."""
+    environment, branch = course.means.environment, course.journal.branch
+    if environment is None:
+        return ()
+    summary = branch.compaction.summary if branch.compaction is not None else None
+    shown = [slot.message for slot in branch.slots.slice(branch.keep)]
+    return environment.restored(shown if summary is None else [summary, *shown])
 
 
-async def _told(session: Session, request: Request, outcome: Outcome, why: str) -> None:
+def _terms(course: Course) -> Terms:
+    """Return the terms on which models are asked for a compaction here."""
+    return Terms(course.settings, course.means.permits.hold, course.tell, course.key)
+
+
+async def _told(course: Course, request: Request, outcome: Outcome, why: str) -> None:
     """Tell of a compaction that failed."""
     if outcome != "compacted":
-        size = estimate(session.journal.branch, request.target)
-        await session.compacted(events.Compacted(session.key, outcome, _by(session, request), size, size, why))
+        size = estimate(course.journal.branch, request.target)
+        await course.tell_compacted(events.Compacted(course.key, outcome, _by(course, request), size, size, why))
 
 
-def _compacted(session: Session, plan: Plan, world: World) -> events.Compacted:
+def _event(course: Course, plan: Plan, world: World) -> events.Compacted:
+    """Return what is told of the compaction of ``plan``."""
     made, written = plan.compaction, world.written
     before, after = (made.before, made.after) if made is not None else (plan.before, plan.after)
-    return events.Compacted(session.key, "compacted", "extract" if written is None else written.by, before, after)
+    return events.Compacted(course.key, "compacted", "extract" if written is None else written.by, before, after)
 
 
 def _why(plan: Plan) -> tuple[Outcome, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from anyio import CancelScope
 
@@ -16,20 +16,19 @@ from holdfast.policy.guard import least_window
 from holdfast.policy.hygiene.neighbours import GO_ON
 from holdfast.policy.settings import Settings
 from holdfast.runtime.attempt import Attempt
-from holdfast.runtime.beginning import read
+from holdfast.runtime.beginning import begun, read
+from holdfast.runtime.course import Course
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.native import taken_over
 from holdfast.runtime.recovering import recovered
 from holdfast.runtime.replies import as_said
 from holdfast.runtime.requests import Asked, Request, Way
+from holdfast.runtime.trying import attempt_at, interrupted
 from holdfast.telemetry import events
 from holdfast.view.text import one_line
 from holdfast.wire.answers import Answer
 from holdfast.wire.overflow import Verdict
 from holdfast.wire.sse import Event
-
-if TYPE_CHECKING:
-    from holdfast.runtime.session import Session
 
 
 class Run:
@@ -39,8 +38,8 @@ class Run:
     the log, as an answer that was interrupted.
     """
 
-    def __init__(self, session: Session, asked: Asked, way: Way = Way(), *, quiet: bool = False) -> None:
-        self._session, self._asked, self._way, self._quiet = session, asked, way, quiet
+    def __init__(self, course: Course, asked: Asked, way: Way = Way(), *, quiet: bool = False) -> None:
+        self._course, self._asked, self._way, self._quiet = course, asked, way, quiet
         self.attempt: Attempt | None = None
         """The newest request that went out, with what came back."""
         self.attempts = 0
@@ -62,7 +61,7 @@ class Run:
         """Hold the branch's lane until the end of the block; ``Aborted`` the second time."""
         if self._events is not None:
             raise Aborted("a run is one request and this one was begun already; call session.run for another")
-        await self._stack.enter_async_context(self._session.lane())
+        await self._stack.enter_async_context(self._course.lane())
         self._events = self._going()
         return self
 
@@ -72,7 +71,7 @@ class Run:
             if self._events is not None:
                 await self._events.aclose()
         finally:
-            self._session.inflight.settled()
+            self._course.inflight.settled()
             await self._stack.aclose()
 
     def together(self) -> AsyncIterator[list[Event]]:
@@ -93,59 +92,57 @@ class Run:
         return self._left.popleft()
 
     async def _going(self) -> AsyncGenerator[list[Event]]:
-        session = self._session
-        said = read(session, self._asked)
-        with session.answering():
-            begun, prepared = await session.begun(said, self._way)
-            request, state = begun.request, begun.state
+        course = self._course
+        said = read(course, self._asked)
+        with course.answering():
+            first, prepared = await begun(course, said, self._way)
+            request, state = first.request, first.state
             while True:
                 self.attempts += 1
-                attempt = self.attempt = await session.attempt(request, prepared, quiet=self._quiet)
+                attempt = self.attempt = await attempt_at(course, request, prepared, quiet=self._quiet)
                 try:
-                    async with session.means.permits.hold(), aclosing(attempt.events()) as coming:
+                    async with course.means.permits.hold(), aclosing(attempt.events()) as coming:
                         async for came in coming:
                             yield came
                 except BaseException as error:
                     if isinstance(error, Exception) or not attempt.settled():
-                        await _broken(session, attempt, error)
+                        await _broken(course, attempt, error)
                     else:  # the caller has all it waited for
                         await self._record(request, prepared)
                     raise
                 if attempt.is_answered:
                     await self._record(request, prepared)
                     break
-                request, prepared, state = await recovered(session, request, prepared, state, attempt)
-        await session.delivered()
+                request, prepared, state = await recovered(course, request, prepared, state, attempt)
+        await course.delivered()
 
     async def _record(self, request: Request, prepared: Prepared) -> None:
         """Write the answer down, also where the caller leaves meanwhile."""
         assert self.attempt is not None
-        self._answer = await recorded(self._session, self.attempt, prepared, ours=request.lens is None)
+        self._answer = await recorded(self._course, self.attempt, prepared, ours=request.lens is None)
 
 
-async def recorded(session: Session, attempt: Attempt, prepared: Prepared, *, ours: bool = True) -> Answer:
+async def recorded(course: Course, attempt: Attempt, prepared: Prepared, *, ours: bool = True) -> Answer:
     """Return the answer of ``attempt``, once it is in the log with what it cost, and what its size teaches.
 
     ``ours`` is false where a client sends the whole conversation: what it goes on with is its own to say.
     """
-    told, journal = attempt.answer, session.journal
+    told, journal = attempt.answer, course.journal
     slot, usage, stop = as_said(told, prepared.target.api, prepared.target.model)
     verdict, as_planned = attempt.verdict, attempt.as_planned
     if slot.message.parts:
-        await session.means.stored(lambda: journal.record(slot, usage, stop, as_planned=as_planned))
+        await course.means.stored(lambda: journal.record(slot, usage, stop, as_planned=as_planned))
     else:
-        await session.means.stored(lambda: journal.silent(usage, stop, as_planned=as_planned))
-    if verdict.is_overflow and (limit := _learned(prepared, verdict, usage.input, session.settings)):
+        await course.means.stored(lambda: journal.silent(usage, stop, as_planned=as_planned))
+    if verdict.is_overflow and (limit := _learned(prepared, verdict, usage.input, course.settings)):
         requested = verdict.requested or 0
-        await session.means.stored(lambda: journal.learn(verdict.kind, limit, requested, as_planned=as_planned))
-        session.tell(
-            events.Noticed(session.key, verdict.kind.replace("_", "-"), _noticed(prepared, usage.input, limit))
-        )
-    session.prefix = attempt.prefix
-    await _taken_over(session, prepared)
+        await course.means.stored(lambda: journal.learn(verdict.kind, limit, requested, as_planned=as_planned))
+        course.tell(events.Noticed(course.key, verdict.kind.replace("_", "-"), _noticed(prepared, usage.input, limit)))
+    course.prefix = attempt.prefix
+    await _taken_over(course, prepared)
     if verdict.kind == "context_window" and ours:
-        await _continued(session)
-    session.tell(events.Answered(session.key, stop, usage.input, usage.output, usage.cache_read, usage.cache_write))
+        await _continued(course)
+    course.tell(events.Answered(course.key, stop, usage.input, usage.output, usage.cache_read, usage.cache_write))
     return told
 
 
@@ -176,28 +173,28 @@ def _noticed(prepared: Prepared, read: int, limit: int) -> str:
     return f"the provider counted {read:,} tokens of a request of about {size:,}: {limit:,} count as its window now"
 
 
-async def _taken_over(session: Session, prepared: Prepared) -> None:
+async def _taken_over(course: Course, prepared: Prepared) -> None:
     """Write down the compaction that the answer brought along, where the provider compacted by itself."""
-    journal, target = session.journal, prepared.target
-    taken = taken_over(journal.branch, target, session.settings)
+    journal, target = course.journal, prepared.target
+    taken = taken_over(journal.branch, target, course.settings)
     if taken is not None:
-        await session.means.stored(lambda: journal.compact(taken))
-        await session.compacted(events.Compacted(session.key, "compacted", "native", taken.before, taken.after))
+        await course.means.stored(lambda: journal.compact(taken))
+        await course.tell_compacted(events.Compacted(course.key, "compacted", "native", taken.before, taken.after))
 
 
-async def _continued(session: Session) -> None:
+async def _continued(course: Course) -> None:
     """Let the next request go on where the window cut this answer, unless a hook says no."""
-    if await session.hooked("autocontinue") is not False:
-        await session.means.stored(lambda: session.journal.append(Message.of("user", GO_ON)))
+    if await course.hooked("autocontinue") is not False:
+        await course.means.stored(lambda: course.journal.append(Message.of("user", GO_ON)))
 
 
 WHY = 200
 """Characters that the log repeats of an error that is none of ours."""
 
 
-async def _broken(session: Session, attempt: Attempt, error: BaseException) -> None:
+async def _broken(course: Course, attempt: Attempt, error: BaseException) -> None:
     """Record what was said before the caller left or an upstream raised what it may not, or that nothing was."""
     why = one_line(f"{type(error).__name__}: {error}", WHY) if isinstance(error, Exception) else "the caller left"
     with CancelScope(shield=True):
-        if not await session.interrupted(attempt):
-            await session.means.stored(lambda: session.journal.fail(f"{why} before the answer"))
+        if not await interrupted(course, attempt):
+            await course.means.stored(lambda: course.journal.fail(f"{why} before the answer"))

@@ -1,0 +1,145 @@
+"""The course of a session: the state that its runs share, and the small steps that they take on it.
+
+What needs a plan, a summary or an answer is done elsewhere, to a ``Course``; this module knows none of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any
+
+from holdfast.errors import ConfigError, WindowTooSmall
+from holdfast.model.messages import Message
+from holdfast.model.plan import Plan
+from holdfast.model.slots import Slot
+from holdfast.model.target import Target, World
+from holdfast.policy.settings import Settings
+from holdfast.runtime.hooks import called
+from holdfast.runtime.inflight import InFlight
+from holdfast.runtime.journal import Journal, Prepared
+from holdfast.runtime.means import Means
+from holdfast.runtime.summarise import Prefix
+from holdfast.telemetry import events
+
+
+class Course:
+    """One branch of one stored session and whoever answers it, as its runs find it one after the other."""
+
+    def __init__(self, means: Means, journal: Journal) -> None:
+        self.means = means
+        self.journal = journal
+        self.inflight = InFlight()
+        means.flights.add(self.inflight)
+        self.prefix: Prefix | None = None
+        """The last request that was answered, as the provider's cache holds it."""
+        self.unwritten: tuple[int, int | None] = (0, None)
+        """How many summaries in a row came to nothing, and when the last one did, in ms since 1970."""
+        self.is_answering = False
+        """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
+        self._runs = 0
+        self._coming = 0
+        """How many calls of ``append`` are in the worker, or on their way there."""
+        self._noticed: set[tuple[str, str]] = set()
+        self._lane = self.key if journal.follows else f"{self.key}/{id(self)}"
+        """Stays the same where the branch parts from the session's."""
+
+    @property
+    def key(self) -> str:
+        """The session's name in the store."""
+        return self.journal.key
+
+    @property
+    def settings(self) -> Settings:
+        """The numbers of the policy that decides here."""
+        return self.journal.policy.settings
+
+    def target(self) -> Target:
+        """Return the target of requests that are made of words; ``ConfigError`` where there is none."""
+        if self.means.target is None:
+            raise ConfigError("this engine knows no model; give Engine.open api=… and model=…, or a whole request body")
+        return self.means.target
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the fields beside the messages of requests that are made of words."""
+        environment = self.means.environment
+        told = {} if environment is None else environment.fields(self.target().api)
+        return {**told, **self.means.fields}
+
+    def lane(self) -> AbstractAsyncContextManager[None]:
+        """Return the lane of this branch, to be held by one run at a time."""
+        return self.means.lanes.hold(self._lane)
+
+    # -- what is said while an answer is on its way --------------------------------------------------------------------
+
+    async def append(self, said: Sequence[Message | Slot]) -> list[str]:
+        """Store messages, the hook asked; a user's words wait while an answer is on its way."""
+        told = [await self.offered(one) for one in said]
+        self._coming += 1
+        try:
+            return await self.means.stored(lambda: self._appended(told))
+        finally:
+            self._coming -= 1
+
+    async def offered(self, said: Message | Slot) -> Message | Slot:
+        """Return ``said`` as the hook wants it appended."""
+        if not isinstance(said, Message):
+            return said
+        changed = await self.hooked("on_append", said)
+        return said if changed is None else changed
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Let a user's words wait from the block's first committed request to its end: an answer is on its way."""
+        self._runs += 1
+        try:
+            yield
+        finally:
+            self._runs -= 1
+            self.is_answering = self.is_answering and self._runs > 0
+
+    def commit(self, plan: Plan, target: Target, world: World) -> Prepared | None:
+        """Commit the request of ``plan``, in the worker; from then on a user's words wait for its answer."""
+        prepared = self.journal.commit(plan, target, world)
+        self.is_answering = self.is_answering or prepared is not None
+        return prepared
+
+    async def delivered(self) -> None:
+        """Say what came while the answer was being stored."""
+        if self._coming or self.journal.may_wait:
+            await self.means.stored(self.journal.deliver)
+
+    def _appended(self, said: Sequence[Message | Slot]) -> list[str]:
+        """Append messages behind those that waited, or let them wait; return the ids of their entries."""
+        waiting = [one for one in said if isinstance(one, Message) and one.role == "user"]
+        if self.is_answering and len(waiting) == len(said):
+            return self.journal.wait(*waiting)
+        if not self.is_answering:
+            self.journal.deliver()
+        return self.journal.append(*said)
+
+    # -- who is told ---------------------------------------------------------------------------------------------------
+
+    def tell(self, event: events.Event) -> None:
+        """Tell the engine's listener; the same notice is told once."""
+        if isinstance(event, events.Noticed):
+            if (event.rule, event.why) in self._noticed:
+                return
+            self._noticed.add((event.rule, event.why))
+        self.means.tell(event)
+
+    async def tell_compacted(self, event: events.Compacted) -> None:
+        """Tell what became of a compaction, the hook too."""
+        self.tell(event)
+        await self.hooked("after_compaction", event)
+
+    async def unfit(self, error: WindowTooSmall) -> None:
+        """Write down, and tell, why nothing could be sent; the same is said once."""
+        event = events.Noticed(self.key, "window-too-small", str(error))
+        if (event.rule, event.why) not in self._noticed:
+            self.tell(event)
+            await self.means.stored(lambda: self.journal.fail(f"{event.rule}: {event.why}"))
+
+    async def hooked(self, name: str, *given: Any) -> Any:
+        """Return what the hook called ``name`` says; nothing where there is none, or where it fails."""
+        return await called(self.means.hooks, name, *given, tell=self.tell, session=self.key)

@@ -1,0 +1,60 @@
+"""Deciding: what the next request shows is planned, written into the log, and told."""
+
+from __future__ import annotations
+
+from holdfast.model.plan import Plan
+from holdfast.model.target import World
+from holdfast.runtime import compacting
+from holdfast.runtime.course import Course
+from holdfast.runtime.journal import Prepared
+from holdfast.runtime.requests import Request
+from holdfast.telemetry import events
+
+
+async def next_request(course: Course, request: Request, world: World, plan: Plan | None = None) -> Prepared:
+    """Return the next request for ``request``, decided and in the log; ``plan`` is the one to begin with."""
+    while True:
+        plan, known = await compacting.planned(course, request, world, plan)
+        prepared = await _decided(course, request, plan, known)
+        if prepared is not None:
+            return prepared
+        plan = None
+
+
+async def smaller_request(course: Course, request: Request, world: World, rung: str) -> Prepared | str:
+    """Return the request planned anew under pressure, or why it would not be smaller; then nothing is written."""
+    while True:
+        plan, known = await compacting.planned(course, request, world, trigger="overflow")
+        useless = compacting.useless(plan, rung)
+        if useless:
+            await compacting.made(course, plan, known, useless)
+            return useless
+        prepared = await _decided(course, request, plan, known)
+        if prepared is not None:
+            return prepared
+
+
+async def announce(course: Course, plan: Plan, prepared: Prepared, world: World) -> None:
+    """Tell what was decided, unless it is the same request again: that was told before."""
+    if prepared.plan is not plan:
+        await compacting.made(course, prepared.plan, world)
+        _tell(course, prepared.plan)
+
+
+async def _decided(course: Course, request: Request, plan: Plan, world: World) -> Prepared | None:
+    """Return the request of ``plan``, once what it decides is in the log and told; nothing where more was said."""
+    prepared = await course.means.stored(lambda: course.commit(plan, request.target, world))
+    if prepared is not None:
+        await announce(course, plan, prepared, world)
+    return prepared
+
+
+def _tell(course: Course, plan: Plan) -> None:
+    """Tell what ``plan`` decided."""
+    rules: dict[str, list[int]] = {}
+    for edit in plan.record:
+        rules.setdefault(edit.rule, []).append(edit.saves)
+    for rule, saves in rules.items():
+        course.tell(events.Decided(course.key, rule, len(saves), sum(saves)))
+    for notice in plan.notices:
+        course.tell(events.Noticed(course.key, notice.rule, notice.why))
