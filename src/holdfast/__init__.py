@@ -1,7 +1,8 @@
 """Holdfast keeps long agent conversations inside the model's context window: valid, cheap, and with nothing lost.
 
 ``plan`` and ``apply`` are pure functions over messages; everything else is built on them. ``Engine`` is the whole
-thing. Importing this package loads msgspec and the standard library, no database and no network.
+thing. Importing this package loads next to nothing: each name brings what it needs when it is first asked for, a
+database and a network only where it is one that wants them.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError
-from holdfast.model.branch import Branch
-from holdfast.model.messages import Message
-from holdfast.model.plan import Plan
-from holdfast.model.target import Target, World
-from holdfast.policy.pipeline import Policy, Stage
-from holdfast.policy.planning import apply, plan
-
 if TYPE_CHECKING:
+    from holdfast.errors import HoldfastError
+    from holdfast.model.branch import Branch
+    from holdfast.model.messages import Message
+    from holdfast.model.plan import Plan
+    from holdfast.model.target import Target, World
+    from holdfast.policy.pipeline import Policy, Stage
+    from holdfast.policy.planning import apply, plan
     from holdfast.runtime.engine import Engine
     from holdfast.runtime.session import Report, Session
     from holdfast.store import open_store
@@ -41,17 +41,34 @@ __all__ = [
 ]
 
 
-_LATER = {
-    "Engine": "holdfast.runtime.engine",
-    "Report": "holdfast.runtime.session",
-    "Session": "holdfast.runtime.session",
-    "open_store": "holdfast.store",
+_MODULES = {
+    "Branch": "model.branch",
+    "Engine": "runtime.engine",
+    "HoldfastError": "errors",
+    "Message": "model.messages",
+    "Plan": "model.plan",
+    "Policy": "policy.pipeline",
+    "Report": "runtime.session",
+    "Session": "runtime.session",
+    "Stage": "policy.pipeline",
+    "Target": "model.target",
+    "World": "model.target",
+    "apply": "policy.planning",
+    "open_store": "store",
+    "plan": "policy.planning",
 }
-"""Names that need a database or a network, with their modules."""
+"""The modules of the public names."""
 
 
 def __getattr__(name: str) -> object:
-    """Load what needs a database or a network only when it is asked for."""
-    if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
-    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    """Load a public name when it is first asked for."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    found: object = getattr(import_module(f"holdfast.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """Return what is there, whether it was asked for or not."""
+    return sorted({*globals(), *__all__})

@@ -47,13 +47,15 @@ def test_public_names():
 def test_public_names_are_there():
     """Each public name can be had, the late one too, and another is an ``AttributeError``."""
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
+    assert {*holdfast.__all__, "__version__"} <= {*dir(holdfast)}
     with pytest.raises(AttributeError, match="no attribute 'Motor'"):
         _ = holdfast.Motor
 
 
 def test_import_is_small():
-    """``import holdfast`` loads msgspec and nothing heavy."""
-    found = loaded("import holdfast")
+    """``import holdfast`` loads nothing that is not Python's own; ``plan`` brings msgspec and nothing heavy."""
+    assert [name for name in loaded("import holdfast") if name.startswith(("msgspec", "holdfast."))] == []
+    found = loaded("from holdfast import plan")
     assert "msgspec" in found
     assert [name for name in HEAVY if name in found] == []
 
@@ -68,7 +70,7 @@ def test_the_package_is_whole():
     """The tables and the marker of types lie in the package, and the command is installed."""
     for name in ("data/catalog.toml", "data/prices.toml", "data/background.txt", "py.typed"):
         assert files("holdfast").joinpath(name).is_file(), name
-    assert [one.value for one in entry_points(group="console_scripts", name="holdfast")] == ["holdfast.cli:main"]
+    assert [one.value for one in entry_points(group="console_scripts", name="holdfast")] == ["holdfast.__main__:main"]
 
 
 def test_requirements_are_few():

@@ -86,6 +86,29 @@ def test_a_fault_of_ours_keeps_its_traceback():
         group(["ls"], standalone_mode=False)
 
 
+@pytest.mark.parametrize("loading", ["click", "holdfast.cli", "holdfast.cli.ls", "msgspec", "sqlite3"])
+def test_an_interrupt_while_it_loads_is_no_traceback(loading, tmp_path):
+    """^C ends the command with one line and 130, whichever of its modules is being loaded at that moment."""
+    interrupted = f"""
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {loading!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+assert {loading!r} not in sys.modules
+sys.meta_path.insert(0, Interrupting())
+sys.argv[1:] = ["ls", "--store", {str(tmp_path / "a.db")!r}]
+from holdfast.__main__ import main
+
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "Error: interrupted; nothing was left half-written\n"
+
+
 def test_main_is_the_group():
     """The entry point of the package is this group."""
     assert list(command.list_commands(click.Context(command))) == list(COMMANDS)
