@@ -16,7 +16,7 @@ from holdfast.testing.provider.places import place
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import Settings
 from holdfast.testing.provider.wordings import CODES, DETAILS, WORDS
-from holdfast.wire.rules import RULES
+from holdfast.wire.rules import RULES, validate
 
 APIS = tuple(MODELS)
 ODD = (
@@ -76,6 +76,24 @@ def test_what_is_no_json_object_is_refused(api, data):
 def test_what_an_api_cannot_do_without_is_asked_for(api, body, said):
     """A missing model, limit or history is refused by its name; a count needs no limit."""
     assert ask(api, body).message == said
+
+
+WHOLE = {
+    "anthropic": messages(("user", "x")),
+    "openai-chat": {"model": "gpt-5", "messages": [{"role": "user", "content": "x"}]},
+    "openai-responses": {"model": "gpt-5.5", "input": "x"},
+    "gemini": {"contents": [{"role": "user", "parts": [{"text": "x"}]}]},
+}
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_lint_and_the_provider_agree_on_what_is_required(api):
+    """A whole request is taken by both; without any one of its fields, or with nothing in it, neither takes it."""
+    whole = WHOLE[api]
+    parts = [{key: value for key, value in whole.items() if key != gone} for gone in whole]
+    for body in (whole, *parts, *({**whole, gone: None} for gone in whole)):
+        found = validate(body, api, model="gemini-3-pro" if api == "gemini" else "", whole=True)
+        assert bool(found) is isinstance(ask(api, body), Refusal) is (body is not whole), (body, found)
 
 
 def test_a_count_needs_no_limit():

@@ -14,7 +14,7 @@ from holdfast.wire.overflow import KINDS, OVERFLOWS, AnswerReport, ErrorReport, 
 from holdfast.wire.overflow.errors import rules
 
 CASES = json.loads((Path(__file__).parent / "cases" / "overflow.json").read_text(encoding="utf-8"))
-FIELDS = ("provider", "status", "code", "message", "body", "estimate", "window")
+FIELDS = ("provider", "status", "code", "message", "body", "headers", "estimate", "window")
 STATUSES = [None, 200, 400, 401, 402, 403, 404, 408, 413, 422, 429, 500, 502, 503, 529]
 SLOW = 2.0
 """Seconds; a pattern that goes back and forth takes minutes for a megabyte."""
@@ -128,7 +128,7 @@ TIMES = [
     "That is per minute.", "In the last 30 seconds.", "That was all for today.", "The queue is full.",
     "Too many at peak load.", "Tokens replenish at midnight.", "10 分後に再試行してください", "请稍后重试",
     "Das gilt pro Minute.",
-    "Try again in 1m2s",
+    "Try again in 1m2s", "Espera 20 segundos.", "Patientez 20 secondes.", "Warten Sie 20 Sekunden.",
     "All our current capacity is used.", "5분 후에 다시 시도하세요", "Réessayez plus tard.",
 ]  # fmt: skip
 
@@ -321,6 +321,10 @@ def test_the_prompt_of_any_usage(usage, tokens):
         ({}, "Please retry after 12 seconds", 12.0),
         ({}, "retry in 1h2m3s", 3_723.0),
         ({}, "wait 2 minutes and 5 seconds", 125.0),
+        ({}, "Espere 2 minutos y 5 segundos", 125.0),
+        ({}, "Réessayez dans 2 heures", 7_200.0),
+        ({}, "Versuchen Sie es in 3 Stunden und 1 Minute erneut", 10_860.0),
+        ({}, "Attendi 1 ora e 30 secondi", 3_630.0),
         ({"retry-after": "soon"}, "please try again later", None),
     ],
 )

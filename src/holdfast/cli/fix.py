@@ -69,7 +69,7 @@ def command(
 
 
 def _whole(file: str, wish: Wish, output: str | None, *, as_json: bool) -> bool:
-    made = fixed(content(file), wish)
+    made = fixed(content(file), wish, whole=True)
     if as_json:
         click.echo(told(made))
         return made.is_valid
@@ -78,10 +78,11 @@ def _whole(file: str, wish: Wish, output: str | None, *, as_json: bool) -> bool:
     return made.is_valid
 
 
-def fixed(data: bytes, wish: Wish) -> Mended:
+def fixed(data: bytes, wish: Wish, *, whole: bool = False) -> Mended:
     """Return the request in ``data``, bare or in a ``Case``, repaired and, if that is wished, of another API.
 
-    Raises ``FormatError`` and ``Unrecognised`` for what is no request.
+    A ``whole`` request is to have all that one must; without, it may be a part of one. Raises ``FormatError`` and
+    ``Unrecognised`` for what is no request.
     """
     case = case_of(data)
     body = bytes(case.request) or data
@@ -89,14 +90,15 @@ def fixed(data: bytes, wish: Wish) -> Mended:
     to = wish.to or api
     made = Mended(api, body) if to == api else _mended(body, api, case.model, wish, case)
     converted, lost = convert(made.body, to, wish.model, api=api)
-    last = _mended(converted, to, wish.model or case.model, wish, case)
+    last = _mended(converted, to, wish.model or case.model, wish, case, whole=whole)
     return msgspec.structs.replace(last, edits=(*made.edits, *(Mend("convert", why) for why in lost), *last.edits))
 
 
-def _mended(body: bytes, api: str, model: str, wish: Wish, case: Case) -> Mended:
+def _mended(body: bytes, api: str, model: str, wish: Wish, case: Case, *, whole: bool = False) -> Mended:
     from holdfast.config import load
 
-    return mend(body, api, model=model, dialect=load().dialect, betas=betas_of(case, wish.betas))
+    betas = betas_of(case, wish.betas)
+    return mend(body, api, model=model, dialect=load().dialect, betas=betas, whole=whole)
 
 
 def told(made: Mended) -> bytes:

@@ -61,6 +61,7 @@ def command(
 ) -> None:
     """Check whether a request is one that the provider takes: every broken rule, with a JSON path.
 
+    With --jsonl a line may be a part of a request: that it names no model or max_tokens is no finding there.
     Exit code 1 when a rule is broken. Warnings, from rules that are only inferred, do not make a request invalid.
     """
     wish = Wish(api, model, betas)
@@ -71,7 +72,7 @@ def command(
 
 def _whole(file: str, wish: Wish, *, as_json: bool) -> bool:
     data = content(file)
-    found = judged(data, wish)
+    found = judged(data, wish, whole=True)
     if as_json:
         say_json(verdict(found))
     else:
@@ -79,13 +80,16 @@ def _whole(file: str, wish: Wish, *, as_json: bool) -> bool:
     return is_valid(found)
 
 
-def judged(data: bytes, wish: Wish = Wish()) -> tuple[Finding, ...]:
-    """Return the findings on a request, bare or in a ``Case``; raises ``Unrecognised`` for one of no API we know."""
+def judged(data: bytes, wish: Wish = Wish(), *, whole: bool = False) -> tuple[Finding, ...]:
+    """Return the findings on a request, or a part of one, bare or in a ``Case``.
+
+    Raises ``Unrecognised`` for one of no API we know.
+    """
     case = case_of(data)
     body, model = bytes(case.request) or data, wish.model or case.model
     with suppress(FormatError):  # what is no object is a finding of the validator's
         body = named(body, model)
-    return validate(body, wish.api or case.api, betas=betas_of(case, wish.betas), model=model)
+    return validate(body, wish.api or case.api, betas=betas_of(case, wish.betas), model=model, whole=whole)
 
 
 def betas_of(case: Case, told: Sequence[str]) -> tuple[str, ...] | None:

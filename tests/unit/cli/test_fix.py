@@ -8,6 +8,7 @@ import pytest
 
 BROKEN = {
     "model": "claude-sonnet-4-5",
+    "max_tokens": 9,
     "messages": [
         {"role": "user", "content": "go"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "read", "input": {}}]},
@@ -106,6 +107,32 @@ def test_a_budget_under_the_limit(run, tmp_path):
     assert 1_024 <= made["thinking"]["budget_tokens"] < 4_000
 
 
+@pytest.mark.parametrize(
+    ("more", "most"), [({}, 4_096), ({"thinking": {"type": "enabled", "budget_tokens": 2_000}}, 6_096)]
+)
+def test_a_limit_that_must_be_told_is_added(run, tmp_path, more, most):
+    """A whole request of the Messages API is given a limit over its thinking; a line may be a part, and stays one."""
+    body = {"model": "claude-sonnet-4-5", "messages": BROKEN["messages"][:1], **more}
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(body))
+    done = run("fix", str(file))
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == {**body, "max_tokens": most}
+    assert f"max_tokens is set to {most}" in done.stderr
+    line = json.loads(run("fix", str(file), "--jsonl").stdout)
+    assert line == {"request": body, "edits": []}
+
+
+def test_a_model_is_not_made_up(run, tmp_path):
+    """Which model a whole request is for nobody can know: that is left, unless it is told beside the request."""
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({"max_tokens": 9, "messages": BROKEN["messages"][:1]}))
+    done = run("fix", str(file), "--api", "anthropic")
+    assert done.exit_code == 1
+    assert "anthropic.required" in done.stderr
+    assert run("fix", str(file), "--api", "anthropic", "--model", "claude-sonnet-4-5").exit_code == 0
+
+
 FOREIGN = [
     ("anthropic", {"messages": [{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}]}),
     ("anthropic", {"messages": [{"role": "user", "content": ["hello"]}]}),
@@ -122,7 +149,7 @@ FOREIGN = [
 def test_words_in_another_form_are_kept(run, tmp_path, api, body):
     """Words that a converter left in another API's form are said in this one's, not lost."""
     file = tmp_path / "a.json"
-    file.write_text(json.dumps(body))
+    file.write_text(json.dumps({"model": "some-model", **body}))
     done = run("fix", str(file), "--api", api)
     assert done.exit_code == 0
     assert "hello" in done.stdout

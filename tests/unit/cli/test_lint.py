@@ -74,9 +74,21 @@ def test_an_api_without_rules_cannot_be_judged(run, api):
 
 def test_the_api_can_be_named(run):
     """``--api`` decides what the request is judged by."""
-    both = json.dumps({"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]})
+    turns = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
+    both = json.dumps({"model": "any", "max_tokens": 9, "messages": turns})
     assert run("lint", "-", "--api", "openai-chat", given=both).exit_code == 0
     assert run("lint", "-", "--api", "anthropic", given=both).exit_code == 1
+
+
+@pytest.mark.parametrize("gone", ["model", "max_tokens"])
+def test_a_whole_request_names_what_it_must(run, gone):
+    """Without a model or ``max_tokens`` a request is refused; a case a line may be a part of one, which need not."""
+    body = {key: value for key, value in GOOD.items() if key != gone}
+    given = json.dumps(body)
+    told = json.loads(run("lint", "-", "--api", "anthropic", "--json", given=given).stdout)
+    assert [(one["rule"], one["path"]) for one in told["findings"]] == [("anthropic.required", f"$.{gone}")]
+    line = json.loads(run("lint", "-", "--jsonl", given=cases({"api": "anthropic", "request": body})).stdout)
+    assert line == {"valid": True, "findings": []}
 
 
 def test_warnings_do_not_make_a_request_invalid(run):

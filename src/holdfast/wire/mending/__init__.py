@@ -1,9 +1,10 @@
 """A request made one that its API takes: its form, its history by hygiene, what stands around it by the validator.
 
-A valid request keeps its very bytes. What is refused is mended in rounds of four steps: the list of messages and the
-system prompt get their form, then each message, then hygiene repairs the history, and of what is still refused only
-that is changed which has one right way to be mended. Two laws hold for every step: no word of a user or of a system
-prompt goes with it, and it stays only if in the end fewer rules are broken than before.
+A valid request keeps its very bytes. What is refused is mended in rounds of five steps: the list of messages and the
+system prompt get their form, then each message, then hygiene repairs the history, of what is still refused only that
+is changed which has one right way to be mended, and a limit of the answer is named where one must be. Two laws hold for
+every step: no word of a user or of a system prompt goes with it, and it stays only if in the end fewer rules are broken
+than before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from holdfast.model.dialect import Dialect
 from holdfast.wire.apis import form_of
 from holdfast.wire.mending.around import mended_around
+from holdfast.wire.mending.completing import completed
 from holdfast.wire.mending.frame import framed
 from holdfast.wire.mending.history import repaired
 from holdfast.wire.mending.shapes import reshaped
@@ -24,7 +26,7 @@ from holdfast.wire.rules import Finding
 
 __all__ = ["Mend", "Mended", "mend"]
 
-_STEPS: tuple[Step, ...] = (framed, reshaped, repaired, mended_around)
+_STEPS: tuple[Step, ...] = (framed, reshaped, repaired, mended_around, completed)
 _ROUNDS = 6
 """Rounds before the rest stays as it is; one is enough unless mending one thing brings another to light."""
 
@@ -36,19 +38,20 @@ def mend(
     model: str = "",
     dialect: Callable[[str, str], Dialect] | None = None,
     betas: Sequence[str] | None = None,
+    whole: bool = False,
 ) -> Mended:
     """Return ``body`` made valid for its API; the very same object when it is valid already.
 
     ``model`` is whose rules hold, also where the body names another one; ``dialect`` tells them from API and model;
-    ``betas`` are those of the request's headers. Raises ``FormatError`` for what is no JSON object, and
-    ``Unrecognised`` for one of no API.
+    ``betas`` are those of the request's headers; a ``whole`` request must name its model and its ``max_tokens`` too.
+    Raises ``FormatError`` for what is no JSON object, and ``Unrecognised`` for one of no API.
     """
     found = body_fields(body)
     api = api or recognise(found)
     form, own = form_of(api), text_of(found.get("model"))
     known = model or own
     rules = dialect(api, known) if dialect is not None else form.dialect(known)
-    work = Work(form, known, tuple(betas) if betas is not None else None, rules, renamed=known != own)
+    work = Work(form, known, tuple(betas) if betas is not None else None, rules, renamed=known != own, whole=whole)
     edits: list[Mend] = []
     findings = work.judge(body)
     for _ in range(_ROUNDS):

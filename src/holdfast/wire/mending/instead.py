@@ -32,11 +32,12 @@ def instead(rule: str, tree: Tree, work: Work, steps: Steps) -> Places:
 
 def _budget(tree: Tree, _work: Work, _steps: Steps) -> Places:
     """Return thinking with a budget under ``max_tokens``, if there is room for one."""
-    most = _number(tree.at(("max_tokens",)))
+    most = number(tree.at(("max_tokens",)))
     return {("thinking", "budget_tokens"): str(max(_LEAST, most - _LEAST)).encode()} if most > _LEAST else {}
 
 
-def _number(raw: Raw | None) -> int:
+def number(raw: Raw | None) -> int:
+    """Return a JSON value as a whole number, 0 for what is none."""
     data = b"" if raw is None else bytes(raw)
     return int(data) if data.isdigit() and len(data) < 16 else 0
 

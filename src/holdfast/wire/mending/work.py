@@ -44,11 +44,13 @@ class Work(Struct, frozen=True):
     dialect: Dialect
     renamed: bool = False
     """The body names another model than the one whose rules hold."""
+    whole: bool = False
+    """The body is to be a whole request, not a part of one."""
 
     def judge(self, body: bytes) -> tuple[Finding, ...]:
         """Return what is wrong with ``body``."""
         judged = named(body, self.model) if self.renamed else body
-        return validate(judged, self.form.api, betas=self.betas, model=self.model)
+        return validate(judged, self.form.api, betas=self.betas, model=self.model, whole=self.whole)
 
     def errors(self, body: bytes) -> list[Finding]:
         """Return for what ``body`` is refused."""

@@ -32,6 +32,12 @@ _NAMELESS = _NEVER_SIZE | {403, _TOO_MANY}
 """Statuses under which only a name with the context in it is believed: a plan has its limit of prompts too."""
 _LENIENT = frozenset({400, 413, 422})
 """Statuses under which wide wordings of size are believed too; so they are with no error status at all."""
+_VAGUE = frozenset({"invalid_request", "server"})
+"""What the name of an error says that says nothing but that it is one."""
+_PATIENT = frozenset({400, 403, 422})
+"""Statuses that gateways send with a time to come back, as 429 would be."""
+_NUMBER = re.compile(r"(?<![\w.])\d{4,15}(?![\w.]*\d)")
+"""Numbers that a window may be."""
 _BODYLESS = ("cerebras",)
 """Providers that answer an overflow with a bare status."""
 _IDENTIFIER = re.compile(r"(?:^|[._])(?:id|tool_call_id|call_id|tool_use_id|name)$")
@@ -232,6 +238,14 @@ def _tokens(facts: Facts, report: ErrorReport) -> Verdict | None:
     return _sized(facts) if words.TOKENS.search(facts.text) or numbers else None
 
 
+@_size
+def _over_our_window(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """Our own window among the numbers, and one that is over it: too long, in any language."""
+    numbers = {*map(int, _NUMBER.findall(facts.text))}
+    told = report.window and report.window in numbers and max(numbers) > report.window
+    return Verdict("context_window", report.window) if told and _lenient(facts, report) else None
+
+
 def _lenient(facts: Facts, report: ErrorReport) -> bool:
     status = _status(facts, report)
     return status < 400 or status in _LENIENT
@@ -278,14 +292,25 @@ def _wrong_request(facts: Facts, report: ErrorReport) -> Verdict | None:
     return Verdict("invalid_history") if words.HISTORY.search(facts.text) else None
 
 
+def _told_to_wait(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """A time to come back and no other reason: what is wrong in itself is not cured by waiting, in any language."""
+    status = _status(facts, report)
+    if (status >= 400 and status not in _PATIENT) or not _retry_after(facts, report):
+        return None
+    other = {*_named(facts)} - _VAGUE or _by_wording(facts, report)
+    return None if other else Verdict("rate_limit")
+
+
 def _by_code(facts: Facts, report: ErrorReport) -> Verdict | None:
     """The name of the error."""
     status = _status(facts, report)
-    for pattern, kind in _CODES:
-        vague = kind in {"invalid_request", "server"} and status >= 400 and status != 400
-        if not vague and any(pattern.search(code) for code in facts.codes):
-            return Verdict(kind)
-    return None
+    says = [kind for kind in _named(facts) if kind not in _VAGUE or status <= 400]
+    return Verdict(says[0]) if says else None
+
+
+def _named(facts: Facts) -> list[Kind]:
+    """Return what the names in an error are names of, what says most first."""
+    return [kind for pattern, kind in _CODES if any(map(pattern.search, facts.codes))]
 
 
 def _by_status(facts: Facts, report: ErrorReport) -> Verdict | None:
@@ -303,7 +328,8 @@ def _by_wording(facts: Facts, _: ErrorReport) -> Verdict | None:
 
 RULES: tuple[Rule, ...] = (
     _own_guard, _per_time, _tier, _refused_to_serve, _exact_name, _other_name, _part, _other_cure, _context, _bytes,
-    _tokens, _without_reason, _too_large, _overloaded, _wrong_request, _by_code, _by_status, _by_wording,
+    _tokens, _over_our_window, _without_reason, _too_large, _overloaded, _wrong_request, _told_to_wait, _by_code,
+    _by_status, _by_wording,
 )  # fmt: skip
 
 

@@ -15,13 +15,22 @@ _NUMBER = re.compile(
     r"(?P<unit>(?:k|m)(?![a-z0-9]))?(?=(?P<tokens>[ -]?tok)?)"
 )
 _UNITS = {"k": 1_000, "m": 1_000_000}
-_DELAY = re.compile(
-    r"(?:try again|retry|retrying|wait|available again|"
-    r"resets?)(?: your request)?(?: again)?[ :]{0,2}(?:after|in|for)?[ :~]{1,2}"
-    r"(?:about )?((?:\d{1,9}(?:\.\d{1,9})? ?[a-z]{1,12}[ ,]{0,2}(?:and )?){1,4})"
+_AGAIN = (
+    r"try again|retry|retrying|wait|available again|resets?|esper[ae]r?|aguarde|int[eé]nt[ae]lo|tente|patiente[rz]|"
+    r"attend(?:ez|re|i|ere)|réessaye[rz]|warten? ?(?:sie)?|versuchen? (?:sie )?es|riprova(?:re)?"
 )
-_PIECES = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|milli|s|m|h|d)[a-z]{0,11}")
-_SECONDS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+"""What introduces a time to come back. [H] English, and the languages of the rates per minute among the wordings."""
+_DELAY = re.compile(
+    rf"(?:{_AGAIN})(?: your request)?(?: again| de nuevo| novamente)?[ :]{{0,2}}"
+    r"(?:after|in|for|en|em|dans|tra|fra|nach|après)?[ :~]{1,2}"
+    r"(?:about )?((?:\d{1,9}(?:\.\d{1,9})? ?[a-z]{1,12}[ ,]{0,2}(?:(?:and|y|et|und|e) )?){1,4})"
+)
+_PIECES = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|milli|stunde|ora\b|ore\b|tag|jour|giorn|s|m|h|d)[a-z]{0,11}")
+_SECONDS = {
+    **dict.fromkeys(("ms", "milli"), 0.001), "s": 1.0, "m": 60.0,
+    **dict.fromkeys(("h", "stunde", "ora", "ore"), 3_600.0),
+    **dict.fromkeys(("d", "tag", "jour", "giorn"), 86_400.0),
+}  # fmt: skip
 
 
 def plain(text: str) -> str:

@@ -30,6 +30,7 @@ from holdfast.wire.rules import (
     openai_responses_items,
     openai_responses_options,
     openai_responses_view,
+    required,
 )
 from holdfast.wire.rules.envelope import Envelope
 from holdfast.wire.rules.rule import Finding, Rule, findings
@@ -67,7 +68,7 @@ _BY_API: dict[str, _Api] = {
     "gemini": _Api(gemini_view.view, (*gemini_contents.RULES, *gemini_calls.RULES, *gemini_options.RULES)),
 }
 
-RULES: tuple[Rule, ...] = tuple(rule for api in _BY_API.values() for rule in api.rules)
+RULES: tuple[Rule, ...] = tuple(rule for name, api in _BY_API.items() for rule in (*api.rules, *required.RULES[name]))
 """Every rule there is, for the documentation."""
 
 
@@ -78,12 +79,14 @@ def validate(
     betas: Iterable[str] | None = None,
     model: str = "",
     rules: Iterable[Rule] = RULES,
+    whole: bool = False,
 ) -> tuple[Finding, ...]:
     """Return what is wrong with a request body, nothing when the API takes it; linear in its size.
 
     ``betas`` are the beta features asked for in the request's headers; ``betas`` in the body count too. ``model`` is
-    the model where the body does not name it, as in Gemini's addresses; ``rules`` are those to judge by. A missing
-    model or ``max_tokens`` is no finding. Raises ``Unrecognised`` when the API is neither given nor told by the body.
+    the model where the body does not name it, as in Gemini's addresses; ``rules`` are those to judge by. That no model
+    is named, or no ``max_tokens``, is a finding for a ``whole`` request alone. Raises ``Unrecognised`` when the API is
+    neither given nor told by the body.
     """
     try:
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
@@ -91,12 +94,14 @@ def validate(
         value = msgspec.json.decode(data) if isinstance(body, bytes) else body
     except (FormatError, msgspec.MsgspecError, RecursionError, UnicodeError, TypeError) as error:
         return (Finding("json", "error", "$", f"{error}; no API takes it"),)
-    speaks = _BY_API[_told(api, found)]
+    name = _told(api, found)
+    speaks = _BY_API[name]
     request = speaks.view(Envelope(value, len(data), _betas(value, betas), _model(found) or model))
-    if rules is RULES:
-        return findings(speaks.rules, request)
-    names = {rule.name for rule in rules}
-    return findings([rule for rule in speaks.rules if rule.name in names], request)
+    judging = (*speaks.rules, *required.RULES[name]) if whole else speaks.rules
+    if rules is not RULES:
+        names = {rule.name for rule in rules}
+        judging = tuple([rule for rule in judging if rule.name in names])
+    return findings(judging, request)
 
 
 def _told(api: str | None, found: Mapping[str, Raw]) -> str:
