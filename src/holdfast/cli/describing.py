@@ -18,7 +18,7 @@ SHORTEST = 8
 """Characters of a session's id that are shown at least; more where two begin the same."""
 BEHIND = 4
 """Characters behind the name of its client that are shown of the id of a session of the proxy."""
-_OF_PROXY = re.compile(r"(?P<client>[a-z]+(-[a-z]+)*?)(-[0-9a-f]{12})?-([0-9a-f]{16}|empty)")
+_OF_PROXY = re.compile(r"(?P<client>[a-z]+(-[a-z]+)*?)(-[0-9a-f]{12})?-([0-9a-f]{16}|empty|thread)")
 """How the proxy calls its sessions: a client or an API, perhaps a scope, and the first words (``session_key``)."""
 LINE = 160
 """Characters of a text that are looked at for a line."""

@@ -17,6 +17,8 @@ from holdfast.wire.lens import Lens
 
 NAMED = AGENTS | {"aider"}
 """Families of which each request tells whose it is [M]; LangChain's and LiteLLM's do so where they do not stream."""
+THREAD = "thread"
+"""What stands in the place of the first words where all that a client says in a scope is one conversation."""
 ROOT = 8
 """[H] Bytes of the digest that a key ends with: a store with a million roots in one scope shares one by 3e-8."""
 
@@ -24,13 +26,13 @@ ROOT = 8
 def session_key(client: Client, lens: Lens) -> str:
     """Return the key of the session that ``lens``, measured, is part of: family, scope and first words.
 
-    Where the scope is one conversation the first words are not among them: what a client's own compaction makes of it
-    is another branch of it, and begins otherwise.
+    Where the scope is one conversation it is a ``thread``, whatever its first words are: what a client's own compaction
+    makes of it is another branch of it, and begins otherwise.
     The system prompt is not among them, since it changes within a conversation; nor is how the words were cut up, nor
     which library sent them: not every request of one tells, so the API stands in its place.
     """
     family = client.family if client.family in NAMED else lens.api
-    root = "" if client.is_thread else _root(lens)
+    root = THREAD if client.is_thread else _root(lens)
     return "-".join([part for part in (family, client.scope, root) if part])
 
 

@@ -13,6 +13,8 @@ from urllib.parse import parse_qs, unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.config.addresses import is_base
+
 Endpoint: TypeAlias = Literal["generate", "count", "compact", "models", "probe", "other"]
 """An answer, a count of tokens, a compaction, the list of models, a WebSocket that is asked for, anything else."""
 
@@ -95,6 +97,8 @@ def route(method: str, path: str, query: str = "", headers: Mapping[str, str] = 
         known = None if _VERTEX.search(path) else _TAIL.fullmatch(path)
         return replace(_known(method, known, query, headers, path), path=path + asked)
     server, inner = f"{named['scheme'].lower()}://{named['host']}", named["path"] or "/"
+    if not is_base(server):
+        return Route(path=path + asked)
     known = None if _VERTEX.search(inner) else _end(inner)
     start = known.start() if known else 0
     found = _known(method, known, query, headers, inner)

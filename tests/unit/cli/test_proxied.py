@@ -239,12 +239,13 @@ def test_ids_of_the_proxy_keep_their_client():
     """The beginning that is shown has the client and four characters more; other ids are what they were."""
     keys = [
         "claude-code-0123456789ab-0123456789abcdef",
+        "codex-0123456789ab-thread",
         "openai-chat-0123456789abcdef",
         "pi-aaaaaaaaaaaa-empty",
         "x" * 20,
     ]
-    assert list(map(client_of, keys)) == ["claude-code", "openai-chat", "pi", ""]
-    assert list(shortest(keys).values()) == ["claude-code-0123", "openai-chat-0123", "pi-aaaa", "x" * 8]
+    assert list(map(client_of, keys)) == ["claude-code", "codex", "openai-chat", "pi", ""]
+    assert list(shortest(keys).values()) == ["claude-code-0123", "codex-0123", "openai-chat-0123", "pi-aaaa", "x" * 8]
 
 
 def test_how_large_conversations_got(told, run, talks):

@@ -75,8 +75,9 @@ def test_a_thread_is_a_key_of_its_own():
     """However a thread begins it has one key, which no scope of the same name has; another thread has another."""
     one, other = lens_of(user("Go.")), lens_of(user("Stop."))
     threads = [Client("codex", scope, is_thread=True) for scope in ("0a", "0b")]
-    assert [session_key(who, lens) for who in threads for lens in (one, other)] == ["codex-0a"] * 2 + ["codex-0b"] * 2
-    assert session_key(Client("codex", "0a"), one).startswith("codex-0a-")
+    keys = [session_key(who, lens) for who in threads for lens in (one, other)]
+    assert keys == ["codex-0a-thread", "codex-0a-thread", "codex-0b-thread", "codex-0b-thread"]
+    assert session_key(Client("codex", "0a"), one) not in keys
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,21 @@ def test_the_path_names_the_upstream(path, base, rest):
     assert address("https://other.example", found) == f"{base}{rest}?q=1"
 
 
-@pytest.mark.parametrize("name", ["https://", "https:///v1/messages", "https://u:p@h/v1/messages", "httpx://h", "http"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "https://",
+        "https:///v1/messages",
+        "https://u:p@h/v1/messages",
+        "httpx://h",
+        "http",
+        "http://h:99999/v1/messages",
+        "http://h:0/v1/messages",
+        "http://h:x/v1/messages",
+        "http://h:9:9/v1/messages",
+        "http://[::1/v1/messages",
+    ],
+)
 def test_an_upstream_that_cannot_be(name):
     """Nothing is known of such a path, whatever its end and its headers: it goes nowhere by itself."""
     found = route("POST", f"/u/{name}", "", {"x-api-key": "k"})
