@@ -15,7 +15,7 @@ from holdfast.cli import command as program
 from holdfast.wire.rules import validate
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
 _CALL = re.compile(r"(?:^|[|&]\s*|uv run .*?|-m )(holdfast(?: [^|&]*)?)(?=$|[|&])")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -24,7 +24,7 @@ from holdfast.replay.report import Row, Subject, record
 from holdfast.wire.rules import RULES
 
 ROOT = Path(__file__).parents[2]
-PAGES = {path: path.read_text("utf-8") for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])}
+PAGES = {path: path.read_text("utf-8") for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])}
 _INVARIANT = re.compile(r"\b[SWPCYKX]\d+\b")
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)|src=\"([^\"]+)\"")
 

@@ -16,9 +16,9 @@ from holdfast.proxy import headers
 from holdfast.proxy.settings import BYPASS, TOKEN, Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
-PROXY, PAGE, FORMATS = ((DOCS / name).read_text("utf-8") for name in ("proxy.md", "clients.md", "formats.md"))
-SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
-"""The sections on clients by their headings."""
+PROXY, CLIENTS, FORMATS = ((DOCS / name).read_text("utf-8") for name in ("proxy.md", "clients.md", "formats.md"))
+PAGES = {path.name: path.read_text("utf-8") for path in (DOCS / "clients").glob("*.md")}
+"""A page for each client."""
 
 
 @pytest.mark.parametrize("name", ["serve", "run"])
@@ -46,28 +46,15 @@ def test_settings():
 
 
 def test_clients():
-    """Each client that is started in a way of its own has a section that shows how, and each variable is told."""
+    """Each client that is started in a way of its own has a page that shows how, and each variable is told."""
     for client in LAUNCHES:
-        assert any(f"holdfast run -- {client}" in text for text in SECTIONS.values()), client
+        assert any(f"holdfast run -- {client}" in text for text in PAGES.values()), client
     for name in VARIABLES:
-        assert name in PAGE, name
+        assert any(name in text for text in PAGES.values()), name
 
 
-HEADINGS = (
-    "Claude Code",
-    "Codex",
-    "opencode",
-    "pi",
-    "Gemini CLI",
-    "aider",
-    "llm",
-    "The SDKs",
-    "LiteLLM",
-    "LangChain",
-    "Measured",
-)
-
-
-def test_sections():
-    """There is a section for each client and each kind of library, and what was measured of them."""
-    assert tuple(SECTIONS) == HEADINGS
+def test_pages():
+    """The overview leads to each page, and each page back to what holds for all."""
+    assert set(re.findall(r"\(clients/([\w-]+\.md)\)", CLIENTS)) == set(PAGES)
+    for name, text in PAGES.items():
+        assert "(../clients.md)" in text, name
