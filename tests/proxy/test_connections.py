@@ -243,8 +243,9 @@ def test_a_client_that_leaves_before_its_request_is_whole_asks_nobody(part, shar
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("ends", ["closed", "reset"])
 def test_a_client_that_leaves_before_the_answer_cancels_the_call(ends, stream, managed, proxy):
-    """The provider sees its connection end at once: nobody pays for words that nobody reads."""
+    """The provider sees its connection end at once: nobody pays for words that nobody reads. That is no answer."""
     left, words = anyio.Event, f"leaving {ends} {stream}"
+    before = proxy.stats()["requests"]["all"]["failed"]
 
     async def go():
         gone = left()
@@ -263,6 +264,7 @@ def test_a_client_that_leaves_before_the_answer_cancels_the_call(ends, stream, m
 
     proxy.call(go)
     proxy.at_rest()
+    assert proxy.stats()["requests"]["all"]["failed"] - before == 1
     proxy.upstream.play = sockets.well
     fine = proxy.send(asked("anthropic", words, stream=stream))
     assert (fine.status, fine.complete) == (200, True)

@@ -272,13 +272,36 @@ def test_an_address_that_is_not_known_is_relayed(method, path, headers, proxy):
     assert (reply.status, reply.headers["x-holdfast-state"]) == (200, "relayed")
 
 
-@pytest.mark.parametrize("path", ["/v9/what/is/this", "/v1/what", "/u/https://", "/u/ftp://a/b", "//", "/%00", "/..;/"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v9/what/is/this",
+        "/v1/what",
+        "/u/https://",
+        "/u/ftp://a/b",
+        "/u/http://127.0.0.1:99999/v1/messages",
+        "/u/http://127.0.0.1:kelp/v1/files",
+        "/u/http://[::1/v1/messages",
+        "//",
+        "/%00",
+        "/..;/",
+    ],
+)
 def test_an_address_that_is_nobodys_is_told_so(path, proxy):
     """A key goes to nobody whom it may not be for: the client is told that, and nothing goes up."""
     reply = proxy.send(sockets.request(path, b"{}", authorization="Bearer k"))
     assert reply.status == 404
-    assert "error" in reply.json
+    assert (reply.json["error"]["type"], reply.json["error"]["code"]) == ("invalid_request_error", None), "no model"
     assert proxy.upstream.heard == []
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/files"])
+@pytest.mark.parametrize("host", ["[v1.x]", "a" * 300])
+def test_an_upstream_that_is_nowhere_is_told_so(host, path, proxy):
+    """No answer comes from a host that cannot be asked, which is nothing that went wrong here."""
+    reply = proxy.send(sockets.request(f"/u/http://{host}:9{path}", sockets.body("anthropic", "hi")))
+    assert (reply.status, reply.complete) == (502, True)
+    assert "no answer came from" in reply.json["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from holdfast.errors import ContextOverflow, HoldfastError, UpstreamError, Windo
 from holdfast.policy.guard import in_force
 from holdfast.proxy.exchange import Turn
 from holdfast.proxy.headers import State
+from holdfast.proxy.health import Ended
 from holdfast.proxy.outgoing import EVENTS
 from holdfast.proxy.relay import Head, Piece, head
 from holdfast.proxy.replies import BAD_GATEWAY, error_reply, labelled
@@ -51,7 +52,7 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
         writers=turn.writers,
     )
     turn.outgoing.is_ours = lambda: run.attempts != 1  # the first time it is the provider alone who is waited for
-    turn.outgoing.outcome = lambda: turn.state if run.attempt is not None and run.attempt.is_whole else "failed"
+    turn.outgoing.outcome = lambda: _outcome(run, turn)
     begun = False
     try:
         async with run:
@@ -67,6 +68,12 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
             raise Unfit(error, run.attempt) from error
         for piece in _refusal(error, run.attempt, session, turn):
             yield _labelled(piece, session, turn) if isinstance(piece, Head) else piece
+
+
+def _outcome(run: Run, turn: Turn) -> Ended:
+    """Return what becomes of ``turn`` if its client leaves now: it is answered where the answer came to its end."""
+    is_whole = turn.outgoing.is_answered and run.attempt is not None and run.attempt.is_whole
+    return turn.state if is_whole else "failed"
 
 
 def _head(run: Run, session: Session, turn: Turn) -> Head:

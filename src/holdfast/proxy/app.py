@@ -32,11 +32,11 @@ from holdfast.proxy.forwarding import forward, pass_through
 from holdfast.proxy.headers import State, upward
 from holdfast.proxy.health import Ended, Health
 from holdfast.proxy.identity import session_key
-from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, has_left, left, received
+from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, has_left, watch_client, whole_body
 from holdfast.proxy.keepalive import sign_of
 from holdfast.proxy.live import Live
 from holdfast.proxy.modes import Mode, mode_of
-from holdfast.proxy.outgoing import Outgoing, Send, given
+from holdfast.proxy.outgoing import Outgoing, Send, deliver
 from holdfast.proxy.relay import Onward, Piece
 from holdfast.proxy.replies import about, error_reply, is_error, no_provider, refuse, refuse_body, send_whole
 from holdfast.proxy.routes import address
@@ -92,7 +92,7 @@ class Proxy:
         except Exception as error:  # noqa: BLE001 -- a client is told, whatever it is
             if has_left(error):
                 return
-            self._degrade(error)
+            self._degrade(error, "a request could not be answered")
             if not outgoing.status:
                 await send_whole(outgoing, error_reply(api, "server", f"holdfast failed: {type(error).__name__}"))
 
@@ -154,14 +154,14 @@ class Proxy:
             body = await self._read(incoming, receive)
         except BadBody as error:
             return await refuse_body(outgoing, error, incoming.route.api)
-        async with beside(partial(left, receive, lambda: outgoing.is_ended)):
+        async with beside(partial(watch_client, receive, lambda: outgoing.is_ended)):
             state = await self._answer_read(Exchange(incoming, self._onward(incoming), outgoing), body)
         return state  # noqa: RET504 -- for the type checker a block may swallow a return
 
     async def _read(self, incoming: Incoming, receive: Receive) -> bytes:
         """Return the whole body, unpacked."""
         most, headers = self._settings.body_bytes, incoming.headers
-        body = await received(receive, most, headers.get("content-length", ""))
+        body = await whole_body(receive, most, headers.get("content-length", ""))
         return decoded(body, headers.get("content-encoding", ""), most)
 
     async def _answer_read(self, exchange: Exchange, body: bytes) -> State:
@@ -243,7 +243,7 @@ class Proxy:
         sign = sign_of(turn.api, stream=turn.streams and not turn.observe)
         async with self._live.continued(turn.session, turn.lens.slots, aside=turn.is_summary) as session:
             try:
-                await given(answer(session, turn), turn.outgoing, sign, self._settings.keepalive)
+                await deliver(answer(session, turn), turn.outgoing, sign, self._settings.keepalive)
                 await turn.outgoing.end()
             except Unfit as error:
                 self._degrade(error.why, "nothing that fits can be made of a request, so it is refused")
@@ -286,5 +286,5 @@ class Proxy:
 
     def _degrade(self, error: Exception, so: str = "requests go on, but are not recorded") -> None:
         """Say once that something of ours failed, and what that means."""
-        if self.health.degraded(type(error).__name__, str(error)):
+        if self.health.went_wrong(type(error).__name__, str(error)):
             sys.stderr.write(f"holdfast: {so}: {type(error).__name__}: {error}\n")

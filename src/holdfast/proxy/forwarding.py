@@ -11,8 +11,8 @@ from holdfast.errors import UpstreamError
 from holdfast.proxy.beside import beside
 from holdfast.proxy.exchange import Exchange
 from holdfast.proxy.headers import State
-from holdfast.proxy.incoming import Gone, Receive, chunks, left
-from holdfast.proxy.outgoing import given
+from holdfast.proxy.incoming import Gone, Receive, body_pieces, watch_client
+from holdfast.proxy.outgoing import deliver
 from holdfast.proxy.relay import Head, Piece
 from holdfast.proxy.replies import BAD_GATEWAY, FAILED, error_reply, labelled, refuse_body, send_whole
 from holdfast.proxy.unpacking import BadBody
@@ -22,7 +22,7 @@ from holdfast.wire.overflow import Verdict
 
 async def forward(exchange: Exchange, body: bytes, state: State) -> State:
     """Send ``body`` on and its answer back, which says that this is the ``state`` of the request."""
-    await _deliver(exchange.onward.relayed(body), exchange, state)
+    await _give_back(exchange.onward.relay(body), exchange, state)
     return state
 
 
@@ -30,10 +30,10 @@ async def pass_through(exchange: Exchange, receive: Receive, state: State) -> St
     """Send a request on while it comes in, whatever it holds, and its answer back as it comes."""
     outgoing, heard = exchange.outgoing, Event()
     has_body = {"content-length", "transfer-encoding"} & exchange.incoming.headers.keys()
-    body = chunks(receive, heard) if has_body else b""
+    body = body_pieces(receive, heard) if has_body else b""
     try:
-        async with beside(partial(left, receive, lambda: outgoing.is_ended, heard if has_body else None)):
-            await _deliver(exchange.onward.relayed(body, as_it_came=True), exchange, state)
+        async with beside(partial(watch_client, receive, lambda: outgoing.is_ended, heard if has_body else None)):
+            await _give_back(exchange.onward.relay(body, as_it_came=True), exchange, state)
     except BadBody as why:
         if outgoing.is_answered:
             raise Gone from why
@@ -41,11 +41,11 @@ async def pass_through(exchange: Exchange, receive: Receive, state: State) -> St
     return state
 
 
-async def _deliver(pieces: AsyncGenerator[Piece], exchange: Exchange, state: State) -> None:
+async def _give_back(pieces: AsyncGenerator[Piece], exchange: Exchange, state: State) -> None:
     """Give ``pieces`` to the client; what never came is said in its API's words, what broke off breaks off."""
     outgoing = exchange.outgoing
     try:
-        await given(_labelled(pieces, exchange, state), outgoing, b"", 0)
+        await deliver(_labelled(pieces, exchange, state), outgoing, b"", 0)
         await outgoing.end()
     except UpstreamError as why:
         if not outgoing.is_answered:

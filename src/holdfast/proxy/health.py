@@ -112,7 +112,7 @@ class Health:
         """Count what happened to a session."""
         self.sessions.told(event)
 
-    def degraded(self, what: str, why: str = "") -> bool:
+    def went_wrong(self, what: str, why: str = "") -> bool:
         """Count that ``what`` went wrong, said without secrets; return whether it is the first time, to be printed."""
         what, now = _told(what), self._clock()
         name = what if what in self._troubles or len(self._troubles) < TROUBLES else ELSE

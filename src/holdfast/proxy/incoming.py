@@ -55,7 +55,7 @@ class Incoming(Struct, frozen=True):
         return cls(scope["method"], asked, scope["headers"], headers)
 
 
-async def chunks(receive: Receive, heard: Event | None = None) -> AsyncIterator[bytes]:
+async def body_pieces(receive: Receive, heard: Event | None = None) -> AsyncIterator[bytes]:
     """Yield the body as it comes, and set ``heard`` at its end; ``Gone`` where the client leaves before.
 
     ``Stalled`` where it says nothing for long.
@@ -81,7 +81,7 @@ async def _piece(receive: Receive) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def left(receive: Receive, is_ended: Callable[[], bool], heard: Event | None = None) -> None:
+async def watch_client(receive: Receive, is_ended: Callable[[], bool], heard: Event | None = None) -> None:
     """Raise ``Gone`` when the client leaves before the answer ``is_ended``.
 
     Its body is read to the end, or will be when it is ``heard``.
@@ -94,7 +94,7 @@ async def left(receive: Receive, is_ended: Callable[[], bool], heard: Event | No
         raise Gone
 
 
-async def received(receive: Receive, most: int, announced: str = "") -> bytes:
+async def whole_body(receive: Receive, most: int, announced: str = "") -> bytes:
     """Return the whole body; ``TooLarge`` as soon as it is over ``most`` bytes, ``Gone`` where the client leaves.
 
     ``Stalled`` where it says nothing for long. ``announced`` is how long it says it will be.

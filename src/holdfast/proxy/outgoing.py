@@ -87,7 +87,7 @@ class Outgoing:
             await self._send({"type": "http.response.start", "status": head.status, "headers": head.headers})
 
 
-async def given(pieces: AsyncGenerator[Piece], outgoing: Outgoing, sign: bytes, patience: float) -> None:
+async def deliver(pieces: AsyncGenerator[Piece], outgoing: Outgoing, sign: bytes, patience: float) -> None:
     """Send ``pieces``, and ``sign`` after every ``patience`` seconds before the first; none where either is nothing.
 
     All of ``pieces`` is read in the task that calls; what they raise, or sending does, comes out as it is.

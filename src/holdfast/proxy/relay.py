@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequen
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 import httpx2
 from msgspec import Struct
@@ -42,19 +43,19 @@ class Onward:
     @asynccontextmanager
     async def send(self, sent: Sent) -> AsyncIterator[Reply]:
         """Return the reply to ``sent`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
-        async with self.answered(sent.body, _with(self.headers, sent.headers.get(_FEATURES.decode(), ""))) as reply:
+        async with self.response(sent.body, _with(self.headers, sent.headers.get(_FEATURES.decode(), ""))) as reply:
             keys = secrets(reply.request.headers.items(), self.url)
             yield Reply(reply.status_code, dict(reply.headers), _body(reply), reply.headers.raw, keys)
 
-    async def relayed(self, body: bytes | AsyncIterable[bytes], *, as_it_came: bool = False) -> AsyncGenerator[Piece]:
+    async def relay(self, body: bytes | AsyncIterable[bytes], *, as_it_came: bool = False) -> AsyncGenerator[Piece]:
         """Yield what answers ``body``, packed or not ``as_it_came``; ``UpstreamError`` where nothing does."""
-        async with self.answered(body, self.headers) as reply:
+        async with self.response(body, self.headers) as reply:
             yield head(reply.status_code, reply.headers.raw, as_it_came=as_it_came)
             async for chunk in _body(reply, as_it_came=as_it_came):
                 yield chunk
 
     @asynccontextmanager
-    async def answered(self, body: bytes | AsyncIterable[bytes], headers: Headers) -> AsyncIterator[httpx2.Response]:
+    async def response(self, body: bytes | AsyncIterable[bytes], headers: Headers) -> AsyncIterator[httpx2.Response]:
         """Return the response to ``body``, open as long as the block lasts.
 
         ``UpstreamError`` of kind ``network`` where none comes, or where it breaks off in the block.
@@ -95,6 +96,6 @@ def _with(headers: Headers, features: str) -> Headers:
 
 
 def _unreached(url: str, error: Exception) -> UpstreamError:
-    place = httpx2.URL(url).host
+    place = urlsplit(url).netloc
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return UpstreamError(f"no answer came from {place} ({what}); check the address and the connection", "network")

@@ -40,7 +40,7 @@ def no_provider(incoming: Incoming) -> list[Piece]:
     if incoming.route.place == "/" and incoming.method in {"GET", "HEAD"}:
         return [Head(200, [JSON]), b'{"proxy":"holdfast"}' if incoming.method == "GET" else b""]
     why = f"nobody is known who answers {incoming.method} {incoming.route.place[:200]}; name them: /u/https://HOST/PATH"
-    return error_reply("", "model", why)
+    return error_reply("", "invalid_request", why, status=404)
 
 
 def error_reply(api: str, kind: str, message: str, verdict: Verdict | None = None, *, status: int = 0) -> list[Piece]:

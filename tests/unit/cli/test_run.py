@@ -201,7 +201,7 @@ def test_a_proxy_that_wants_a_token(run, home, monkeypatch, programs):
             told = run("run", "--", "mine").stderr
             checks = run("doctor").stdout
             monkeypatch.setenv("HOLDFAST_TOKEN", "another-token-than-that")
-            closed = run("run", "--", "mine")
+            closed, wrong = run("run", "--", "mine"), run("doctor")
             monkeypatch.delenv("HOLDFAST_TOKEN")
             unknown = run("run", "--", "mine")
             note = run("doctor").stdout
@@ -210,9 +210,13 @@ def test_a_proxy_that_wants_a_token(run, home, monkeypatch, programs):
     assert (process.returncode, out) == (0, "x-mine: 1\nx-holdfast-token: a-token-of-sixteen-signs\n")
     assert err.startswith(f"holdfast: ANTHROPIC_BASE_URL leads to {url}, a proxy of ours, mode manage, ")
     assert "mine must send it in the header x-holdfast-token" in told
-    for refused in (closed, unknown):
+    for refused, told in ((closed, "token, and was told another"), (unknown, "token")):
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-        assert "a proxy of ours that wants its token; set HOLDFAST_TOKEN to it, and mine is started" in refused.stderr
+        assert f"a proxy of ours that wants its {told}; set HOLDFAST_TOKEN to it, and mine is started" in refused.stderr
+    assert (wrong.exit_code, "that wants its token, and was told another" in " ".join(wrong.stdout.split())) == (
+        1,
+        True,
+    )
     assert "a proxy of ours, mode manage" in " ".join(checks.split())
     assert "a proxy of ours that wants its token" in " ".join(note.split())
 

@@ -59,10 +59,10 @@ def test_a_proxy_that_just_began_is_well(proxy):
 
 def test_trouble_is_said_once(proxy):
     """The first time a thing goes wrong it is to be printed, and never again; it is counted each time."""
-    assert proxy.health.degraded("cannot record", "no space left") is True
+    assert proxy.health.went_wrong("cannot record", "no space left") is True
     proxy.clock.advance(60)
-    assert proxy.health.degraded("cannot record", "the disk\nis gone") is False
-    assert proxy.health.degraded("cannot read", "why not") is True
+    assert proxy.health.went_wrong("cannot record", "the disk\nis gone") is False
+    assert proxy.health.went_wrong("cannot read", "why not") is True
     found = proxy.health.livez()
     assert found["status"] == "degraded"
     once = {"what": "cannot read", "times": 1, "first": LATER, "last": LATER, "why": "why not"}
@@ -74,7 +74,7 @@ def test_what_went_wrong_last_stands_first(proxy):
     """Whoever looks sees the newest trouble, however old the others are."""
     for what in ("a", "b", "a"):
         proxy.clock.advance(1)
-        proxy.health.degraded(what)
+        proxy.health.went_wrong(what)
     assert [one["what"] for one in proxy.health.livez()["troubles"]] == ["a", "b"]
 
 
@@ -82,7 +82,7 @@ def test_what_went_wrong_last_stands_first(proxy):
 def test_it_is_well_again_once_a_request_is_served_in_full(proxy, state):
     """A request that began behind the trouble and was managed, or observed, ends it; one that was only passed on does
     not. What went wrong is still told."""
-    proxy.health.degraded("cannot record")
+    proxy.health.went_wrong("cannot record")
     proxy.asked(state)
     assert proxy.health.livez()["status"] == ("ok" if state in {"managed", "observed"} else "degraded")
     assert proxy.health.livez()["troubles"][0]["times"] == 1
@@ -91,7 +91,7 @@ def test_it_is_well_again_once_a_request_is_served_in_full(proxy, state):
 def test_a_request_from_before_the_trouble_does_not_end_it(proxy):
     """What was under way when something went wrong says nothing of how it is since."""
     early = proxy.health.began("anthropic")
-    proxy.health.degraded("cannot record")
+    proxy.health.went_wrong("cannot record")
     early.ended("managed", 200)
     assert proxy.health.is_degraded
     proxy.asked()
@@ -102,7 +102,7 @@ def test_a_request_from_before_the_trouble_does_not_end_it(proxy):
 def test_troubles_have_a_bound(words):
     """Whatever is said of them, and however many there are: so many are told apart, on a line each, and all count."""
     health = Timed().health
-    firsts = [health.degraded(one, one) for one in words]
+    firsts = [health.went_wrong(one, one) for one in words]
     told = health.livez()["troubles"]
     assert sum(firsts) == len(told) <= TROUBLES + 1
     assert sum(one["times"] for one in told) == len(words)
@@ -112,8 +112,8 @@ def test_troubles_have_a_bound(words):
 def test_what_is_beyond_the_bound_is_something_else(proxy):
     """A trouble too many is counted with its like, said once, and leaves the others as they are."""
     for number in range(TROUBLES):
-        proxy.health.degraded(f"trouble {number}")
-    assert [proxy.health.degraded(what) for what in ("x", "y", "trouble 3")] == [True, False, False]
+        proxy.health.went_wrong(f"trouble {number}")
+    assert [proxy.health.went_wrong(what) for what in ("x", "y", "trouble 3")] == [True, False, False]
     times = {one["what"]: one["times"] for one in proxy.health.livez()["troubles"]}
     assert (times[ELSE], times["trouble 3"], times["trouble 4"]) == (2, 2, 1)
 
@@ -220,7 +220,7 @@ def test_the_mode_may_change(proxy):
 
 def test_both_are_json(proxy):
     """They go out as JSON just as they are, also where a trouble tells a file's name that is no text."""
-    proxy.health.degraded("a\udc80b")
+    proxy.health.went_wrong("a\udc80b")
     proxy.asked()
     for told in (proxy.health.livez(), proxy.health.stats()):
         assert msgspec.json.decode(msgspec.json.encode(told)) == told
@@ -235,7 +235,7 @@ def test_every_figure_of_metrics(proxy):
     proxy.asked()
     proxy.asked("bypassed", 502, api="gemini", seconds=2.0)
     proxy.health.began("gemini")
-    proxy.health.degraded("cannot record")
+    proxy.health.went_wrong("cannot record")
     found = proxy.figures()
     assert {name: value for name, value in found.items() if "bucket" not in name and "outcome" not in name} == {
         'holdfast_requests_total{api="anthropic",state="managed",status="2xx"}': 1,

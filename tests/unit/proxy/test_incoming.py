@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.proxy.incoming import SILENT, Gone, Stalled, chunks, received
+from holdfast.proxy.incoming import SILENT, Gone, Stalled, body_pieces, whole_body
 from holdfast.proxy.unpacking import TooLarge
 from holdfast.testing.clock import now, run
 
@@ -38,11 +38,11 @@ def said(*pieces, ends=True):
 
 
 def whole(*told, most=1_000):
-    return run(lambda: received(Client(*told).receive, most))
+    return run(lambda: whole_body(Client(*told).receive, most))
 
 
 async def _streamed(*told):
-    return [piece async for piece in chunks(Client(*told).receive)]
+    return [piece async for piece in body_pieces(Client(*told).receive)]
 
 
 def streamed(*told):
@@ -63,7 +63,7 @@ def test_a_body_that_does_not_come_is_given_up(before):
 
     async def waited():
         with pytest.raises(Stalled) as raised:
-            await received(Client(*said(*[(50, b"ab")] * before, ends=False)).receive, 1_000)
+            await whole_body(Client(*said(*[(50, b"ab")] * before, ends=False)).receive, 1_000)
         return raised.value.status, now()
 
     assert run(waited) == (408, before * 50 + SILENT)

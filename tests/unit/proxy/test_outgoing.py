@@ -44,13 +44,13 @@ class Line:
         self.sent.append((now(), message.get("body", message.get("status"))))
         await anyio.sleep(self.takes)
 
-    async def given(self):
-        await outgoing.given(self.pieces(), outgoing.Outgoing(self.send), self.sign, self.patience)
+    async def deliver(self):
+        await outgoing.deliver(self.pieces(), outgoing.Outgoing(self.send), self.sign, self.patience)
         return self.sent
 
 
 def sent(*told, **terms):
-    return run(Line(*told, **terms).given)
+    return run(Line(*told, **terms).deliver)
 
 
 # -- when they come ----------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_nothing_is_read_ahead():
 
     async def slowly():
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(line.given)
+            tasks.start_soon(line.deliver)
             for _ in range(3):
                 await anyio.sleep(59)
                 asked.append(line.asked)
@@ -116,7 +116,7 @@ def test_errors_of_the_source_come_out_as_they_are(wait, before, sign):
     error = UpstreamError("no answer came", "network")
     line = Line(*before, (wait, error), sign=sign)
     with pytest.raises(UpstreamError) as raised:
-        run(line.given)
+        run(line.deliver)
     assert raised.value is error
     assert line.closed_at is not None
 
@@ -126,7 +126,7 @@ def test_errors_of_sending_come_out_as_they_are(breaks_at):
     """A sign that cannot be sent ends the wait at once, as a piece would: the plain error, the source closed."""
     line = Line((25, HEAD), (0, b"a"), (0, b"b"), breaks_at=breaks_at)
     with pytest.raises(ConnectionResetError):
-        run(line.given)
+        run(line.deliver)
     assert line.closed_at == (10, 10, 20, 25, 25)[breaks_at]
 
 
@@ -137,7 +137,7 @@ def test_who_is_cancelled_closes_the_source(seconds):
 
     async def cancelled():
         with anyio.move_on_after(seconds) as scope:
-            await line.given()
+            await line.deliver()
         return scope.cancelled_caught, now()
 
     assert run(cancelled) == (True, seconds)

@@ -94,7 +94,7 @@ def looked_at(url: str, token: str = "", *, online: bool) -> Answer:
     if isinstance(told, str):
         serve = f"holdfast serve --port {parts.port or 80}"
         return Answer("wrong", f"nobody answers ({told}); start what is to be there, or {serve}, or take it out")
-    return replace(_local(told, root), wants_token=wants_token)
+    return replace(_local(told, root, was_told=wants_token), wants_token=wants_token)
 
 
 def upstreams(addresses: Mapping[str, str]) -> Iterator[tuple[str, Answer]]:
@@ -121,9 +121,13 @@ class _Livez(Struct, frozen=True):
     troubles: list[dict[str, object]] = []
 
 
-def _local(told: _Told, root: str) -> Answer:
+def _local(told: _Told, root: str, *, was_told: bool) -> Answer:
+    """Return what a server of this machine is, which ``was_told`` a token or not."""
     if told.is_closed:
-        return Answer("note", "a proxy of ours that wants its token; set HOLDFAST_TOKEN to it", root, is_closed=True)
+        but = ", and was told another" if was_told else ""
+        state: State = "wrong" if was_told else "note"
+        wants = f"a proxy of ours that wants its token{but}; set HOLDFAST_TOKEN to it"
+        return Answer(state, wants, root, is_closed=True)
     try:
         own = msgspec.json.decode(told.body, type=_Livez)
     except (msgspec.MsgspecError, UnicodeError):
