@@ -13,11 +13,13 @@ from holdfast.model.entries import OVERFLOW, Answer, Compaction, Decision, Entry
 from holdfast.model.messages import Message
 from holdfast.policy.presets import PRESETS
 from holdfast.policy.recovery import (
+    ENTRY,
     LADDER,
     Press,
     Refused,
     Retry,
     Stop,
+    Unseal,
     Useless,
     after,
     begin,
@@ -44,6 +46,7 @@ refusals = st.builds(
     tokens=st.integers(0, 10**7),
     seen=st.sampled_from([False] * 9 + [True]),
     status=st.none() | st.integers(0, 999),
+    sealed=st.sampled_from([False] * 4 + [True]),
 )
 events = refusals | st.builds(Useless, st.sampled_from(OUTCOMES) | st.text(max_size=8))
 rules = st.builds(
@@ -90,7 +93,7 @@ def test_every_run_ends_within_its_bound_of_requests(branch, settings, data):
     while not isinstance(action, Stop):
         event = data.draw(events)
         state, action = after(state, event)
-        if isinstance(action, Retry) or (isinstance(action, Press) and data.draw(st.booleans())):
+        if isinstance(action, Retry) or (isinstance(action, Press | Unseal) and data.draw(st.booleans())):
             requests += 1  # a press that was useless sends nothing
         assert requests <= bound(settings)
 
@@ -108,9 +111,21 @@ def test_what_is_refused_for_good_is_never_sent_again(branch, settings, told, ev
         assert not event.seen
         assert 0 <= action.seconds <= max(settings.retry_wait_most, settings.retry_cap)
     if isinstance(action, Press):
-        assert event.is_overflow or event.kind == "media"
+        assert event.is_overflow or event.kind in ENTRY
+    if isinstance(action, Press | Unseal):
         assert settings.emergency
         assert not event.seen
+    assert event.sealed or not isinstance(action, Unseal)
+
+
+@given(logs, rules, st.lists(events, max_size=30))
+def test_what_is_sealed_is_left_out_once(branch, settings, told):
+    """The same refusal again, with nothing sealed any more, is refused for good."""
+    state, actions = begin(branch, settings), []
+    for event in told:
+        state, action = after(state, event)
+        actions.append(action)
+    assert actions.count(Unseal()) <= (settings.emergency and settings.recovery_rungs != ())
 
 
 @given(logs, rules, st.lists(events, max_size=30))

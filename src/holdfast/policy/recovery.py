@@ -6,6 +6,7 @@ falls with every event, and ``bound`` is the most requests there can be.
 
 An overflow is never sent again as it was. It climbs a ladder: a compaction, results cut, media gone, the smallest
 request there is; some kinds enter elsewhere. What only bad luck refused goes out again, byte for byte, counted apart.
+What the provider had sealed and takes no more is left out, once.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class Refused(Struct, frozen=True):
     seen: bool = False
     """Whether the client already has bytes of an answer."""
     status: int | None = None
+    sealed: bool = False
+    """Whether it is about a signature, or encrypted content, that the provider takes no more."""
 
 
 class Useless(Struct, frozen=True):
@@ -83,6 +86,10 @@ class Press(Struct, frozen=True):
     rung: Step
 
 
+class Unseal(Struct, frozen=True):
+    """Leave out what the provider sealed in earlier answers and send it, or say again that it was refused."""
+
+
 class Stop(Struct, frozen=True):
     """Give up: ``kind`` is the refusal's, or ``context_overflow``; ``why`` is for people, ``rule`` for programs."""
 
@@ -91,7 +98,7 @@ class Stop(Struct, frozen=True):
     rule: Rule = "permanent"
 
 
-Action: TypeAlias = Retry | Press | Stop
+Action: TypeAlias = Retry | Press | Unseal | Stop
 
 
 class Recovery(Struct, frozen=True):
@@ -104,6 +111,7 @@ class Recovery(Struct, frozen=True):
     truncate: int = 0
     media: int = 0
     fallback: int = 0
+    seals: int = 0
     refused: Refused | None = None
     """The overflow that is being recovered from."""
     tried: tuple[str, ...] = ()
@@ -125,6 +133,7 @@ def begin(branch: Branch, settings: Settings) -> Recovery:
         truncate=int("truncate" in rungs),
         media=int("media" in rungs),
         fallback=int("fallback" in rungs),
+        seals=int(may_unseal(settings)),
     )
     return counted(fresh, branch)
 
@@ -147,11 +156,18 @@ def after(state: Recovery, event: Event) -> tuple[Recovery, Action]:
         return _climbed(_useless(state, event))
     if event.seen:
         return _stopped(state, event, "seen", "a part of the answer was passed on already, and nothing is said twice")
+    if event.sealed and state.seals:
+        return replace(state, seals=0), Unseal()
     if is_transient(event):
         return _retried(state, event)
     if not event.is_overflow and event.kind not in ENTRY:
         return _stopped(state, event, "permanent", "the same request would be refused again")
     return _pressed(state, event)
+
+
+def may_unseal(settings: Settings) -> bool:
+    """Return whether what is sealed may be left out: not by a policy that recovers from nothing."""
+    return settings.emergency and bool(settings.recovery_rungs)
 
 
 def is_transient(event: Refused) -> bool:
@@ -163,7 +179,7 @@ def is_transient(event: Refused) -> bool:
 def rank(state: Recovery) -> tuple[int, ...]:
     """Return how much may still be done, the last resort first; it falls with every event until the run has ended."""
     alive = int(state.ended is None)
-    return (alive, state.fallback, state.media, state.truncate, state.compact, state.output, state.retries)
+    return (alive, state.seals, state.fallback, state.media, state.truncate, state.compact, state.output, state.retries)
 
 
 def bound(settings: Settings) -> int:

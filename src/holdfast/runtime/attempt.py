@@ -19,6 +19,7 @@ from holdfast.runtime.upstream import Reply, Sent, Upstream
 from holdfast.view.tokens import estimate
 from holdfast.wire.answers import Answer
 from holdfast.wire.overflow import KINDS, ErrorReport, Kind, Verdict, classify
+from holdfast.wire.overflow.seals import refuses_seals
 from holdfast.wire.sse import Event
 
 ACCEPTED = frozenset({"content", "output_limit", "silent_overflow", "silent_truncation"})
@@ -48,6 +49,8 @@ class Attempt:
         self._held: list[Event] = []
         self._incoming: Incoming | None = None
         self._status: int | None = None
+        self.is_sealed = False
+        """Whether it was refused for what the provider had sealed before."""
         self.is_cut = False
         """Whether the model's own answer ended where the window did."""
 
@@ -107,6 +110,7 @@ class Attempt:
             tokens=self._prepared.plan.after,
             seen=self.seen,
             status=self._status,
+            sealed=self.is_sealed,
         )
 
     async def events(self) -> AsyncGenerator[list[Event]]:
@@ -162,6 +166,7 @@ class Attempt:
         self.is_cut = not isinstance(report, ErrorReport) and self.verdict.kind == "context_window"
         if isinstance(report, ErrorReport):
             self.why, self._status = said_by(report, self.verdict), report.status
+            self.is_sealed = refuses_seals(report)
         elif not told.complete:
             self.verdict, self.why = Verdict("network"), "the answer broke off before its end"
         elif not told.message.parts and told.stop == "unknown":

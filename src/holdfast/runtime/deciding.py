@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from holdfast.model.plan import Plan
-from holdfast.model.target import World
+from holdfast.model.target import Target, World
+from holdfast.policy.pipeline import advance
+from holdfast.policy.unsealing import RULE, unseal
 from holdfast.runtime import compacting
 from holdfast.runtime.course import Course
-from holdfast.runtime.journal import Prepared
+from holdfast.runtime.journal import Journal, Prepared
 from holdfast.runtime.requests import Request
 from holdfast.telemetry import events
 
@@ -32,6 +36,39 @@ async def smaller_request(course: Course, request: Request, world: World, rung: 
         prepared = await _decided(course, request, plan, known)
         if prepared is not None:
             return prepared
+
+
+async def unsealed_request(course: Course, request: Request) -> Prepared | None:
+    """Return the request without what the provider sealed, decided and in the log; nothing where nothing is."""
+    journal, target, world = course.journal, request.target, World()
+    while True:
+        plan = await course.means.stored(lambda: unsealing(journal, target))
+        if plan is None:
+            return None
+        prepared = await _decided(course, request, plan, world)
+        if prepared is not None:
+            return prepared
+
+
+async def leave_out_sealed(course: Course, target: Target) -> None:
+    """Decide that the next request leaves out what the provider sealed, and tell of it; nothing where nothing is."""
+    journal = course.journal
+
+    def left_out() -> Plan | None:
+        plan = unsealing(journal, target)
+        return plan if plan is not None and journal.decide(plan, target) else None
+
+    plan = await course.means.stored(left_out)
+    if plan is not None:
+        await compacting.made(course, plan, World())
+        _tell(course, plan)
+
+
+def unsealing(journal: Journal, target: Target) -> Plan | None:
+    """Return the plan that leaves out what is sealed, and decides no more; nothing where nothing is."""
+    policy = replace(journal.policy, stages=((RULE, unseal),))
+    plan = advance(journal.branch, target, policy)
+    return plan if plan.record or plan.compaction is not None else None
 
 
 async def announce(course: Course, plan: Plan, prepared: Prepared, world: World) -> None:

@@ -7,13 +7,13 @@ from msgspec.structs import replace
 
 from holdfast.errors import ContextOverflow, UpstreamError
 from holdfast.policy.guard import in_force
-from holdfast.policy.recovery import OVERFLOWED, Press, Recovery, Refused, Retry, Stop, Useless, after, counted
+from holdfast.policy.recovery import OVERFLOWED, Press, Recovery, Refused, Retry, Stop, Unseal, Useless, after, counted
 from holdfast.policy.smallest import floor
 from holdfast.policy.stopping import explain
 from holdfast.runtime import compacting
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.course import Course
-from holdfast.runtime.deciding import next_request, smaller_request
+from holdfast.runtime.deciding import next_request, smaller_request, unsealed_request
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.requests import Request
 from holdfast.runtime.trying import failed
@@ -37,6 +37,11 @@ async def recovered(
             course.tell(events.Retrying(course.key, refused.kind, action.seconds, attempts))
             await sleep(action.seconds)
             return request, prepared, state
+        if isinstance(action, Unseal):
+            unsealed = None if request.way.as_it_is else await unsealed_request(course, request)
+            if unsealed is not None:
+                return request, unsealed, state
+            continue  # the same refusal again, and nothing more to be done about it
         course.tell(events.Pressed(course.key, action.rung, course.journal.branch.compactions))
         smaller = await pressed(course, request, prepared, action)
         if isinstance(smaller, str):

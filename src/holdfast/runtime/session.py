@@ -14,12 +14,14 @@ from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.policy.guard import in_force, measure_room
+from holdfast.policy.recovery import may_unseal
 from holdfast.policy.settings import Settings
 from holdfast.runtime import recall
 from holdfast.runtime.attempt import said_by
 from holdfast.runtime.beginning import begun, read
 from holdfast.runtime.compacting import compact
 from holdfast.runtime.course import Course
+from holdfast.runtime.deciding import leave_out_sealed
 from holdfast.runtime.inflight import InFlight
 from holdfast.runtime.journal import Journal, Prepared
 from holdfast.runtime.means import Means
@@ -34,6 +36,7 @@ from holdfast.view.paging import Page
 from holdfast.view.tokens import estimate
 from holdfast.wire.answers import Answer
 from holdfast.wire.overflow import ErrorReport, classify
+from holdfast.wire.overflow.seals import refuses_seals
 
 
 class Report(Struct, frozen=True):
@@ -165,12 +168,17 @@ class Session:
     async def record(self, answer: Answer) -> str:
         """Store the answer to the request that ``prepare`` returned; return the id of its message.
 
-        A refusal is none: it is written down, and what an overflow teaches counts for the next request. ``FormatError``
-        for what is no answer, ``Aborted`` where no request waits for one.
+        A refusal is none: it is written down, and what an overflow teaches counts for the next request, which leaves
+        out what the provider had sealed and takes no more. ``FormatError`` for what is no answer, ``Aborted`` where no
+        request waits for one.
         """
         if not isinstance(answer, Answer):
             raise FormatError(f"a {type(answer).__name__} is no answer; give what holdfast.wire.answers.answer returns")
-        return await self.means.stored(lambda: self._recorded(answer))
+        prepared, error = self._handed_out, answer.error
+        id_ = await self.means.stored(lambda: self._recorded(answer))
+        if prepared is not None and error is not None and may_unseal(self.settings) and refuses_seals(error):
+            await leave_out_sealed(self._course, prepared.target)
+        return id_
 
     async def compact(self, instructions: str = "") -> events.Compacted:
         """Compact now, whatever the size; ``instructions`` say what a model's summary looks at above all."""

@@ -41,7 +41,7 @@ def measured(said: Message | Slot) -> Slot:
         if isinstance(said, Message):
             return measure(said)
         return said if said.digest else replace(measure(said.message), api=said.api, raw=said.raw, base=said.base)
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, KeyError) as error:
         why = fault(said, Slot if isinstance(said, Slot) else Message) or str(error)
         raise _no_message(why) from error
 

@@ -18,6 +18,7 @@ from holdfast.policy.recovery import (
     Refused,
     Retry,
     Stop,
+    Unseal,
     Useless,
     after,
     begin,
@@ -41,6 +42,9 @@ def refused(kind, **more):
 
 
 TOO_LARGE = refused("context_window", limit=32_768, requested=41_200, tokens=30_100)
+
+
+SEALED = refused("invalid_history", sealed=True)
 
 
 def done(*events, settings=OURS, branch=Branch()):
@@ -236,6 +240,24 @@ def test_compactions_that_nobody_pressed_for_count_too():
     assert counted(pressed, branch) == pressed
 
 
+def test_what_is_sealed_is_left_out_once():
+    """With nothing sealed any more the same refusal is one for good; nothing else is used up by it."""
+    actions, state = done(SEALED)
+    assert actions == [Unseal()]
+    assert after(state, TOO_LARGE)[1] == Press("compact")
+    again, ended = done(SEALED, SEALED)
+    assert again[1] == ended.ended
+    assert (ended.ended.kind, ended.ended.rule) == ("invalid_history", "permanent")
+    assert isinstance(done(refused("invalid_history"))[0][0], Stop)
+
+
+@pytest.mark.parametrize("settings", [Settings(emergency=False), Policy.preset("append-only").settings])
+def test_who_changes_nothing_leaves_nothing_out(settings):
+    """Where recovery is switched off, or has no rung, what is sealed is refused for good at once."""
+    assert isinstance(done(SEALED, settings=settings)[0][0], Stop)
+    assert isinstance(done(refused("invalid_history", sealed=True, seen=True))[0][0], Stop)
+
+
 # -- presets and bounds ------------------------------------------------------------------------------------------------
 
 
@@ -256,7 +278,7 @@ def test_presets_have_their_own_ladders(name, ladder):
 
 def test_the_bound_is_reached_and_no_more():
     """Every retry and every rung used: as many requests as ``bound`` says."""
-    events = [*[BUSY] * 8, refused("input_plus_output"), *[TOO_LARGE] * 5]
+    events = [*[BUSY] * 8, SEALED, refused("input_plus_output"), *[TOO_LARGE] * 5]
     actions, state = done(*events)
     assert not any(isinstance(one, Stop) for one in actions)
     assert 1 + len(actions) == bound(OURS)

@@ -1,0 +1,91 @@
+"""Unsealing: what a provider sealed in answers of this conversation and takes no more is left out, for good.
+
+Thinking goes whole; words and calls that carry a signature stay without it. Of what a provider compacted the readable
+twin is shown. What the next answers hold is sealed anew and stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from holdfast.model.branch import Branch
+from holdfast.model.dialect import Dialect
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Compaction
+from holdfast.model.messages import Message
+from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.projected import native_of, slot_after
+from holdfast.model.target import Target
+from holdfast.policy.draft import Draft
+from holdfast.policy.hygiene.parts import may_go, unnamed
+from holdfast.policy.hygiene.signatures import STAND_IN
+from holdfast.view.tokens import MESSAGE_OVERHEAD, measure
+
+RULE = "unseal"
+"""Rule of the edits, and trigger of the compaction, that leave out what is sealed."""
+_WHY = "the provider takes no more what it had sealed here: another key or organisation asks now"
+_SEALING: dict[str, tuple[type, ...]] = {
+    "anthropic": (Thinking,),
+    "openai-responses": (Thinking,),
+    "gemini": (Thinking, Text, ToolCall, Opaque),
+}
+"""The kinds of parts that an API seals; elsewhere a seal is only the name of a field."""
+_DETAILS = "message.reasoning_details"
+"""The part in which servers of Chat Completions send thinking that somebody else sealed."""
+
+
+def unseal(draft: Draft) -> Draft:
+    """Return the draft without what is sealed in all that is shown; the draft itself where nothing is."""
+    without = draft.decide(tuple(_edits(draft.branch, draft.target.dialect)))
+    twin = _twin(draft.branch, draft.target)
+    return without if twin is None else without.compact(twin)
+
+
+def _edits(branch: Branch, dialect: Dialect) -> Iterator[Edit]:
+    """Yield an edit for each sealed part of an answer that is shown as it was said."""
+    index = branch.keep
+    while index < len(branch.slots):
+        edited = {edit.span.part for edit in branch.edits.get(index, ())}
+        message = branch.messages[index]
+        if message.role == "assistant" and None not in edited:
+            for place, part in enumerate(message.parts):
+                if place not in edited and _is_sealed(part, dialect):
+                    put = _bare(part)
+                    saves = _tokens(part) - sum(map(_tokens, put))
+                    yield Edit(Span(index, index + 1, place), put, RULE, _WHY, saves)
+        index = slot_after(branch, index)
+
+
+def _is_sealed(part: Part, dialect: Dialect) -> bool:
+    """Whether ``part`` would be sent with something in it that only its maker can check."""
+    if isinstance(part, Opaque) and part.kind == _DETAILS:
+        return True
+    if isinstance(part, Media | ToolResult) or part.seal is None or not isinstance(part, _SEALING.get(dialect.api, ())):
+        return False
+    return part.seal.data not in {"", STAND_IN} and may_go(part.seal, dialect)
+
+
+def _bare(part: Part) -> tuple[Part, ...]:
+    """Return what is left of a sealed part: what it says, in bytes of our own, or nothing."""
+    bare = None if isinstance(part, Thinking) else unnamed(part)
+    return () if bare is None else (bare,)
+
+
+def _tokens(part: Part) -> int:
+    return measure(Message("assistant", (part,))).size - MESSAGE_OVERHEAD
+
+
+def _twin(branch: Branch, target: Target) -> Compaction | None:
+    """Return the compaction in force with its readable twin alone; nothing where only that is shown, or none is there.
+
+    Its edits are in force already.
+    """
+    made = branch.compaction
+    native = None if made is None else native_of(made)
+    if made is None or native is None or made.summary is None or not made.summary.parts:
+        return None
+    if native.api != target.api or native.model not in {"", target.model}:
+        return None
+    return replace(made, size=measure(made.summary).size, edits=(), trigger=RULE, native=None, by="")
