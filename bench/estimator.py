@@ -2,7 +2,7 @@
 
     uv run python bench/estimator.py            the report: fifteen classes, each left out, traps, speed
     uv run python bench/estimator.py --check    the same; exit 1 where a target is missed
-    uv run python bench/estimator.py --table    fit anew and print ``WEIGHTS`` for src/holdfast/view/tokens.py
+    uv run python bench/estimator.py --table    fit anew and print ``WEIGHTS`` for src/holdfast/view/weights.py
 
 A weight says how many 128ths of a token a byte stands for, given its kind and the kind before it. Every weight starts
 at what is seen (the share of such places where o200k begins a token) and is moved by least squares on the relative
@@ -26,6 +26,7 @@ import bpe_openai
 import corpus
 
 from holdfast.view import tokens
+from holdfast.view.weights import BEFORE, HERE, UNIT, WEIGHTS, pairs
 
 SEED, FRESH = 11, 12
 """Seed of the chunks that are fitted, and of chunks that are not."""
@@ -43,7 +44,7 @@ DOUBT = 3.0
 """Evidence, in tokens of a thousand-token chunk, that the average of a kind counts for where a pair is rare."""
 SWEEPS = 60
 """Rounds of coordinate descent; the weights stand still in the third digit by then."""
-SIZE = len(tokens.HERE) * (len(tokens.BEFORE) + 3)
+SIZE = len(HERE) * (len(BEFORE) + 3)
 """Weights: a row for each kind before and the three runs."""
 HEAVIEST = 255
 """The largest weight a byte can hold."""
@@ -94,7 +95,7 @@ class Evidence(NamedTuple):
 def sample(text: str, encoding: Any) -> Sample:
     """Return what the fit needs of ``text``."""
     data = text.encode()
-    codes = tokens.pairs(data)
+    codes = pairs(data)
     begins: Counter[int] = Counter()
     at, ids = 0, encoding.encode(text)
     for token in encoding.decode_tokens_bytes(ids):
@@ -112,7 +113,7 @@ def _place(data: bytes, at: int) -> int:
 
 def estimated(one: Sample, weights: Sequence[int]) -> float:
     """Return the tokens that ``weights`` give."""
-    return sum(weights[code] * count for code, count in one.counts.items()) / tokens.UNIT
+    return sum(weights[code] * count for code, count in one.counts.items()) / UNIT
 
 
 def row(name: str, ratios: Iterable[float]) -> Row:
@@ -160,20 +161,20 @@ def fit(found: Evidence) -> list[int]:
     total = sum(found.seen)
     ridge = [RIDGE * (seen / total * SIZE + 0.05) for seen in found.seen]
     pull = [p + r * s for p, r, s in zip(found.pull, ridge, start, strict=True)]
-    weights, most = list(start), HEAVIEST / tokens.UNIT
+    weights, most = list(start), HEAVIEST / UNIT
     for _ in range(SWEEPS):
         for i, line in enumerate(found.gram):
             rest = pull[i] - sum(map(mul, line, weights)) + line[i] * weights[i]
             weights[i] = min(most, max(0.0, rest / (line[i] + ridge[i])))
-    return [round(weight * tokens.UNIT) for weight in weights]
+    return [round(weight * UNIT) for weight in weights]
 
 
 def _shares(found: Evidence) -> list[float]:
     """Return the share of places of each pair where a token begins; a rare pair leans on the average of its kind."""
-    kinds = len(tokens.HERE)
+    kinds = len(HERE)
     average = [(sum(found.begun[k::kinds]) + 0.1) / (sum(found.seen[k::kinds]) + 0.2) for k in range(kinds)]
-    pairs = enumerate(zip(found.begun, found.seen, strict=True))
-    return [(begun + DOUBT * average[i % kinds]) / (seen + DOUBT) for i, (begun, seen) in pairs]
+    sums = enumerate(zip(found.begun, found.seen, strict=True))
+    return [(begun + DOUBT * average[i % kinds]) / (seen + DOUBT) for i, (begun, seen) in sums]
 
 
 def trap_evidence(traps: dict[str, list[Sample]]) -> Evidence:
@@ -224,9 +225,9 @@ def session_rows(encode: Encoder) -> list[Row]:
     out = []
     for path in sorted(SESSIONS.rglob("*.jsonl")):
         texts = list(_said(path))
-        pairs = [(tokens.count(text), len(encode(text))) for text in texts]
-        out.append(row(f"{path.stem[:14]}: whole", [sum(e for e, _ in pairs) / sum(t for _, t in pairs)]))
-        out.append(row("  messages", [e / t for e, t in pairs if t >= 100]))
+        both = [(tokens.count(text), len(encode(text))) for text in texts]
+        out.append(row(f"{path.stem[:14]}: whole", [sum(e for e, _ in both) / sum(t for _, t in both)]))
+        out.append(row("  messages", [e / t for e, t in both if t >= 100]))
         joined = "\n".join(texts)
         cuts = [joined[at : at + corpus.CHUNK] for at in range(0, len(joined) - corpus.CHUNK, corpus.CHUNK)]
         out.append(row("  chunks", [tokens.count(cut) / len(encode(cut)) for cut in cuts]))
@@ -261,10 +262,10 @@ def report(*, sessions: bool = True) -> dict[str, Any]:
     always = trap_evidence(traps)
     result = {
         "weights": fit(added([always, *found.values()])),
-        "in sample": rows(samples, tokens.WEIGHTS),
+        "in sample": rows(samples, WEIGHTS),
         "left out": left_out(samples, found, always),
-        "fresh": rows(fresh, tokens.WEIGHTS),
-        "traps": rows(traps, tokens.WEIGHTS),
+        "fresh": rows(fresh, WEIGHTS),
+        "traps": rows(traps, WEIGHTS),
         "sessions": session_rows(encoding.encode) if sessions else [],
         "speed": speed([text for some in texts.values() for text in some], encoding.encode),
     }
@@ -291,8 +292,8 @@ def shown(result: dict[str, Any]) -> Iterator[str]:
             yield f"{r.name:28} {r.chunks:6} {r.bias:+7.1%} {r.error:7.1%} {r.p95:7.1%} {r.safe:8.1%}"
         if title in ("in sample", "left out", "fresh"):
             yield f"{'mean':28} {'':6} {'':7} {fmean(r.error for r in result[title]):7.1%}"
-    moved = [abs(a - b) for a, b in zip(result["weights"], tokens.WEIGHTS, strict=False)]
-    yield f"\nfitted anew, weights move by {fmean(moved):.1f} units of {tokens.UNIT} (median {median(moved):.0f})"
+    moved = [abs(a - b) for a, b in zip(result["weights"], WEIGHTS, strict=False)]
+    yield f"\nfitted anew, weights move by {fmean(moved):.1f} units of {UNIT} (median {median(moved):.0f})"
     yield "estimator {estimator_ns:.1f} ns/char, tokenizer {tokenizer_ns:.1f} ns/char".format(**result["speed"])
     for name, (value, bound) in result["targets"].items():
         yield f"{'reached' if value <= bound else 'MISSED ':8} {name}: {value:.3f} (at most {bound})"
@@ -300,7 +301,7 @@ def shown(result: dict[str, Any]) -> Iterator[str]:
 
 def table(weights: Sequence[int]) -> Iterator[str]:
     """Yield ``weights`` as source text, a line for each kind before."""
-    kinds = len(tokens.HERE)
+    kinds = len(HERE)
     for at in range(0, SIZE, kinds):
         yield "    " + " ".join(f"{weight:3}," for weight in weights[at : at + kinds])
 
@@ -310,7 +311,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="print everything measured as one JSON object")
     parser.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
-    parser.add_argument("--table", action="store_true", help="print the weights as fitted now, for tokens.py")
+    parser.add_argument("--table", action="store_true", help="print the weights as fitted now, for weights.py")
     options = parser.parse_args()
     result = report()
     if options.json:

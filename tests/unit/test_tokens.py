@@ -18,12 +18,14 @@ from msgspec.structs import replace
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Answer, Body, Entry, Frame, Request, Said, Usage
 from holdfast.model.messages import Message
-from holdfast.model.parts import Media, Text, ToolCall, ToolResult
+from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import prefix_basis
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
+from holdfast.testing.strategies import wild_histories
 from holdfast.view import tokens
 from holdfast.view.tokens import count, count_bytes, estimate, measure, measures_of, ratio
+from holdfast.view.weights import UNIT, weight
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 JOIN = 15
@@ -58,41 +60,6 @@ def true() -> Callable[[str], int]:
 
 
 # -- what is counted ---------------------------------------------------------------------------------------------------
-
-
-def kind_of(byte: int, kinds: tuple[bytes, ...]) -> int:
-    return next((number for number, members in enumerate(kinds) if byte in members), 0)
-
-
-def weighed_slowly(data: bytes) -> int:
-    """Return the units of ``data``, byte by byte, as the table of weights is described."""
-    total = letters = blanks = 0
-    before = kind_of(ord("\n"), tokens.BEFORE)
-    for byte in data:
-        row = before + (8 if letters >= 7 or blanks >= 2 else 0)
-        total += tokens.WEIGHTS[row * len(tokens.HERE) + kind_of(byte, tokens.HERE)]
-        before = kind_of(byte, tokens.BEFORE)
-        letters = letters + 1 if chr(byte) in "abcdefghijklmnopqrstuvwxyz" else 0
-        blanks = blanks + 1 if chr(byte) in " \t" else 0
-    return total
-
-
-@given(TEXT)
-@example("abcdefgh ijklmnop  q   r\t\ts")
-@example("Units of weight add up, block by block.\n" * 1_000)
-def test_weights_are_those_of_the_table(text: str) -> None:
-    """A text weighs, in one sweep of whole numbers, what its bytes weigh one by one."""
-    data = text.encode("utf-8", "surrogatepass")
-    assert count_bytes(data) == (max(1, round(weighed_slowly(data) / tokens.UNIT)) if data else 0)
-
-
-def test_every_byte_has_its_weight() -> None:
-    """Every pair of kinds has a place in the table, and no byte is of two kinds."""
-    assert len(tokens.HERE) * (len(tokens.BEFORE) + 3) <= len(tokens.WEIGHTS) == 256
-    for kinds in (tokens.HERE, tokens.BEFORE):
-        members = b"".join(kinds)
-        assert len(members) == len(set(members))
-        assert set(range(0x80)) <= set(members)
 
 
 @given(TEXT)
@@ -165,10 +132,10 @@ def test_measured_size_is_the_text_and_an_overhead() -> None:
 @given(st.lists(st.lists(TEXT, max_size=3), max_size=6))
 @example([[], ["seven letters"], [""], ["  behind blanks"], ["\n"], ["abcdefg", "hijklmn"], ["", ""]])
 def test_many_messages_are_measured_as_each_alone(many: list[list[str]]) -> None:
-    """What stands beside a message changes neither its size nor its digest, byte by byte."""
+    """What stands beside a message changes neither its size nor its digest."""
     said = [Message("user", tuple(map(Text, texts))) for texts in many]
     words = [b"\n".join(text.encode("utf-8", "surrogatepass") for text in texts) for texts in many]
-    counts = [max(1, round(weighed_slowly(one) / tokens.UNIT)) if one else 0 for one in words]
+    counts = [max(1, round(weight([one]) / UNIT)) if one else 0 for one in words]
     found = list(measures_of(said))
     assert [size - tokens.MESSAGE_OVERHEAD for size, _ in found] == counts
     assert [Slot(one, *measures) for one, measures in zip(said, found, strict=True)] == list(map(measure, said))
@@ -181,6 +148,10 @@ def test_a_block_of_messages_ends_where_it_must() -> None:
     texts = [(unit * 6_000)[at : at + length] for at, length in enumerate(lengths)]
     found = [size - tokens.MESSAGE_OVERHEAD for size, _ in measures_of(Message.of("user", text) for text in texts)]
     assert found == [count_bytes(text.encode()) for text in texts]
+    for at in range(6):
+        halves = texts[6][at : 30_000 + at], texts[6][: 65_536 - 30_002] + " 7"
+        size = measure(Message("user", tuple(map(Text, halves)))).size
+        assert size - tokens.MESSAGE_OVERHEAD == count_bytes("\n".join(halves).encode())
 
 
 def test_digest_is_of_the_content() -> None:
@@ -189,6 +160,37 @@ def test_digest_is_of_the_content() -> None:
     assert said == measure(Message("user", (Text("run the tests", raw=Raw(b'{"type": "text"}')),))).digest
     others = [Message.of("user", "run the test"), Message.of("assistant", "run the tests"), Message("user")]
     assert said not in {measure(other).digest for other in others}
+
+
+def told_apart(part: Part) -> list[bytes]:
+    """Return what tells ``part`` apart in the digest of its message: logs hold such digests."""
+    if isinstance(part, Text | Thinking):
+        data = utf8(part.text)
+        return [utf8(f"{type(part).__name__} {len(data)} {part.seal.data if part.seal else ''}"), data]
+    if isinstance(part, ToolCall):
+        data = utf8(f"{part.name} {part.arguments}")
+        return [utf8(f"call {len(data)} {part.id}"), data]
+    if isinstance(part, ToolResult):
+        head = utf8(f"result {len(part.content)} {part.is_error} {part.call_id}")
+        return [head, *(mark for inner in part.content for mark in told_apart(inner))]
+    if isinstance(part, Media):
+        return [utf8(f"{part.kind} {part.mime} {part.name}"), blake2b(utf8(part.source), digest_size=16).digest()]
+    raw = bytes(part.raw or b"")
+    return [utf8(f"opaque {len(raw)} {part.kind}"), raw]
+
+
+def utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+@given(wild_histories())
+@example([Message("assistant", (Thinking("why", Seal("anthropic", "m", "EqQB")), ToolCall("c", "t", '{"a":"é"}')))])
+@example([Message("user", (Opaque("x", Raw(b"\xff")), ToolResult("c", content=(Text("é"), Media("image", "x/y")))))])
+def test_digest_has_everything_that_tells_a_message_apart(messages: list[Message]) -> None:
+    """A digest is of the role, and of kind, length, names and content of each part, as logs have it."""
+    for message, (_, digest) in zip(messages, measures_of(messages), strict=True):
+        marks = [message.role.encode(), *(mark for part in message.parts for mark in told_apart(part))]
+        assert digest == blake2b(b"\0".join(marks), digest_size=16).digest()
 
 
 def test_calls_and_results_count_what_they_hold() -> None:
@@ -205,6 +207,8 @@ def test_media_count_by_rule(kind: str, size: int) -> None:
     assert abs(small.size - large.size) <= 5
     assert 0 <= small.size - size <= 25
     assert small.digest != large.digest
+    album = ToolResult("c", content=(Media(kind, "x/y"), Text("beside"), Media(kind, "x/y")))
+    assert 0 <= measure(Message("tool", (album,))).size - 2 * size <= 25
 
 
 # -- calibration -------------------------------------------------------------------------------------------------------

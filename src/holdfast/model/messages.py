@@ -62,6 +62,19 @@ def media_of(message: Message) -> tuple[Media, ...]:
     return tuple(found)
 
 
+def characters(message: Message) -> int:
+    """Return the characters of all texts in a message, with a line end for each that stands in a result."""
+    found = 0
+    for part in message.parts:
+        if type(part) is Text:
+            found += len(part.text)
+        elif type(part) is ToolResult:
+            for inner in part.content:
+                if type(inner) is Text:
+                    found += len(inner.text) + 1
+    return found
+
+
 def result_text(result: ToolResult) -> str:
     """Return the words of a tool result, its text parts joined by newlines."""
     return "\n".join([p.text for p in result.content if type(p) is Text])

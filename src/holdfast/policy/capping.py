@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.model.edits import Blob
-from holdfast.model.messages import Message, result_text
+from holdfast.model.messages import Message, characters, result_text
 from holdfast.model.parts import Part, Text, ToolResult
 from holdfast.policy.settings import HANDLE, SMALL_TEXT, Settings
 from holdfast.policy.spill import replaced
@@ -18,9 +18,8 @@ def cap(message: Message, settings: Settings) -> tuple[Message, tuple[Blob, ...]
 
     Words of users and results of tools are looked at. The same object comes back where none is too long.
     """
-    if not settings.append_chars or message.role not in {"user", "tool"}:
-        return message, ()
-    if max([len(_said(part)) for part in message.parts], default=0) <= settings.append_chars:
+    most = settings.append_chars
+    if not most or message.role not in {"user", "tool"} or characters(message) <= most:
         return message, ()
     capped = [_capped(part, settings) for part in message.parts]
     blobs = tuple(blob for _, blob in capped if blob is not None)

@@ -149,7 +149,8 @@ def _is_suspect(message: Message) -> bool:
 
 
 def _holds(text: str) -> bool:
-    return _pattern(text).search(text) is not None
+    """Return whether a look-alike is in ``text``; where all is ASCII and no bracket is, none is looked for."""
+    return ("<" in text or not text.isascii()) and _pattern(text).search(text) is not None
 
 
 def _edits(branch: Branch, index: int, ours: tuple[str, ...]) -> Iterator[Edit]:

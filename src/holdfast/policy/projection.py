@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from holdfast.model.branch import Branch
@@ -13,7 +14,6 @@ from holdfast.model.plan import Plan
 from holdfast.model.projected import base_mark, origins, patched, project, shown
 from holdfast.model.slots import Slot
 from holdfast.policy.hygiene import SIGNED, orphans, repairs
-from holdfast.view.boundaries import legal_cuts
 from holdfast.view.foreign import native
 
 APART = frozenset({"anthropic", "gemini"})
@@ -83,15 +83,20 @@ def _settle(
 
 
 def _last_break(messages: Sequence[Message], position: int, edits: Sequence[Edit]) -> int:
-    """Return the last place where nothing on one side depends on the other, and that no edit touches.
+    """Return the last place where nothing behind it depends on what stands before, and that no edit touches.
 
     That is where the agent answers a finished group; 0 is nowhere. Stand-ins for signatures go when the turn is over,
     so none of them is settled.
     """
     signed = min((edit.span.start for edit in edits if SIGNED in edit.rule), default=position + len(messages))
-    for cut in reversed(legal_cuts(messages)):
+    awaited: Counter[str] = Counter()
+    for cut in range(len(messages) - 1, 0, -1):
+        if messages[cut].role != "assistant":
+            awaited.update([result.call_id for result in messages[cut].results])
+            continue
+        awaited -= Counter([call.id for call in messages[cut].calls])
         edge = position + cut
-        starts = 0 < cut < len(messages) and messages[cut].role == "assistant" != messages[cut - 1].role
+        starts = not awaited and messages[cut - 1].role != "assistant"
         if starts and edge <= signed and not any(edit.span.start <= edge <= edit.span.stop for edit in edits):
             return cut
     return 0

@@ -6,16 +6,18 @@ replaced keeps its replacement byte for byte, because the decision is in the log
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import groupby
 from math import inf
 
 from msgspec import Struct
 
 from holdfast.model.branch import Branch
-from holdfast.model.messages import Message, result_text
-from holdfast.model.parts import Text, ToolResult
+from holdfast.model.messages import characters, result_text
+from holdfast.model.parts import ToolResult
 from holdfast.model.projected import replaced_parts
+from holdfast.model.slots import Slot
 from holdfast.policy.capping import is_capped
 from holdfast.policy.draft import Draft
 from holdfast.policy.settings import Settings
@@ -37,8 +39,8 @@ def limit_results(draft: Draft) -> Draft:
     budget = draft.own(room.share(settings.message_share)) if settings.message_share and settings.spill_chars else 0
     limit = _limits(draft.branch, settings)
     few = _few(settings, most, budget)
-    for group in _groups(draft.branch):
-        if _is_few(draft.branch, group, few):
+    for group, slots in _groups(draft.branch):
+        if _is_few(draft.branch, group, slots, few):
             continue
         big: list[Whole] = []
         rest: list[Whole] = []
@@ -67,26 +69,15 @@ def _few(settings: Settings, *tokens: int) -> _Few:
     return _Few(min(filter(None, tokens), default=inf) / 2, min(filter(None, chars), default=inf))
 
 
-def _is_few(branch: Branch, group: range, few: _Few) -> bool:
+def _is_few(branch: Branch, group: range, slots: Sequence[Slot], few: _Few) -> bool:
     """Return whether fresh slots hold so little, all together, that nobody need look at each of their texts."""
-    start, sums = group.start, branch.sums
-    begins = start <= branch.keep or branch.messages[start - 1].role == "assistant"
-    if not begins or sums[group.stop - 1] - (sums[start - 1] if start else 0) > few.tokens:
-        return False
-    messages = branch.messages.slice(start, group.stop)
-    return _chars(messages) <= few.chars and branch.edits.keys().isdisjoint(group)
-
-
-def _chars(messages: Iterable[Message]) -> int:
-    """Return the characters of all texts in ``messages``, with a line end for each."""
-    chars = 0
-    for message in messages:
-        for part in message.parts:
-            if type(part) is Text:
-                chars += len(part.text)
-            elif type(part) is ToolResult:
-                chars += sum([len(one.text) + 1 for one in part.content if type(one) is Text])
-    return chars
+    start = group.start
+    begins = branch.seen < start or start <= branch.keep or branch.messages[start - 1].role == "assistant"
+    tokens = chars = 0
+    for slot in slots:
+        tokens += slot.size
+        chars += characters(slot.message)
+    return begins and tokens <= few.tokens and chars <= few.chars and branch.edits.keys().isdisjoint(group)
 
 
 def _limits(branch: Branch, settings: Settings) -> Callable[[Whole], int]:
@@ -111,14 +102,14 @@ def _is_big(one: Whole, chars: int, tokens: int) -> bool:
     return len(one.text) > chars or bool(tokens and one.tokens > tokens)
 
 
-def _groups(branch: Branch) -> Iterator[range]:
+def _groups(branch: Branch) -> Iterator[tuple[range, list[Slot]]]:
     """Yield the fresh slots, those of one message to the API together: what stands between two answers."""
     start = branch.seen
-    for index in range(branch.seen, len(branch.slots) + 1):
-        if index == len(branch.slots) or branch.slots[index].message.role == "assistant":
-            if index > start:
-                yield range(start, index)
-            start = index + 1
+    for is_answer, run in groupby(branch.slots.slice(start), lambda slot: slot.message.role == "assistant"):
+        slots = list(run)
+        if not is_answer:
+            yield range(start, start + len(slots)), slots
+        start += len(slots)
 
 
 def tool_name(branch: Branch, index: int, result: ToolResult) -> str:

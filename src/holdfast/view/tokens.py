@@ -6,12 +6,9 @@ weights are a least-squares fit against o200k over fifteen classes of content (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
-from itertools import accumulate, pairwise
-from operator import add
-from typing import cast
-from zlib import adler32
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,10 +16,11 @@ from msgspec.structs import replace
 from holdfast.model.branch import Branch
 from holdfast.model.gauging import HIGHEST, LOWEST, Gauge
 from holdfast.model.messages import Message
-from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.parts import Media, Opaque, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.view.text import encoded
+from holdfast.view.weights import BLOCK, UNIT, weight, weights_of
 
 MESSAGE_OVERHEAD = 8
 """Tokens around a message: role and delimiters (measured on recorded sessions, see docs/estimator.md)."""
@@ -36,192 +34,60 @@ UNSEEN_MARGIN = 1.10
 """Before any usage was reported the estimate is rounded up by a tenth."""
 
 
-# -- bytes to tokens ---------------------------------------------------------------------------------------------------
-#
-# Where a token ends and the next begins is decided close by: a capital after a small letter, a digit after a space, an
-# unlikely letter. So each byte weighs the share of such places where o200k begins a token, told by the kind of the byte
-# and the kind of the byte before it, and a text is as many tokens as its bytes weigh.
-
-UNIT = 128
-"""Weights are in 128ths of a token: a byte can hold up to two."""
-_BLOCK = 1 << 16
-"""Bytes weighed at a time: the numbers made of them stay in the processor's cache, and memory stays small."""
-_VOWELS = b"aeiou"
-_CONSONANTS = b"bcdfghjklmnpqrstvwxyz"
-_SELDOM = b"bcfqwxz"
-"""Small letters that begin a token inside a word more often than the others (merged by least loss on the corpus)."""
-_BLANKS = b" \t"
-_CAPITALS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_DIGITS = b"0123456789"
-_JOINING = b"._/\\(-'=[,?"
-"""Marks that mostly go into one token with the letters behind them; behind other marks a token mostly begins."""
-_MARKS = b"\"'`()[]{}<>:;,="
-_LEADS = b"\xc0\xc4\xd0\xd4\xd8\xe0\xe2\xe3\xea\xf0\xff"
-"""First bytes of the ranges told apart beyond ASCII: Latin-1, more Latin and Greek, Cyrillic, Hebrew, Arabic, Indic and
-Thai, signs, kana and Han, Hangul, emoji; and the end."""
-
-
-def _kinds(*named: bytes) -> tuple[bytes, ...]:
-    """Return ``named`` kinds of bytes and, as one more, the rest of ASCII."""
-    return (*named, bytes(range(0x80)).translate(None, b"".join(named)))
-
-
-def _leads() -> tuple[bytes, ...]:
-    """Return the bytes of each range of ``_LEADS``."""
-    return tuple(bytes(range(start, stop)) for start, stop in pairwise(_LEADS))
-
-
-HERE = (
-    *_kinds(
-        b"\n\r", _VOWELS, _CONSONANTS.translate(None, _SELDOM), _SELDOM, b"\t", b" ", _CAPITALS, _DIGITS, _MARKS,
-    ),
-    bytes(range(0x80, 0xC0)),
-    *_leads(),
-)  # fmt: skip
-"""21 kinds a byte can be of."""
-BEFORE = (
-    *_kinds(b"\n\r", _VOWELS, _CONSONANTS, _BLANKS, _CAPITALS, _DIGITS, _JOINING),
-    bytes(range(0x80, 0x100)),
-)
-"""9 kinds the byte before it can be of. Three more are a vowel or consonant that ends seven small letters in a row, and
-a blank that ends two in a row; before the first byte stands a line end."""
-_RUN = 8
-"""In the table of weights these three stand 8 rows below the vowel, the consonant and the blank: one bit more."""
-
-
-def _marked(kinds: tuple[bytes, ...], step: int = 1) -> bytes:
-    """Return the table for ``bytes.translate`` that gives every byte ``step`` times the number of its kind."""
-    table = bytearray(256)
-    for number, members in enumerate(kinds):
-        for byte in members:
-            table[byte] = number * step
-    return bytes(table)
-
-
-def _table(rows: str) -> bytes:
-    """Return the weights as a table for ``bytes.translate``: the numbers of ``rows`` under the line of names."""
-    _, *lines = rows.strip().splitlines()
-    return bytes(int(number) for line in lines for number in line.split()[1:]).ljust(256, b"\0")
-
-
-def _throughout(byte: int) -> int:
-    """Return the number that has ``byte`` in each byte of a block."""
-    return int.from_bytes(bytes([byte]) * _BLOCK, "little")
-
-
-_HERE_TABLE = _marked(HERE)
-_BEFORE_TABLE = bytes(map(add, _marked(BEFORE), _marked((b"", _VOWELS + _CONSONANTS, _BLANKS), 2 * _RUN)))
-"""The row in the low bits, and above it a bit for small letters and one for blanks, which runs are made of."""
-_ROW, _SMALL, _BLANK = _throughout(2 * _RUN - 1), _throughout(2 * _RUN), _throughout(4 * _RUN)
-
-WEIGHTS = _table("""
-           ln vow con sel tab  sp CAP dig mrk sgn  tl  C0  C4  D0  D4  D8  E0  E2  E3  EA  F0
-    ln      8 126 123 115 120 113 106 109 100 138   4  56  49  62  49  39  55  72 113  93 197
-    vow   131   0   2   0  93 122 152 126 111 112   4  37 195  16  29  17   0  67  87  97 126
-    con   124   8   0  28 178 108 158 127 118 125   4  82  12  16  29  17   0  74  87  91 126
-    sp      4   0   0   0  10   0   0 139  10  20   4  48   0  15  14  12   0   0  33   0  94
-    CAP    84  14  30 108  35  82  32 162  77 141   4  80  78  16  29  17   0  67  87  97 126
-    dig   127 118 189 119 134 122 156  32 124 108   4  66  32  16  29  17  29 156  87  97 126
-    join    0  56  34  29  35 121  40 131   8   2   4  68  32  16  29  17  29  66  87  97 126
-    sgn     0 130 125 120  28 125 124 110  18  67   4 133  32  16  29  17  29  69  90  97 126
-    >7F    62   0  52  70  29  62 112  89 121 145   6 169  48  25  51  34  40  76  84 103 230
-    ..vow 115  16  14  34  50 227  96  80 150 125   4  48 123  16  29  17  29  65  87  97 126
-    ..con 136  53  19 155  91 110  80  92 119 118   4  77 112  16  29  17  29  68  87  97 126
-    ..sp    0 119 109 119   8   1 114 252 125 125   4  43  32  16  29  17  29  80  87  97 126
-""")
-"""What a byte weighs, by its own kind (a column for each of ``HERE``) and what stands before it (a row for each of
-``BEFORE``, then the runs), as ``bench/estimator.py`` fitted it to o200k; *tl* is the tail of a character beyond ASCII,
-C0 to F0 begin one."""
-
-
-def pairs(data: bytes) -> bytes:
-    """Return a byte for each byte of ``data``: its row of ``WEIGHTS`` times ``len(HERE)``, plus its column.
-
-    ``data`` is a block at most. It is done for all bytes at once, on whole numbers as long as the text, in which
-    ``<< 8`` moves to the next byte.
-    """
-    here, before = [int.from_bytes(data.translate(table), "little") for table in (_HERE_TABLE, _BEFORE_TABLE)]
-    two = before & before << 8  # of a kind in a row end here
-    seven = two & two << 16  # four
-    seven &= seven << 24
-    rows = before & _ROW | (seven & _SMALL) >> 1 | (two & _BLANK) >> 2
-    return (here + (rows * len(HERE) << 8)).to_bytes(len(data) + 1, "little")[:-1]
+# -- texts -------------------------------------------------------------------------------------------------------------
 
 
 def count_bytes(data: bytes) -> int:
     """Return the estimated o200k tokens of UTF-8 ``data``; 0 only for nothing."""
-    weight = sum([_weight(data[at : at + _BLOCK]) for at in range(0, len(data), _BLOCK)])
-    return _tokens(weight) if data else 0
+    return _tokens(weight([data])) if data else 0
 
 
-def _count_pieces(pieces: Iterable[bytes]) -> int:
-    """Return what ``count_bytes`` says of ``pieces`` joined, without joining them: the same blocks are weighed."""
-    return _tokens(sum(_weight(block) for block in _blocks(pieces)))
-
-
-def _tokens(weight: int) -> int:
-    """Return the tokens of a text that weighs so much."""
-    return max(1, round(weight / UNIT))
-
-
-def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the bytes of ``pieces`` in blocks."""
-    held = b""
-    for piece in pieces:
-        held += piece
-        whole = len(held) - len(held) % _BLOCK
-        yield from (held[at : at + _BLOCK] for at in range(0, whole, _BLOCK))
-        held = held[whole:]
-    yield held
-
-
-def _weight(block: bytes) -> int:
-    """Return the units that ``block`` weighs when a line end stands before it."""
-    return _sum(memoryview(pairs(block).translate(WEIGHTS)))
-
-
-def _weights(texts: Sequence[bytes]) -> list[int]:
-    """Return the units that each of ``texts`` weighs as ``_weight`` does; with line ends between them they are a block.
-
-    Nothing reaches over a line end, so that all are weighed at once.
-    """
-    weights = memoryview(pairs(b"\n".join(texts)).translate(WEIGHTS))
-    stops = list(accumulate([len(text) + 1 for text in texts], initial=0))
-    return [_sum(weights[start : stop - 1]) for start, stop in pairwise(stops)]
-
-
-def _sum(weights: memoryview) -> int:
-    """Return the sum of bytes that are weights."""
-    # The low half of an Adler-32 begun at 0 is the sum of the bytes; 256 bytes cannot reach its modulus, 65,521.
-    return sum([adler32(weights[at : at + 256], 0) & 0xFFFF for at in range(0, len(weights), 256)])
+def _tokens(units: int) -> int:
+    """Return the tokens of a text that weighs so much, one at least."""
+    return round(units / UNIT) or 1
 
 
 def count(text: str) -> int:
     """Return the estimated o200k tokens of ``text``; monotone enough to add up, never 0 for words."""
     held = _held(text)
-    return count_bytes(held) if isinstance(held, bytes) else _count_pieces(encoded(held))
+    return count_bytes(held) if isinstance(held, bytes) else _tokens(weight(held.pieces()))
 
 
 _LONG = 1 << 20
 """Characters above which a text is encoded piece by piece, wherever it is looked at, and never held twice."""
 
 
-def _held(text: str) -> bytes | str:
-    """Return the bytes of ``text``; a long text itself."""
-    return text if len(text) > _LONG else text.encode("utf-8", "surrogatepass")
+class _Long:
+    """A long text: as long as its bytes, which come in pieces."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._length = len(text) if text.isascii() else sum(map(len, encoded(text)))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the bytes."""
+        return encoded(self._text)
 
 
-def _length(held: bytes | str) -> int:
-    """Return how many bytes there are."""
-    return len(held) if isinstance(held, bytes) or held.isascii() else sum(map(len, encoded(held)))
+def _held(text: str) -> bytes | _Long:
+    """Return the bytes of ``text``, or what gives them."""
+    return text.encode("utf-8", "surrogatepass") if len(text) <= _LONG else _Long(text)
 
 
-def _joined(every: Sequence[bytes | str], between: bytes) -> Iterator[bytes]:
+def _joined(every: Iterable[bytes | _Long], between: bytes) -> Iterator[bytes]:
     """Yield the bytes of ``between.join(every)``, in pieces."""
     for number, held in enumerate(every):
         if number:
             yield between
-        yield from (held,) if isinstance(held, bytes) else encoded(held)
+        yield from (held,) if isinstance(held, bytes) else held.pieces()
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+_Held: TypeAlias = list[bytes | _Long]
 
 
 class _Taken(Struct, frozen=True, gc=False):
@@ -241,9 +107,9 @@ def measure(message: Message) -> Slot:
 def measures_of(messages: Iterable[Message]) -> Iterator[tuple[int, bytes]]:
     """Yield the size and the digest of each of ``messages``; short ones are weighed together."""
     for group in _together(map(_taken, messages)):
-        weights = _weights([one.words for one in group])
-        for one, weight in zip(group, weights, strict=True):
-            yield one.size + (_tokens(weight) if one.words else 0), one.digest
+        weights = weights_of([one.words for one in group])
+        for one, units in zip(group, weights, strict=True):
+            yield one.size + (_tokens(units) if one.words else 0), one.digest
 
 
 def _together(every: Iterable[_Taken]) -> Iterator[list[_Taken]]:
@@ -252,7 +118,7 @@ def _together(every: Iterable[_Taken]) -> Iterator[list[_Taken]]:
     length = 0
     for one in every:
         length += len(one.words) + 1
-        if length > _BLOCK:
+        if length > BLOCK:
             yield group
             group, length = [], len(one.words) + 1
         group.append(one)
@@ -261,54 +127,77 @@ def _together(every: Iterable[_Taken]) -> Iterator[list[_Taken]]:
 
 def _taken(message: Message) -> _Taken:
     """Return ``message`` taken apart; the words of a long one are counted."""
-    words: list[bytes | str] = []
-    marks: list[bytes | str] = [message.role.encode()]
+    words: _Held = []
+    marks: _Held = [message.role.encode()]
     size = MESSAGE_OVERHEAD
     for part in message.parts:
-        size += _take(part, words, marks)
-    if sum(map(len, words)) + len(words) > _BLOCK:
-        return _Taken(b"", size + _count_pieces(_joined(words, b"\n")), _digest(_joined(marks, b"\x00")))
-    held, told = cast("list[bytes]", words), cast("list[bytes]", marks)
-    return _Taken(b"\n".join(held), size, blake2b(b"\x00".join(told), digest_size=16).digest())
+        size += _TAKE[type(part)](part, words, marks)
+    digest = _DIGEST.copy()
+    if sum(map(len, words)) + len(words) > BLOCK:
+        for piece in _joined(marks, b"\x00"):
+            digest.update(piece)
+        return _Taken(b"", size + _tokens(weight(_joined(words, b"\n"))), digest.digest())
+    digest.update(b"\x00".join(cast("list[bytes]", marks)))
+    return _Taken(b"\n".join(cast("list[bytes]", words)), size, digest.digest())
 
 
-def _digest(pieces: Iterable[bytes]) -> bytes:
-    """Return the digest of ``pieces`` joined."""
-    made = blake2b(digest_size=16)
-    for piece in pieces:
-        made.update(piece)
-    return made.digest()
+_DIGEST = blake2b(digest_size=16)
+"""The digest of nothing, which a copy of goes on from: it is made quicker than another."""
 
 
-def _take(part: Part, words: list[bytes | str], marks: list[bytes | str]) -> int:
-    """Add what ``part`` says to ``words``, what tells it apart to ``marks``; return the tokens that no text shows."""
-    if isinstance(part, ToolResult):
-        head = f"result {len(part.content)} {part.is_error} {part.call_id}"
-        marks.append(head.encode("utf-8", "surrogatepass"))
-        return sum([_take(inner, words, marks) for inner in part.content])
-    if isinstance(part, ToolCall):
-        data = _held(f"{part.name} {part.arguments}")
-        head = f"call {_length(data)} {part.id}"
-    elif isinstance(part, (Text, Thinking)):
-        data = _held(part.text)
-        head = f"{type(part).__name__} {_length(data)} {part.seal.data if part.seal is not None else ''}"
-    else:
-        return _take_silent(part, words, marks)
+# -- parts -------------------------------------------------------------------------------------------------------------
+#
+# Each adds what it says to ``words``, what tells it apart to ``marks``, and returns the tokens that no text shows.
+
+
+def _take_text(part: Text | Thinking, words: _Held, marks: _Held) -> int:
+    data, seal = _held(part.text), part.seal
+    head = f"{type(part).__name__} {len(data)} {'' if seal is None else seal.data}"
     words.append(data)
     marks += (head.encode("utf-8", "surrogatepass"), data)
     return 0
 
 
-def _take_silent(part: Media | Opaque, words: list[bytes | str], marks: list[bytes | str]) -> int:
-    """Media are sized by a rule, opaque parts by their bytes."""
-    if isinstance(part, Media):
-        source = blake2b(part.source.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        marks += (f"{part.kind} {part.mime} {part.name}".encode("utf-8", "surrogatepass"), source)
-        return DOCUMENT_TOKENS if part.kind == "document" else IMAGE_TOKENS
+def _take_call(part: ToolCall, words: _Held, marks: _Held) -> int:
+    data = _held(f"{part.name} {part.arguments}")
+    words.append(data)
+    marks += (f"call {len(data)} {part.id}".encode("utf-8", "surrogatepass"), data)
+    return 0
+
+
+def _take_result(part: ToolResult, words: _Held, marks: _Held) -> int:
+    head = f"result {len(part.content)} {part.is_error} {part.call_id}"
+    marks.append(head.encode("utf-8", "surrogatepass"))
+    size = 0
+    for inner in part.content:
+        size += _TAKE[type(inner)](inner, words, marks)
+    return size
+
+
+def _take_media(part: Media, _words: _Held, marks: _Held) -> int:
+    source = blake2b(part.source.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    marks += (f"{part.kind} {part.mime} {part.name}".encode("utf-8", "surrogatepass"), source)
+    return DOCUMENT_TOKENS if part.kind == "document" else IMAGE_TOKENS
+
+
+def _take_opaque(part: Opaque, words: _Held, marks: _Held) -> int:
     raw = bytes(part.raw) if part.raw is not None else b""
     words.append(raw)
     marks += (f"opaque {len(raw)} {part.kind}".encode("utf-8", "surrogatepass"), raw)
     return 0
+
+
+_TAKE: Mapping[type, Callable[[Any, _Held, _Held], int]] = {
+    Text: _take_text,
+    Thinking: _take_text,
+    ToolCall: _take_call,
+    ToolResult: _take_result,
+    Media: _take_media,
+    Opaque: _take_opaque,
+}
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 def frame_tokens(target: Target) -> int:

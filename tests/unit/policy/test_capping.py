@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from holdfast import Policy, World, plan
 from holdfast.config import target
-from holdfast.model.messages import Message, result_text
-from holdfast.model.parts import Media, Text, ToolCall, ToolResult
+from holdfast.model.messages import Message, characters, result_text
+from holdfast.model.parts import Media, Part, Text, ToolCall, ToolResult
 from holdfast.policy.capping import cap
 from holdfast.policy.settings import Settings
 from holdfast.testing.histories import words
+from holdfast.testing.strategies import wild_histories
 
 NEWLINE = "\n"
 SMALL = Settings(append_chars=1_000)
@@ -25,6 +26,21 @@ NOTICE = (
     "[Content truncated during persistence — original exceeded size limit of 1,000 characters; 5,000 characters{}; "
     'recall(id="{}"{}) returns them]'
 )
+
+
+def said(part: Part) -> str:
+    return result_text(part) if isinstance(part, ToolResult) else part.text if isinstance(part, Text) else ""
+
+
+@given(wild_histories(), st.integers(1, 60))
+def test_a_message_is_not_looked_into_where_all_of_it_is_short(messages, most):
+    """A message has at least the characters of its texts, so that none over the cap is passed over."""
+    for message in messages:
+        texts = [said(part) for part in message.parts]
+        assert sum(map(len, texts)) <= characters(message)
+        short, blobs = cap(message, Settings(append_chars=most))
+        assert (short is message) is (not blobs)
+        assert {blob.text for blob in blobs} <= {text for text in texts if len(text) > most}
 
 
 @pytest.mark.parametrize(("chars", "capped"), [(999, False), (1_000, False), (1_001, True), (90_000, True)])

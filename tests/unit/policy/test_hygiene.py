@@ -6,6 +6,8 @@ import itertools
 import re
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -14,9 +16,12 @@ from holdfast.config import target
 from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.policy import hygiene
 from holdfast.policy.hygiene import MISSING, clean_message, repairs, tidy, wire_id
+from holdfast.policy.hygiene.ids import all_fit
 from holdfast.policy.hygiene.parts import clean_part
 from holdfast.policy.projection import send_slots
+from holdfast.testing.strategies import broken_histories, conversations
 from holdfast.wire.lens import body
 from holdfast.wire.rules import validate
 
@@ -66,6 +71,20 @@ def test_a_sound_history_is_tidy(dialect):
     assert tidy(SOUND, dialect)
     assert repairs(SOUND, dialect) == ()
     assert repairs([], dialect) == ()
+
+
+@given(
+    conversations() | broken_histories(most=2), st.sampled_from([STRICT, CLAUDE, NEW, CHAT, MISTRAL, RESPONSES, GEMINI])
+)
+@example([user(), calls("a", "a"), results("a", "a")], CLAUDE)
+@example([user(), calls("a"), Message("user", (*results("a").parts, Text("u"), *results("a").parts))], CLAUDE)
+@example([user(), calls("a"), results("a"), calls("a"), results("a")], CHAT)
+def test_what_is_tidy_is_not_repaired(messages, dialect):
+    """One look at each message says of no history that it is fine where the passes find something to repair."""
+    quick = repairs(messages, dialect)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hygiene, "tidy", lambda *_, **__: False)
+        assert repairs(messages, dialect) == quick
 
 
 PARTS = [
@@ -175,13 +194,14 @@ def test_ids_are_mapped_with_their_results():
     assert [r.content for r in sent[2].results] == [r.content for r in results(odd, "b").results]
 
 
-@pytest.mark.parametrize("text", ["", " ", "a b", "x" * 300, "\u00e9", "\ud83d", "a\n"])
+@pytest.mark.parametrize("text", ["", " ", "a b", "x" * 300, "\u00e9", "\ud83d", "a\n", "a", "x" * 9, "x" * 10])
 @pytest.mark.parametrize("dialect", [STRICT, CLAUDE, CHAT, Dialect("mistral", id_pattern="[A-Za-z0-9]", id_max=9)])
 def test_mapped_ids_are_sendable(text, dialect):
-    """A mapped id has letters of the alphabet only, at least one, and no more than allowed."""
+    """A mapped id has letters of the alphabet only, at least one, and no more than allowed; others are their own."""
     made = wire_id(text, dialect)
     assert 0 < len(made) <= dialect.id_max
     assert re.fullmatch(f"(?:{dialect.id_pattern})+", made)
+    assert all_fit([made, text], dialect) is (made == text)
 
 
 def test_thinking_goes_only_to_its_own_api():

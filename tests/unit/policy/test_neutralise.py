@@ -16,7 +16,7 @@ from holdfast.config import target
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.model.projected import project
-from holdfast.policy.neutralise import NEUTRALISE, harmless, harmless_texts
+from holdfast.policy.neutralise import NEUTRALISE, _holds, harmless, harmless_texts, look_alikes
 from holdfast.testing.driving import drive
 from holdfast.testing.histories import words
 from holdfast.view.tokens import measure
@@ -165,8 +165,9 @@ def test_a_look_alike_spread_over_parts_is_escaped(pieces, api, role):
 @given(st.lists(st.sampled_from([*TAGS, *HIDDEN, "<", "per", "sisted_", "tool_result", " ", "/", "x\n"]), max_size=12))
 def test_pieces_are_escaped_as_the_whole(pieces):
     """Escaping texts and joining them is joining and escaping; a text in which nothing changes is the same object."""
-    told = harmless_texts(pieces)
-    assert "".join(told) == harmless("".join(pieces))
+    told, whole = harmless_texts(pieces), "".join(pieces)
+    assert "".join(told) == harmless(whole)
+    assert _holds(whole) is bool(look_alikes(whole))
     assert all(new is old for new, old in zip(told, pieces, strict=True) if new == old)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast import Policy, World, apply, plan
@@ -191,13 +191,26 @@ def test_odd_results_are_planned(text):
     assert len(result_text(apply(talk, made)[2].results[0])) <= max(5_000, len(text) - 1)
 
 
+def test_every_group_is_looked_at():
+    """What is big is spilled where it stands, behind as many groups of as many results as there are."""
+    talk = [one for chars in (10, 90_000, 10, 90_000) for said in called(*[("bash", chars)] * 3) for one in apart(said)]
+    made = plan(talk, WHERE)
+    assert [edit.span.start for edit in made.record] == [7, 8, 9, 17, 18, 19]
+
+
+def apart(message):
+    """Return a message with each of its results in one of its own."""
+    return [Message(message.role, (part,)) for part in message.parts] if message.role == "tool" else [message]
+
+
 limits = st.sampled_from([0, 1_000, 2_000, 5_000])
 shares = st.sampled_from([0.0, 0.0, 0.003, 0.01])
 sizes = st.lists(st.sampled_from([1, 700, 990, 1_010, 1_990, 2_010, 6_000]), min_size=1, max_size=6)
 
 
-@given(st.lists(sizes, min_size=1, max_size=3), limits, limits, shares, shares, st.integers(0, 1), st.booleans())
-def test_the_quick_look_changes_no_decision(groups, one, every, share, together, named, told):
+@given(st.lists(sizes, min_size=1, max_size=3), limits, limits, shares, shares, st.integers(0, 1), *[st.booleans()] * 2)
+@example(groups=[[700] * 5, [6_000]], one=5_000, every=0, share=0.0, together=0.01, named=0, told=False, alone=True)
+def test_the_quick_look_changes_no_decision(groups, one, every, share, together, named, told, alone):
     """Where a group is passed over because it is small, looking at each of its texts decides the same."""
     own = {"a": 900} if named else {}
     small = target("anthropic", "claude-sonnet-4-5", window=100_000)
@@ -210,6 +223,7 @@ def test_the_quick_look_changes_no_decision(groups, one, every, share, together,
         spill_tools=own,
     )
     talk = [said for group in groups for said in called(*(("ab"[size % 2], size) for size in group))]
+    talk = [one for said in talk for one in (apart(said) if alone else [said])]
     half = plan(talk[:-1], small, policy).branch if told else None
     quick = plan(talk, small, policy, branch=half)
     with pytest.MonkeyPatch.context() as patch:

@@ -19,6 +19,17 @@ _SHORT = 13
 """Under this length a minted id is nothing but a digest."""
 
 
+def all_fit(ids: Iterable[str], dialect: Dialect) -> bool:
+    """Return whether all of ``ids`` have the alphabet and length of the dialect."""
+    return all(map(_whole(dialect.id_pattern, dialect.id_min, dialect.id_max).fullmatch, ids))
+
+
+@lru_cache
+def _whole(pattern: str, least: int, most: int) -> re.Pattern[str]:
+    """Return what matches an id as a whole."""
+    return re.compile(f"(?:{pattern}){{{max(1, least)},{most}}}")
+
+
 def wire_id(id_: str, dialect: Dialect) -> str:
     """Return ``id_`` in the alphabet and length of the dialect; equal ids stay equal, different ones differ."""
     return _mapped(id_, dialect.id_pattern, dialect.id_min, dialect.id_max)
@@ -26,9 +37,7 @@ def wire_id(id_: str, dialect: Dialect) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def _mapped(id_: str, pattern: str, least: int, most: int) -> str:
-    if least <= len(id_) <= most and re.fullmatch(f"(?:{pattern})+", id_):
-        return id_
-    return _minted(id_, id_, pattern, least, most)
+    return id_ if _whole(pattern, least, most).fullmatch(id_) else _minted(id_, id_, pattern, least, most)
 
 
 def _minted(id_: str, seed: str, pattern: str, least: int, most: int) -> str:

@@ -69,7 +69,7 @@ def clean_message(message: Message, dialect: Dialect) -> Message:
     """Return the message with refused parts gone or rewritten; the same object when nothing is wrong."""
     role, stood = message.role, message.parts
     for part in stood:
-        if not _is_plain(part, dialect, role):
+        if not is_plain(part, dialect, role):
             break
     else:
         return message
@@ -86,7 +86,7 @@ def clean_message(message: Message, dialect: Dialect) -> Message:
     return Message(role, tuple([part for part in parts if part is not None]))
 
 
-def _is_plain(part: Part, dialect: Dialect, role: str) -> bool:
+def is_plain(part: Part, dialect: Dialect, role: str) -> bool:
     """Return whether a part is what most are, and fine: words, a result of nothing but words, or a call."""
     if type(part) is ToolResult:
         return role != "assistant" and bool(part.content) and all(map(_is_said, part.content))
