@@ -425,7 +425,9 @@ def test_where_nothing_can_be_read_nothing_is_replaced(tmp_path: Path) -> None:
     assert not [one for one in tmp_path.iterdir() if "new" in one.name or "bak" in one.name]
 
 
-@pytest.mark.parametrize("content", [b"x" * 4096, b"short", b"SQLite format 3\x00" + b"\xff" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"x" * 4096, b"short", *(b"SQLite format 3\x00" + end for end in (b"", b"\xff" * 5000))]
+)
 def test_what_is_no_store_is_left_alone(tmp_path: Path, content: bytes) -> None:
     """A file that is none of ours is an error and stays as it is."""
     path = tmp_path / "agent.db"

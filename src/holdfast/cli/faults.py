@@ -24,6 +24,8 @@ _ADVICE = {
     errno.EISDIR: "give a file",
     errno.ENOTDIR: "check the path: one of its folders is a file",
     errno.ENAMETOOLONG: "give a shorter name",
+    errno.ELOOP: "check the links in the path",
+    errno.EIO: "check the disk, or give another file",
 }
 
 
@@ -63,7 +65,7 @@ def reason(error: BaseException) -> str:
 
 def of_file(file: str, message: str) -> str:
     """Return ``message`` with ``file`` before it, once."""
-    return message if message.startswith(f"{file}: ") else f"{file}: {message}"
+    return message if message.startswith((f"{file}: ", f"{file} is ")) else f"{file}: {message}"
 
 
 def _of_system(error: OSError) -> str:

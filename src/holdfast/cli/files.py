@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.cli.faults import Stopped
+from holdfast.cli.pipes import piped
 from holdfast.errors import FormatError
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
@@ -20,7 +21,7 @@ STDIN = "-"
 def content(name: str) -> bytes:
     """Return the bytes of the file ``name``; ``-`` is standard input.
 
-    Raises ``FormatError`` for a folder and ``OSError`` for what cannot be read.
+    Raises ``FormatError`` for a folder and a pipe without a writer, and ``OSError`` for what cannot be read.
     """
     if name == STDIN:
         return sys.stdin.buffer.read()
@@ -29,7 +30,7 @@ def content(name: str) -> bytes:
         raise FormatError("an empty text is no file's name; give the name of a file")
     if path.is_dir():
         raise FormatError(f"{name} is a folder; give the files in it, for example {path / '*.jsonl'}")
-    return path.read_bytes()
+    return piped(path) if path.is_fifo() else path.read_bytes()
 
 
 def private_folder(path: Path) -> None:

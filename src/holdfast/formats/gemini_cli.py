@@ -185,7 +185,7 @@ def read(data: bytes) -> Recording:
         tip = record.tail = _emit(file.log, record, answered, tip)
     for record in file.replaced:
         file.log.skipped["message (replaced)"] += 1
-        file.log.add(record.name, head, Note(f"{NOTE}replaced", origin_of(record.raws)), None, record.last)
+        file.log.add(record.name, head, Note(f"{NOTE}replaced", bytes(origin_of(record.raws))), None, record.last)
     for before, row in file.damaged:
         file.log.damage(row.number, row.raw, row.fault, before.tail if before is not None else head)
     line = file.header.value if file.header is not None and file.header.value is not None else Line()

@@ -19,7 +19,7 @@ from holdfast.formats.gemini_cli import LINE, NOTE, in_file
 from holdfast.formats.lines import clean, edited, fields, iso
 from holdfast.formats.writing import Source, bare, lines_of, uuid_of
 from holdfast.model.entries import BranchSummary, Compaction, Entry, Note, Said, Usage
-from holdfast.model.messages import Message
+from holdfast.model.messages import Message, Role
 from holdfast.model.parts import Part, Thinking, ToolCall, ToolResult
 from holdfast.model.slots import Slot
 from holdfast.wire import gemini
@@ -169,7 +169,8 @@ class _Writing:
 
 def _answers(part: dict[str, Any]) -> str:
     """Return the id of the call that a part answers, if it answers one."""
-    return str(part.get("functionResponse", {}).get("id", ""))
+    found = part.get("functionResponse")
+    return str(found.get("id", "")) if isinstance(found, dict) else ""
 
 
 def _is_own(origin: bytes) -> bool:
@@ -179,16 +180,18 @@ def _is_own(origin: bytes) -> bool:
 
 def _parts(message: Message) -> list[dict[str, Any]]:
     """Return a message as parts of the API, calls and results under the ids that they have in a file."""
-    parts = [replace(part, raw=None) if isinstance(part, ToolCall | ToolResult) else part for part in message.parts]
-    contents = gemini.dicts([Message(message.role, tuple(parts))])
-    out: list[dict[str, Any]] = [part for content in contents for part in content["parts"]]
-    named = iter([part for part in message.parts if isinstance(part, ToolCall | ToolResult)])
-    for part in out:
-        for kind in ("functionCall", "functionResponse"):
-            if kind in part:
-                own = next(named)
-                id_ = own.id if isinstance(own, ToolCall) else own.call_id
-                part[kind]["id"] = in_file(part[kind]["name"], id_)
+    return [told for part in message.parts for told in _told(message.role, part)]
+
+
+def _told(role: Role, part: Part) -> list[dict[str, Any]]:
+    """Return one part as the API has it, none where it has no form for it, or is no object."""
+    own = isinstance(part, ToolCall | ToolResult)
+    contents = gemini.dicts([Message(role, (replace(part, raw=None) if own else part,))])
+    out = [one for content in contents for one in content.get("parts") or () if isinstance(one, dict)]
+    if isinstance(part, ToolCall | ToolResult):
+        kind, id_ = ("functionCall", part.id) if isinstance(part, ToolCall) else ("functionResponse", part.call_id)
+        for one in out:
+            one[kind]["id"] = in_file(one[kind]["name"], id_)
     return out
 
 

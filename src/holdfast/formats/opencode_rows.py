@@ -23,7 +23,9 @@ _JSON = ("revert", "permission", "metadata", "model")
 """Columns that hold JSON."""
 _TIMES = ("created", "updated", "compacting", "archived")
 _TOKENS = {"input": "tokens_input", "output": "tokens_output", "reasoning": "tokens_reasoning"}
-_DEFAULTS: Row = {"project_id": "global", "slug": "", "directory": "/", "title": "", "version": "", "cost": 0}
+_DEFAULTS: Row = {"project_id": "global", "slug": "", "directory": "/", "title": "", "version": ""}
+_MOST = 2**63
+"""More than any number that a column holds."""
 
 
 def info_of(row: Mapping[str, Any]) -> bytes:
@@ -70,11 +72,20 @@ def rows_of(sessions: Iterable[Held]) -> dict[str, list[Row]]:
 
 def _session(held: Held) -> Row:
     info = msgspec.json.decode(held.info, type=dict[str, Any])
-    row = _DEFAULTS | {column: info[name] for column, name in _NAMED.items() if name in info}
+    row = _DEFAULTS | {column: info[name] for column, name in _NAMED.items() if isinstance(info.get(name), str)}
     row |= {column: write(info[column]).decode() for column in _JSON if column in info}
     row |= {f"time_{name}": at for name, at in info["time"].items() if name in _TIMES}
-    told = info.get("tokens", {})
-    return row | {column: told.get(name, 0) for name, column in _TOKENS.items()}
+    return row | {"cost": float(_amount(info, "cost"))} | _tokens(info.get("tokens"))
+
+
+def _tokens(told: Any) -> Row:
+    return {column: _amount(told, name) for name, column in _TOKENS.items()}
+
+
+def _amount(told: Any, name: str) -> int | float:
+    """Return the number that ``told`` has under ``name``, 0 where there is none that a column holds."""
+    found = told.get(name) if isinstance(told, dict) else None
+    return found if isinstance(found, int | float) and abs(found) < _MOST else 0
 
 
 def _project(session: Row) -> Row:

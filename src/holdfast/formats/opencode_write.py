@@ -23,6 +23,7 @@ from holdfast.formats.writing import Source, bare
 from holdfast.model.entries import BranchSummary, Compaction, Decision, Entry, Note, Said, Usage
 from holdfast.model.messages import Message, placeholder, result_text
 from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.view.conversation import first_words
 from holdfast.wire.splice import as_object
 from holdfast.wire.splice import write as to_json
 
@@ -85,14 +86,13 @@ def _about(recording: Recording, way: list[Entry], writing: _Writing, parent: st
     notes = (entry.body for entry in way if isinstance(entry.body, Note) and entry.body.reason == SESSION)
     told: dict[str, Any] = dict(fields(next((note.raw for note in notes), b"{}")))
     first = next((entry.at for entry in way if entry.at is not None), 0)
-    said = (entry.body.slot.message for entry in way if isinstance(entry.body, Said))
-    words = next((message.text for message in said if message.starts_turn and message.text.strip()), UNTITLED)
+    words = first_words(entry.body.slot.message for entry in way if isinstance(entry.body, Said)) or UNTITLED
     name = recording.session or UNTITLED
     fresh = f"ses_{~(first * 4096) & _MASK:012x}{_mark(name)}"  # the newest sort first
     about = {"id": fresh, "slug": "holdfast", "projectID": "global", "directory": recording.cwd or "/", "path": ""}
     about |= told | ({"parentID": parent} if parent else {})
     about["id"] = msg if isinstance(msg := about["id"], str) else bytes(msg).decode().strip('"')
-    about |= {"title": recording.title or words.strip()[:80], "version": about.get("version", VERSION)}
+    about |= {"title": recording.title or words[:80], "version": about.get("version", VERSION)}
     return about | {"time": {"created": first, "updated": max(first, writing.at)}}
 
 

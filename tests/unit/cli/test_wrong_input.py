@@ -53,7 +53,7 @@ def test_a_folder_is_refused_with_a_message(run, home, verb):
     result = run(verb, home)
     assert result.exit_code == 2
     assert is_a_message(result)
-    assert "folder" in result.stderr
+    assert result.stderr.removeprefix("Error: ").startswith(f"{home} is a folder; give the files in it")
 
 
 def test_a_database_of_something_else_is_refused(run, home):
@@ -120,6 +120,11 @@ def test_a_line_of_fifty_megabytes_is_taken(run, home, talk, line, write):
         (FileNotFoundError(2, "No such file or directory", "a.jsonl"), "a.jsonl: no such file or directory; check"),
         (PermissionError(13, "Permission denied", "a.jsonl"), "a.jsonl: permission denied; give yourself access"),
         (OSError(28, "No space left on device"), "no space left on device; free some space"),
+        (
+            OSError(40, "Too many levels of symbolic links", "a"),
+            "a: too many levels of symbolic links; check the links",
+        ),
+        (OSError(5, "Input/output error", "a"), "a: input/output error; check the disk, or give another file"),
         (RecursionError("deep"), "nested too deeply"),
         (MemoryError(), "not enough memory"),
     ],

@@ -136,6 +136,8 @@ def test_a_list_of_all_messages_takes_their_place() -> None:
     notes = [entry.body for entry in recording.entries if isinstance(entry.body, Note)]
     assert any(b'"one"' in bytes(note.raw) for note in notes)
     assert [entry.id for entry in path(recording)].count("2") == 1
+    with open_store(":memory:") as store:
+        assert store.put("S", recording.entries, leaf=recording.leaf).added == len(recording.entries)
 
 
 def test_lines_that_nobody_said() -> None:

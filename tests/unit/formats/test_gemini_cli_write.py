@@ -72,6 +72,18 @@ SESSION = file(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("odd", [{"functionCall": "x"}, {"functionResponse": 1}, 7, {"functionCall": None}])
+def test_parts_that_cannot_be_read_take_no_ones_place(odd: Any) -> None:
+    """What a recorded request had for a part, and is none, leaves the calls and results beside it under their ids."""
+    called = {"functionCall": {"id": "ls_1", "name": "ls", "args": {}}}
+    answered = {"functionResponse": {"id": "ls_1", "name": "ls", "response": {"output": "o"}}}
+    turns = [("user", [{"text": "list"}]), ("model", [odd, called]), ("user", [odd, answered])]
+    body = {"contents": [{"role": role, "parts": parts} for role, parts in turns]}
+    written = write(read(json.dumps(body).encode()), "gemini-cli")
+    assert told(read(written))[1][2:] == ([("ls_1", "ls", {})], [])
+    assert b'"id":"ls__ls_1"' in written
+
+
 def test_there_and_back() -> None:
     """Read, written and read again: the same messages, usage and order, under the same ids."""
     first = read(SESSION)

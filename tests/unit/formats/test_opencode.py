@@ -442,11 +442,19 @@ _INFO = st.fixed_dictionaries(
 _MESSAGE = st.fixed_dictionaries({"info": _INFO | _TREE, "parts": st.lists(_PART | _TREE, max_size=4) | _TREE})
 
 
-@given(st.lists(_MESSAGE | _TREE, max_size=6), _TREE)
-def test_any_document_becomes_a_tree_that_can_be_written(messages: list[Any], revert: Any) -> None:
+_ABOUT = st.dictionaries(
+    st.sampled_from(
+        ["revert", "version", "cost", "tokens", "slug", "title", "path", "projectID", "directory", "model"]
+    ),
+    _TREE | st.just({"input": 2**70, "output": "many"}),
+)
+
+
+@given(st.lists(_MESSAGE | _TREE, max_size=6), _ABOUT)
+def test_any_document_becomes_a_tree_that_can_be_written(messages: list[Any], about: dict[str, Any]) -> None:
     """Whatever a document says: ids are unique, parents come first, it is stored, written in both forms, read again."""
     seen: set[str | None] = {None}
-    recording = read(json.dumps({"info": {"id": SESSION, "revert": revert}, "messages": messages}).encode())
+    recording = read(json.dumps({"info": {"id": SESSION} | about, "messages": messages}).encode())
     for entry in recording.entries:
         assert entry.parent in seen
         assert entry.id not in seen

@@ -386,6 +386,14 @@ def test_what_is_no_session_is_refused(data):
         repair(data)
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+def test_what_opencode_exported_is_no_file_of_its_own(indent):
+    """It is told as such, with what can be done with it, on one line or many."""
+    data = json.dumps({"info": {"id": "ses_1"}, "messages": []}, indent=indent).encode()
+    with pytest.raises(FormatError, match="export it again, or import it"):
+        repair(data)
+
+
 def test_an_older_session_of_gemini_cli_is_fine():
     """A session that is one JSON value has no lines to mend."""
     data = json.dumps({"sessionId": "s", "projectHash": "p", "startTime": "x", "messages": []}, indent=2).encode()

@@ -31,7 +31,11 @@ __all__ = [
     "whole",
 ]
 
-_REQUEST = "this is a request, no session file: `holdfast fix` repairs requests"
+_OTHERS = {
+    "body": "this is a request, no session file: `holdfast fix` repairs requests",
+    "opencode": "this is what opencode exported, no file that it goes on with: export it again, or import it as it is",
+}
+"""What to do with a file that is understood and is no tool's session file."""
 
 
 def repair(data: bytes, format_: str = "") -> Repaired:
@@ -55,10 +59,8 @@ def tool_of(raws: Iterable[bytes]) -> Tool | None:
     for line in lines_of(raws, _fits_any):
         for piece in line.pieces:
             kind = told_by(piece.raw)
-            if kind == "body":
-                raise FormatError(_REQUEST)
             if kind is not None:
-                return TOOLS[kind]
+                return _tool(kind)
     return None
 
 
@@ -67,9 +69,15 @@ def whole(data: bytes) -> Survey:
     if not data.strip():
         raise FormatError(f"the file is empty ({len(data):,} bytes), so there is nothing to repair")
     kind = reader_of(data)
-    if kind not in TOOLS:
-        raise Unrecognised(_REQUEST)
+    _tool(kind)
     return Survey(kind)
+
+
+def _tool(kind: str) -> Tool:
+    """Return the tool called ``kind``; ``Unrecognised`` says what else it is."""
+    if kind not in TOOLS:
+        raise Unrecognised(_OTHERS[kind])
+    return TOOLS[kind]
 
 
 def _fits_any(said: Object) -> bool:

@@ -35,7 +35,7 @@ class Pages:
         log = path.with_name(f"{path.name}-wal")
         self._log = log.read_bytes() if log.exists() else b""
         self.size = self._page_size()
-        self._usable = self.size - (self._data[20] if self._data.startswith(MAGIC) else 0)
+        self._usable = self.size - (sum(self._data[20:21]) if self._data.startswith(MAGIC) else 0)
         self._newest = self._in_log()
 
     def rows(self) -> Iterator[tuple[int, Values]]:
