@@ -18,12 +18,13 @@ from msgspec.structs import replace
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
 from holdfast.model.branch import Branch
-from holdfast.model.entries import BranchSummary, Compaction, Entry, Said
+from holdfast.model.entries import BranchSummary, Compaction, Entry, Note, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
 from holdfast.store import open_store
 from holdfast.store.base import Quota, SessionStore
 from holdfast.store.database import Database
+from holdfast.store.inserting import AT_ONCE
 from holdfast.store.migrations import MIGRATIONS
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
@@ -326,6 +327,41 @@ def test_what_the_bytes_do_not_tell_is_stored_too(tmp_path: Path) -> None:
     with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
         store.put(KEY, [Entry("a", None, Said(slot))])
         assert unnumbered(store.path(KEY)) == [Entry("a", None, Said(slot))]
+
+
+@pytest.mark.parametrize("count", [1, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 2 * AT_ONCE + 3])
+def test_many_messages_are_stored_like_one(tmp_path: Path, count: int) -> None:
+    """However many are appended at once, each row is what it is when its message is appended alone."""
+    named = [(f"e{n}", f"e{n - 1}" if n else None) for n in range(count)]
+    entries = [
+        replace(entry, body=replace(entry.body, origin=None))  # type: ignore[union-attr]
+        for entry in (wire(id_, above, f"text of {id_}", "user") for id_, above in named)
+    ]
+    for name, runs in (("alone", [[one] for one in entries]), ("together", [entries])):
+        with SqliteStore(tmp_path / name, known={"plain": plain}, clock=lambda: 1) as store:
+            store.create(KEY)
+            for run in runs:
+                store.append(KEY, run, decode=plain)
+            assert unnumbered(store.path(KEY)) == entries
+    with closing(sqlite3.connect(tmp_path / "together")) as db:
+        assert db.execute("SELECT DISTINCT typeof(digest), typeof(raw) FROM entries").fetchall() == [("blob", "blob")]
+        db.execute("ATTACH ? AS other", (str(tmp_path / "alone"),))
+        for table in ("entries", "sessions"):
+            one, other = (db.execute(f"SELECT * FROM {base}.{table}").fetchall() for base in ("main", "other"))
+            assert one == other
+
+
+def test_messages_stand_among_what_is_no_message(tmp_path: Path) -> None:
+    """A note, or a message that needs more columns, amid many that need only theirs: all are there, in order."""
+    count = 2 * AT_ONCE
+    entries = [wire(f"e{n}", f"e{n - 1}" if n else None, f"text {n}") for n in range(count)]
+    plainly = [replace(entry, body=replace(entry.body, origin=None)) for entry in entries]  # type: ignore[union-attr]
+    mixed = [*plainly[:AT_ONCE], *entries[AT_ONCE : AT_ONCE + 1], *plainly[AT_ONCE + 1 :]]
+    mixed[-1] = replace(mixed[-1], body=Note("a remark"))
+    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
+        store.create(KEY)
+        store.append(KEY, mixed, decode=plain)
+        assert unnumbered(store.path(KEY)) == mixed
 
 
 def test_an_unknown_form_says_which(tmp_path: Path) -> None:

@@ -172,13 +172,16 @@ def is_spared(branch: Branch, slot: int, part: int | None) -> bool:
     return part in parts or None in parts
 
 
-def restated(branch: Branch, slots: Iterable[Slot]) -> Branch:
-    """Return the branch with its first slots said in other bytes; repairs stand where they are of other slots alone."""
-    told, known, settled = list(slots), branch.slots.slice(), branch.settled
-    first = common(told, known)
-    if first == len(told):
+def restated(branch: Branch, slots: Sequence[Slot], start: int = 0) -> Branch:
+    """Return the branch with its first slots said in other bytes; repairs stand where they are of other slots alone.
+
+    Those before ``start`` are known to be its own.
+    """
+    told, known, settled = slots[start:], branch.slots.slice(start), branch.settled
+    same = common(told, known)
+    if same == len(told):
         return branch
-    rest = [*told[first:], *known[len(told) :]]
+    first, rest = start + same, [*told[same:], *known[len(told) :]]
     return replace(
         branch,
         slots=branch.slots.changed(first, rest),
@@ -229,23 +232,13 @@ def _said(branch: Branch, _id: str, body: Said | BranchSummary) -> Branch:
 def _all_said(branch: Branch, new: Sequence[Slot]) -> Branch:
     """Return the branch with the messages of ``new`` said in turn."""
     count, messages = len(branch.slots), [slot.message for slot in new]
-    pinned, keep, waiting = branch.pinned, branch.keep, branch.open
-    base, mark = base_mark(branch), branch.marks[-1] if count else b""
-    born, marks = list[bytes](), list[bytes]()
-    for index, slot in enumerate(new, count):
-        role, before = slot.message.role, mark if index > keep else base
-        mark = chained(before, slot.digest)
-        born.append(before)
-        marks.append(mark)
-        if pinned == index and role == "system" and branch.compaction is None:
-            pinned, keep, base = index + 1, index + 1, mark
-        if waiting or role == "assistant":
-            waiting = still_open(waiting, slot.message)
+    born, marks = _marked(branch, new)
     slots = branch.slots.add(*new)
     callers, reused = called(branch, slots, new)
     media = [one for message in messages for one in media_of(message)]
     sizes = list(accumulate([slot.size for slot in new], initial=branch.sums[-1] if count else 0))
-    answered = any(message.role == "assistant" for message in messages)
+    opening = _opening(messages) if branch.pinned == count and branch.compaction is None else 0
+    answer = next((at for at in reversed(range(len(new))) if messages[at].role == "assistant"), None)
     return replace(
         branch,
         slots=slots,
@@ -257,13 +250,31 @@ def _all_said(branch: Branch, new: Sequence[Slot]) -> Branch:
         sums=branch.sums.add(*sizes[1:]),
         marks=branch.marks.add(*marks),
         born=branch.born.add(*born),
-        pinned=pinned,
-        keep=keep,
+        pinned=branch.pinned + opening,
+        keep=count + opening if opening else branch.keep,
         held=branch.held + sizes[-1] - sizes[0],
-        open=waiting,
-        compactions=0 if answered else branch.compactions,
-        truncations=0 if answered else branch.truncations,
+        open=reduce(still_open, messages[answer:], branch.open),  # an answer's calls are all that wait behind it
+        compactions=branch.compactions if answer is None else 0,
+        truncations=branch.truncations if answer is None else 0,
     )
+
+
+def _marked(branch: Branch, new: Iterable[Slot]) -> tuple[list[bytes], list[bytes]]:
+    """Return the digests of the projection before each of ``new``, and with it."""
+    count, keep, base = len(branch.slots), branch.keep, base_mark(branch)
+    mark = branch.marks[-1] if count else base
+    born, marks = list[bytes](), list[bytes]()
+    for index, slot in enumerate(new, count):
+        before = mark if index > keep else base
+        mark = chained(before, slot.digest)
+        born.append(before)
+        marks.append(mark)
+    return born, marks
+
+
+def _opening(messages: Sequence[Message]) -> int:
+    """Return how many system messages ``messages`` open with."""
+    return next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
 
 
 def _frame(branch: Branch, _id: str, body: Frame) -> Branch:

@@ -13,9 +13,17 @@ T = TypeVar("T")
 def common(one: Sequence[object], other: Sequence[object]) -> int:
     """Return how many items both begin with: all of the shorter where they are equal, else the very same objects."""
     most = min(len(one), len(other))
-    if [*one[:most]] == [*other[:most]]:  # quick: the very same are not looked into
+    mine, theirs = _beginning(one, most), _beginning(other, most)
+    if type(mine) is not type(theirs):
+        mine, theirs = [*mine], [*theirs]
+    if mine == theirs:  # quick: the very same are not looked into
         return most
     return [*map(is_, one, other), False].index(False)
+
+
+def _beginning(items: Sequence[object], count: int) -> Sequence[object]:
+    """Return the first ``count`` of ``items``: themselves where they have no more, for to copy them takes time."""
+    return items if len(items) == count else items[:count]
 
 
 class Seq(Generic[T]):
@@ -42,11 +50,7 @@ class Seq(Generic[T]):
             items, sums = [*items[: self._stop], *new], {}
         else:
             items += new[same:]
-        grown: Seq[T] = Seq.__new__(Seq)
-        grown._items = items
-        grown._stop = stop
-        grown._sums = sums
-        return grown
+        return Seq._of(items, stop, sums)
 
     def grew_into(self, other: Seq[T]) -> bool:
         """Return whether ``other`` shares this sequence's storage: it was grown from here, and nobody forked."""
@@ -63,8 +67,15 @@ class Seq(Generic[T]):
 
     def changed(self, start: int, items: Iterable[T]) -> Seq[T]:
         """Return the sequence with ``items`` in place of all from ``start`` on; what was measured before stays."""
-        made = Seq([*self.slice(0, start), *items])
-        made._sums = {measure: sums[: start + 1] for measure, sums in self._sums.items()}
+        made = self.slice(0, start)
+        made += items
+        return Seq._of(made, len(made), {measure: sums[: start + 1] for measure, sums in self._sums.items()})
+
+    @staticmethod
+    def _of(items: list[T], stop: int, sums: dict[Callable[[T], int], list[int]]) -> Seq[T]:
+        """Return the sequence of the first ``stop`` items of a list that it keeps."""
+        made: Seq[T] = Seq.__new__(Seq)
+        made._items, made._stop, made._sums = items, stop, sums
         return made
 
     def slice(self, start: int = 0, stop: int | None = None) -> list[T]:

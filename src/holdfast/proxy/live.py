@@ -16,7 +16,7 @@ from holdfast.model.branch import Branch
 from holdfast.model.slots import Slot
 from holdfast.policy.pipeline import Policy
 from holdfast.proxy.trees import Trees
-from holdfast.runtime.following import Repeated, repeated
+from holdfast.runtime.following import Repeated
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.means import Means
 from holdfast.runtime.session import Session
@@ -55,8 +55,7 @@ class Talk:
         return is_asked_again or (not left and all(slot.message.role != "assistant" for slot in new))
 
     def _repeated(self, slots: Sequence[Slot]) -> Repeated:
-        journal = self.session.journal
-        return repeated(journal.branch.slots.slice(), slots, self.session.settings, journal.twins)
+        return self.session.journal.repeats(slots)
 
 
 class Live:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from operator import is_
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from holdfast.model.entries import (
 )
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
-from holdfast.model.sequence import common
+from holdfast.model.sequence import Seq, common
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
 from holdfast.policy.capping import cap
@@ -42,10 +43,12 @@ class Twins(Struct, frozen=True):
 class Repeated(Struct, frozen=True):
     """What a conversation repeats: ``slots`` of the log, in its own bytes, for which it takes ``count`` messages."""
 
-    slots: tuple[Slot, ...]
+    slots: Sequence[Slot]
     count: int
     single: int
     """How many of them, from the first on, are repeated one by one."""
+    standing: int = 0
+    """How many of them, from the first on, are known to be the log's own."""
 
 
 def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, twins: Twins = Twins()) -> Repeated:
@@ -56,8 +59,9 @@ def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, tw
     long as they are about as large.
     What is known to be alike by ``twins`` is not compared again.
     """
-    count, opening = twins.stand(known, said), _same_places(known, said)
-    slots, single = list(known[:count]), -1
+    count = standing = twins.stand(known, said)
+    opening = _same_places(known, said)
+    slots, single = [*known[:count]], -1
     while len(slots) < len(known) and count < len(said):
         slot, one = known[len(slots)], said[count]
         if count < opening:
@@ -74,7 +78,28 @@ def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, tw
         single = len(slots) if single < 0 else single
         slots += mine
         count += len(theirs)
-    return Repeated(tuple(slots), count, count if single < 0 else single)
+    return Repeated(slots, count, count if single < 0 else single, standing)
+
+
+class Following:
+    """How whole conversations follow one branch, one after the other: what was compared is not compared again."""
+
+    def __init__(self) -> None:
+        self._twins = Twins()
+        self._compared: tuple[tuple[Seq[Slot], tuple[Slot, ...], Settings], Repeated] | None = None
+        """The last comparison: of which messages with which others by which settings, and what it found."""
+
+    def repeated(self, known: Seq[Slot], said: tuple[Slot, ...], settings: Settings) -> Repeated:
+        """Return what ``said`` repeats of ``known``; of the same again it is known."""
+        asked, compared = (known, said, settings), self._compared
+        if compared is None or not all(map(is_, asked, compared[0])):
+            compared = self._compared = asked, repeated(known.slice(), said, settings, self._twins)
+        return compared[1]
+
+    def went_on(self, known: Seq[Slot], said: tuple[Slot, ...], same: Repeated) -> None:
+        """Know which messages repeat each other, now that what is new of ``said`` stands behind the ``same`` too."""
+        stop = None if same.single == same.count == len(same.slots) else same.single
+        self._twins = Twins(known.slice(0, stop), said[:stop])
 
 
 def reframed(frame: Frame, known: Sequence[Slot], said: Sequence[Slot]) -> Frame:

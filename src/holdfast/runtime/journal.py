@@ -42,7 +42,7 @@ from holdfast.policy.guard import in_force
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.runtime.carrying import carried
-from holdfast.runtime.following import Twins, repeated, reworded
+from holdfast.runtime.following import Following, Repeated, reworded
 from holdfast.runtime.taking import begun, decided, is_of_compaction, is_pressed, meant, measured, sound, told
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
@@ -98,8 +98,7 @@ class Journal:
         self._asked = store.session(key).updated or clock()
         """When the last request went out or was answered, as far as that is known."""
         self._ready: Prepared | None = None
-        self.twins = Twins()
-        """What the last whole conversation was found to repeat."""
+        self._following = Following()
         self._opening: Sequence[Slot] = ()
         """What it opens with, in its own words."""
         self.heard: Callable[[str, Sequence[Entry]], object] = lambda _key, _entries: None
@@ -356,22 +355,26 @@ class Journal:
 
         The same words in other bytes are no other conversation; those bytes count from now on. Where it parts from the
         log its past was edited: this goes on beside what was said there, with the decisions about what stands, and the
-        session's leaf stays. ``decode`` made its messages of their bytes, of each alone.
+        session's leaf stays. They are measured; ``decode`` made them of their bytes, each alone.
         """
         if isinstance(self.branch.slots, Gapped):
             self._reread()
-        slots = [one if one.digest else measured(one) for one in said]
-        same = repeated(self.branch.slots.slice(), slots, self.policy.settings, self.twins)
-        if len(same.slots) < len(self.branch.slots):
+        said = tuple(said)
+        same = self.repeats(said)
+        parts = len(same.slots) < len(self.branch.slots)
+        if parts:
             self._part(len(same.slots))
         self._opening = same.slots[: self.branch.pinned]
-        branch = restated(self.branch, same.slots)
+        branch = restated(self.branch, same.slots, 0 if parts else same.standing)
         if branch is not self.branch:
             self.branch, self._ready = branch, None
-        ids = self._appended(slots[same.count :], decode)
-        stop = None if same.single == same.count == len(same.slots) else same.single
-        self.twins = Twins(self.branch.slots.slice(0, stop), slots[:stop])
+        ids = self._appended(said[same.count :], decode)
+        self._following.went_on(self.branch.slots, said, same)
         return ids
+
+    def repeats(self, said: Sequence[Slot]) -> Repeated:
+        """Return what ``said``, a whole conversation, repeats of this branch."""
+        return self._following.repeated(self.branch.slots, tuple(said), self.policy.settings)
 
     def _part(self, count: int) -> None:
         """Go back to just before message ``count`` was said."""
@@ -432,13 +435,8 @@ class Journal:
     def _retried(self, target: Target, world: World) -> Plan | None:
         """Return the plan of the newest request again, where nothing was said or revoked since and it still fits."""
         branch = self.branch
-        if is_pressed(world) or (branch.seen, branch.model, branch.frame) != (
-            len(branch.slots),
-            target.model,
-            target.frame,
-        ):
-            return None
-        if not branch.seen or branch.basis != prefix_basis(branch):
+        asked, now = (branch.seen, branch.model, branch.frame), (len(branch.slots), target.model, target.frame)
+        if is_pressed(world) or asked != now or not branch.seen or branch.basis != prefix_basis(branch):
             return None
         plan = advance(branch, target, replace(self.policy, stages=()), world)
         most = in_force(target, branch, self.policy.settings).limits.window
@@ -456,13 +454,12 @@ class Journal:
 
     def _write(self, bodies: Sequence[Body], decode: Decode | None = None) -> list[Entry]:
         """Append an entry for each body behind the leaf, in one transaction, and fold them in."""
-        self._catch_up()
-        entries: list[Entry] = []
-        for body in bodies:
-            parent = entries[-1].id if entries else self.leaf
-            entries.append(Entry(self._ids(), parent, body, at=self._clock()))
+        entries = self._written(bodies, decode, onward=self.follows and not self._is_current)
+        if not entries:
+            self._catch_up()
+            entries = self._written(bodies, decode)
         if entries:
-            self.store.append(self.key, entries, expected_leaf=None if self.follows else NOWHERE, decode=decode)
+            self._is_current = self._is_held
             self.heard(self.key, entries)
             self._ready = None
             self.leaf = entries[-1].id
@@ -470,6 +467,16 @@ class Journal:
                 self._asked = self._clock()
             self.branch = extended(self.branch, entries)
         return entries
+
+    def _written(self, bodies: Sequence[Body], decode: Decode | None, *, onward: bool = False) -> list[Entry]:
+        """Return an entry for each body, in the log behind the leaf; none ``onward`` of a leaf that somebody moved."""
+        if not bodies:
+            return []
+        ids, now, behind = [self._ids() for _ in bodies], self._clock(), None if self.follows else NOWHERE
+        parents = [self.leaf, *ids[:-1]]
+        entries = [Entry(*one, at=now) for one in zip(ids, parents, bodies, strict=True)]
+        told = self.store.append(self.key, entries, expected_leaf=behind, decode=decode, onward=onward)
+        return entries if told.moved or not onward else []
 
     def _catch_up(self) -> bool:
         """Fold in what others decided or took back behind the leaf; return whether there was anything."""

@@ -184,12 +184,19 @@ class SessionStore(Protocol):
         """Change what the session's list entry says."""
 
     def append(
-        self, key: str, entries: Iterable[Entry], *, expected_leaf: str | None = None, decode: Decode | None = None
+        self,
+        key: str,
+        entries: Iterable[Entry],
+        *,
+        expected_leaf: str | None = None,
+        decode: Decode | None = None,
+        onward: bool = False,
     ) -> Appended:
         """Append ``entries`` in one transaction and return the new leaf.
 
         Each parent must be in the log or earlier in ``entries``; ``seq`` is assigned here. The session's leaf moves
-        only if it still is ``expected_leaf`` (default: the first entry's parent); otherwise the entries are a fork.
+        only if it still is ``expected_leaf`` (default: the first entry's parent); otherwise the entries are a fork, or
+        are not written at all if they were to go ``onward``.
         ``decode`` made the messages that have bytes of just those: it need not be proven again.
         """
 

@@ -180,8 +180,8 @@ def _says(raw: bytes, slot: Slot, known: Decoders, before: Decode | None) -> boo
 def _identity(
     kind: str, parent: str | None, raw: bytes | None, text: bytes | None = None, raws: bytes | None = None
 ) -> bytes:
-    told = (raw, None) if raw is not None else (text, raws)
-    return blake2b(_ENCODE((kind, parent, *told)), digest_size=16).digest()
+    told = (kind, parent, raw, None) if raw is not None else (kind, parent, text, raws)
+    return blake2b(_ENCODE(told), digest_size=16).digest()
 
 
 def _bare(body: Body) -> Body:

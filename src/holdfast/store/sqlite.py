@@ -9,10 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import chain
-from operator import add
 from typing import Any
-
-from msgspec.structs import astuple
 
 from holdfast.errors import StoreCorrupt, StoreError
 from holdfast.model.entries import Entry
@@ -20,9 +17,10 @@ from holdfast.store import indexing
 from holdfast.store.base import Decode, Quota, SessionInfo
 from holdfast.store.blobs import FileBlobs
 from holdfast.store.database import Database, Durability
+from holdfast.store.inserting import insert
 from holdfast.store.locks import lease
 from holdfast.store.placing import Node, Placed
-from holdfast.store.rows import BARE, Decoders, Row, decoders, from_row, to_row
+from holdfast.store.rows import Decoders, Row, decoders, from_row, to_row
 from holdfast.store.searching import is_searched, words
 from holdfast.store.tally import weighed
 from holdfast.store.tree import SHOWN, TreeStore, now_ms
@@ -43,11 +41,6 @@ _NODE = f"SELECT seq, depth, base FROM entries WHERE session = {_MINE} AND id = 
 _NODES = f"SELECT id, seq, depth, base FROM entries WHERE session = {_MINE}"  # noqa: S608
 _IDENTITY = f"SELECT identity FROM entries WHERE session = {_MINE} AND id = ?"  # noqa: S608
 _IDS = f"SELECT id FROM entries WHERE session = {_MINE} AND id >= ? AND id < ? ORDER BY id LIMIT ?"  # noqa: S608
-_INSERT, _INSERT_BARE = (
-    f"INSERT INTO entries (session, id, parent, seq, depth, base, {', '.join(columns)}) "  # noqa: S608
-    f"VALUES ({', '.join('?' * (6 + len(columns)))})"
-    for columns in (Row._fields, Row._fields[:BARE])
-)
 _SAVE = """
     INSERT INTO sessions (key, title, format, cwd, model, created, updated, entries, leaf)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET
@@ -170,11 +163,7 @@ class SqliteStore(TreeStore):
         session, held = db.execute("SELECT session, bytes FROM sessions WHERE key = ?", (key,)).fetchone()
         rows = [to_row(one.entry, known, decode) for one in placed]
         held = weighed(key, held, rows, self._quota)
-        places = [(session, one.entry.id, one.parent, *astuple(one.node)) for one in placed]
-        if any(row.body is not None or row.origin is not None for row in rows):
-            db.executemany(_INSERT, map(add, places, rows))
-        else:
-            db.executemany(_INSERT_BARE, [place + row[:BARE] for place, row in zip(places, rows, strict=True)])
+        insert(db, session, placed, rows)
         db.execute("UPDATE sessions SET bytes = ? WHERE key = ?", (held, key))
 
     def _get(self, key: str, ids: Sequence[str]) -> list[Entry]:

@@ -181,16 +181,22 @@ class TreeStore(ABC):
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def append(
-        self, key: str, entries: Iterable[Entry], *, expected_leaf: str | None = None, decode: Decode | None = None
+        self,
+        key: str,
+        entries: Iterable[Entry],
+        *,
+        expected_leaf: str | None = None,
+        decode: Decode | None = None,
+        onward: bool = False,
     ) -> Appended:
         """Append ``entries`` in one transaction and return the new leaf."""
         new = list(entries)
         with self._writing():
             info = self._known(key)
-            if not new:
+            moved = bool(new) and info.leaf == (new[0].parent if expected_leaf is None else expected_leaf)
+            if not new or (onward and not moved):
                 return Appended(info.leaf, 0, moved=False)
             last = self._add(info, new, decode)
-            moved = info.leaf == (new[0].parent if expected_leaf is None else expected_leaf)
             leaf = new[-1].id if moved else info.leaf
             self._save(replace(info, entries=info.entries + len(new), leaf=leaf, updated=self._clock()))
             return Appended(new[-1].id, last, moved)

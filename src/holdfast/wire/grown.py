@@ -44,12 +44,12 @@ def known(lens: Lens, before: Known | None = None, same: int = 0) -> Known | Non
         return None
     if lens.body[start : start + 1] != b"[":
         return None
-    ends = list(before.ends[:same]) if before is not None else []
+    ends, new = before.ends[:same] if before is not None else (), list[int]()
     position = ends[-1] if ends else start + 1
     for slot in lens.slots[len(ends) :]:
         position = _after(lens.body, position) + memoryview(slot.raw or b"").nbytes
-        ends.append(position)
-    return Known(lens, start, tuple(ends))
+        new.append(position)
+    return Known(lens, start, (*ends, *new))
 
 
 def grown(body: bytes, api: str, before: Known) -> tuple[Lens, int] | None:
@@ -116,5 +116,5 @@ def _alone(form: Form, slots: Sequence[Slot], count: int) -> int:
         while 0 < count < len(slots) and slots[count].message.role != "assistant":
             count -= 1
         if count == len(slots):
-            count = max((at for at, slot in enumerate(slots) if slot.message.role == "assistant"), default=0)
+            count = next((at for at in reversed(range(count)) if slots[at].message.role == "assistant"), 0)
     return max(count, 0)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
-from holdfast.model.branch import extend
+from holdfast.model.branch import extend, extended
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Frame, Request, Revoke, Said, Usage
 from holdfast.model.messages import Message
@@ -38,6 +38,19 @@ def test_a_log_that_lost_messages_folds():
     """A request that covered more messages than a damaged log still has covers those that are there."""
     branch = grown(*TALK, Request("b", 9, "m"), Answer("b", Usage(100, 1)))
     assert (branch.seen, branch.standing) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    "before", [(), TALK[:1], TALK, (*TALK, Compaction(9)), (TALK[0], Compaction(1), Compaction(1))]
+)
+def test_messages_at_once_are_messages_in_turn(before):
+    """System messages that open, calls that wait for results, a compaction that keeps what is not there yet."""
+    call = Said(measure(Message("assistant", (ToolCall("c", "f", "{}"), ToolCall("d", "f", "{}")))))
+    result = Said(measure(Message("tool", (ToolResult("d", "f", (Text("r"),)),))))
+    bodies = (say("system", "t"), *TALK, call, say("assistant", "x"), call, result, *([say("user", "u")] * 9))
+    for count in range(len(bodies)):
+        new = [Entry(f"n{number}", None, body) for number, body in enumerate(bodies[:count])]
+        assert extended(grown(*before), new) == grown(*bodies[:count], branch=grown(*before))
 
 
 def test_pinned_messages_are_always_shown():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch, extend, extended
+from holdfast.model.branch import Branch, extend, extended, restated
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import FORGOTTEN, OVERFLOW, Answer, Decision, Entry, Failure, Frame, Note, Request, Said
 from holdfast.model.messages import Message
@@ -17,6 +17,7 @@ from holdfast.policy.settings import Settings
 from holdfast.runtime.carrying import carried
 from holdfast.runtime.following import Twins, reframed, repeated
 from holdfast.runtime.journal import Journal
+from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.view.tokens import measure
 
@@ -44,6 +45,56 @@ def test_twins_change_nothing_that_is_found(said, known_behind, said_behind, edi
     fresh = repeated(known, new, Settings())
     assert twins.stand(known, new) == min(first.single, edited)
     assert (len(found.slots), found.count, found.single) == (len(fresh.slots), fresh.count, fresh.single)
+    assert found.standing == min(first.single, edited)
+    assert all(slot is own for slot, own in zip(found.slots[: found.standing], known, strict=False))
+
+
+@given(words, words, st.integers(0, 8), st.integers(0, 8))
+def test_what_stands_is_not_looked_at_again(before, behind, start, same):
+    """Slots that are known to be the branch's own may be left out of what it is said again in."""
+    known = slots([*before, *behind], "1")
+    branch = Branch.build(Entry(f"e{at}", None, Said(slot)) for at, slot in enumerate(known))
+    same = min(same, len(known))
+    told = [*known[:same], *slots([*before, *behind], "2")[same : len(known) - 1]]
+    start = min(start, same, len(told))
+    assert restated(branch, told, start) == restated(branch, told)
+    assert [slot.raw for slot in restated(branch, told, start).slots] == [
+        slot.raw for slot in [*told, *known[len(told) :]]
+    ]
+
+
+def test_a_conversation_is_compared_once_and_never_taken_for_another():
+    """The same one, by the same settings, with the same log is not compared again; any other is."""
+    said = slots([("user", "a"), ("assistant", "b"), ("user", "c")])
+    with MemoryStore() as store:
+        journal = Journal.open(store, "k")
+        assert journal.repeats(tuple(said)).count == 0
+        journal.follow(said)
+        whole = tuple(said)
+        found = journal.repeats(whole)
+        assert found.count == 3
+        assert journal.repeats(whole) is found
+        journal.follow(said)
+        said.append(slots([("assistant", "d")])[0])
+        assert journal.repeats(said).count == 3
+        assert len(journal.follow(said)) == 1
+        assert journal.repeats(said).count == 4
+        journal.policy = journal.policy.with_settings(append_chars=100)
+        assert journal.repeats(whole) == found
+        assert journal.repeats(whole) is not found
+
+
+def test_the_bytes_of_the_client_count_also_where_it_parts_from_the_log():
+    """What is kept of a past that was edited is shown in the bytes that came last, not in those that are stored."""
+    said = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e")]
+    with MemoryStore() as store:
+        journal = Journal.open(store, "k")
+        journal.follow(slots(said, "1"))
+        second = slots(said, "2")
+        journal.follow(second)
+        edited = [*second[:2], *slots([("user", "z")])]
+        journal.follow(edited)
+        assert [slot.raw for slot in journal.branch.slots] == [slot.raw for slot in edited]
 
 
 @given(words, words)

@@ -1,0 +1,54 @@
+"""Entries into their table: a long conversation in few statements."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import chain, islice, repeat
+from typing import Any
+
+from holdfast.store.placing import Placed
+from holdfast.store.rows import BARE, Row
+
+_PLACE = ("session", "id", "parent", "seq", "depth", "base")
+_BARE = (*_PLACE, *Row._fields[:BARE])
+MOST = 999
+"""Values of one statement: SQLite before 3.32 takes no more."""
+AT_ONCE = MOST // len(_BARE)
+"""Messages of one statement: a fifth less time than with one each. [M]"""
+
+
+def _inserting(columns: Sequence[str], rows: int = 1) -> str:
+    row = f"({', '.join('?' * len(columns))})"
+    return f"INSERT INTO entries ({', '.join(columns)}) VALUES {', '.join([row] * rows)}"  # noqa: S608 -- only constants are put into SQL
+
+
+_ANY, _ONE, _MANY = _inserting((*_PLACE, *Row._fields)), _inserting(_BARE), _inserting(_BARE, AT_ONCE)
+
+
+def insert(db: sqlite3.Connection, session: int, placed: Sequence[Placed], rows: Sequence[Row]) -> None:
+    """Insert ``rows`` of a session where ``placed`` says; the order is kept, so that parents come first."""
+    if any(row.body is not None or row.origin is not None for row in rows):
+        db.executemany(_ANY, map(_columns, repeat(session), placed, rows))
+        return
+    bare = map(_bare, repeat(session), placed, rows)
+    for _ in range(len(rows) // AT_ONCE):
+        db.execute(_MANY, [*chain.from_iterable(islice(bare, AT_ONCE))])
+    db.executemany(_ONE, bare)
+
+
+def _columns(session: int, one: Placed, row: Row) -> tuple[Any, ...]:
+    """Return what an entry is, behind where it stands."""
+    node = one.node
+    return session, one.entry.id, one.parent, node.seq, node.depth, node.base, *row
+
+
+def _bare(session: int, one: Placed, row: Row) -> tuple[Any, ...]:
+    """Return the columns of a message of which nothing is stored but its bytes.
+
+    ``sqlite3`` looks for somebody who adapts what is no number, text or ``bytearray``: a fifth of the whole time. [M]
+    """
+    node, raw = one.node, bytearray(row.raw or b"")
+    digest, identity = bytearray(row.digest), bytearray(row.identity)
+    id_, parent, kind, at, api, size = one.entry.id, one.parent, row.kind, row.at, row.api, row.size
+    return session, id_, parent, node.seq, node.depth, node.base, kind, at, api, size, digest, identity, raw
