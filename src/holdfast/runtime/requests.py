@@ -127,12 +127,12 @@ def of_body(target: Target, lens: Lens, way: Way = Way()) -> Request:
 
 
 def opened(given: bytes | Mapping[str, Any] | Lens, api: str | None = None) -> Lens:
-    """Return a body with its messages measured; ``FormatError`` for what is none. A lens is one that was opened so.
+    """Return a body with its messages measured; ``FormatError`` for what is none.
 
     ``api`` is what it most likely speaks; a body with no messages there may be one of another API.
     """
     if isinstance(given, Lens):
-        return given
+        return given if given.told is not None else measured(given)
     try:
         data = given if isinstance(given, bytes) else msgspec.json.encode(given)
     except (TypeError, ValueError) as error:

@@ -23,6 +23,7 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Text, Thinking, ToolResult
 from holdfast.policy.pipeline import Policy
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.requests import opened
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.calls import Answered
@@ -35,6 +36,7 @@ from holdfast.view.foreign import native
 from holdfast.wire import anthropic as claude_wire
 from holdfast.wire.answers import answer as read
 from holdfast.wire.convert import convert
+from holdfast.wire.lens import open_body
 
 STEPS = 4
 OTHER = {"anthropic": "claude-sonnet-5-5", "openai-chat": "gpt-5-mini", "openai-responses": "gpt-5-mini"}
@@ -439,6 +441,15 @@ def test_a_text_that_was_cut_when_it_was_appended_is_the_same_the_next_time():
     assert len(said[0].text) <= 2_000
     assert len(list(store.entries(KEY, "message"))) == 5
     assert [body["messages"][0]["content"] for body in sent] == [said[0].text] * 3
+
+
+def test_an_opened_body_is_measured_where_nobody_did():
+    """A lens that was only opened says the same as its bytes: its messages have sizes, and go on where they stand."""
+    history = [user("openai-chat", "Where?"), CHAT, RESULTS["openai-chat"]]
+    body = {"model": "gpt-5.1", "messages": history}
+    one, other = opened(open_body(json.dumps(body).encode())), opened(body)
+    assert [(slot.size, slot.digest) for slot in one.slots] == [(slot.size, slot.digest) for slot in other.slots]
+    assert all(slot.size and slot.digest for slot in one.slots)
 
 
 CUT = [
