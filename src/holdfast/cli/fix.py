@@ -59,8 +59,8 @@ def command(
 ) -> None:
     """Repair a request: print one that the provider takes, and tell what was changed and why.
 
-    A valid request comes back byte for byte. Exit code 1 when a rule is still broken: what it takes to mend it is
-    told on standard error.
+    A valid request comes back byte for byte. With --jsonl a line may be a part of a request. Exit code 1 when a rule is
+    still broken: what it takes to mend it is told on standard error.
     """
     wish = Wish(**asked)
     fine = _lines(file, wish, output) if jsonl else _whole(file, wish, output, as_json=as_json)
