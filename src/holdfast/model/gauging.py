@@ -34,6 +34,10 @@ SHRUNK = 0.5
 counted whole: some servers tell only what their cache did not hold, others read no more than fits. Thinking that a
 provider leaves out of older turns makes up less; one count that was too high is no measure for those behind it."""
 
+FEWEST = 0.25
+"""[H] Share of our estimate below which nothing is the count of a prompt of words, also before any usage told how good
+the estimate is: no text of the corpus is estimated at four times its tokens."""
+
 
 def is_whole(anchor: Anchor | None, held: int, frame: int, tokens: int) -> bool:
     """Return whether ``tokens`` can be all of a prompt that is estimated at ``held`` and ``frame``.

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.model.entries import Answer, Failure
 from holdfast.model.gauging import (
+    FEWEST,
     HIGHEST,
     LARGEST,
     LEAST_LIMIT,
@@ -36,7 +37,7 @@ def from_usage(branch: Branch, body: Answer) -> Branch:
     """
     branch = replace(branch, learned=replace(branch.learned, overflows=0))
     tokens = body.usage.input
-    if not is_newest(branch, body) or not is_whole(branch.anchor, branch.asked, branch.frame.tokens, tokens):
+    if not (is_newest(branch, body) and _is_of_all(branch, tokens)):
         return branch
     gauge, anchor, learned = branch.gauge, branch.anchor, branch.learned
     true = tokens - (anchor.tokens if anchor else branch.frame.tokens)
@@ -50,6 +51,13 @@ def from_usage(branch: Branch, body: Answer) -> Branch:
         refused=0 if branch.asked >= learned.refused else learned.refused,
     )
     return replace(branch, gauge=gauge, learned=learned, anchor=_anchored(branch, tokens, body.basis))
+
+
+def _is_of_all(branch: Branch, tokens: int) -> bool:
+    """Return whether ``tokens`` can be all of the newest prompt. Media may have far fewer than is reckoned for them."""
+    if branch.anchor is None and not branch.media and tokens < FEWEST * (branch.asked + branch.frame.tokens):
+        return False
+    return is_whole(branch.anchor, branch.asked, branch.frame.tokens, tokens)
 
 
 def from_overflow(branch: Branch, body: Failure) -> Branch:

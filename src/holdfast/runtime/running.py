@@ -10,7 +10,7 @@ from typing import Self
 from anyio import CancelScope
 
 from holdfast.errors import Aborted
-from holdfast.model.gauging import is_whole
+from holdfast.model.gauging import FEWEST, LEAST_LIMIT, is_whole
 from holdfast.model.messages import Message
 from holdfast.policy.guard import least_window
 from holdfast.policy.hygiene.neighbours import GO_ON
@@ -146,23 +146,19 @@ async def recorded(course: Course, attempt: Attempt, prepared: Prepared, *, ours
     return told
 
 
-SURELY = 0.25
-"""[H] Share of our estimate below which a prompt was cut unseen, also before any usage told how good the estimate is:
-no text of the corpus is estimated at four times its tokens."""
-
-
 def _learned(prepared: Prepared, verdict: Verdict, read: int, settings: Settings) -> int:
     """Return the window that an answer tells of without saying so, or 0.
 
     A prompt far smaller than estimated was cut by the provider, unless it is the estimate that nothing has proven yet,
-    or the count is of less than the prompt. What was taken before fits too, and no guess ends a session.
+    or the count is of less than the prompt, or smaller than any window: of nothing. What was taken before fits too, and
+    no guess ends a session.
     """
     if verdict.kind != "silent_truncation":
         return verdict.limit or 0
     branch, size = prepared.plan.branch, prepared.plan.after
     anchor = branch.anchor
-    is_proven = branch.gauge.estimated or read < SURELY * size
-    if not is_proven or not is_whole(anchor, branch.asked, branch.frame.tokens, read):
+    is_proven = branch.gauge.estimated or read < FEWEST * size
+    if read < LEAST_LIMIT or not is_proven or not is_whole(anchor, branch.asked, branch.frame.tokens, read):
         return 0
     return max(read, anchor.tokens if anchor else 0, least_window(prepared.target, settings))
 

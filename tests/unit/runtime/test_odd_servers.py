@@ -170,3 +170,13 @@ def test_small_pictures_are_no_window():
     assert report.window == 200_000
     assert upstream.messages == 13
     assert told == []
+
+
+@pytest.mark.parametrize("told_always", [0, 1, 100])
+def test_a_server_that_does_not_count_teaches_nothing(told_always):
+    """Some tell the same small number of every prompt: our own estimate stands, nothing is left out."""
+    report, upstream, told = counted(lambda sizes: told_always, words(*[250] * 10))
+    assert report.window == 200_000
+    assert report.tokens > 0.8 * upstream.sizes[-1]
+    assert upstream.messages == 19
+    assert told == []
