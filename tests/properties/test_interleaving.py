@@ -1,8 +1,9 @@
 """Many conversations at once through one store, each request looked up anew: none ever speaks in another.
 
 A client's session, a subagent of it, a second session of the same model and that of another client ask, are answered
-or not, ask again, go back and say something else, and have titles made, in any order. Beside the store that all of
-them share each has one of its own, and journals that nobody ever closes: what the proxy sends must be what those would.
+or not, ask again, go back and say something else, sum themselves up, and have titles made, in any order. Beside the
+store that all of them share each has one of its own, and journals that nobody ever closes: what the proxy sends must
+be what those would.
 """
 
 from __future__ import annotations
@@ -291,6 +292,13 @@ class World:
         talk.branches.append([*talk.lines[:place], Line("user", f"{talk.name} {self.new(0)}")])
         talk.at = len(talk.branches) - 1
 
+    def compact(self, talk: Talk, _seed: int) -> None:
+        """A thread of Codex sums itself up, and goes on behind words of its own: a branch of the same session."""
+        if talk.place.session == "thread-id" and talk.flight is None and len(talk.branches) < 3:
+            talk.journals[len(talk.branches)] = Journal.open(talk.own, "own", POLICY, leaf=self.known(talk).leaf)
+            talk.branches.append([Line("user", f"{talk.name} {self.new(0)}")])
+            talk.at = len(talk.branches) - 1
+
     def back(self, talk: Talk, seed: int) -> None:
         """The user looks at another branch, and goes on there next."""
         if talk.flight is None:
@@ -325,7 +333,7 @@ def spoken(journal: Journal) -> list[Message]:
     return [slot.message for slot in journal.branch.slots]
 
 
-WHAT = [*["go"] * 12, "ask", "fork", "fork", "back", "title", "restart"]
+WHAT = [*["go"] * 12, "ask", "fork", "fork", "compact", "back", "title", "restart"]
 steps = st.lists(
     st.tuples(st.sampled_from([0, 0, 0, 0, 1, 1, 2, 2, 3]), st.sampled_from(WHAT), st.integers(0, 59)),
     min_size=18,
