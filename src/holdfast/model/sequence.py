@@ -45,7 +45,7 @@ class Seq(Generic[T]):
         """Return the sequence with ``new`` items at its end; this one is unchanged."""
         items, sums, stop = self._items, self._sums, self._stop + len(new)
         there = items[self._stop : stop]
-        same = common(there, new)
+        same = common(there, new) if there else 0
         if same < len(there):  # somebody else grew from here first
             items, sums = [*items[: self._stop], *new], {}
         else:

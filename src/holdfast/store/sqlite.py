@@ -83,6 +83,7 @@ class SqliteStore(TreeStore):
     ) -> None:
         self._file = Database(path, durability, readonly=readonly)
         super().__init__(FileBlobs(self._file.beside(".blobs"), quota), clock)
+        self._locks = self._file.beside(".locks")
         self._decoders = known
         self._quota = quota.session_bytes
         self._readonly = readonly
@@ -93,7 +94,7 @@ class SqliteStore(TreeStore):
         Nothing is made beside a file that is no database: that is a ``StoreCorrupt``.
         """
         self._file.look()
-        return lease(self._file.beside(".locks"), key)
+        return lease(self._locks, key)
 
     def close(self) -> None:
         """Close the file."""
