@@ -17,6 +17,8 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 SILENT = 60.0
 """[H] Seconds that a client may say nothing in the middle of its request: as web servers wait."""
+COARSE = 1.0
+"""[H] Seconds by which the wait may be shorter: to move a deadline makes a timer, and a body has many pieces."""
 
 
 class Gone(Exception):
@@ -102,9 +104,11 @@ async def whole_body(receive: Receive, most: int, announced: str = "") -> bytes:
     held, size, more = [], 0, True
     if announced.isdecimal() and int(announced[:18]) > most:
         raise TooLarge(most)
-    with CancelScope() as waiting:
+    with CancelScope(deadline=current_time() + SILENT) as waiting:
         while more:
-            waiting.deadline = current_time() + SILENT
+            end = current_time() + SILENT
+            if end > waiting.deadline + COARSE:
+                waiting.deadline = end
             piece, more = await _piece(receive)
             size += len(piece)
             if size > most:
