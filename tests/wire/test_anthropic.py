@@ -34,11 +34,12 @@ def test_a_string_is_one_text():
 
 
 def test_results_alone_make_a_tool_message():
-    """A user message with nothing but results has the role tool; with words beside them it stays the user's."""
+    """A user message with nothing but results has the role tool; with words, or nothing, it stays the user's."""
     result = {"type": "tool_result", "tool_use_id": "t1", "content": "ok"}
     alone = decode({"role": "user", "content": [result]})
     mixed = decode({"role": "user", "content": [result, {"type": "text", "text": "go"}]})
     assert (alone.role, mixed.role, mixed.starts_turn) == ("tool", "user", True)
+    assert decode({"role": "user", "content": []}) == Message("user")
 
 
 def test_arguments_are_the_bytes_of_input():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -32,6 +34,45 @@ def test_calls_stand_beside_the_words():
     assert text == Text("ok")
     assert (call.id, call.name, call.arguments) == ("c1", "ls", '{"p": 1}')
     assert json.loads(bytes(call.raw)) == CALL
+
+
+MAYBE = st.sampled_from([None, "", "c", 3])
+ARGUMENTS = st.sampled_from(['{"a": 1}', "", "free", "\u00e9\n", {"b": [1.50, "\u00e9"]}, {}, [], 7, None])
+FUNCTIONS = st.fixed_dictionaries({}, optional={"name": MAYBE, "arguments": ARGUMENTS, "strict": st.booleans()})
+CUSTOM = st.fixed_dictionaries({}, optional={"name": MAYBE, "input": MAYBE})
+CALLS = st.fixed_dictionaries(
+    {"type": st.just("function")},
+    optional={"id": MAYBE, "function": st.none() | FUNCTIONS, "custom": st.none() | st.just(3) | CUSTOM},
+)
+
+
+def told(call):
+    """Return id, name and arguments of a call, as its fields are described; nothing for one that cannot be read."""
+    function, custom = call.get("function") or {}, call.get("custom")
+    names = [call.get("id") or "", function.get("name", ""), *([] if custom is None else [custom])]
+    if custom is not None and isinstance(custom, dict):
+        names[-1:] = [custom.get("name", ""), custom.get("input", "")]
+    if not all(isinstance(name, str) for name in names):
+        return None
+    if custom is not None:
+        return names[0], names[2], json.dumps(names[3], ensure_ascii=False)
+    given_ = function.get("arguments", "")
+    return names[0], names[1], given_ if isinstance(given_, str) else json.dumps(given_)
+
+
+@given(CALLS)
+@example({"id": "c", "function": {"name": "n", "arguments": "{}"}, "custom": {"name": "p", "input": "free"}})
+@example({"id": "c", "function": {"name": "n", "arguments": {"b": [1.50, "\u00e9"]}}})
+@example({"id": "c", "function": None})
+def test_a_call_is_read_whatever_its_form(call):
+    """Arguments are a text or JSON of any kind, as it came; fields may be absent; one of another type is opaque."""
+    (part,) = decode({"role": "assistant", "tool_calls": [call]}).parts
+    expected = told(call)
+    assert json.loads(bytes(part.raw)) == call
+    if expected is None:
+        assert (type(part), part.kind) == (Opaque, "tool_call")
+    else:
+        assert (part.id, part.name, part.arguments) == expected
 
 
 def test_a_tool_message_is_one_result():

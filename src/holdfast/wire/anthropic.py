@@ -117,8 +117,8 @@ def decode(raw: Bytes) -> Message:
         return Message("system", (Opaque("message", raw if isinstance(raw, Raw) else Raw(raw)),))
     if content is None or isinstance(content, str):
         return Message(role, () if content is None else (Text(content),))  # type: ignore[arg-type]
-    parts = tuple([_part(block) for block in content])
-    if role == "user" and parts and all(type(part) is ToolResult for part in parts):
+    parts = tuple(map(_part, content))
+    if role == "user" and {*map(type, parts)} == {ToolResult}:
         return Message("tool", parts)
     return Message(role, parts)  # type: ignore[arg-type]
 
@@ -163,7 +163,7 @@ def _result(block: _Result, raw: Raw) -> ToolResult:
     if isinstance(content, str):
         inner = (Text(content),)
     elif content:
-        inner = tuple([_inner(one) for one in content])
+        inner = tuple(map(_inner, content))
     return ToolResult(block.tool_use_id, "", inner, bool(block.is_error), raw)
 
 

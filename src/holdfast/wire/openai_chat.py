@@ -43,9 +43,22 @@ class _Plain(_Wire, forbid_unknown_fields=True):
     """A message that has no other fields."""
 
 
+class _Texted(Struct):
+    name: str = ""
+    arguments: str = ""
+
+
+class _Usual(Struct):
+    """A call whose arguments are a text, as they should be."""
+
+    function: _Texted
+    id: str | None = None
+    custom: None = None
+
+
 class _Function(Struct):
     name: str = ""
-    arguments: Raw = Raw(b'""')
+    arguments: Raw = Raw(b"")
 
 
 class _Custom(Struct):
@@ -96,6 +109,7 @@ class _Kind(Struct):
 
 _WIRE = Decoder(_Wire)
 _PLAIN = Decoder(_Plain)
+_USUAL = Decoder(_Usual)
 _CALL = Decoder(_Call)
 _PIECE = Decoder(_Text | _Image | _Audio | _File)
 _KIND = Decoder(_Kind)
@@ -122,10 +136,9 @@ def decode(raw: Bytes) -> Message:
     plain = _plain(raw)
     wire = read(_WIRE, raw, "the message") if plain is None else plain
     if plain is not None and plain.role in _PLAIN_ROLES and not plain.name:
-        calls = [_call(call) for call in plain.tool_calls or ()]
-        return Message(_PLAIN_ROLES[plain.role], (*_content(plain.content), *calls))
+        return Message(_PLAIN_ROLES[plain.role], (*_content(plain.content), *map(_call, plain.tool_calls or ())))
     if wire.role == "tool":
-        inner = tuple([_inner(part) for part in _content(wire.content)])
+        inner = tuple(map(_inner, _content(wire.content)))
         return Message("tool", (ToolResult(wire.tool_call_id or "", wire.name or "", inner, raw=raw),))
     role = _ROLES.get(wire.role)
     if role is None:
@@ -154,10 +167,10 @@ def _plain(raw: Raw) -> _Plain | None:
         return None
 
 
-def _content(content: str | list[Raw] | None) -> list[Part]:
-    if content is None:
-        return []
-    return [Text(content)] if isinstance(content, str) else [_piece(raw) for raw in content]
+def _content(content: str | list[Raw] | None) -> tuple[Part, ...]:
+    if isinstance(content, str):
+        return (Text(content),)
+    return () if content is None else tuple(map(_piece, content))
 
 
 def _piece(raw: Raw) -> Part:
@@ -193,6 +206,15 @@ def _opaque(raw: Raw) -> Opaque:
 def _call(raw: Raw) -> Part:
     """Return one element of ``tool_calls`` as a part; the free text of a custom tool becomes a JSON string."""
     try:
+        usual = _USUAL.decode(raw)
+    except _UNREADABLE:
+        return _odd_call(raw)
+    return ToolCall(usual.id or "", usual.function.name, usual.function.arguments, None, raw)
+
+
+def _odd_call(raw: Raw) -> Part:
+    """Return a call without a function, of a custom tool, or whose arguments are JSON and no text."""
+    try:
         return _asked(_CALL.decode(raw), raw)
     except _UNREADABLE:
         return Opaque("tool_call", raw)
@@ -202,9 +224,7 @@ def _asked(call: _Call, raw: Raw) -> ToolCall:
     if call.custom is not None:
         return ToolCall(call.id or "", call.custom.name, write(call.custom.input).decode(), None, raw)
     function = call.function or _Function()
-    arguments = bytes(function.arguments)
-    text = _STRING.decode(arguments) if arguments.startswith(b'"') else arguments.decode()
-    return ToolCall(call.id or "", function.name, text, None, raw)
+    return ToolCall(call.id or "", function.name, bytes(function.arguments).decode(), None, raw)
 
 
 def _reasoning(key: str, raw: Raw) -> Part:
