@@ -25,6 +25,8 @@ LONG_CONTEXT = 200_000
 """Tokens from which Anthropic asks for extra usage."""
 PRESSURE = 0.8
 """Share of the window from which a 400 without a reason is one of size (LibreChat's probe of Vertex)."""
+MAY_BE = 0.5
+"""[H] Share of the window below which our estimate says that a request is none that is too long."""
 _NEVER_SIZE = frozenset({401, 402})
 """Statuses under which no wording of size is believed; under 429 only one whose numbers agree is."""
 _TOO_MANY = 429
@@ -36,6 +38,8 @@ _VAGUE = frozenset({"invalid_request", "server"})
 """What the name of an error says that says nothing but that it is one."""
 _PATIENT = frozenset({400, 403, 422})
 """Statuses that gateways send with a time to come back, as 429 would be."""
+_FIRM = frozenset({403, 422})
+"""Of them those that mean what they say, unless the error itself speaks of waiting: a header may be on any answer."""
 _NUMBER = re.compile(r"(?<![\w.])\d{4,15}(?![\w.]*\d)")
 """Numbers that a window may be."""
 _BODYLESS = ("cerebras",)
@@ -238,14 +242,6 @@ def _tokens(facts: Facts, report: ErrorReport) -> Verdict | None:
     return _sized(facts) if words.TOKENS.search(facts.text) or numbers else None
 
 
-@_size
-def _over_our_window(facts: Facts, report: ErrorReport) -> Verdict | None:
-    """Our own window among the numbers, and one that is over it: too long, in any language."""
-    numbers = {*map(int, _NUMBER.findall(facts.text))}
-    told = report.window and report.window in numbers and max(numbers) > report.window
-    return Verdict("context_window", report.window) if told and _lenient(facts, report) else None
-
-
 def _lenient(facts: Facts, report: ErrorReport) -> bool:
     status = _status(facts, report)
     return status < 400 or status in _LENIENT
@@ -295,10 +291,26 @@ def _wrong_request(facts: Facts, report: ErrorReport) -> Verdict | None:
 def _told_to_wait(facts: Facts, report: ErrorReport) -> Verdict | None:
     """A time to come back and no other reason: what is wrong in itself is not cured by waiting, in any language."""
     status = _status(facts, report)
-    if (status >= 400 and status not in _PATIENT) or not _retry_after(facts, report):
+    said = facts.delays or delay(facts.raw)
+    told = said if status in _FIRM else said or _retry_after(facts, report)
+    if (status >= 400 and status not in _PATIENT) or not told or _other_reason(facts, report):
         return None
-    other = {*_named(facts)} - _VAGUE or _by_wording(facts, report)
-    return None if other else Verdict("rate_limit")
+    return Verdict("rate_limit")
+
+
+@_size
+def _over_our_window(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """Our own window among the numbers, one over it, and a request that may be so long: too long, in any language."""
+    numbers = {*map(int, _NUMBER.findall(facts.text))}
+    if report.window not in numbers or max(numbers) <= report.window or not _lenient(facts, report):
+        return None
+    is_small = report.estimate is not None and report.estimate < MAY_BE * report.window
+    return None if is_small or _other_reason(facts, report) else Verdict("context_window", report.window)
+
+
+def _other_reason(facts: Facts, report: ErrorReport) -> bool:
+    """Whether a name or the wording of an error says what it is."""
+    return bool({*_named(facts)} - _VAGUE or _by_wording(facts, report))
 
 
 def _by_code(facts: Facts, report: ErrorReport) -> Verdict | None:
@@ -328,7 +340,7 @@ def _by_wording(facts: Facts, _: ErrorReport) -> Verdict | None:
 
 RULES: tuple[Rule, ...] = (
     _own_guard, _per_time, _tier, _refused_to_serve, _exact_name, _other_name, _part, _other_cure, _context, _bytes,
-    _tokens, _over_our_window, _without_reason, _too_large, _overloaded, _wrong_request, _told_to_wait, _by_code,
+    _tokens, _without_reason, _too_large, _overloaded, _wrong_request, _told_to_wait, _over_our_window, _by_code,
     _by_status, _by_wording,
 )  # fmt: skip
 
