@@ -61,12 +61,17 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name when it is first asked for."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    found: object = getattr(import_module(f"holdfast.{_MODULES[name]}"), name)
-    globals()[name] = found
-    return found
+    """Load a public name, or a module of the package, when it is first asked for."""
+    if name in _MODULES:
+        found: object = getattr(import_module(f"holdfast.{_MODULES[name]}"), name)
+        globals()[name] = found
+        return found
+    try:
+        return import_module(f"holdfast.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"holdfast.{name}":
+            raise
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}") from None
 
 
 def __dir__() -> list[str]:

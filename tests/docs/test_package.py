@@ -52,6 +52,12 @@ def test_public_names_are_there():
         _ = holdfast.Motor
 
 
+def test_modules_are_there_as_attributes():
+    """``except holdfast.errors.StoreError`` needs no import of its own: a module loads when it is named."""
+    script = "import holdfast; print(holdfast.errors.HoldfastError is holdfast.HoldfastError)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "True\n"
+
+
 def test_import_is_small():
     """``import holdfast`` loads nothing that is not Python's own; ``plan`` brings msgspec and nothing heavy."""
     assert [name for name in loaded("import holdfast") if name.startswith(("msgspec", "holdfast."))] == []

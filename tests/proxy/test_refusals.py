@@ -110,6 +110,7 @@ def test_refusals_of_ours_are_counted_apart(proxied, strict):
         async with through(upstream, token="t", body_bytes=1_000) as client:
             replies = [await client.post(path, body, told) for path, told, body in wrong.values()]
             await client.post(talk.path, talk.body(), {"x-holdfast-token": "t"})
+            await client.web.get(talk.path)
             told = {"x-holdfast-token": "t"}
             stats, livez = [(await client.web.get(place, headers=told)).json() for place in ("/stats", "/livez")]
             return replies, stats, livez, (await client.web.get("/metrics", headers=told)).text
@@ -118,7 +119,8 @@ def test_refusals_of_ours_are_counted_apart(proxied, strict):
     assert [reply.status_code for reply in replies] == list(wrong)
     assert {reply.headers[STATE] for reply in replies} == {"refused"}
     counted = {state: count for state, count in stats["requests"]["all"].items() if count}
-    assert counted == {"managed": 1, "refused": 5}
-    assert (livez["refused"], livez["status"]) == (5, "ok")
-    assert "holdfast_refused_total 5" in metrics
+    assert counted == {"managed": 1, "refused": 6}
+    assert stats["requests"]["other"]["refused"] == 2  # the address that nobody knows, and what was not posted
+    assert (livez["refused"], livez["status"]) == (6, "ok")
+    assert "holdfast_refused_total 6" in metrics
     assert len(upstream.bodies) == 1

@@ -30,7 +30,7 @@ from holdfast.proxy.clients import Tooled, client, kind
 from holdfast.proxy.exchange import Exchange, Turn
 from holdfast.proxy.forwarding import forward, pass_through
 from holdfast.proxy.headers import State, upward
-from holdfast.proxy.health import Ended, Health
+from holdfast.proxy.health import Ended, Health, Underway
 from holdfast.proxy.identity import session_key
 from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, has_left, watch_client, whole_body
 from holdfast.proxy.keepalive import sign_of
@@ -84,7 +84,7 @@ class Proxy:
                 await self._serve(incoming, receive, outgoing)
             elif is_error(own):
                 await refuse(outgoing, own)
-                self.health.began(api).ended("refused", outgoing.status)
+                self._begin(incoming).ended("refused", outgoing.status)
             else:
                 await send_whole(outgoing, own)
         except Gone:
@@ -130,7 +130,7 @@ class Proxy:
 
     async def _serve(self, incoming: Incoming, receive: Receive, outgoing: Outgoing) -> None:
         """Have a request answered by its provider, and count what became of it."""
-        request = self.health.began(incoming.route.api if incoming.method == "POST" else "")
+        request = self._begin(incoming)
         began = current_time()
         state: Ended = "failed"
         try:
@@ -143,6 +143,10 @@ class Proxy:
         finally:
             waited = None if outgoing.at is None else outgoing.at - began
             request.ended(state, outgoing.status, waited, session=outgoing.session)
+
+    def _begin(self, incoming: Incoming) -> Underway:
+        """Count a request: what is not posted to an API is no request of that API's."""
+        return self.health.began(incoming.route.api if incoming.method == "POST" else "")
 
     async def _answer(self, incoming: Incoming, receive: Receive, outgoing: Outgoing) -> State:
         """Answer a request, its body read where that is of any use; return what was done with it."""
