@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 DECAY = 0.97
 """Weight of older evidence at each new usage (measured on 1,698 request pairs of seven real sessions)."""
 SMALLEST, LARGEST = 30, 60_000
 """Growth of a prompt outside these bounds teaches nothing: rounding below, a switch of something above."""
+
+
+class Stretch(Struct, frozen=True):
+    """The counts of a conversation that only grew, from the largest one on."""
+
+    most: int
+    start: int
+    """Our estimate of the request that was counted at ``most``."""
+    least: int
+    counts: int = 0
+    """How many behind the largest are of more than what was new in their request."""
 
 
 class Anchor(Struct, frozen=True):
@@ -16,6 +28,7 @@ class Anchor(Struct, frozen=True):
     slots: int
     held: int
     tokens: int
+    stretch: Stretch | None = None
 
 
 FEW = 16
@@ -26,7 +39,7 @@ def reframed(anchor: Anchor | None, more: int) -> Anchor | None:
     """Return ``anchor`` where the frame has ``more`` tokens now; nothing where that is much, and only estimated."""
     if anchor is None or abs(more) * FEW > anchor.tokens:
         return None
-    return Anchor(anchor.slots, anchor.held, anchor.tokens + more)
+    return replace(anchor, tokens=anchor.tokens + more)
 
 
 SHRUNK = 0.5
@@ -89,6 +102,35 @@ class Learned(Struct, frozen=True, omit_defaults=True):
     """Real tokens for one estimated token at least, before any usage was reported."""
     overflows: int = 0
     """Overflows since the last answer."""
+
+
+FLAT_COUNTS = 3
+"""[H] Counts that must not grow before a prompt counts as cut: no one odd count decides."""
+FLAT_GROWTH = 4_096
+"""[H] Estimated tokens that were said meanwhile, at least: with ``FEWEST`` real ones each they are the largest step to
+which servers round their counts (1,024), so that an honest count has grown by then."""
+FLAT_SHARE = 0.5
+"""[H] And so much of the largest count, where the counts differ: cut between messages they do, by one message or so."""
+
+
+def stretched(before: Anchor | None, estimated: int, new: int, tokens: int) -> Stretch:
+    """Return the stretch of ``before`` with one more count: of a request of ``estimated`` tokens, ``new`` ones new."""
+    old = before.stretch if before else None
+    if old is None or tokens > old.most:
+        return Stretch(tokens, estimated, tokens)
+    return Stretch(old.most, old.start, min(old.least, tokens), old.counts + (0 < HIGHEST * new < tokens))
+
+
+def is_flat(stretch: Stretch, estimated: int) -> bool:
+    """Return whether the counts of ``stretch`` stand still while ``estimated`` tokens, far more, are to be counted."""
+    more = estimated - stretch.start
+    return (
+        stretch.counts >= FLAT_COUNTS
+        and more >= FLAT_GROWTH
+        and (stretch.least == stretch.most or more >= FLAT_SHARE * stretch.most)
+        and stretch.least >= max(LEAST_LIMIT, SHRUNK * stretch.most)
+        and is_sensible(stretch.most, stretch.start)
+    )
 
 
 def raised(gauge: Gauge, ratio: float, estimated: int) -> Gauge:

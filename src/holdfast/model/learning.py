@@ -13,10 +13,12 @@ from holdfast.model.gauging import (
     LARGEST,
     LEAST_LIMIT,
     Anchor,
+    is_flat,
     is_sensible,
     is_whole,
     raised,
     smaller,
+    stretched,
     taught,
 )
 from holdfast.model.projected import basis_at
@@ -33,24 +35,50 @@ def is_newest(branch: Branch, answer: Answer) -> bool:
 def from_usage(branch: Branch, body: Answer) -> Branch:
     """Return the branch knowing what its newest request cost: anchored there, its estimates calibrated.
 
-    What the provider took disproves a limit that was told before. What is less than the whole prompt teaches nothing.
+    What the provider took disproves a limit that was told before; nothing else is taught by less than the whole prompt.
     """
-    branch = replace(branch, learned=replace(branch.learned, overflows=0))
     tokens = body.usage.input
-    if not (is_newest(branch, body) and _is_of_all(branch, tokens)):
+    if not is_newest(branch, body):
+        return replace(branch, learned=replace(branch.learned, overflows=0))
+    branch = _disproved(branch, tokens)
+    if not _is_of_all(branch, tokens):
         return branch
-    gauge, anchor, learned = branch.gauge, branch.anchor, branch.learned
+    gauge, anchor = branch.gauge, branch.anchor
     true = tokens - (anchor.tokens if anchor else branch.frame.tokens)
     estimated = branch.asked - (anchor.held if anchor else 0)
     if (anchor is not None or branch.frame.exact) and (anchor is None or true <= LARGEST):
         gauge = taught(gauge, true, estimated)
+    newest = _anchored(branch, tokens, body.basis)
+    if newest is not None:
+        new = branch.asked - (anchor.held if anchor else 0)
+        newest = replace(newest, stretch=stretched(anchor, branch.asked + branch.frame.tokens, new, tokens))
+    return replace(branch, gauge=gauge, anchor=newest)
+
+
+def _disproved(branch: Branch, tokens: int) -> Branch:
+    """Return the branch without what overflows told and a request of ``tokens`` or more, now taken, disproves."""
+    old = branch.learned
     learned = replace(
-        learned,
-        limit=0 if tokens > learned.limit else learned.limit,
-        below=0 if tokens >= learned.below else learned.below,
-        refused=0 if branch.asked >= learned.refused else learned.refused,
+        old,
+        limit=0 if tokens > old.limit else old.limit,
+        below=0 if tokens >= old.below else old.below,
+        refused=0 if branch.asked >= old.refused else old.refused,
+        overflows=0,
     )
-    return replace(branch, gauge=gauge, learned=learned, anchor=_anchored(branch, tokens, body.basis))
+    return replace(branch, learned=learned)
+
+
+def cut_at(branch: Branch, dropped: int) -> int:
+    """Return the most tokens that were counted of a conversation that grows while its counts do not; 0 where they do.
+
+    Counts that never grew are no counts. ``dropped`` tokens may be left out of the newest prompt, and media have fewer
+    than is reckoned for them.
+    """
+    anchor = branch.anchor
+    stretch = anchor.stretch if anchor and (anchor.slots, anchor.held) == (branch.seen, branch.asked) else None
+    if stretch is None or branch.media or not branch.gauge.estimated:
+        return 0
+    return stretch.most if is_flat(stretch, branch.asked + branch.frame.tokens - dropped) else 0
 
 
 def _is_of_all(branch: Branch, tokens: int) -> bool:

@@ -10,8 +10,11 @@ from typing import Self
 from anyio import CancelScope
 
 from holdfast.errors import Aborted
+from holdfast.model.branch import Branch
 from holdfast.model.gauging import FEWEST, LEAST_LIMIT, is_whole
+from holdfast.model.learning import cut_at
 from holdfast.model.messages import Message
+from holdfast.model.parts import Opaque, Thinking
 from holdfast.policy.guard import least_window
 from holdfast.policy.hygiene.neighbours import GO_ON
 from holdfast.policy.settings import Settings
@@ -26,6 +29,7 @@ from holdfast.runtime.requests import Asked, Request, Way
 from holdfast.runtime.trying import attempt_at, interrupted
 from holdfast.telemetry import events
 from holdfast.view.text import one_line
+from holdfast.view.tokens import estimate, measure
 from holdfast.wire.answers import Answer
 from holdfast.wire.overflow import Verdict
 from holdfast.wire.sse import Event
@@ -134,7 +138,10 @@ async def recorded(course: Course, attempt: Attempt, prepared: Prepared, *, ours
         await course.means.stored(lambda: journal.record(slot, usage, stop, as_planned=as_planned))
     else:
         await course.means.stored(lambda: journal.silent(usage, stop, as_planned=as_planned))
-    if verdict.is_overflow and (limit := _learned(prepared, verdict, usage.input, course.settings)):
+    limit = _learned(prepared, verdict, usage.input, course.settings) if verdict.is_overflow else 0
+    if not limit and (limit := _flat(prepared, journal.branch, course.settings)):
+        verdict = Verdict("silent_truncation")
+    if limit:
         requested = verdict.requested or 0
         await course.means.stored(lambda: journal.learn(verdict.kind, limit, requested, as_planned=as_planned))
         course.tell(events.Noticed(course.key, verdict.kind.replace("_", "-"), _noticed(prepared, usage.input, limit)))
@@ -160,12 +167,31 @@ def _learned(prepared: Prepared, verdict: Verdict, read: int, settings: Settings
     is_proven = branch.gauge.estimated or read < FEWEST * size
     if read < LEAST_LIMIT or not is_proven or not is_whole(anchor, branch.asked, branch.frame.tokens, read):
         return 0
-    return max(read, anchor.tokens if anchor else 0, least_window(prepared.target, settings))
+    return _unknown(branch, max(read, anchor.tokens if anchor else 0, least_window(prepared.target, settings)))
+
+
+def _flat(prepared: Prepared, branch: Branch, settings: Settings) -> int:
+    """Return the window that counts tell of which stand still while the conversation grows, or 0.
+
+    Reasoning, and what is opaque, a provider may leave out of older turns: nothing of it is taken for read.
+    """
+    if not cut_at(branch, 0):
+        return 0
+    shown = branch.messages.slice(branch.keep)
+    aside = [part for message in shown for part in message.parts if isinstance(part, Thinking | Opaque)]
+    most = cut_at(branch, measure(Message("assistant", tuple(aside))).size)
+    return _unknown(branch, max(most, least_window(prepared.target, settings))) if most else 0
+
+
+def _unknown(branch: Branch, limit: int) -> int:
+    """Return ``limit``, or 0 where as little was learned before: a policy that removes nothing meets it each time."""
+    return 0 if 0 < branch.learned.limit <= limit else limit
 
 
 def _noticed(prepared: Prepared, read: int, limit: int) -> str:
     """Return what is told of a window that an answer taught."""
-    size = prepared.plan.after
+    plan = prepared.plan
+    size = max(plan.after, estimate(plan.branch, prepared.target, plan.branch.held))  # the last count may be a cut one
     return f"the provider counted {read:,} tokens of a request of about {size:,}: {limit:,} count as its window now"
 
 

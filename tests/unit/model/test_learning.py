@@ -132,6 +132,8 @@ def test_what_is_taken_disproves_what_was_told():
     branch = refused(asked(), limit=2_000)
     taken = grown(Answer(branch.basis, Usage(9_000, 5)), branch=branch)
     assert taken.learned == Learned(prior=branch.learned.prior)
+    part = refused(asked(times=4_000), limit=2_000)
+    assert grown(Answer(part.basis, Usage(2_001, 5)), branch=part).learned == Learned(prior=part.learned.prior)
     blind = refused(asked())
     assert grown(Answer(blind.basis, Usage(9_000, 5)), branch=blind).learned == Learned()
     assert grown(Answer("another", Usage(9_000, 5)), branch=blind).learned.refused == blind.asked

@@ -11,6 +11,7 @@ from holdfast.config import target
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, ToolResult
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.hooks import Hooks
 from holdfast.runtime.upstream import Reply
 from holdfast.store.memory import MemoryStore
 from holdfast.telemetry import events
@@ -99,8 +100,10 @@ def test_an_odd_answer_ends_no_session(api, answer):
 class Counting:
     """A server that counts four bytes of a body as a token, and says in its own way how many a prompt has."""
 
-    def __init__(self, tell):
+    def __init__(self, tell, *, thought=""):
         self.tell = tell
+        self.thought = thought
+        """What it reasons before each answer; it leaves all of that out of a prompt of over 16 messages."""
         self.sizes = []
         """Tokens of each prompt."""
         self.messages = 0
@@ -111,9 +114,12 @@ class Counting:
         """Return an answer with what it tells of its prompt."""
         said = json.loads(sent.body)["messages"]
         self.messages = len(said)
-        self.sizes.append(len(json.dumps(said)) // 4)
+        read = [{name: value for name, value in one.items() if name != "reasoning_content"} for one in said]
+        self.sizes.append(len(json.dumps(read if len(said) > 16 else said)) // 4)
         told = {"prompt_tokens": self.tell(self.sizes), "completion_tokens": 5}
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "fine"}}
+        beside = {"reasoning_content": self.thought} if self.thought else {}
+        answer = {"role": "assistant", "content": "fine", **beside}
+        choice = {"index": 0, "finish_reason": "stop", "message": answer}
 
         async def chunks():
             yield json.dumps({"id": "x", "choices": [choice], "usage": told}).encode()
@@ -121,13 +127,15 @@ class Counting:
         yield Reply(200, {"content-type": "application/json"}, chunks())
 
 
-def counted(tell, said):
+def counted(tell, said, *, thought="", hooks=Hooks(), policy="holdfast"):
     """Return what a session knows behind ``said``, what its server saw, and what was told."""
-    upstream, heard = Counting(tell), []
+    upstream, heard = Counting(tell, thought=thought), []
 
     async def go():
         goal = target("openai-chat", "qwen3:8b", window=200_000)
-        async with Engine.open(MemoryStore(), upstream=upstream, target=goal, listen=heard.append) as engine:
+        async with Engine.open(
+            MemoryStore(), upstream=upstream, target=goal, listen=heard.append, hooks=hooks, policy=policy
+        ) as engine:
             session = await engine.session(KEY)
             for words in said:
                 await session.ask(words)
@@ -153,13 +161,72 @@ def test_a_count_of_what_was_not_cached_is_no_window(times):
 
 
 def test_a_prompt_that_is_cut_unseen_teaches_the_window():
-    """It is told once, and what is sent from then on is read whole."""
+    """It is told once, before twice the window was said, and what is sent from then on is read whole."""
     window = 16_000
     report, upstream, told = counted(lambda sizes: min(sizes[-1], window), words(*[500] * 14))
     assert report.window == window
     assert told.count("silent-truncation") == 1
-    assert max(upstream.sizes) > window
+    assert window < max(upstream.sizes) < 1.8 * window
     assert max(upstream.sizes[-3:]) <= window
+
+
+def test_what_is_known_of_a_window_is_not_told_again():
+    """A policy that removes nothing is cut at every request from then on."""
+    report, upstream, told = counted(lambda sizes: min(sizes[-1], 16_000), words(*[100] * 60), policy="append-only")
+    assert report.window == 16_000
+    assert upstream.sizes[-1] > 40_000
+    assert told.count("silent-truncation") == 1
+
+
+def test_a_prompt_that_is_cut_between_messages_teaches_the_window():
+    """Its counts differ: the largest of them is what fits."""
+    window = 16_000
+
+    def tell(sizes):
+        return sizes[-1] if sizes[-1] < window else window - 97 * len(sizes) % 1_500
+
+    report, upstream, told = counted(tell, words(*[500] * 14))
+    assert 0.9 * window <= report.window <= window
+    assert told.count("silent-truncation") == 1
+    assert max(upstream.sizes) < 2 * window
+
+
+HONEST = {
+    "whole": lambda sizes: sizes[-1],
+    "in blocks of 128": lambda sizes: -(-sizes[-1] // 128) * 128,
+    "in blocks of 1,024": lambda sizes: -(-sizes[-1] // 1_024) * 1_024,
+    "what was not cached": lambda sizes: sizes[-1] - sum(sizes[-2:-1]),
+    "always the same": lambda sizes: 5_000,
+}
+
+
+@pytest.mark.parametrize("lines", [30, 250])
+@pytest.mark.parametrize("tell", HONEST.values(), ids=HONEST)
+def test_an_honest_count_is_no_window(tell, lines):
+    """Messages of one size each: nothing is learned of how they are counted, and nothing left out."""
+    report, upstream, told = counted(tell, words(*[lines] * 14))
+    assert report.window == 200_000
+    assert upstream.messages == 27
+    assert told == []
+
+
+def test_reasoning_that_a_provider_leaves_out_is_no_window():
+    """It was read, and later it is not: for some turns the count is less than it was."""
+    report, upstream, told = counted(
+        lambda sizes: sizes[-1], words(*[150] * 17), thought="lorem ipsum dolor sit amet " * 145
+    )
+    assert report.window == 200_000
+    assert upstream.messages == 33
+    assert told == []
+
+
+def test_a_session_whose_hook_shows_less_learns_no_window():
+    """What the hook leaves out was not cut by anybody else."""
+    hooks = Hooks(transform_messages=lambda messages: messages[-2:])
+    report, upstream, told = counted(lambda sizes: sizes[-1], words(*[500] * 12), hooks=hooks)
+    assert report.window == 200_000
+    assert upstream.messages == 2
+    assert told == []
 
 
 def test_small_pictures_are_no_window():
