@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import anyio
+import httpx2
 import pytest
 
 from holdfast.testing.provider import Provider, Said
@@ -53,3 +54,48 @@ def test_it_is_told_nothing_and_refused_nothing(api, proxied):
     assert SEAL in json.dumps(talk.body()), "the client knows nothing"
     assert [SEAL.encode() in body for body in upstream.bodies] == [True, False, False]
     assert all(b"Noted." in body for body in upstream.bodies)
+
+
+ASKED = "Invalid value: 'reasoning.encrypted_content'. Supported values are: 'file_search_call.results'."
+MENTIONED = [
+    (400, "invalid_value", ASKED, 1),
+    (401, "invalid_api_key", "Invalid API key: cannot decrypt encrypted_content", 1),
+    (429, "rate_limit_exceeded", "Too many requests with invalid encrypted_content", 1),
+    (500, "server_error", "Could not verify encrypted_content, the key service timed out", 1),
+    (400, "invalid_encrypted_content", "The encrypted content could not be verified.", 2),
+]
+"""Refusals that have nothing to do with what is sealed, and one that has and is not cured: how often each goes up."""
+
+
+@pytest.mark.parametrize(("status", "code", "message", "times"), MENTIONED, ids=[one[1] for one in MENTIONED])
+def test_a_refusal_that_leaving_out_does_not_cure_costs_no_reasoning(status, code, message, times, proxied):
+    """The client is told of it as it came, and its next request has all that was sealed again."""
+    through, upstreams, talking = proxied
+    told = json.dumps({"error": {"message": message, "code": code}}).encode()
+
+    class Refusing(upstreams):
+        is_refusing = True
+
+        async def handle_async_request(self, request):
+            if not self.is_refusing:
+                return await super().handle_async_request(request)
+            self.bodies.append(await request.aread())
+            headers = {"content-type": "application/json"}
+            return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(told))
+
+    upstream, talk = Refusing(Provider(Strict(tokenizer="words", seals="any"))), talking("openai-responses")
+    talk.fields |= {"store": False, "include": ["reasoning.encrypted_content"]}
+    talk.say("Note this.")
+    talk.said += ANSWERS["openai-responses"]
+
+    async def go():
+        async with through(upstream) as client:
+            refused = await talk.turn(client, "And this.")
+            upstream.is_refusing = False
+            return refused, await client.post(talk.path, talk.body())
+
+    refused, taken = anyio.run(go)
+    assert (refused.status_code, refused.content, taken.status_code) == (status, told, 200)
+    assert len(upstream.bodies) == times + 1
+    assert SEAL.encode() in upstream.bodies[0]
+    assert SEAL.encode() in upstream.bodies[-1]

@@ -13,6 +13,9 @@ CONVERSATIONS = [file for file in SHAPES if not file.stem.startswith("sdk-")]
 MENDED = "gemini-tools"
 """Gemini CLI repeats a tool's response when it resumes, which Gemini refuses."""
 TURNS = 3
+BINDING = "claude-fable-5-1"
+"""A model that binds its thinking to what stands before it, and takes system messages among the others."""
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk"}
 STATE, SESSION = "x-holdfast-state", "x-holdfast-session"
 
 
@@ -44,6 +47,33 @@ def test_every_recorded_request_goes_up_byte_for_byte(file, proxied, strict):
     replies = sent(file, upstream, proxied[0])
     assert upstream.bodies == [data(line) for line in lines(file)]
     assert [reply.content for reply in replies] == upstream.answers
+
+
+def thinking(line):
+    """Return a request to the Messages API as one to a model that binds, each answer with thinking before it."""
+    body = json.loads(json.dumps(line["body"] | {"model": BINDING}))
+    for said in body["messages"]:
+        if said["role"] == "assistant" and isinstance(said["content"], list):
+            said["content"].insert(0, THOUGHT)
+    return data(line | {"body": body})
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in CONVERSATIONS if lines(file)[-1]["path"] == "/v1/messages"], ids=lambda file: file.stem
+)
+def test_a_recorded_conversation_comes_in_the_middle_with_its_thinking(file, proxied, strict):
+    """Begun without the proxy, it goes up byte for byte from its first request here on, nothing of it unbound."""
+    upstream, later = strict(200_000, seals="any"), lines(file)[-TURNS:]
+    bodies = [thinking(line) for line in later]
+
+    async def go():
+        async with proxied[0](upstream) as client:
+            for line, body in zip(later, bodies, strict=True):
+                await client.post(line["path"], body, line["headers"].items())
+
+    anyio.run(go)
+    assert upstream.bodies == bodies
+    assert bodies[0].count(THOUGHT["signature"].encode()) >= TURNS - 1
 
 
 @pytest.mark.parametrize("file", CONVERSATIONS, ids=lambda file: file.stem)

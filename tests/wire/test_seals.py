@@ -24,6 +24,7 @@ SEALED = [
     ("INVALID_ARGUMENT", "Invalid thought signature."),
     ("", "Unable to submit request because Thought signature is not valid.. Learn more: https://a.example/b"),
 ]
+ASKED = "Invalid value: 'reasoning.encrypted_content'. Supported values are: 'file_search_call.results'."
 OTHER = [
     ("invalid_request_error", "messages.1.content.0.thinking.signature: Field required"),
     ("", "`thinking` blocks in the latest assistant message cannot be modified."),
@@ -33,11 +34,35 @@ OTHER = [
     ("context_length_exceeded", "Your input exceeds the context window of this model."),
     ("invalid_api_key", "Incorrect API key provided: the signature of the token is invalid"),
     ("", "Encrypted content is not supported with this model; see include."),
+    ("invalid_value", ASKED),
+    ("invalid_value", "Invalid value: 'encrypted_content'. Supported values are: 'file_search_call.results'."),
+    ("", "include[0]: invalid reasoning.encrypted_content"),
 ]
+ELSEWHERE = [
+    (400, "invalid_api_key", "Incorrect API key provided: cannot decrypt encrypted_content"),
+    (400, "context_length_exceeded", "prompt is too long: 300000 tokens > 200000 maximum, invalid encrypted_content"),
+    (401, "invalid_encrypted_content", "The encrypted content could not be verified."),
+    (403, "", "Encrypted content organization_id did not match the target organization."),
+    (404, "", "Invalid encrypted_content"),
+    (429, "rate_limit", "Rate limit reached. Too many requests with invalid encrypted_content"),
+    (500, "server_error", "Internal error: could not verify encrypted_content, the key service timed out"),
+    (503, "", "Corrupted thought signature."),
+    (529, "overloaded_error", "Overloaded: could not verify encrypted_content"),
+    (None, "invalid_api_key", "Incorrect API key provided: cannot decrypt encrypted_content"),
+    (None, "rate_limit_exceeded", "Rate limit reached. Too many requests with invalid encrypted_content"),
+    (200, "server_error", "Internal error: could not verify encrypted_content"),
+    (200, "overloaded_error", "Overloaded: could not verify encrypted_content"),
+]
+"""What is no matter of the request itself, by its status or its kind."""
 
 
-def report(code, message):
-    return ErrorReport("", 400, body=msgspec.json.encode({"error": {"code": code or 400, "message": message}}))
+def report(code, message, status=400):
+    told = {"error": {"code": code or status, "message": message}}
+    return ErrorReport("", status, body=msgspec.json.encode(told))
+
+
+def is_of_seals(said):
+    return refuses_seals(said, classify(said).kind)
 
 
 @pytest.mark.parametrize(("code", "message"), SEALED)
@@ -45,12 +70,26 @@ def test_a_seal_that_is_taken_no_more_is_known(code, message):
     """By its code or its words, also where a gateway put them into a text of its own; it is no overflow."""
     said = report(code, message)
     inner = ErrorReport("", 400, body=msgspec.json.encode({"error": {"message": bytes(said.body).decode()}}))
-    assert refuses_seals(said)
-    assert refuses_seals(inner)
+    assert is_of_seals(said)
+    assert is_of_seals(inner)
+    assert is_of_seals(report(code, message, 422))
     assert not classify(said).is_overflow
+
+
+@pytest.mark.parametrize(("code", "message"), SEALED)
+def test_it_is_known_inside_of_a_stream(code, message):
+    """There the status is that of the stream, or none at all, and the kind of the error decides."""
+    body = msgspec.json.encode({"type": "error", "code": code, "message": message})
+    assert all(is_of_seals(ErrorReport("", status, body=body)) for status in (None, 200))
 
 
 @pytest.mark.parametrize(("code", "message"), OTHER)
 def test_other_errors_are_none(code, message):
-    """What is missing, misplaced, too large or of a key is cured by nothing that is left out."""
-    assert not refuses_seals(report(code, message))
+    """What is missing, misplaced, too large, of a key or of a parameter is cured by nothing that is left out."""
+    assert not is_of_seals(report(code, message))
+
+
+@pytest.mark.parametrize(("status", "code", "message"), ELSEWHERE)
+def test_what_only_mentions_a_seal_is_none(status, code, message):
+    """A key, a limit and a server that fails say by their status, or their kind, that the request is not wrong."""
+    assert not is_of_seals(report(code, message, status))

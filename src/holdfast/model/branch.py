@@ -84,7 +84,7 @@ class Branch(Struct, frozen=True):
     """Slots of answers that failed or were interrupted: calls of theirs without a result never ran."""
     frame: Frame = Frame()
     framed: int = 0
-    """How many slots there were when the frame last changed."""
+    """How many slots there were when another frame last took the place of one; 0 where none did."""
     seen: int = 0
     """How many slots the newest request covered: what lies before was seen by the model as it is shown."""
     standing: int = 0
@@ -281,7 +281,8 @@ def _frame(branch: Branch, _id: str, body: Frame) -> Branch:
     if body == branch.frame:
         return branch
     anchor = reframed(branch.anchor, body.tokens - branch.frame.tokens) if body.exact == branch.frame.exact else None
-    return replace(branch, frame=body, framed=len(branch.slots), anchor=anchor, quiet=0, settled=None)
+    framed = len(branch.slots) if branch.seen or branch.frame != Frame() else branch.framed  # the first changes nothing
+    return replace(branch, frame=body, framed=framed, anchor=anchor, quiet=0, settled=None)
 
 
 def _decision(branch: Branch, id_: str, body: Decision) -> Branch:

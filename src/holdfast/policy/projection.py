@@ -118,7 +118,8 @@ def _loose_thinking(branch: Branch, settled: Settled, lead: int) -> Iterator[int
     """Yield the positions whose thinking was signed over another prefix than the one it has now.
 
     Nothing on models that do not bind it. What stood before an answer when it came is in ``born``, what stands there
-    now in ``marks``; an older frame unbinds as well.
+    now in ``marks``; a frame that gave way to another unbinds as well. What was said before there was any frame is
+    taken to be signed over the first one: a conversation that began elsewhere goes out as it came.
     """
     if not settled.dialect.binds_thinking:
         return

@@ -6,7 +6,7 @@ falls with every event, and ``bound`` is the most requests there can be.
 
 An overflow is never sent again as it was. It climbs a ladder: a compaction, results cut, media gone, the smallest
 request there is; some kinds enter elsewhere. What only bad luck refused goes out again, byte for byte, counted apart.
-What the provider had sealed and takes no more is left out, once.
+What the provider had sealed and takes no more is left out, once; refused like that again, it was no help.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ TRANSIENT = PASSING | {"unknown"}
 """Kinds that the same bytes may survive a little later; ``quota`` is one where the provider says when."""
 LASTING = frozenset({404, 405, 406, 414, 431, 501, 505})
 """Statuses that no waiting changes, whatever kind they are: it is the address, or the headers, that are wrong."""
+AGAIN = "the same request would be refused again"
 OVERFLOWED = "context_overflow"
 """Kind of the end of every recovery from an overflow."""
 Rule: TypeAlias = Literal[
@@ -156,12 +157,12 @@ def after(state: Recovery, event: Event) -> tuple[Recovery, Action]:
         return _climbed(_useless(state, event))
     if event.seen:
         return _stopped(state, event, "seen", "a part of the answer was passed on already, and nothing is said twice")
-    if event.sealed and state.seals:
-        return replace(state, seals=0), Unseal()
+    if event.sealed:
+        return _unsealed(state, event)
     if is_transient(event):
         return _retried(state, event)
     if not event.is_overflow and event.kind not in ENTRY:
-        return _stopped(state, event, "permanent", "the same request would be refused again")
+        return _stopped(state, event, "permanent", AGAIN)
     return _pressed(state, event)
 
 
@@ -188,6 +189,12 @@ def bound(settings: Settings) -> int:
     Requests for summaries are not among them; who writes those counts them.
     """
     return sum(rank(begin(Branch(), settings)))
+
+
+def _unsealed(state: Recovery, event: Refused) -> tuple[Recovery, Action]:
+    if state.seals:
+        return replace(state, seals=0), Unseal()
+    return _stopped(state, event, "permanent", AGAIN)
 
 
 def _retried(state: Recovery, event: Refused) -> tuple[Recovery, Action]:

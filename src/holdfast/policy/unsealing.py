@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.model.branch import Branch
 from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Compaction
+from holdfast.model.entries import Compaction, Decision
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import native_of, slot_after
@@ -41,6 +41,13 @@ def unseal(draft: Draft) -> Draft:
     without = draft.decide(tuple(_edits(draft.branch, draft.target.dialect)))
     twin = _twin(draft.branch, draft.target)
     return without if twin is None else without.compact(twin)
+
+
+def is_of_seals(what: Decision | Compaction) -> bool:
+    """Whether ``what`` leaves out what is sealed, and does nothing else."""
+    if isinstance(what, Compaction):
+        return what.trigger == RULE
+    return all(edit.rule == RULE for edit in what.edits)
 
 
 def _edits(branch: Branch, dialect: Dialect) -> Iterator[Edit]:

@@ -15,12 +15,10 @@ from holdfast.proxy.replies import BAD_GATEWAY, error_reply, labelled
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.running import Run
 from holdfast.runtime.session import Session
+from holdfast.runtime.trying import OF_BYTES
 from holdfast.view.tokens import estimate
 from holdfast.wire.native_errors import stream_event
 from holdfast.wire.overflow import Verdict
-
-OF_BYTES = frozenset({"request_bytes", "oversized_part"})
-"""Overflows that no smaller conversation is the cure for: the client is told of them as they came."""
 
 
 class Unfit(Exception):
@@ -67,7 +65,7 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
         if isinstance(error, WindowTooSmall) and not turn.observe:
             raise Unfit(error, run.attempt) from error
         for piece in _refusal(error, run.attempt, session, turn):
-            yield _labelled(piece, session, turn) if isinstance(piece, Head) else piece
+            yield _named(piece, turn.state, session)
 
 
 def _outcome(run: Run, turn: Turn) -> Ended:
@@ -76,16 +74,16 @@ def _outcome(run: Run, turn: Turn) -> Ended:
     return turn.state if is_whole else "failed"
 
 
-def _head(run: Run, session: Session, turn: Turn) -> Head:
+def _head(run: Run, session: Session, turn: Turn) -> Piece:
     """Return the head of what ``run`` answers: the provider's, with ours."""
     reply = run.attempt.reply if run.attempt is not None else None
     assert reply is not None
-    return _labelled(head(reply.status, reply.raw), session, turn)
+    return _named(head(reply.status, reply.raw), turn.state, session)
 
 
-def _labelled(told: Head, session: Session, turn: Turn) -> Head:
-    """Return ``told`` with the headers that say which session this is, and which of its requests."""
-    return labelled(told, turn.state, session.key, session.journal.leaf or "")
+def _named(piece: Piece, state: State, session: Session) -> Piece:
+    """Return ``piece``, a head with what says which session this is, and which of its requests."""
+    return labelled(piece, state, session.key, session.journal.leaf or "")
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
@@ -95,8 +93,7 @@ async def unfit(error: Unfit, session: Session, turn: Turn) -> list[Piece]:
     """Return the overflow of a request of which nothing that fits could be made, once that is in the log."""
     await session.unfit(error.why)
     pieces = _refusal(error.why, error.attempt, session, turn)
-    known = (session.key, session.journal.leaf or "")
-    return [labelled(piece, error.state, *known) if isinstance(piece, Head) else piece for piece in pieces]
+    return [_named(piece, error.state, session) for piece in pieces]
 
 
 def _refusal(error: HoldfastError, attempt: Attempt | None, session: Session, turn: Turn) -> list[Piece]:

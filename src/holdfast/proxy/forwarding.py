@@ -45,7 +45,7 @@ async def _give_back(pieces: AsyncGenerator[Piece], exchange: Exchange, state: S
     """Give ``pieces`` to the client; what never came is said in its API's words, what broke off breaks off."""
     outgoing = exchange.outgoing
     try:
-        await deliver(_labelled(pieces, exchange, state), outgoing, b"", 0)
+        await deliver(_told(pieces, exchange, state), outgoing, b"", 0)
         await outgoing.end()
     except UpstreamError as why:
         if not outgoing.is_answered:
@@ -53,11 +53,11 @@ async def _give_back(pieces: AsyncGenerator[Piece], exchange: Exchange, state: S
             await send_whole(outgoing, error_reply(exchange.api, why.kind, str(why), status=BAD_GATEWAY))
 
 
-async def _labelled(pieces: AsyncGenerator[Piece], exchange: Exchange, state: State) -> AsyncGenerator[Piece]:
+async def _told(pieces: AsyncGenerator[Piece], exchange: Exchange, state: State) -> AsyncGenerator[Piece]:
     """Yield ``pieces``, the head with what was done; an error behind signs of life is an event of their stream."""
     async for piece in pieces:
         if isinstance(piece, Head) and exchange.outgoing.is_alive and piece.status >= FAILED:
             told = f"the provider answered with HTTP {piece.status}"
             yield stream_event(exchange.api, Verdict("server"), message=told)
             return
-        yield labelled(piece, state) if isinstance(piece, Head) else piece
+        yield labelled(piece, state)

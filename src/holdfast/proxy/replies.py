@@ -56,12 +56,13 @@ def is_error(pieces: list[Piece]) -> bool:
     return any(isinstance(piece, Head) and piece.status >= FAILED for piece in pieces)
 
 
-def labelled(head: Head, state: State, session: str = "", request: str = "") -> Head:
-    """Return ``head`` with headers of ours that it has not yet."""
-    known = {name for name, _ in head.headers}
-    return replace(
-        head, headers=[*head.headers, *(one for one in ours(state, session, request) if one[0] not in known)]
-    )
+def labelled(piece: Piece, state: State, session: str = "", request: str = "") -> Piece:
+    """Return ``piece``, a head with headers of ours that it has not yet."""
+    if not isinstance(piece, Head):
+        return piece
+    known = {name for name, _ in piece.headers}
+    more = [one for one in ours(state, session, request) if one[0] not in known]
+    return replace(piece, headers=[*piece.headers, *more])
 
 
 async def send_whole(outgoing: Outgoing, pieces: list[Piece]) -> None:
@@ -73,7 +74,7 @@ async def send_whole(outgoing: Outgoing, pieces: list[Piece]) -> None:
 
 async def refuse(outgoing: Outgoing, pieces: list[Piece]) -> State:
     """Send a refusal of ours, whose head says that it is."""
-    await send_whole(outgoing, [labelled(piece, "refused") if isinstance(piece, Head) else piece for piece in pieces])
+    await send_whole(outgoing, [labelled(piece, "refused") for piece in pieces])
     return "refused"
 
 

@@ -166,7 +166,7 @@ class Attempt:
         self.is_cut = not isinstance(report, ErrorReport) and self.verdict.kind == "context_window"
         if isinstance(report, ErrorReport):
             self.why, self._status = said_by(report, self.verdict), report.status
-            self.is_sealed = refuses_seals(report)
+            self.is_sealed = refuses_seals(report, self.verdict.kind)
         elif not told.complete:
             self.verdict, self.why = Verdict("network"), "the answer broke off before its end"
         elif not told.message.parts and told.stop == "unknown":

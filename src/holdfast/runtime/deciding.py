@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import dropwhile, takewhile
+from typing import TypeVar
+
 from msgspec.structs import replace
 
+from holdfast.model.entries import Answer
+from holdfast.model.entries import Request as Asked
 from holdfast.model.plan import Plan
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import advance
-from holdfast.policy.unsealing import RULE, unseal
+from holdfast.policy.unsealing import RULE, is_of_seals, unseal
 from holdfast.runtime import compacting
 from holdfast.runtime.course import Course
 from holdfast.runtime.journal import Journal, Prepared
 from holdfast.runtime.requests import Request
 from holdfast.telemetry import events
+
+T = TypeVar("T")
+NO_HELP = "the request is refused like that without what the provider had sealed too: it is shown again from here on"
+"""What is told where leaving it out is taken back."""
 
 
 async def next_request(course: Course, request: Request, world: World, plan: Plan | None = None) -> Prepared:
@@ -38,30 +48,39 @@ async def smaller_request(course: Course, request: Request, world: World, rung: 
             return prepared
 
 
-async def unsealed_request(course: Course, request: Request) -> Prepared | None:
-    """Return the request without what the provider sealed, decided and in the log; nothing where nothing is."""
-    journal, target, world = course.journal, request.target, World()
+async def leave_out_sealed(course: Course, target: Target, write: Callable[[Plan], T | None]) -> T | None:
+    """Return what ``write`` does of the plan without what the provider sealed, once told; nothing where nothing is.
+
+    ``write`` puts it into the log, or returns nothing where it stands no more.
+    """
+
+    def left_out() -> tuple[Plan | None, T | None]:
+        plan = unsealing(course.journal, target)
+        return plan, None if plan is None else write(plan)
+
     while True:
-        plan = await course.means.stored(lambda: unsealing(journal, target))
+        plan, written = await course.means.stored(left_out)
         if plan is None:
             return None
-        prepared = await _decided(course, request, plan, world)
-        if prepared is not None:
-            return prepared
+        if written:
+            await compacting.made(course, plan, World())
+            _tell(course, plan)
+            return written
 
 
-async def leave_out_sealed(course: Course, target: Target) -> None:
-    """Decide that the next request leaves out what the provider sealed, and tell of it; nothing where nothing is."""
+async def show_sealed(course: Course) -> None:
+    """Take back that what is sealed is left out, and tell of it, where no answer came since: it was no help."""
     journal = course.journal
 
-    def left_out() -> Plan | None:
-        plan = unsealing(journal, target)
-        return plan if plan is not None and journal.decide(plan, target) else None
+    def taken_back() -> bool:
+        with journal.together():
+            helpless = _unanswered_unsealing(journal)
+            for id_ in helpless:
+                journal.undo(id_)
+        return bool(helpless)
 
-    plan = await course.means.stored(left_out)
-    if plan is not None:
-        await compacting.made(course, plan, World())
-        _tell(course, plan)
+    if await course.means.stored(taken_back):
+        course.tell(events.Noticed(course.key, RULE, NO_HELP))
 
 
 def unsealing(journal: Journal, target: Target) -> Plan | None:
@@ -69,6 +88,15 @@ def unsealing(journal: Journal, target: Target) -> Plan | None:
     policy = replace(journal.policy, stages=((RULE, unseal),))
     plan = advance(journal.branch, target, policy)
     return plan if plan.record or plan.compaction is not None else None
+
+
+def _unanswered_unsealing(journal: Journal) -> list[str]:
+    """Return the ids of what leaves out what is sealed, and was asked with but never answered, the newest first."""
+    law = {id_ for id_, what in journal.branch.law if is_of_seals(what)}
+    path = journal.store.path(journal.key, journal.leaf) if law else []
+    since = takewhile(lambda entry: not isinstance(entry.body, Answer), reversed(path))
+    shown = dropwhile(lambda entry: not isinstance(entry.body, Asked), since)
+    return [entry.id for entry in shown if entry.id in law]
 
 
 async def announce(course: Course, plan: Plan, prepared: Prepared, world: World) -> None:

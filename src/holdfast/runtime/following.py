@@ -9,9 +9,8 @@ from operator import is_
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch, restated
+from holdfast.model.branch import Branch, cut_back, extended, restated
 from holdfast.model.entries import (
-    Body,
     Entry,
     Frame,
     Said,
@@ -24,7 +23,6 @@ from holdfast.model.target import Target, World
 from holdfast.policy.capping import cap
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.settings import Settings
-from holdfast.runtime.carrying import within
 from holdfast.view.alike import alike
 from holdfast.view.sealed import sealed_as
 
@@ -125,14 +123,10 @@ def glimpse(branch: Branch, policy: Policy, said: Sequence[Slot], target: Target
     known = branch.slots.slice()
     same = repeated(known, said, policy.settings)
     count, target = len(same.slots), replace(target, frame=reframed(target.frame, known, said))
-    law = [within(body, count) for _, body in branch.law]
-    bodies: list[Body] = [Said(slot) for slot in (*same.slots, *said[same.count :])]
-    bodies += [body for body in law if body is not None]
-    names = [None, *map(str, range(len(bodies)))]
-    alone = Branch.build([Entry(str(at), names[at], body) for at, body in enumerate(bodies)])
+    alone = restated(cut_back(branch, count), same.slots)
+    alone = extended(alone, [Entry("", None, Said(slot)) for slot in said[same.count :]])
     if anew:  # nobody answers here, so the turns between its compactions are not told apart
-        known_of = {"gauge": branch.gauge, "learned": branch.learned, "model": branch.model, "window": branch.window}
-        alone = replace(alone, compactions=0, truncations=0, **known_of)
+        alone = replace(alone, compactions=0, truncations=0)
     return advance(alone, target, policy if anew else replace(policy, stages=()), World(spill=False))
 
 

@@ -41,9 +41,9 @@ from holdfast.policy.capping import cap
 from holdfast.policy.guard import in_force
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
-from holdfast.runtime.carrying import carried
+from holdfast.runtime.carrying import carried, told_there
 from holdfast.runtime.following import Following, Repeated, reworded
-from holdfast.runtime.taking import begun, decided, is_of_compaction, is_pressed, meant, measured, sound, told
+from holdfast.runtime.taking import begun, cost, decided, is_of_compaction, is_pressed, meant, measured, sound, told
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
 from holdfast.store.base import Decode, SessionStore
@@ -165,7 +165,7 @@ class Journal:
         planned, what it cost tells nothing of the size of that one.
         """
         with self.together():
-            entries = self._write([*self._said(answer), self._cost(usage, stop, as_planned=as_planned)])
+            entries = self._write([*self._said(answer), cost(self.branch, usage, stop, as_planned=as_planned)])
             said = next(entry.id for entry in reversed(entries) if isinstance(entry.body, Said))
             self._deliver()
         return said
@@ -204,7 +204,7 @@ class Journal:
     def silent(self, usage: Usage = Usage(), stop: str = "", *, as_planned: bool = True) -> str:
         """Append that the last prepared request was answered without a word, and what that cost; return its id."""
         with self.together():
-            entry = self._write([self._cost(usage, stop, as_planned=as_planned)])[0]
+            entry = self._write([cost(self.branch, usage, stop, as_planned=as_planned)])[0]
             self._deliver()
         return entry.id
 
@@ -232,9 +232,8 @@ class Journal:
 
     def wait(self, *said: Message) -> list[str]:
         """Store messages that belong behind the answer on its way; they are durable now and said when it is there."""
-        bodies = [queued(one) for one in map(sound, said)]
         with self.together():
-            ids = [entry.id for entry in self._write(bodies)]
+            ids = [entry.id for entry in self._write([queued(sound(one)) for one in said])]
         if self._waiting is not None:
             self._waiting += zip(ids, said, strict=True)
         return ids
@@ -382,10 +381,10 @@ class Journal:
         said = [at for at, entry in enumerate(path) if isinstance(entry.body, Said | BranchSummary)]
         self.leaf = path[said[count]].parent
         self._reread()
-        self.follows, self._ready = False, None
-        for body in carried(before, path, said[count], count):
-            again_here = replace(body, basis=prefix_basis(self.branch)) if isinstance(body, Request) else body
-            self._write([again_here])
+        self.follows, self._ready, ids = False, None, dict[str, str]()
+        for one in carried(before, path, said[count], count):
+            (entry,) = self._write([told_there(one.body, prefix_basis(self.branch), ids)])
+            ids[one.id] = entry.id
 
     def fork(self, entry: str) -> Journal:
         """Return a journal that goes on behind ``entry``; this one, and the session's leaf, stay where they are."""
@@ -405,9 +404,6 @@ class Journal:
         return len(found)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
-
-    def _cost(self, usage: Usage, stop: str, *, as_planned: bool) -> Answer:
-        return Answer(self.branch.basis if as_planned else "", usage, stop)
 
     def _appended(self, said: Iterable[Message | Slot], decode: Decode | None = None) -> list[str]:
         with self.together():
@@ -453,7 +449,11 @@ class Journal:
         return advance(self.branch, target, self.policy, world)
 
     def _write(self, bodies: Sequence[Body], decode: Decode | None = None) -> list[Entry]:
-        """Append an entry for each body behind the leaf, in one transaction, and fold them in."""
+        """Append an entry for each body behind the leaf, in one transaction, and fold them in.
+
+        Bodies may be made before the catch-up: what is decided or undone is made behind one, under the same lease; the
+        rest is what was said, failed or cost, and as true whatever others decided meanwhile.
+        """
         entries = self._written(bodies, decode, onward=self.follows and not self._is_current)
         if not entries:
             self._catch_up()

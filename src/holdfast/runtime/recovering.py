@@ -6,6 +6,7 @@ from anyio import sleep
 from msgspec.structs import replace
 
 from holdfast.errors import ContextOverflow, UpstreamError
+from holdfast.model.target import World
 from holdfast.policy.guard import in_force
 from holdfast.policy.recovery import OVERFLOWED, Press, Recovery, Refused, Retry, Stop, Unseal, Useless, after, counted
 from holdfast.policy.smallest import floor
@@ -13,7 +14,7 @@ from holdfast.policy.stopping import explain
 from holdfast.runtime import compacting
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.course import Course
-from holdfast.runtime.deciding import next_request, smaller_request, unsealed_request
+from holdfast.runtime.deciding import leave_out_sealed, next_request, show_sealed, smaller_request
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.requests import Request
 from holdfast.runtime.trying import failed
@@ -31,6 +32,8 @@ async def recovered(
     while True:
         state, action = after(counted(state, course.journal.branch), event)
         if isinstance(action, Stop):
+            if refused.sealed and not request.way.as_it_is:
+                await show_sealed(course)
             raise stopped(course, prepared, action, attempt)
         if isinstance(action, Retry):
             attempts = course.settings.retries_most - state.retries
@@ -38,9 +41,9 @@ async def recovered(
             await sleep(action.seconds)
             return request, prepared, state
         if isinstance(action, Unseal):
-            unsealed = None if request.way.as_it_is else await unsealed_request(course, request)
-            if unsealed is not None:
-                return request, unsealed, state
+            without = None if request.way.as_it_is else await unsealed(course, request)
+            if without is not None:
+                return request, without, state
             continue  # the same refusal again, and nothing more to be done about it
         course.tell(events.Pressed(course.key, action.rung, course.journal.branch.compactions))
         smaller = await pressed(course, request, prepared, action)
@@ -48,6 +51,12 @@ async def recovered(
             event = Useless(smaller)
         else:
             return *smaller, state
+
+
+async def unsealed(course: Course, request: Request) -> Prepared | None:
+    """Return the request without what the provider sealed, decided and in the log; nothing where nothing is."""
+    target = request.target
+    return await leave_out_sealed(course, target, lambda plan: course.commit(plan, target, World()))
 
 
 async def pressed(course: Course, request: Request, prepared: Prepared, press: Press) -> tuple[Request, Prepared] | str:

@@ -21,7 +21,7 @@ from holdfast.runtime.attempt import said_by
 from holdfast.runtime.beginning import begun, read
 from holdfast.runtime.compacting import compact
 from holdfast.runtime.course import Course
-from holdfast.runtime.deciding import leave_out_sealed
+from holdfast.runtime.deciding import leave_out_sealed, show_sealed
 from holdfast.runtime.inflight import InFlight
 from holdfast.runtime.journal import Journal, Prepared
 from holdfast.runtime.means import Means
@@ -174,10 +174,10 @@ class Session:
         """
         if not isinstance(answer, Answer):
             raise FormatError(f"a {type(answer).__name__} is no answer; give what holdfast.wire.answers.answer returns")
-        prepared, error = self._handed_out, answer.error
+        prepared = self._handed_out
         id_ = await self.means.stored(lambda: self._recorded(answer))
-        if prepared is not None and error is not None and may_unseal(self.settings) and refuses_seals(error):
-            await leave_out_sealed(self._course, prepared.target)
+        if prepared is not None and may_unseal(self.settings) and _is_sealed(answer, prepared):
+            await self._unseal(prepared.target)
         return id_
 
     async def compact(self, instructions: str = "") -> events.Compacted:
@@ -233,6 +233,12 @@ class Session:
         """Write down, and tell, why nothing could be sent; the same is said once."""
         await self._course.unfit(error)
 
+    async def _unseal(self, target: Target) -> None:
+        """Decide that the next request leaves out what is sealed; where none is left, that this was no help."""
+        journal = self.journal
+        if not await leave_out_sealed(self._course, target, lambda plan: journal.decide(plan, target)):
+            await show_sealed(self._course)
+
     def _recorded(self, answer: Answer) -> str:
         """Record what became of a request that the caller sent; return the id of the message, or of what it is else."""
         prepared, journal = self._handed_out, self.journal
@@ -246,6 +252,12 @@ class Session:
             self._handed_out = None
         self._course.is_answering = False
         return id_
+
+
+def _is_sealed(answer: Answer, prepared: Prepared) -> bool:
+    """Whether a request of the caller's was refused for what the provider had sealed before."""
+    report = answer.report(prepared.plan.after)
+    return isinstance(report, ErrorReport) and refuses_seals(report, classify(report).kind)
 
 
 def _refused(journal: Journal, answer: Answer, prepared: Prepared) -> str:

@@ -9,7 +9,19 @@ from msgspec.structs import replace
 
 from holdfast.errors import LogConflict, StoreError, UnknownId
 from holdfast.model.branch import Branch
-from holdfast.model.entries import OVERFLOW, POLICY, UNANSWERED, Body, Decision, Entry, Failure, Note, Request
+from holdfast.model.entries import (
+    OVERFLOW,
+    POLICY,
+    UNANSWERED,
+    Answer,
+    Body,
+    Decision,
+    Entry,
+    Failure,
+    Note,
+    Request,
+    Usage,
+)
 from holdfast.model.messages import Message
 from holdfast.model.packing import fault
 from holdfast.model.plan import Notice, Plan
@@ -71,6 +83,11 @@ def decided(branch: Branch, plan: Plan, target: Target, policy: str) -> list[Bod
     if plan.compaction is not None:
         bodies.append(plan.compaction)
     return [*bodies, Request(plan.branch.basis, len(plan.branch.slots), target.model, target.limits.window)]
+
+
+def cost(branch: Branch, usage: Usage, stop: str, *, as_planned: bool) -> Answer:
+    """Return what the newest request of ``branch`` cost; of one that went out otherwise it says nothing of its size."""
+    return Answer(branch.basis if as_planned else "", usage, stop)
 
 
 def meant(ids: Sequence[str], prefix: str | None) -> str:

@@ -22,8 +22,8 @@ MENDED = "what was said breaks this rule: it goes out mended, and stays in the l
 """What is told of a request whose conversation its API would refuse."""
 SMALL = 4
 """[H] Times that the messages must be as large as system and tools, for a limit of bytes to be one of messages."""
-_OF_BYTES = frozenset({"request_bytes", "oversized_part"})
-"""Overflows that say nothing of tokens, unless they name some."""
+OF_BYTES = frozenset({"request_bytes", "oversized_part"})
+"""Overflows that say nothing of tokens, unless they name some: a client is told of them as they came."""
 
 
 async def attempt_at(course: Course, request: Request, prepared: Prepared, *, quiet: bool) -> Attempt:
@@ -90,7 +90,7 @@ def _teaches(verdict: Verdict, branch: Branch) -> bool:
 
     So do bytes where all they are is words, and most of them the conversation's.
     """
-    if not verdict.is_overflow or verdict.kind not in _OF_BYTES or verdict.limit or verdict.requested:
+    if not verdict.is_overflow or verdict.kind not in OF_BYTES or verdict.limit or verdict.requested:
         return verdict.is_overflow
     shows_media = branch.media and any(media_of(slot.message) for slot in project(branch))
     is_talk = SMALL * branch.frame.tokens <= branch.held

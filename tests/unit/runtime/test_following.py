@@ -195,6 +195,10 @@ def path_of(*bodies):
     return [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate(bodies)]
 
 
+def bodies(entries):
+    return [entry.body for entry in entries]
+
+
 def test_what_was_carried_to_a_place_is_not_carried_there_again():
     """Branch after branch from one place tells what that taught once: a lesson twice at most, a request once."""
     begun = [Said(slot) for slot in slots([("user", "a"), ("assistant", "b")])]
@@ -202,7 +206,7 @@ def test_what_was_carried_to_a_place_is_not_carried_there_again():
     there = []
     for _ in range(5):
         path = path_of(*begun, *there, *rest)
-        there += carried(Branch.build(path), path, len(path) - 3, 2)
+        there += bodies(carried(Branch.build(path), path, len(path) - 3, 2))
     assert there == [Request("", 2, "m", 9), *[Failure(OVERFLOW, "too long", 5_000, 6_000)] * 2]
 
 
@@ -216,7 +220,7 @@ def test_a_window_that_was_forgotten_stays_so_where_a_conversation_parts():
         there = []
         for _ in range(5):
             path = path_of(*begun, *there, *rest, *more)
-            there += carried(Branch.build(path), path, 2 + len(there), 2)
+            there += bodies(carried(Branch.build(path), path, 2 + len(there), 2))
             assert Branch.build(path_of(*begun, *there)).learned.limit == limit
         assert (there.count(forgotten), there.count(before), there.count(since)) == (1, 0, 2 * bool(more))
 
@@ -226,4 +230,4 @@ def test_a_request_behind_a_decision_is_told_again():
     said = [Said(slot) for slot in slots([("user", "a"), ("assistant", "b"), ("user", "c")])]
     asked, cut = Request("x", 3, "m"), Decision((Edit(Span(0, 1, 0), (Text("-"),), "r", "w", 1),))
     path = path_of(*said, asked, Answer("x"), cut, asked, asked)
-    assert carried(Branch.build(path), path, 2, 2) == [Request("", 2, "m"), cut, Request("", 2, "m")]
+    assert bodies(carried(Branch.build(path), path, 2, 2)) == [Request("", 2, "m"), cut, Request("", 2, "m")]

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.config import target
 from holdfast.errors import UpstreamError
-from holdfast.model.entries import Decision
+from holdfast.model.entries import Decision, Revoke
 from holdfast.model.messages import Message
 from holdfast.model.parts import Seal, Text, Thinking, ToolResult
 from holdfast.model.projected import project
@@ -53,9 +53,9 @@ def fields(api):
     return {"tools": TOOLS[api], **more}
 
 
-def opened(api, upstream, store, heard=None):
+def opened(api, upstream, store, heard=None, goal=None):
     listen = None if heard is None else heard.append
-    return Engine.open(store, upstream=upstream, target=TARGETS[api], fields=fields(api), listen=listen)
+    return Engine.open(store, upstream=upstream, target=goal or TARGETS[api], fields=fields(api), listen=listen)
 
 
 def provider(said=SAID):
@@ -198,6 +198,91 @@ def test_a_provider_that_is_never_content_is_asked_once_more_at_most(sealed):
 
     run(go)
     assert len(upstream.sent) == 1 + sealed
+
+
+UNBOUND = target("anthropic", "claude-opus-4-5")
+"""It takes thinking that it did not see before."""
+THINKING = Thinking("hm", Seal("anthropic", "", "c2VhbA=="))
+SAID_BEFORE = ("go", Message("assistant", (THINKING, Text("well"))))
+WELL = (
+    b'{"type":"message","id":"m","role":"assistant","model":"m","content":[{"type":"text","text":"ok"}],'
+    b'"stop_reason":"end_turn","usage":{"input_tokens":9,"output_tokens":1}}'
+)
+OTHERWISE = msgspec.json.encode({"type": "error", "error": {"type": "not_found_error", "message": "no such address"}})
+UNDONE = [
+    ([400, 400], [True, False]),
+    ([400, 404, 400], [True, False, False]),
+    ([400, 529, 400], [True, False, False]),
+]
+"""What the provider answers until it says well, and whether each request shows what was sealed."""
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize(("statuses", "shown"), UNDONE, ids=["at once", "after an error", "after a wait"])
+def test_what_was_left_out_in_vain_is_shown_again(statuses, shown, reopened):
+    """Refused the same way without it, the decision is revoked and that is told; what was meanwhile is no answer."""
+    words = {400: REFUSED, 404: OTHERWISE, 529: OTHERWISE}
+    upstream = ScriptedUpstream([*(Given((words[one],), one) for one in statuses), Given((WELL,), 200)])
+    heard, store = [], MemoryStore()
+
+    async def ask(session, *said):
+        await read(session.run(said, quiet=True, stream=False))
+
+    async def go():
+        async with opened("anthropic", upstream, store, heard, UNBOUND) as engine:
+            session = await engine.session(KEY)
+            await session.append(*SAID_BEFORE, "on")
+            while len(upstream.sent) < len(statuses):
+                with pytest.raises(UpstreamError):
+                    await ask(session)
+                if reopened:
+                    session = await engine.session(KEY)
+            assert session.journal.branch.law == ()
+            await ask(session)
+            path = store.path(KEY, session.journal.leaf)
+        return [type(entry.body) for entry in path if isinstance(entry.body, Decision | Revoke)]
+
+    assert run(go) == [Decision, Revoke]
+    assert [b"c2VhbA==" in sent.body for sent in upstream.sent] == [*shown, True]
+    assert [event.rule for event in heard if isinstance(event, events.Noticed)] == ["unseal"]
+
+
+def test_what_was_left_out_with_success_stays_out():
+    """An answer came without it: a later refusal of the kind takes nothing back of that."""
+    given = [Given((REFUSED,), 400), Given((WELL,), 200), Given((REFUSED,), 400)]
+    upstream = ScriptedUpstream(given)
+
+    async def go():
+        async with opened("anthropic", upstream, MemoryStore(), None, UNBOUND) as engine:
+            session = await engine.session(KEY)
+            await session.append(*SAID_BEFORE, "on")
+            await read(session.run((), quiet=True, stream=False))
+            with pytest.raises(UpstreamError):
+                await read(session.run(("more",), quiet=True, stream=False))
+            return [type(what) for _, what in session.journal.branch.law]
+
+    assert run(go) == [Decision]
+    assert [b"c2VhbA==" in sent.body for sent in upstream.sent] == [True, False, False]
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_who_sends_by_hand_has_it_again_where_it_was_no_help(anew):
+    """Only of a request that was prepared anew: the same bytes, refused once more, still had it in them."""
+    heard, error = [], answer("anthropic", REFUSED)
+
+    async def go():
+        async with opened("anthropic", provider(), MemoryStore(), heard, UNBOUND) as engine:
+            session = await engine.session(KEY)
+            await session.append(*SAID_BEFORE)
+            await session.prepare("on")
+            await session.record(error)
+            if anew:
+                await session.prepare()
+            await session.record(error)
+            return len(session.journal.branch.law)
+
+    assert run(go) == (0 if anew else 1)
+    assert kinds(heard) == ["Decided", *(["Noticed"] if anew else [])]
 
 
 @pytest.mark.parametrize("how", ["as it is", "switched off"])
