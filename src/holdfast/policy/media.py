@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from holdfast.model.branch import Branch, is_spared
 from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit, Span
-from holdfast.model.messages import placeholder
+from holdfast.model.messages import Message, placeholder
 from holdfast.model.parts import Media, Part, Text, ToolResult
-from holdfast.model.projected import shown
+from holdfast.model.projected import slot_after
 from holdfast.policy.draft import Draft
 from holdfast.view.tokens import DOCUMENT_TOKENS, IMAGE_TOKENS, count
 
@@ -125,14 +125,17 @@ def _newest_words(branch: Branch) -> int:
 
 
 def _media(branch: Branch) -> Iterator[Holder]:
-    """Yield what shows media, oldest first, as it is shown now."""
-    for index in range(branch.keep, len(branch.slots)):
-        for slot in shown(branch, index)[:1]:
-            for place, part in enumerate(slot.message.parts):
+    """Yield what shows media, oldest first, as it is shown now; what stands for whole messages is left alone."""
+    index = branch.keep
+    while index < len(branch.slots):
+        put = {edit.span.part: edit.put for edit in branch.edits.get(index, ())}
+        for place, said in enumerate(branch.messages[index].parts if None not in put else ()):
+            for part in put.get(place, (said,)):
                 inner = part.content if isinstance(part, ToolResult) else (part,)
                 held = [one for one in inner if isinstance(one, Media)]
-                if held:
+                if held and not isinstance(part, Message):
                     yield Holder(index, place, part, Load(len(held), sum(one.size for one in held)))
+        index = slot_after(branch, index)
 
 
 def _edit(one: Holder, why: str) -> Edit:

@@ -217,7 +217,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
 
     # -- recovery ------------------------------------------------------------------------------------------------
     emergency: Annotated[
-        bool, _origin("[H] requests that were refused as too large are made smaller and sent again")
+        bool, _origin("[H] requests refused as too large go out again smaller, those refused for seals without these")
     ] = True
     recovery_compactions: Annotated[
         int, _origin("[H] compactions since the last answer up to which an overflow asks for one more; [O] 3, [P] 1")

@@ -25,6 +25,7 @@ _BY_KIND: dict[str, tuple[str, str]] = {
     "content": ("ask in other words", "use another model"),
     "rate_limit": ("ask again later", "raise `retry_wait_most`"),
 }
+_SEALED = ("ask with the key and account that it was made with", "begin a new session")
 _SHAPE = ("run `holdfast lint` on the request", "use another model")
 _LATER = ("ask again later", "check the address and the provider's status")
 
@@ -35,7 +36,7 @@ def explain(stop: Stop, refused: Refused | None = None, *, window: int = 0, floo
     ``window`` is what the requests were planned for, ``floor`` the least that can be sent (both in tokens, 0 where
     nobody knows), ``said`` what happened to the last one, in the provider's words as far as there are any.
     """
-    one, other = _cures(stop)
+    one, other = _cures(stop, refused)
     named = f"the provider refused the request ({_named(stop, refused)})" if refused else "no request could be made"
     parts = [
         " ".join(said.split())[:SAID] or named,
@@ -51,8 +52,10 @@ def _named(stop: Stop, refused: Refused | None) -> str:
     return status + (refused.kind if refused else stop.kind)
 
 
-def _cures(stop: Stop) -> tuple[str, str]:
+def _cures(stop: Stop, refused: Refused | None) -> tuple[str, str]:
     """Return two things that somebody can do."""
+    if refused and refused.sealed and stop.rule == "permanent":
+        return _SEALED
     default = _LATER if stop.kind in TRANSIENT else _SHAPE
     return _BY_RULE.get(stop.rule) or _BY_KIND.get(stop.kind, default)
 

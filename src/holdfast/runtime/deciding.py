@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import dropwhile, takewhile
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.model.entries import Answer
+from holdfast.model.entries import Answer, Entry, Failure
 from holdfast.model.entries import Request as Asked
 from holdfast.model.plan import Plan
 from holdfast.model.target import Target, World
@@ -22,7 +22,7 @@ from holdfast.telemetry import events
 
 T = TypeVar("T")
 NO_HELP = "the request is refused like that without what the provider had sealed too: it is shown again from here on"
-"""What is told where leaving it out is taken back."""
+"""What is told where leaving it out is taken back, and written behind the rule's name."""
 
 
 async def next_request(course: Course, request: Request, world: World, plan: Plan | None = None) -> Prepared:
@@ -51,11 +51,12 @@ async def smaller_request(course: Course, request: Request, world: World, rung: 
 async def leave_out_sealed(course: Course, target: Target, write: Callable[[Plan], T | None]) -> T | None:
     """Return what ``write`` does of the plan without what the provider sealed, once told; nothing where nothing is.
 
-    ``write`` puts it into the log, or returns nothing where it stands no more.
+    ``write`` puts it into the log, or returns nothing where it stands no more. Where it was no help since the last
+    answer it is none now.
     """
 
     def left_out() -> tuple[Plan | None, T | None]:
-        plan = unsealing(course.journal, target)
+        plan = None if _was_no_help(course.journal) else unsealing(course.journal, target)
         return plan, None if plan is None else write(plan)
 
     while True:
@@ -69,7 +70,7 @@ async def leave_out_sealed(course: Course, target: Target, write: Callable[[Plan
 
 
 async def show_sealed(course: Course) -> None:
-    """Take back that what is sealed is left out, and tell of it, where no answer came since: it was no help."""
+    """Take back that what is sealed is left out, tell and write it, where no answer came since: it was no help."""
     journal = course.journal
 
     def taken_back() -> bool:
@@ -77,6 +78,8 @@ async def show_sealed(course: Course) -> None:
             helpless = _unanswered_unsealing(journal)
             for id_ in helpless:
                 journal.undo(id_)
+            if helpless:
+                journal.fail(f"{RULE}: {NO_HELP}")
         return bool(helpless)
 
     if await course.means.stored(taken_back):
@@ -93,10 +96,23 @@ def unsealing(journal: Journal, target: Target) -> Plan | None:
 def _unanswered_unsealing(journal: Journal) -> list[str]:
     """Return the ids of what leaves out what is sealed, and was asked with but never answered, the newest first."""
     law = {id_ for id_, what in journal.branch.law if is_of_seals(what)}
-    path = journal.store.path(journal.key, journal.leaf) if law else []
-    since = takewhile(lambda entry: not isinstance(entry.body, Answer), reversed(path))
-    shown = dropwhile(lambda entry: not isinstance(entry.body, Asked), since)
+    shown = dropwhile(lambda entry: not isinstance(entry.body, Asked), _since_answer(journal) if law else ())
     return [entry.id for entry in shown if entry.id in law]
+
+
+def _was_no_help(journal: Journal) -> bool:
+    """Whether leaving out what is sealed was taken back since the last answer: the refusals are about something else.
+
+    Behind an answer another one may be about what is sealed.
+    """
+    failures = [entry.body for entry in _since_answer(journal) if isinstance(entry.body, Failure)]
+    return any(failure.reason.startswith(f"{RULE}:") for failure in failures)
+
+
+def _since_answer(journal: Journal) -> Iterator[Entry]:
+    """Return the entries behind the last answer, the newest first."""
+    path = journal.store.path(journal.key, journal.leaf)
+    return takewhile(lambda entry: not isinstance(entry.body, Answer), reversed(path))
 
 
 async def announce(course: Course, plan: Plan, prepared: Prepared, world: World) -> None:

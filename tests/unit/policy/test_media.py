@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast import Policy
 from holdfast.config import target
 from holdfast.model.branch import Branch, extend
-from holdfast.model.entries import Entry, Said
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Decision, Entry, Said
 from holdfast.model.messages import Message, media_of
-from holdfast.model.parts import Media, Text, ToolCall, ToolResult
+from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import project
+from holdfast.policy.media import drop_media
 from holdfast.policy.pipeline import advance
+from holdfast.policy.unsealing import unseal
 from holdfast.view.tokens import measure
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=200_000)
@@ -101,3 +106,36 @@ def test_the_lower_of_two_limits_counts(images, size, left):
     where = replace(WHERE, dialect=replace(WHERE.dialect, max_images=images, max_bytes=size))
     plan = advance(grown(Branch(), *(show(picture()) for _ in range(9))), where, POLICY)
     assert sum(held(plan)) == left
+
+
+GEMINI = target("gemini", "gemini-3-pro")
+parts = st.sampled_from(
+    [Thinking("hm", Seal("gemini", "", "s")), Text("so"), ToolCall("c", "draw"), picture(), "result"]
+)
+
+
+@given(st.lists(parts, max_size=6), st.sets(st.integers(0, 5)))
+def test_what_went_before_shifts_no_place(said, gone):
+    """Whatever parts of an answer went already, exactly what still shows media gives way, and nothing else moves."""
+    said = [ToolResult("r", "read", (Text("a"), picture())) if one == "result" else one for one in said]
+    gone = sorted(place for place in gone if place < len(said))
+    decided = Decision(tuple(Edit(Span(1, 2, place)) for place in gone))
+    branch = grown(Branch(), show(), Message("assistant", tuple(said)), show(text="on"))
+    branch = extend(branch, Entry("d", None, decided))
+    plan = advance(branch, GEMINI, Policy(stages=(("media", drop_media),)))
+    before, after = ([*project(one)[1].message.parts] for one in (branch, plan.branch))
+    assert len(before) == len(said) - len(gone)
+    assert not media_of(project(plan.branch)[1].message)
+    shows = [isinstance(one, Media | ToolResult) for one in before]
+    assert [one for one, has in zip(after, shows, strict=True) if not has] == [
+        one for one, has in zip(before, shows, strict=True) if not has
+    ]
+
+
+def test_a_picture_behind_thinking_that_is_left_out():
+    """An answer of Gemini's: the sealed thinking went, and its picture is still found."""
+    answer = Message("assistant", (Thinking("hm", Seal("gemini", "", "s")), Text("see"), picture(name="a.png")))
+    branch = grown(Branch(), show(), answer, show(text="on"))
+    unsealed = advance(branch, GEMINI, Policy(stages=(("unseal", unseal),))).branch
+    plan = advance(unsealed, GEMINI, Policy(stages=(("media", drop_media),)))
+    assert project(plan.branch)[1].message.parts == (Text("see"), Text("[Attached image/png: a.png]"))

@@ -321,6 +321,12 @@ def test_what_can_be_done_is_about_what_went_wrong(kind, cure):
     assert cure in explain(actions[-1], state.refused)
 
 
+def test_what_another_key_sealed_wants_that_key():
+    """Nothing is wrong with the shape of such a request, and no other model takes it."""
+    actions, state = done(SEALED, SEALED)
+    assert "the key and account that it was made with, or" in explain(actions[-1], state.refused)
+
+
 def test_a_provider_says_no_more_than_a_few_lines():
     """Its words are cut, an HTML page is no error text."""
     assert len(explain(Stop("server", "why"), refused("server", status=502), said="<p>" * 1_000)) < 700

@@ -247,6 +247,32 @@ def test_what_was_left_out_in_vain_is_shown_again(statuses, shown, reopened):
     assert [event.rule for event in heard if isinstance(event, events.Noticed)] == ["unseal"]
 
 
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_provider_that_refuses_whatever_is_sent_is_asked_once_a_request(reopened):
+    """That leaving out is no help is learned once, in the log; behind an answer a refusal may be a real one again."""
+    given = [*[Given((REFUSED,), 400)] * 4, Given((WELL,), 200), Given((REFUSED,), 400), Given((WELL,), 200)]
+    upstream, heard, store = ScriptedUpstream(given), [], MemoryStore()
+
+    async def go():
+        async with opened("anthropic", upstream, store, heard, UNBOUND) as engine:
+            session = await engine.session(KEY)
+            await session.append(*SAID_BEFORE)
+            for times in (2, 1, 1):
+                before = len(upstream.sent)
+                with pytest.raises(UpstreamError):
+                    await read(session.run(("on",), quiet=True, stream=False))
+                assert len(upstream.sent) == before + times
+                if reopened:
+                    session = await engine.session(KEY)
+            for _ in range(2):
+                await read(session.run(("on",), quiet=True, stream=False))
+            return [type(what) for _, what in session.journal.branch.law]
+
+    assert run(go) == [Decision]
+    assert [b"c2VhbA==" in sent.body for sent in upstream.sent] == [True, False, True, True, True, True, False]
+    assert [event.rule for event in heard if isinstance(event, events.Noticed)] == ["unseal"]
+
+
 def test_what_was_left_out_with_success_stays_out():
     """An answer came without it: a later refusal of the kind takes nothing back of that."""
     given = [Given((REFUSED,), 400), Given((WELL,), 200), Given((REFUSED,), 400)]
