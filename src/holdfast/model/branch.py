@@ -207,9 +207,8 @@ def cut_back(branch: Branch, count: int) -> Branch:
         broken=tuple(index for index in branch.broken if index < count),
     )
     for id_, what in branch.law:
-        kept = replace(what, edits=tuple(edit for edit in what.edits if edit.span.stop <= count))
-        if (kept.keep <= count) if isinstance(kept, Compaction) else kept.edits:
-            shorter = extend(shorter, Entry(id_, None, kept))
+        kept = within(what, count)
+        shorter = shorter if kept is None else extend(shorter, Entry(id_, None, kept))
     return replace(
         shorter,
         compactions=0,
@@ -220,6 +219,16 @@ def cut_back(branch: Branch, count: int) -> Branch:
         counted=min(branch.counted, count),
         policy=branch.policy,
     )
+
+
+def within(what: Decision | Compaction, count: int) -> Decision | Compaction | None:
+    """Return the part of what was decided that is about the first ``count`` slots; nothing where none of it is.
+
+    A summary of them stands, whatever was decided with it about those behind.
+    """
+    kept = replace(what, edits=tuple(edit for edit in what.edits if edit.span.stop <= count))
+    stands = kept.keep <= count if isinstance(kept, Compaction) else kept.edits
+    return kept if stands else None
 
 
 # -- the steps of the fold ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from itertools import takewhile
 
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch
+from holdfast.model.branch import Branch, within
 from holdfast.model.entries import (
     FORGOTTEN,
     HISTORY,
@@ -47,7 +47,6 @@ def carried(branch: Branch, path: Sequence[Entry], start: int, count: int) -> li
     already, by an earlier branch from the same place, is not told again.
     """
     law = {id_ for id_, _ in branch.law}
-    undone = {entry.body.id for entry in path[start:] if isinstance(entry.body, Revoke)}
     known = {entry.id for entry in path[:start]}
     told, slots, again = _bodies_there(path[:start]), count, list[Entry]()
     framed = next((at for at, one in enumerate(path) if isinstance(one.body, Frame | Request)), -1)
@@ -67,10 +66,8 @@ def carried(branch: Branch, path: Sequence[Entry], start: int, count: int) -> li
             new = body if at == framed else None  # the first request had it: who parts here had no other
         elif isinstance(body, Revoke):
             new = body if body.id in known else None
-        elif entry.id in law:
-            new = within(body, count)
-        elif entry.id in undone:
-            new = _undone(body, count)
+        elif isinstance(body, Decision | Compaction):
+            new = within(body, count) if entry.id in law else _undone(body, count)
         if new is not None:
             known.add(entry.id)
             told.append(new)
@@ -85,9 +82,9 @@ def told_there(body: Body, basis: str, ids: Mapping[str, str]) -> Body:
     return Revoke(ids.get(body.id, body.id)) if isinstance(body, Revoke) else body
 
 
-def _undone(body: Body, count: int) -> Body | None:
+def _undone(body: Decision | Compaction, count: int) -> Body | None:
     """Return what a rule would do again to the first ``count`` slots, were it not known that ``body`` was undone."""
-    edits = within(Decision(body.edits), count) if isinstance(body, Decision | Compaction) else None
+    edits = within(Decision(body.edits), count)
     if isinstance(body, Compaction) and body.trigger == HISTORY:
         return Compaction(min(body.keep, count), edits=edits.edits if edits else (), trigger=HISTORY)
     return edits
@@ -123,13 +120,3 @@ def _is_news(lesson: Failure, told: Sequence[Body]) -> bool:
         return told.count(lesson) < AGAIN
     known = [body.limit for body in told if isinstance(body, Failure) and body.elsewhere]
     return LEAST_LIMIT <= lesson.limit < min(known, default=lesson.limit + 1)
-
-
-def within(body: Body, count: int) -> Decision | Compaction | None:
-    """Return the part of what was decided that is about the first ``count`` slots."""
-    if isinstance(body, Decision):
-        edits = tuple(edit for edit in body.edits if edit.span.stop <= count)
-        return Decision(edits) if edits else None
-    if isinstance(body, Compaction) and body.keep <= count and all(edit.span.stop <= count for edit in body.edits):
-        return body
-    return None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from operator import is_
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, cut_back, extended, restated
@@ -25,6 +25,7 @@ from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.settings import Settings
 from holdfast.view.alike import alike
 from holdfast.view.sealed import sealed_as
+from holdfast.wire.apis import FORMS
 
 
 class Twins(Struct, frozen=True):
@@ -74,7 +75,7 @@ def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, tw
         if max(len(mine), len(theirs)) < 2 or not alike(_joined(mine), _joined(theirs)):
             break
         single = len(slots) if single < 0 else single
-        slots += mine
+        slots += _together(mine, theirs)
         count += len(theirs)
     return Repeated(slots, count, count if single < 0 else single, standing)
 
@@ -170,6 +171,14 @@ def _run(slots: Sequence[Slot], at: int) -> list[Slot]:
     return list(slots[at:stop])
 
 
+def _together(mine: Sequence[Slot], theirs: Sequence[Slot]) -> Sequence[Slot]:
+    """Return ``mine`` in the bytes of ``theirs``, where one answer came back in pieces of an API that has such."""
+    api, raws = theirs[0].api, [slot.raw for slot in theirs if slot.raw is not None]
+    if len(mine) > 1 or len(raws) < len(theirs) or api not in FORMS or FORMS[api].groups is None:
+        return mine
+    return [replace(mine[0], api=api, raw=Raw(b",".join(raws)), base=None)]
+
+
 def _joined(run: Sequence[Slot]) -> Message:
     return Message(run[0].message.role, tuple([part for slot in run for part in slot.message.parts]))
 
@@ -181,14 +190,17 @@ def _is_same(slot: Slot, said: Slot, settings: Settings) -> bool:
 
 
 def _as_said(slot: Slot, said: Slot) -> Slot:
-    """Return ``slot`` in the bytes of ``said``, where its parts stand in the same places; decisions are about those."""
+    """Return ``slot`` in the bytes of ``said``, unless it was cut when it was appended.
+
+    Its parts stay those of the log, which decisions are about.
+    """
     if said.raw is None or (said.api == slot.api and said.raw == slot.raw):
         return slot
-    mine, theirs = slot.message.parts, said.message.parts
-    if list(map(type, mine)) != list(map(type, theirs)):
-        return slot
     if said.digest != slot.digest and not alike(slot.message, said.message):
-        return slot  # it was cut when it was appended
+        return slot
+    mine, theirs = slot.message.parts, said.message.parts
+    if list(map(type, mine)) != list(map(type, theirs)):  # what a client leaves out it does not want to be sent
+        return replace(slot, api=said.api, raw=said.raw, base=None)
     message = sealed_as(said.message, slot.message)
     if message is said.message and (slot.size, slot.digest, None) == (said.size, said.digest, said.base):
         return said

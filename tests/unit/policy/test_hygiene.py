@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast import apply, plan
 from holdfast.config import target
 from holdfast.model.dialect import Dialect
-from holdfast.model.messages import Message
+from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy import hygiene
 from holdfast.policy.hygiene import MISSING, clean_message, repairs, tidy, wire_id
@@ -387,11 +387,25 @@ def test_a_real_result_wins_over_a_made_up_one():
 
 
 def test_a_result_before_its_call_moves_behind_it():
-    """A result that stands too early is real all the same; one whose id several calls have is nobody's."""
+    """A result that stands too early is real all the same; one whose id two calls of one answer have is nobody's."""
     sent, _ = repaired([user(), results("a"), calls("a"), user()], CLAUDE)
     assert sent[2] == results("a")
     sent, _ = repaired([user(), results("a"), calls("a"), results("a"), user("x"), calls("a"), user()], CLAUDE)
     assert [MISSING in str(r) for one in sent for r in one.results] == [False, True]
+    sent, _ = repaired([user(), results("a"), calls("a", "a"), user()], CLAUDE)
+    assert [MISSING in str(r) for one in sent for r in one.results] == [True, True]
+
+
+@pytest.mark.parametrize("dialect", [CLAUDE, CHAT, RESPONSES, GEMINI])
+def test_an_id_that_is_used_again_changes_no_answer_before(dialect):
+    """K1: servers that count from call_0 in each answer use ids again; what was shown for the first call stays."""
+    made, late = Message("tool", (ToolResult("a", "t", (Text(MISSING),)),)), results("a")
+    more = Message("tool", (ToolResult("a", "t", (Text("another"),)),))
+    for before in ([user(), calls("a"), made, user(), late], [user(), late, calls("a"), user()]):
+        alone, _ = repaired([*before, words()], dialect)
+        again, _ = repaired([*before, words(), user(), calls("a"), made, user(), more, user()], dialect)
+        assert [result_text(r) for one in alone for r in one.results] == ["r a"]
+        assert [result_text(r) for one in again for r in one.results] == ["r a", "another"]
 
 
 def test_neighbours_that_the_api_reads_as_one_stay_two():

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch
+from holdfast.model.branch import Branch, cut_back, within
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import HISTORY, Compaction, Decision, Entry, Request, Revoke, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
+from holdfast.model.projected import project
 from holdfast.policy.pipeline import Policy
-from holdfast.runtime.carrying import carried, told_there, within
+from holdfast.runtime.carrying import carried, told_there
 from holdfast.runtime.following import glimpse
 from holdfast.runtime.journal import Journal
 from holdfast.testing.samples import KEY
@@ -75,6 +76,26 @@ def test_whatever_was_decided_or_undone_stands_at_every_parting(path):
         more = [Entry("m", beside[-1].id if beside else None, Said(measure(MORE)))]
         again = Branch.build(parted([*beside, *more], count))
         assert (again.law, again.spared, again.counted) == (after.law, after.spared, after.counted)
+
+
+@given(logs().map(limiting))
+def test_a_branch_that_is_cut_back_has_the_same_law(path):
+    """Who only looks at the first messages is shown what a branch would be that parts there."""
+    before = Branch.build(path)
+    for count in range(len(before.slots)):
+        beside, looked = Branch.build(parted(path, count)), cut_back(before, count)
+        assert [body for _, body in looked.law] == [body for _, body in beside.law]
+        assert project(looked) == project(beside)
+
+
+def test_a_summary_stands_whatever_was_decided_with_it_about_what_is_behind():
+    """Of a compaction goes what is about messages that are no more; what it summed up does not come back."""
+    said = [Said(measure(Message.of(role, role))) for role in ("user", "assistant", "user", "assistant")]
+    made = Compaction(1, Message.of("user", "sum"), 3, BOTH.edits)
+    path = [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate([*said, made])]
+    kept = replace(made, edits=CUT.edits)
+    assert [body for _, body in Branch.build(parted(path, 3)).law] == [kept]
+    assert [body for _, body in cut_back(Branch.build(path), 3).law] == [kept]
 
 
 CUT = Decision((Edit(Span(1, 2, 0), (Text("-"),), "r", "w", 1),))

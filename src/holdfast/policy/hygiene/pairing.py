@@ -6,8 +6,10 @@ made up; a real result wins over a made-up one, wherever it stands.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from bisect import bisect_left
+from collections import defaultdict, deque
 from collections.abc import Container, Iterator, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -77,8 +79,7 @@ def matched(messages: Sequence[Message]) -> Answers:
     """Return the results of the calls of each assistant message.
 
     A result answers the newest call of its id that waits: an id may be used again over an old gap. What is left then
-    answers a call that it stands before, if no other call has that id; so does a real result a call whose result
-    was made up.
+    answers the use of its id that it is near, if that has no result, or one that was made up.
     """
     found: Answers = {}
     spare: dict[str, list[Found]] = defaultdict(list)
@@ -87,6 +88,8 @@ def matched(messages: Sequence[Message]) -> Answers:
         if message.role == "assistant":
             calls = message.calls
             found[index] = [None] * len(calls)
+            for call in calls if index - 1 not in found else ():
+                waiting.pop(call.id, None)  # no later result answers what was asked before its id was used again
             for place in reversed(range(len(calls))):
                 waiting[calls[place].id].appendleft((index, place))
             continue
@@ -102,14 +105,29 @@ def matched(messages: Sequence[Message]) -> Answers:
 
 def _with_spare(messages: Sequence[Message], found: Answers, spare: Mapping[str, Sequence[Found]]) -> Answers:
     """Return the matches with those results that stand in an odd place, or came late."""
-    used = Counter(call.id for message in messages if message.role == "assistant" for call in message.calls)
+    uses: dict[str, list[int]] = defaultdict(list)
+    for index in found:
+        for call in messages[index].calls:
+            uses[call.id].append(index)
     for index, answers in found.items():
         for place, call in enumerate(messages[index].calls if answers else ()):
             have = answers[place]
-            if used[call.id] == 1 and (have is None or is_made_up(have.result)):
-                real = (one for one in spare.get(call.id, ()) if not is_made_up(one.result))
-                answers[place] = next(real, have or next(iter(spare.get(call.id, ())), None))
+            if call.id in spare and (have is None or is_made_up(have.result)):
+                near = _near_use(spare[call.id], uses[call.id], index)
+                real = (one for one in near if not is_made_up(one.result))
+                answers[place] = next(real, have or next(iter(near), None))
     return found
+
+
+def _near_use(spare: Sequence[Found], uses: Sequence[int], index: int) -> list[Found]:
+    """Return those of the ``spare`` results of an id that are of its use at ``index``, one of its ``uses``.
+
+    They stand before its next use, so that what comes later changes nothing, and behind this one unless it is the
+    first. Of two uses in one answer nobody knows which is meant.
+    """
+    at = bisect_left(uses, index)
+    start, stop = (0 if at == 0 else index), (uses[at + 1] if at + 1 < len(uses) else inf)
+    return [one for one in spare if start <= one.home < stop] if stop > index else []
 
 
 def is_made_up(result: ToolResult) -> bool:
