@@ -15,6 +15,7 @@ from holdfast.policy.presets import PRESETS
 from holdfast.policy.recovery import (
     ENTRY,
     LADDER,
+    TRANSIENT,
     Press,
     Refused,
     Retry,
@@ -49,6 +50,7 @@ refusals = st.builds(
     sealed=st.sampled_from([False] * 4 + [True]),
 )
 events = refusals | st.builds(Useless, st.sampled_from(OUTCOMES) | st.text(max_size=8))
+passing = st.builds(Refused, st.sampled_from(sorted(TRANSIENT)))
 rules = st.builds(
     Settings,
     emergency=st.sampled_from([True, True, True, False]),
@@ -98,7 +100,7 @@ def test_every_run_ends_within_its_bound_of_requests(branch, settings, data):
         assert requests <= bound(settings)
 
 
-@given(logs, rules, st.lists(events, max_size=30), refusals)
+@given(logs, rules, st.lists(events, max_size=30) | st.lists(st.nothing()), refusals | passing)
 def test_what_is_refused_for_good_is_never_sent_again(branch, settings, told, event):
     """P8: the same bytes go out again for what may pass, and a smaller request for what was too large, or never."""
     state = begin(branch, settings)

@@ -44,6 +44,8 @@ _UP = frozenset({b"host", b"expect"})
 """What the next connection has its own of."""
 _PACKED = frozenset({b"content-encoding", b"content-length"})
 """What says how a body was packed, which is wrong of one that was unpacked."""
+_READ = frozenset({b"gzip", b"deflate", b"identity", b""})
+"""Codings that the HTTP client unpacks without any other library."""
 _ACCEPTED = b"accept-encoding"
 _PLAIN = b"identity"
 
@@ -54,16 +56,24 @@ def upward(headers: Iterable[Pair], *, as_it_came: bool = False) -> list[Pair]:
     ``as_it_came``: the bodies are not looked at, so they may stay packed; otherwise none is, and none is wanted.
     """
     given = list(headers)
-    is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in given)  # a length beside it says nothing
-    away = (_UP | {b"content-length"} if is_chunked else _UP) if as_it_came else _UP | _PACKED | {_ACCEPTED}
-    kept = _without(given, away)
+    kept = _without(given, _UP | _void(given) if as_it_came else _UP | _PACKED | {_ACCEPTED})
     asked = any(name.lower() == _ACCEPTED for name, _ in kept)
     return kept if asked else [*kept, (_ACCEPTED, _PLAIN)]
 
 
 def downward(headers: Iterable[Pair], *, as_it_came: bool = False) -> list[Pair]:
     """Return the headers that go to the client; ``as_it_came``: so does the body, byte for byte, packed or not."""
-    return _without(list(headers), frozenset() if as_it_came else _PACKED)
+    given = list(headers)
+    return _without(given, _void(given) if as_it_came or not is_unpacked(given) else _PACKED)
+
+
+def is_unpacked(headers: Iterable[Pair]) -> bool:
+    """Return whether a body under ``headers`` is packed, if at all, in a way that is read wherever Holdfast runs.
+
+    A provider is asked to pack none; what it packs all the same in another way goes on as it came, and says so.
+    """
+    packed = (value for name, value in headers if name.lower() == b"content-encoding")
+    return all(one.strip(b" \t").lower() in _READ for value in packed for one in value.split(b","))
 
 
 def ours(state: State, session: str = "", request: str = "") -> list[Pair]:
@@ -85,6 +95,12 @@ def _without(headers: list[Pair], left: frozenset[bytes]) -> list[Pair]:
     """Return the headers that are about what passes, without those ``left`` and those of our own."""
     away = _HOP | left | _nominated(headers)
     return [pair for pair in headers if (name := pair[0].lower()) not in away and not name.startswith(_OURS)]
+
+
+def _void(headers: list[Pair]) -> frozenset[bytes]:
+    """Return the names of what says nothing of a body that passes: a length beside its chunks (RFC 9112, 6.3)."""
+    is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in headers)
+    return frozenset({b"content-length"}) if is_chunked else frozenset()
 
 
 def _nominated(headers: list[Pair]) -> frozenset[bytes]:

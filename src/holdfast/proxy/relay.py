@@ -12,7 +12,7 @@ import httpx2
 from msgspec import Struct
 
 from holdfast.errors import UpstreamError
-from holdfast.proxy.headers import downward
+from holdfast.proxy.headers import downward, is_unpacked, named
 from holdfast.runtime.discreet import secrets
 from holdfast.runtime.upstream import Reply, Sent
 
@@ -45,7 +45,7 @@ class Onward:
         """Return the reply to ``sent`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
         async with self.response(sent.body, _with(self.headers, sent.headers.get(_FEATURES.decode(), ""))) as reply:
             keys = secrets(reply.request.headers.items(), self.url)
-            yield Reply(reply.status_code, dict(reply.headers), _body(reply), reply.headers.raw, keys)
+            yield Reply(reply.status_code, named(reply.headers.raw), _body(reply), reply.headers.raw, keys)
 
     async def relay(self, body: bytes | AsyncIterable[bytes], *, as_it_came: bool = False) -> AsyncGenerator[Piece]:
         """Yield what answers ``body``, packed or not ``as_it_came``; ``UpstreamError`` where nothing does."""
@@ -67,7 +67,7 @@ class Onward:
                 yield reply
             finally:
                 await reply.aclose()
-        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, UnicodeError) as error:
             raise _unreached(self.url, error) from error
 
 
@@ -83,7 +83,8 @@ def head(status: int, headers: Headers, *, as_it_came: bool = False) -> Head:
 
 def _body(reply: httpx2.Response, *, as_it_came: bool = False) -> AsyncIterator[bytes]:
     """Return the body as it comes, unpacked where it was packed unless ``as_it_came``."""
-    return reply.aiter_raw() if as_it_came or _PACKED not in reply.headers else reply.aiter_bytes()
+    is_unread = as_it_came or _PACKED not in reply.headers or not is_unpacked(reply.headers.raw)
+    return reply.aiter_raw() if is_unread else reply.aiter_bytes()
 
 
 def _with(headers: Headers, features: str) -> Headers:

@@ -288,7 +288,9 @@ def test_a_summary_quotes_no_forged_tag():
     assert not _TAG.search(made.compaction.summary.text)
 
 
-forged = st.lists(st.sampled_from([*TAGS, "word ", "src/main.py:1: error\n", "x" * 700, "\n"]), max_size=9).map("".join)
+forged = st.lists(st.sampled_from([*TAGS, "word ", "src/main.py:1: error\n", "x" * 4_000, "\n"]), max_size=9).map(
+    "".join
+)
 
 
 @given(st.lists(st.tuples(forged, forged, st.integers(0, 3)), min_size=1, max_size=5), st.sampled_from([9_000, 60_000]))

@@ -84,14 +84,17 @@ def matched(messages: Sequence[Message]) -> Answers:
     found: Answers = {}
     spare: dict[str, list[Found]] = defaultdict(list)
     waiting: dict[str, deque[tuple[int, int]]] = defaultdict(deque)
+    run = 0
     for index, message in enumerate(messages):
         if message.role == "assistant":
             calls = message.calls
+            run = run if index - 1 in found else index
             found[index] = [None] * len(calls)
-            for call in calls if index - 1 not in found else ():
-                waiting.pop(call.id, None)  # no later result answers what was asked before its id was used again
             for place in reversed(range(len(calls))):
-                waiting[calls[place].id].appendleft((index, place))
+                wait = waiting[calls[place].id]
+                while wait and wait[-1][0] < run:  # no later result answers what its id was used for before
+                    wait.pop()
+                wait.appendleft((index, place))
             continue
         for place, result in enumerate(message.results):
             queue = waiting.get(result.call_id)

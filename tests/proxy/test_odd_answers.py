@@ -1,0 +1,190 @@
+"""Answers that no provider should give, some do and all may: they come as they are, or are said to be none."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+import httpx2
+import pytest
+import sockets
+
+from holdfast.errors import StoreReadOnly
+from holdfast.runtime import replies
+from holdfast.store.memory import MemoryStore
+from holdfast.wire.sse import Reader
+
+APIS = list(sockets.PATHS)
+
+
+@pytest.fixture(scope="module")
+def running():
+    """A proxy for all of these tests."""
+    with sockets.proxied() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(running):
+    """The proxy; when the test is over it is as well as before."""
+    running.upstream.heard.clear()
+    yield running
+    assert running.send(sockets.request("/livez", method="GET")).json["troubles"] == []
+    running.at_rest()
+
+
+def saying(head, body=b"", *, cut=False):
+    """Return what answers with these bytes, and ends the connection where it is ``cut``."""
+
+    async def play(line, told):
+        await line.say(head + b"\r\n\r\n" + body)
+        if cut:
+            line.cut()
+
+    return play
+
+
+def asked(api, words, *, stream=False):
+    """Return the bytes of a request."""
+    path = (sockets.STREAMED if stream else sockets.PATHS)[api]
+    return sockets.request(path, sockets.body(api, words, stream=stream))
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+TIMED_OUT = b'{"error":{"message":"the connection to the model timed out","type":"timeout"}}'
+REFUSALS = {
+    "a gateway's timeout": (b"504 Gateway Timeout", TIMED_OUT),
+    "a client's timeout": (b"408 Request Timeout", TIMED_OUT),
+    "a timeout of a status of its own": (b"524 A Timeout Occurred", b"<html>error code: 524</html>"),
+    "no words": (b"401 Unauthorized", b""),
+    "another address": (b"307 Temporary Redirect", b""),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("api", APIS)
+def test_a_refusal_comes_as_it_came(api, stream, what, proxy):
+    """Its status, headers and bytes are the provider's, whatever it is about: one that answers was reached."""
+    status, body = REFUSALS[what]
+    before = proxy.stats()["requests"]["all"]
+    fields = b"\r\nx-request-id: req_1\r\nlocation: /v2/elsewhere\r\ncontent-length: %d" % len(body)
+    proxy.upstream.play = saying(b"HTTP/1.1 " + status + fields, body)
+    told = proxy.send(asked(api, what, stream=stream))
+    assert (told.status, told.body, told.complete) == (int(status[:3]), body, True)
+    assert (told.headers["x-request-id"], told.headers["location"]) == ("req_1", "/v2/elsewhere")
+    after = proxy.stats()["requests"]["all"]
+    assert (after["managed"] - before["managed"], after["failed"] - before["failed"]) == (1, 0)
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/files"])
+def test_a_status_that_is_none_is_one_of_a_gateway(path, proxy):
+    """The server that speaks to clients knows no status of 600: its bytes come under one that there is."""
+    proxy.upstream.play = saying(b"HTTP/1.1 999 Denied\r\ncontent-length: 2", b"no")
+    told = proxy.send(sockets.request(path, sockets.body("anthropic", "a status that is none")))
+    assert (told.status, told.body, told.complete) == (502, b"no", True)
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "gzip, br", "none-such"])
+@pytest.mark.parametrize("status", [b"200 OK", b"400 Bad Request"])
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/files"])
+def test_what_is_packed_in_a_way_that_is_not_read_says_so(path, status, coding, proxy):
+    """Nobody asked for it, and nobody here unpacks it: a client that can is told how."""
+    packed = b"\x8b\x03\x80kelp\x03"
+    fields = b"\r\ncontent-length: 8\r\ncontent-encoding: " + coding.encode()
+    proxy.upstream.play = saying(b"HTTP/1.1 " + status + fields, packed)
+    told = proxy.send(sockets.request(path, sockets.body("anthropic", f"packed as {coding}")))
+    assert (told.status, told.body, told.complete) == (int(status[:3]), packed, True)
+    assert told.headers["content-encoding"] == coding
+
+
+def test_a_name_that_no_host_can_have_is_told_so(proxy):
+    """It is the address that is wrong, and nothing of ours."""
+    told = proxy.send(sockets.request("/u/http://xn--a/v1/models", method="GET"))
+    assert told.status == 502
+    assert "xn--a" in str(told.json["error"])
+
+
+def test_a_length_beside_chunks_says_nothing(proxy):
+    """The chunks count (RFC 9112, 6.3), so a client is not told the length."""
+    both = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 3"
+    proxy.upstream.play = saying(both, b"8\r\nholdfast\r\n0\r\n\r\n", cut=True)
+    told = proxy.send(sockets.request("/v1/files", method="GET"))
+    assert (told.status, told.body, told.complete) == (200, b"holdfast", True)
+
+
+@pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
+def test_an_event_that_never_ends_is_an_error(api, proxy, monkeypatch):
+    """Where nothing was given out yet: what came before it is no answer."""
+    monkeypatch.setattr(replies, "Reader", partial(Reader, limit=2_000))
+
+    async def play(line, told):
+        await line.say(told.head + told.chunks[0])
+        await line.say(b"%x\r\ndata: %s\r\n0\r\n\r\n" % (4_006, b"k" * 4_000))
+
+    proxy.upstream.play = play
+    told = proxy.send(asked(api, "an event that never ends", stream=True))
+    assert (told.status, told.complete) == (502, True)
+    assert "2,000 bytes" in str(told.json["error"])
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_stream_may_be_called_so_in_capitals(api, proxy):
+    """It is read event by event, and recorded as the answer that it is."""
+
+    async def play(line, told):
+        await line.say(told.head.replace(b"text/event-stream", b"Text/Event-Stream; Charset=UTF-8"))
+        await line.say(b"".join([*told.chunks, told.end]))
+
+    proxy.upstream.play = play
+    told = proxy.send(asked(api, "in capitals", stream=True))
+    assert (told.status, told.complete) == (200, True)
+    assert "Kelp holds on" in str(proxy.sessions()[told.headers["x-holdfast-session"]])
+
+
+@pytest.mark.parametrize("address", ["example.com:443", "/v1/messages"])
+def test_no_tunnel_is_made(address, proxy):
+    """A client that takes this for a proxy of the other kind is told so; nothing goes up."""
+    told = proxy.send(sockets.request(address, method="CONNECT", x_api_key="k", content_length="-"))
+    assert told.status == 405
+    assert proxy.upstream.heard == []
+
+
+# -- what goes wrong behind them ---------------------------------------------------------------------------------------
+
+
+class Filling(httpx2.AsyncBaseTransport):
+    """A provider whose answer is on its way when the disk gets full."""
+
+    def __init__(self, upstream, store) -> None:
+        self._inner, self._store = upstream.inner, store
+
+    async def handle_async_request(self, request):
+        """Answer, with the disk full."""
+
+        def full(*_, **__):
+            raise StoreReadOnly("the disk is full; free some space")
+
+        self._store.append = self._store.put = full
+        return await self._inner.handle_async_request(request)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
+def test_an_answer_that_cannot_be_written_down_comes_to_its_end(api, stream, proxied, strict, capfd):
+    """All of it was given out before that is known: its client gets the end too, and it is told that it failed."""
+    through, _, talking = proxied
+    upstream, talk, store = strict(), talking(api, stream=stream), MemoryStore()
+    talk.say("Does it hold?")
+    upstream.inner = Filling(upstream, store)
+
+    async def go():
+        async with through(upstream, store) as client:
+            reply = await client.post(talk.path, talk.body())
+            return reply, (await client.web.get("/livez")).json(), (await client.web.get("/stats")).json()
+
+    reply, livez, stats = anyio.run(go)
+    assert (reply.status_code, reply.content) == (200, upstream.answers[-1])
+    assert (livez["status"], stats["requests"]["all"]["unrecorded"]) == ("degraded", 1)
+    assert capfd.readouterr().err.count("not recorded") == 1
