@@ -34,6 +34,7 @@ ANTHROPIC = {
     "stream": True,
     "tools": [{"name": "ls", "description": "Lists.", "input_schema": SCHEMA}],
     "tool_choice": {"type": "any"},
+    "output_config": {"format": {"type": "json_schema", "schema": {**SCHEMA, "additionalProperties": False}}},
     "messages": [
         {"role": "user", "content": "look"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "ls", "input": {"p": "/"}}]},
@@ -100,6 +101,8 @@ def test_the_forms_of_each_api():
         "stopSequences": ["END"],
         "temperature": 0.5,
         "topP": 0.9,
+        "responseMimeType": "application/json",
+        "responseJsonSchema": ANTHROPIC["output_config"]["format"]["schema"],
     }
     assert "model" not in gemini
 
@@ -449,6 +452,62 @@ def test_geminis_options_with_an_equivalent():
     del config["responseSchema"]
     assert (back["generationConfig"], notes) == (config, ())
     assert "the field generationConfig.seed: left out" in turned(body, "openai-responses")[1]
+
+
+CLOSED = {"type": "object", "properties": {"type": {"type": "array", "items": {"type": "object"}}}}
+ANSWERS = [
+    ("openai-chat", {"response_format": {"type": "text"}}, None, ()),
+    (
+        "openai-chat",
+        {"response_format": {"type": "json_object"}},
+        None,
+        ("the field response_format: left out",),
+    ),
+    (
+        "openai-responses",
+        {"text": {"format": {"type": "json_schema", "name": "a", "strict": True, "schema": {"type": "string"}}}},
+        {"type": "string"},
+        (),
+    ),
+    (
+        "gemini",
+        {"generationConfig": {"responseMimeType": "application/json", "responseJsonSchema": CLOSED}},
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"type": {"type": "array", "items": {"type": "object", "additionalProperties": False}}},
+        },
+        (),
+    ),
+]
+
+
+@pytest.mark.parametrize(("api", "fields", "schema", "lost"), ANSWERS)
+def test_the_form_of_an_answer_for_the_messages_api(api, fields, schema, lost):
+    """A schema goes over, its objects closed as it must be there; any JSON has no form there, and words need none."""
+    said = (
+        {"contents": [{"parts": [{"text": "x"}]}]}
+        if api == "gemini"
+        else {"messages": [{"role": "user", "content": "x"}]}
+    )
+    said = {"input": "x"} if api == "openai-responses" else said
+    out, notes = turned({"model": "gpt-5"} | said | fields, "anthropic", "claude-opus-4-8", api=api)
+    assert out.get("output_config") == (schema and {"format": {"type": "json_schema", "schema": schema}})
+    assert notes[1:] == lost
+    assert not validate(json.dumps(out).encode(), "anthropic", model="claude-opus-4-8")
+
+
+def test_of_the_messages_apis_output_config_only_the_form_goes_over():
+    """Its effort is another scale; what it has beside the form is told."""
+    body = ANTHROPIC | {"output_config": {"effort": "max", "format": ANTHROPIC["output_config"]["format"]}}
+    out, notes = turned(body, "openai-responses", "gpt-5")
+    assert out["text"]["format"] == {
+        "type": "json_schema",
+        "name": "answer",
+        "schema": ANTHROPIC["output_config"]["format"]["schema"],
+    }
+    assert "the field output_config.effort: left out" in notes
+    assert not any("format" in note for note in notes)
 
 
 def test_fields_inside_fields_are_told():

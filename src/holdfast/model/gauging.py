@@ -52,12 +52,20 @@ FEWEST = 0.25
 the estimate is: no text of the corpus is estimated at four times its tokens."""
 
 
-def is_whole(anchor: Anchor | None, held: int, frame: int, tokens: int) -> bool:
+def is_whole(anchor: Anchor, held: int, frame: int, new: int, tokens: int) -> bool:
     """Return whether ``tokens`` can be all of a prompt that is estimated at ``held`` and ``frame``.
 
-    ``anchor`` is the one measured before it.
+    ``anchor`` is the one measured before it, ``new`` what no request had before. What has not grown as it must is
+    whole if it is neither of what is new alone nor far too little: thinking was left out, or the front was cut.
     """
-    return anchor is None or held < anchor.held or tokens >= SHRUNK * min(anchor.tokens, held + frame)
+    if has_grown(anchor, held, tokens):
+        return True
+    return tokens > HIGHEST * new and tokens >= SHRUNK * min(anchor.tokens, held + frame)
+
+
+def has_grown(anchor: Anchor, held: int, tokens: int) -> bool:
+    """Return whether a prompt of ``tokens`` has more than ``anchor`` told by as much as was said since, at least."""
+    return tokens >= anchor.tokens + LOWEST * (held - anchor.held)
 
 
 class Used(Struct, frozen=True):

@@ -50,8 +50,7 @@ def from_usage(branch: Branch, body: Answer) -> Branch:
         gauge = taught(gauge, true, estimated)
     newest = _anchored(branch, tokens, body.basis)
     if newest is not None:
-        new = branch.asked - (anchor.held if anchor else 0)
-        newest = replace(newest, stretch=stretched(anchor, branch.asked + branch.frame.tokens, new, tokens))
+        newest = replace(newest, stretch=stretched(anchor, branch.asked + branch.frame.tokens, fresh(branch), tokens))
     return replace(branch, gauge=gauge, anchor=newest)
 
 
@@ -83,9 +82,16 @@ def cut_at(branch: Branch, dropped: int) -> int:
 
 def _is_of_all(branch: Branch, tokens: int) -> bool:
     """Return whether ``tokens`` can be all of the newest prompt. Media may have far fewer than is reckoned for them."""
-    if branch.anchor is None and not branch.media and tokens < FEWEST * (branch.asked + branch.frame.tokens):
-        return False
-    return is_whole(branch.anchor, branch.asked, branch.frame.tokens, tokens)
+    if branch.anchor is None:
+        return branch.media > 0 or tokens >= FEWEST * (branch.asked + branch.frame.tokens)
+    new = 0 if branch.media else fresh(branch)
+    return is_whole(branch.anchor, branch.asked, branch.frame.tokens, new, tokens)
+
+
+def fresh(branch: Branch) -> int:
+    """Return the size of what the newest request showed and none before it, as it was said."""
+    before, stop = max(branch.found[0], branch.keep), branch.seen
+    return (branch.sums[stop - 1] if stop else 0) - (branch.sums[before - 1] if before else 0)
 
 
 def from_overflow(branch: Branch, body: Failure) -> Branch:

@@ -11,8 +11,8 @@ from anyio import CancelScope
 
 from holdfast.errors import Aborted
 from holdfast.model.branch import Branch
-from holdfast.model.gauging import FEWEST, LEAST_LIMIT, is_whole
-from holdfast.model.learning import cut_at
+from holdfast.model.gauging import FEWEST, LEAST_LIMIT, LOWEST, has_grown, is_whole
+from holdfast.model.learning import cut_at, fresh
 from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Thinking
 from holdfast.policy.guard import least_window
@@ -156,18 +156,29 @@ async def recorded(course: Course, attempt: Attempt, prepared: Prepared, *, ours
 def _learned(prepared: Prepared, verdict: Verdict, read: int, settings: Settings) -> int:
     """Return the window that an answer tells of without saying so, or 0.
 
-    A prompt far smaller than estimated was cut by the provider, unless it is the estimate that nothing has proven yet,
-    or the count is of less than the prompt, or smaller than any window: of nothing. What was taken before fits too, and
-    no guess ends a session.
+    What was taken before fits too, and no guess ends a session.
     """
     if verdict.kind != "silent_truncation":
         return verdict.limit or 0
-    branch, size = prepared.plan.branch, prepared.plan.after
-    anchor = branch.anchor
-    is_proven = branch.gauge.estimated or read < FEWEST * size
-    if read < LEAST_LIMIT or not is_proven or not is_whole(anchor, branch.asked, branch.frame.tokens, read):
+    branch = prepared.plan.branch
+    if read < LEAST_LIMIT or not _is_cut(branch, prepared.plan.after, read):
         return 0
+    anchor = branch.anchor
     return _unknown(branch, max(read, anchor.tokens if anchor else 0, least_window(prepared.target, settings)))
+
+
+def _is_cut(branch: Branch, size: int, read: int) -> bool:
+    """Whether a prompt far smaller than its estimate of ``size`` was cut by the provider.
+
+    Or else nothing has proven the estimate yet, or it is the count of what no cache held: at first all messages, later
+    what is new.
+    """
+    anchor, asked = branch.anchor, branch.asked
+    if anchor is None:
+        return branch.found[0] == 0 and read < min(FEWEST * size, LOWEST * asked)
+    is_proven = branch.gauge.estimated > 0 or read < FEWEST * size
+    is_new = has_grown(anchor, asked, read) or not is_whole(anchor, asked, branch.frame.tokens, fresh(branch), read)
+    return is_proven and not is_new
 
 
 def _flat(prepared: Prepared, branch: Branch, settings: Settings) -> int:

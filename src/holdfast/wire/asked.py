@@ -136,6 +136,7 @@ def _of_anthropic(body: dict[str, Any]) -> Asked:
     own = [tool for tool in tools if tool.get("type") in (None, "custom")]
     alone = _flag(choice.get("disable_parallel_tool_use"))
     known = "system tools tool_choice max_tokens stop_sequences temperature top_p top_k stream"
+    options = common.found("anthropic", body)
     return Asked(
         system=_texts(body.get("system", [])),
         tools=tuple([_tool(tool, "input_schema") for tool in own]),
@@ -146,7 +147,8 @@ def _of_anthropic(body: dict[str, Any]) -> Asked:
         limit=_whole(body.get("max_tokens")),
         stop=_texts(body.get("stop_sequences")),
         stream=_flag(body.get("stream")),
-        left=_left(body, known),
+        options=options,
+        left=_left(body, known, options, ("output_config",)),
         **_sampling(body),
     )
 
@@ -221,18 +223,12 @@ def _of_responses(body: dict[str, Any]) -> Asked:
 
 
 def _of_gemini(body: dict[str, Any]) -> Asked:
-    body = {_camel(key): value for key, value in body.items()}
-    options = {_camel(key): value for key, value in _object(body.get("generationConfig")).items()}
-    calling = _object(
-        {_camel(key): value for key, value in _object(body.get("toolConfig")).items()}.get("functionCallingConfig")
-    )
-    calling = {_camel(key): value for key, value in calling.items()}
-    groups = [{_camel(key): value for key, value in group.items()} for group in _objects(body.get("tools"))]
+    options = _spelt(_spelt(body).get("generationConfig"))
+    body = _spelt(body) | {"generationConfig": options}
+    calling = _spelt(_spelt(body.get("toolConfig")).get("functionCallingConfig"))
+    groups = [_spelt(group) for group in _objects(body.get("tools"))]
     allowed = _texts(calling.get("allowedFunctionNames"))
-    choice = {"AUTO": "auto", "VALIDATED": "auto", "NONE": "none", "ANY": "any"}.get(
-        _text(calling.get("mode")).upper(), ""
-    )
-    body |= {"generationConfig": options}
+    choice = _GEMINI_MODES.get(_text(calling.get("mode")).upper(), "")
     shared = common.found("gemini", body)
     plain = {key: value for key, value in options.items() if key not in _GEMINI_SAMPLING}
     only = choice == "any" and len(allowed) == 1
@@ -256,7 +252,13 @@ def _of_gemini(body: dict[str, Any]) -> Asked:
     )
 
 
+_GEMINI_MODES = {"AUTO": "auto", "VALIDATED": "auto", "NONE": "none", "ANY": "any"}
 _GEMINI_SAMPLING = frozenset({"maxOutputTokens", "stopSequences", "temperature", "topP", "topK"})
+
+
+def _spelt(value: Any) -> dict[str, Any]:
+    """Return an object with its fields in camel case, whichever of Gemini's two spellings they have."""
+    return {_camel(key): inner for key, inner in _object(value).items()}
 
 
 def _camel(key: str) -> str:
@@ -265,7 +267,7 @@ def _camel(key: str) -> str:
 
 
 def _declared(tool: dict[str, Any]) -> Tool:
-    tool = {_camel(key): value for key, value in tool.items()}
+    tool = _spelt(tool)
     schema = tool.get("parametersJsonSchema", common.lowered(tool.get("parameters")))
     return Tool(_text(tool.get("name")), _text(tool.get("description")), schema)
 
@@ -298,9 +300,7 @@ def _named(tool: Tool) -> dict[str, Any]:
 def _to_anthropic(asked: Asked) -> Written:
     choice: dict[str, Any] = {"type": asked.choice or "auto"} if asked.choice or asked.parallel is False else {}
     choice |= {"name": asked.chosen} if asked.choice == "tool" else {}
-    choice |= (
-        {"disable_parallel_tool_use": True} if choice and asked.parallel is False and asked.choice != "none" else {}
-    )
+    choice |= {"disable_parallel_tool_use": True} if asked.parallel is False and asked.choice != "none" else {}
     warm = asked.temperature is not None and asked.temperature > 1
     notes = () if asked.limit is not None else (f"max_tokens is set to {NEEDED}, since one must be named there",)
     tools = [

@@ -1,7 +1,7 @@
 """Options that more than one API has, each under a name and at a place of its own.
 
 Read from one body and written into another as they stand; only the form of an answer and the wish for probabilities
-are said differently. What the Messages API has of these is not the same and stays behind.
+are said differently. Of these the Messages API has the form alone: its effort is not the same and stays behind.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any
 
 from msgspec import Struct
 
-CHAT, RESPONSES, GEMINI = "openai-chat", "openai-responses", "gemini"
+ANTHROPIC, CHAT, RESPONSES, GEMINI = "anthropic", "openai-chat", "openai-responses", "gemini"
 _SAME = (
     "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "user", "safety_identifier",
     "top_logprobs",
 )  # fmt: skip
 """Fields with the same name and values on both APIs of OpenAI (SDK 3.54)."""
 _PLACES: Mapping[str, Mapping[str, str]] = {
+    ANTHROPIC: {"format": "output_config.format"},
     CHAT: {
         **{name: name for name in _SAME},
         "effort": "reasoning_effort",
@@ -48,6 +49,10 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
 _PROBABLE = "message.output_text.logprobs"
 """What ``include`` of the Responses API names to get probabilities."""
 _JSON = "application/json"
+_NAMED = {"type": "json_schema", "name": "answer"}
+"""What OpenAI's APIs want said beside a schema."""
+_WORDS = {"type": "text"}
+"""The form that an answer has where none is asked for."""
 
 
 class Option(Struct, frozen=True):
@@ -82,10 +87,11 @@ def placed(api: str, options: tuple[Option, ...]) -> tuple[dict[str, Any], tuple
     lost = []
     for option in options:
         place = _PLACES.get(api, {}).get(option.name)
-        if place is None:
+        value = None if place is None else _written(api, option)
+        if place is not None and value is not None:
+            _put(out, place, value)
+        elif option.value != _WORDS:
             lost.append(option.at)
-        else:
-            _put(out, place, _written(api, option))
     if api == CHAT and "top_logprobs" in out:
         out["logprobs"] = True
     if api == GEMINI and "logprobs" in out.get("generationConfig", {}):
@@ -129,16 +135,18 @@ def _read(api: str, name: str, value: Any, body: Mapping[str, Any]) -> Any:
         return _of_gemini(value, body["generationConfig"])
     if not isinstance(value, dict):
         return None
+    if api == ANTHROPIC:
+        return _NAMED | value
     schema = value.get("json_schema")
     return {"type": "json_schema", **schema} if isinstance(schema, dict) else value
 
 
 def _of_gemini(mime: Any, config: Mapping[str, Any]) -> dict[str, Any] | None:
     if mime != _JSON:
-        return {"type": "text"} if mime == "text/plain" else None
+        return _WORDS if mime == "text/plain" else None
     schema = config.get("responseJsonSchema")
     schema = lowered(config.get("responseSchema")) if schema is None else schema
-    return {"type": "json_object"} if schema is None else {"type": "json_schema", "name": "answer", "schema": schema}
+    return {"type": "json_object"} if schema is None else _NAMED | {"schema": schema}
 
 
 def lowered(schema: Any) -> Any:
@@ -153,6 +161,16 @@ def lowered(schema: Any) -> Any:
     }
 
 
+def closed(schema: Any) -> Any:
+    """Return a schema as the Messages API takes it: an object has no properties but those it names."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: closed(value) for key, value in schema.items()}
+    return {"additionalProperties": False} | inner if inner.get("type") == "object" else inner
+
+
 def _written(api: str, option: Option) -> Any:
     value = option.value
     if option.name == "logprobs":
@@ -162,5 +180,7 @@ def _written(api: str, option: Option) -> Any:
     kind, schema = value.get("type"), {key: inner for key, inner in value.items() if key != "type"}
     if api == CHAT:
         return {"type": kind, "json_schema": schema} if kind == "json_schema" else value
+    if api == ANTHROPIC:
+        return {"type": kind, "schema": closed(schema["schema"])} if "schema" in schema else None
     told = {"responseMimeType": "text/plain" if kind == "text" else _JSON}
     return _Beside(told | ({"responseJsonSchema": schema["schema"]} if "schema" in schema else {}))

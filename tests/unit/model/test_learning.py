@@ -13,6 +13,7 @@ from holdfast.model.entries import (
     OVERFLOW,
     UNANSWERED,
     Answer,
+    Compaction,
     Entry,
     Failure,
     Frame,
@@ -22,7 +23,9 @@ from holdfast.model.entries import (
     Usage,
 )
 from holdfast.model.gauging import Learned, is_sensible, raised, smaller, taught
+from holdfast.model.learning import fresh
 from holdfast.model.messages import Message
+from holdfast.model.parts import Media
 from holdfast.model.projected import prefix_basis
 from holdfast.view.tokens import measure, ratio
 
@@ -168,3 +171,28 @@ def test_numbers():
     assert raised(told, 1.5, 1_000).true / raised(told, 1.5, 1_000).estimated >= 1.5
     assert [smaller(a, b) for a, b in ((0, 0), (0, 5), (5, 0), (5, 3))] == [0, 5, 5, 3]
     assert [is_sensible(told, 1_000) for told in (499, 500, 5_000, 5_001)] == [False, True, True, False]
+
+
+def test_what_is_new_is_what_no_request_showed_before():
+    """A retry shows no less that is new; what gave way meanwhile is not shown at all."""
+    told = [Said(measure(Message.of("user", WORDS * times))) for times in (1, 2, 3, 4)]
+    sizes = [one.slot.size for one in told]
+    once = grown(*told[:2], Request("a", 2))
+    more = grown(*told[2:], branch=once)
+    assert [fresh(grown(*asked, branch=more)) for asked in ([], [Request("b", 4)], [Request("b", 4)] * 2)] == [
+        sum(sizes[:2]),
+        sum(sizes[2:]),
+        sum(sizes[2:]),
+    ]
+    assert fresh(grown(Compaction(3, Message.of("user", "sum"), 1), Request("c", 4), branch=more)) == sizes[3]
+
+
+def test_a_count_with_small_pictures_is_a_count():
+    """They have far fewer tokens than is reckoned for them: all of such a prompt may be less than what is new."""
+    branch = asked()
+    branch = grown(Answer(branch.basis, Usage(branch.asked, 5)), branch=branch)
+    icons = Message("user", (Media("image", "image/png", 70, source="AAAA"),) * 20)
+    branch = grown(Said(measure(icons)), branch=branch)
+    before, request = branch.anchor.tokens, Request(prefix_basis(branch), 2, "claude-sonnet-4-5")
+    branch = grown(request, Answer(request.basis, Usage(before + 20, 5)), branch=branch)
+    assert branch.anchor.tokens == before + 20

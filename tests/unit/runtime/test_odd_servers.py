@@ -127,14 +127,20 @@ class Counting:
         yield Reply(200, {"content-type": "application/json"}, chunks())
 
 
-def counted(tell, said, *, thought="", hooks=Hooks(), policy="holdfast"):
+def counted(tell, said, *, thought="", hooks=Hooks(), policy="holdfast", fields=None):
     """Return what a session knows behind ``said``, what its server saw, and what was told."""
     upstream, heard = Counting(tell, thought=thought), []
 
     async def go():
         goal = target("openai-chat", "qwen3:8b", window=200_000)
         async with Engine.open(
-            MemoryStore(), upstream=upstream, target=goal, listen=heard.append, hooks=hooks, policy=policy
+            MemoryStore(),
+            upstream=upstream,
+            target=goal,
+            listen=heard.append,
+            hooks=hooks,
+            policy=policy,
+            fields=fields or {},
         ) as engine:
             session = await engine.session(KEY)
             for words in said:
@@ -150,7 +156,16 @@ def words(*times):
     return [f"step {number}: {'lorem ipsum dolor sit amet ' * many}" for number, many in enumerate(times)]
 
 
-@pytest.mark.parametrize("times", [(10, 2_500, 250, 250, 250), (2_500, 250, 250, 250, 250)])
+NOT_CACHED = [
+    (10, 2_500, 250, 250, 250),
+    (2_500, 250, 250, 250, 250),
+    (300, 250, 250, 250, 250),
+    (500, 250, 250, 250, 250),
+    (230, 240, 250, 260, 270),
+]
+
+
+@pytest.mark.parametrize("times", NOT_CACHED)
 def test_a_count_of_what_was_not_cached_is_no_window(times):
     """The conversation grew, so that its prompt cannot have shrunk: nothing is learned of that, nothing left out."""
     report, upstream, told = counted(lambda sizes: sizes[-1] - sum(sizes[-2:-1]), words(*times))
@@ -158,6 +173,37 @@ def test_a_count_of_what_was_not_cached_is_no_window(times):
     assert report.tokens > 0.8 * upstream.sizes[-1]
     assert upstream.messages == 9
     assert told == []
+
+
+def test_a_frame_that_others_had_cached_is_not_missed():
+    """What a server counts of the first request is all of its messages, and of later ones what is new."""
+    tool = {"type": "function", "function": {"name": "ls", "description": "lorem ipsum dolor sit amet " * 1_500}}
+    report, upstream, told = counted(
+        lambda sizes: sizes[-1] - sum(sizes[-2:-1]), words(*[250] * 14), fields={"tools": [tool]}
+    )
+    assert report.window == 200_000
+    assert upstream.messages == 27
+    assert told == []
+
+
+def test_a_whole_count_is_no_window_however_far_off_the_estimate():
+    """What was lost from the cache is counted whole, and is of a text with half of the tokens that the first had."""
+    said = [*words(100, 100), *[f"{number} 1 2 3 lorem ipsum dolor " * 150 for number in range(12)]]
+
+    def tell(sizes):
+        first, cached = sizes[:2][-1], sizes[-2] if 2 < len(sizes) < len(said) else 0
+        return sizes[-1] + first - cached
+
+    report, _, told = counted(tell, said)
+    assert report.window == 200_000
+    assert told == []
+
+
+def test_a_long_first_prompt_that_is_cut_teaches_the_window_at_once():
+    """Nothing of it was counted before, and no text has so few tokens."""
+    report, upstream, told = counted(lambda sizes: min(sizes[-1], 8_192), words(6_000))
+    assert upstream.sizes[-1] > 4 * 8_192
+    assert (report.window, told.count("silent-truncation")) == (8_192, 1)
 
 
 def test_a_prompt_that_is_cut_unseen_teaches_the_window():
