@@ -263,5 +263,5 @@ def test_without_the_package_it_says_what_to_install():
     script = "import sys; sys.modules['mcp'] = None; from holdfast.cli import main; sys.argv[1:] = ['mcp']; main()"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ran.returncode == 2
-    assert 'pip install "holdfast[mcp]"' in ran.stderr
+    assert 'pip install ".[mcp]"' in ran.stderr
     assert "Traceback" not in ran.stderr

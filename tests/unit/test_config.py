@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -106,6 +107,16 @@ def test_what_the_caller_says() -> None:
 def test_a_window_of_nothing_is_not_said(window: int) -> None:
     """A size under 1 is none, and the catalogue is asked: the guard is never off."""
     assert target("anthropic", DEFAULT_MODEL, window=window).limits == target("anthropic", DEFAULT_MODEL).limits
+
+
+@pytest.mark.parametrize(
+    "given", [{"api": None}, {"model": None}, {"window": "64k"}, {"frame": 9_000}, {"asked_output": 8e3}]
+)
+def test_a_target_is_told_in_its_types(given: dict[str, Any]) -> None:
+    """A value of another type is an error that names it and the type that is wanted, before anything is planned."""
+    ((name, value),) = given.items()
+    with pytest.raises(ConfigError, match=f"^{name} is of type {type(value).__name__}; give a value of type "):
+        target(**{"api": "anthropic", "model": DEFAULT_MODEL, **given})
 
 
 def test_dialects_are_those_of_the_wire() -> None:

@@ -135,7 +135,7 @@ def _record(there: Desk, outcome: Outcome) -> dict[str, Any]:
         "input": cost.input,
         "output": cost.output,
         "cache_hit": round(cost.cache_hit, 4),
-        "usd": round(cost.dollars(there.order.target.prices), 6),
+        "usd": round(cost.usd, 6),
     }
 
 
@@ -159,6 +159,7 @@ def _order(asked: Asked) -> Order:
         store=asked.store,
         skills=tuple(str(_folder(one, "--skills")) for one in asked.skills),
         writer=_target(api, asked.summary_model, known.catalog) if asked.summary_model else None,
+        catalog=known.catalog,
         goes_on=asked.task == "",
         steps=asked.steps,
         streams=not is_alone,

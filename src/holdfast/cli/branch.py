@@ -13,7 +13,7 @@ from holdfast.cli.explaining import SHORT, Log, entry_named, log_of, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.sizing import about, measured_in
-from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
+from holdfast.cli.terminal import LEAST, clean, console, json_option, many, say_json, say_line, say_whole
 from holdfast.model.entries import Said
 from holdfast.store.base import SessionInfo, SessionStore
 
@@ -137,8 +137,11 @@ def _say(info: SessionInfo, found: Branches) -> None:
     for one in found.branches:
         mark = ("* ", "green") if one.active else ("  ", "")
         told = f"{many(one.messages, 'message')}, {one.apart:,} of its own, {about(one.tokens)} tokens"
-        head = (f"{clean(one.leaf)[:SHORT]} {when(one.at):14} ", "dim")
-        say_line(out, Text.assemble(mark, head, f"{told}: ", clean(one.text)))
+        line = Text.assemble(mark, (f"{clean(one.leaf)[:SHORT]} {when(one.at):14} ", "dim"), told)
+        if line.cell_len < out.width - LEAST:
+            say_line(out, line.append(f": {clean(one.text)}"))
+        else:
+            say_whole(out, line)
     for named in found.named:
         where = f"#{named.message}" if named.message >= 0 else "the beginning"
         say_line(out, Text.assemble((f"  {clean(named.entry)[:SHORT]} ", "dim"), f"{clean(named.name)}: {where}"))

@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
+from holdfast.cli.faults import Stopped
 from holdfast.cli.files import STDIN, content
+from holdfast.cli.mistaken import session_of
 from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, say_json
 from holdfast.wire.overflow import AnswerReport, ErrorReport, Report, Verdict, classify
 
@@ -81,7 +83,10 @@ def command(file: str, status: int | None, provider: str, *, jsonl: bool, as_jso
         for line in _lines(file):
             click.echo(as_json_bytes(of_line(line)))
         return
-    verdict = classify(_report_of(content(file), status, provider))
+    data = content(file)
+    if tool := session_of(data):
+        raise Stopped(f"it is a session of {tool} and no error; give what the provider said")
+    verdict = classify(_report_of(data, status, provider))
     if as_json:
         say_json(told(verdict))
     else:

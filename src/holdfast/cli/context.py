@@ -18,7 +18,7 @@ from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.preparing import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
 from holdfast.cli.sizing import about, counted, ended, measured, target_of
-from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
+from holdfast.cli.terminal import GAP, clean, console, json_option, many, say_json, say_line, say_table, say_whole
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Entry, Request
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
@@ -42,6 +42,8 @@ Examples:
 """
 REST = "rest"
 """What the provider reported beyond the messages: system prompt and tools, where the record has none."""
+_BAR = 40
+"""Columns of a bar that stands for the whole window, where there is room for as many."""
 _LISTED = 10
 """How many of the newest entries in force are listed for a person."""
 _ORDER = ("frame", "system", "summary", "user", "assistant", "thinking", "calls", "results", "stubs", "media", "other")
@@ -173,7 +175,7 @@ def context_of(
         model=place.model,
         window=room.window,
         origin=place.limits.origin,
-        usable=room.usable,
+        usable=max(0, room.usable),
         tokens=whole,
         messages=len(project(branch)),
         kinds={kind: kinds[kind] for kind in (*_ORDER, REST) if kinds[kind]},
@@ -223,9 +225,9 @@ def _say(found: Context, info: SessionInfo) -> None:
     head = f"{size} of {found.window:,} tokens ({share:.0%})"
     say_line(out, session_line(info))
     where = f"{clean(found.model) or 'no model'}, window: {found.origin}; usable {found.usable:,}"
-    out.print(Text.assemble((head, "red" if found.tokens > found.usable else "green"), (f"  {where}", "dim")))
+    say_whole(out, Text.assemble((head, "red" if found.tokens > found.usable else "green"), (f"  {where}", "dim")))
     out.print()
-    out.print(_table(found))
+    say_table(out, _table(found, out.width))
     if REST in found.kinds:
         out.print("rest: reported by the provider beyond these messages (system prompt, tools)", style="dim")
     if found.largest:
@@ -246,20 +248,23 @@ def _say_decided(out: Any, found: Context) -> None:
         out.print(Text(f"in force: {many(len(found.in_force), 'entry').replace('entrys', 'entries')}", style="dim"))
     for one in found.in_force[-_LISTED:]:
         rules = ", ".join(f"{clean(rule)} {count:,}" for rule, count in one.rules.items())
-        say_whole(out, Text(f"  {one.kind:10} {clean(one.id)[:SHORT]} {rules}"))
+        say_whole(out, Text(f"  {one.kind:10} {clean(one.id)[:SHORT]} {rules}".rstrip()))
     if found.decided is not None:
         out.print()
         for line in in_words(found.decided):
             say_whole(out, Text(clean(line) if not line.startswith(" ") else f"  {clean(line)}"))
 
 
-def _table(found: Context) -> Any:
+def _table(found: Context, width: int) -> Any:
+    """Return the kinds with their tokens and shares; bars have what is left of ``width``."""
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=False)
     for name in ("kind", "tokens", "share", "bar"):
         table.add_column(name, justify="right" if name in {"tokens", "share"} else "left", no_wrap=True)
-    for kind, tokens in (*found.kinds.items(), ("free", max(0, found.window - found.tokens))):
-        share = tokens / found.window
-        table.add_row(kind, f"{tokens:,}", f"{share:.1%}", "█" * min(40, round(40 * share)))
+    parts = (*found.kinds.items(), ("free", max(0, found.window - found.tokens)))
+    rows = [(kind, f"{tokens:,}", f"{tokens / found.window:.1%}") for kind, tokens in parts]
+    longest = max(0, min(_BAR, width - sum(max(map(len, column)) + GAP for column in zip(*rows, strict=True))))
+    for row, (_, tokens) in zip(rows, parts, strict=True):
+        table.add_row(*row, "█" * min(longest, round(longest * tokens / found.window)))
     return table

@@ -26,7 +26,8 @@ LINE = 160
 
 def session_line(info: SessionInfo) -> Text:
     """Return the first line on a session: its id and its title."""
-    return Text.assemble((clean(info.key), "bold"), f"  {clean(info.title)}")
+    title = clean(info.title)
+    return Text.assemble((clean(info.key), "bold"), f"  {title}" if title else "")
 
 
 def in_short(message: Message) -> str:

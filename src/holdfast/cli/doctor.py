@@ -12,6 +12,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import disk_usage
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -24,7 +25,7 @@ from holdfast.cli.faults import EXPECTED, reason
 from holdfast.cli.ls import ago
 from holdfast.cli.places import changed, file_of, own_sessions, store_option, store_place, tools, unwritable
 from holdfast.cli.proxying import address_of, in_force, mode
-from holdfast.cli.terminal import Waiting, clean, console, json_option, many, say_json
+from holdfast.cli.terminal import GAP, LEAST, SET_IN, Waiting, clean, console, json_option, many, say_json, say_table
 from holdfast.config.providers import PROVIDERS
 from holdfast.errors import UnknownId
 from holdfast.policy.presets import PRESETS
@@ -33,6 +34,7 @@ from holdfast.store import open_store
 from holdfast.store.base import SessionInfo, SessionStore
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 EXAMPLES = """\
@@ -45,9 +47,13 @@ Examples:
 OLDEST = (3, 11)
 """The oldest Python this runs on."""
 WRONG = 1
+_LITTLE, _NOTHING = 100_000_000, 4_000_000
+"""[H] Bytes of free disk that are soon used up, and those that a long conversation takes at once."""
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _TO_POINT = "it prints how when it begins, and holdfast run -- CLIENT needs none"
 _STYLES = {"ok": "green", "note": "yellow", "wrong": "red"}
+_STATE, _LEAST = 7, 40
+"""Columns of the state, and columns that the text of a check has beside it, or it goes on below."""
 
 
 class Check(Struct, frozen=True):
@@ -111,6 +117,7 @@ def _store(given: str | None) -> Iterator[Check]:
         yield Check("store", "wrong", why)
         return
     path = file_of(place.where)
+    yield from _room(path)
     if not path.exists():
         yield Check("store", "ok", f"{place.where} ({place.origin}), nothing in it yet")
         return
@@ -119,6 +126,15 @@ def _store(given: str | None) -> Iterator[Check]:
     )
     yield _permissions(path)
     yield from _entries(place.where)
+
+
+def _room(path: Path) -> Iterator[Check]:
+    """Yield that the disk of the store is full, or nearly, where it is."""
+    there = next(one for one in (path, *path.parents) if os.access(one, os.F_OK))
+    free = disk_usage(there).free
+    if free < _LITTLE:
+        text = f"{free:,} bytes are free where the store is; free some, or give another path with --store"
+        yield Check("disk", "wrong" if free < _NOTHING else "note", text)
 
 
 def _entries(where: str) -> Iterator[Check]:
@@ -207,7 +223,8 @@ def _fault(step: Callable[[], object]) -> str:
 def _extra(what: str, module: str, without: str, extra: str = "exact") -> Check:
     if find_spec(module) is not None:
         return Check(what, "ok", f"{module} is installed")
-    return Check(what, "note", f"{module} is not installed: {without}; pip install 'holdfast[{extra}]' brings it")
+    told = f"uv tool install '.[{extra}]', or pip install '.[{extra}]', in the checkout of Holdfast brings it"
+    return Check(what, "note", f"{module} is not installed: {without}; {told}")
 
 
 def _tools() -> Iterator[Check]:
@@ -220,7 +237,7 @@ def _tools() -> Iterator[Check]:
 
 def _pointed(*, online: bool) -> Iterator[Check]:
     """Yield where clients are pointed and what is there; with ``online`` whether the providers can be reached."""
-    from holdfast.cli.clients.pointing import pointed, upstreams
+    from holdfast.cli.clients.pointing import behind, pointed, upstreams
 
     led: dict[str, list[str]] = {}
     every, token = list(pointed()), _token()
@@ -235,7 +252,7 @@ def _pointed(*, online: bool) -> Iterator[Check]:
         yield Check("proxy", "wrong", settings)
         return
     yield from _proxies(settings, led, token)
-    addresses = {name: getattr(settings, name) for name in PROVIDERS}
+    addresses = {name: getattr(settings, name) for name in PROVIDERS} | behind(every)
     for what, answer in upstreams(addresses) if online else ():
         yield Check(what, answer.state, answer.text)
 
@@ -288,24 +305,37 @@ def _plain(pattern: str) -> str:
 
 
 def _say(checks: list[Check], windows: list[dict[str, object]]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
-    table.add_column("state", no_wrap=True)
-    table.add_column("what", no_wrap=True)
-    table.add_column("text", overflow="fold")
-    for check in checks:
-        table.add_row(Text(check.state, style=_STYLES[check.state]), Text(check.what), Text(clean(check.text)))
     out = console()
-    out.print(table)
+    widest = max(len(check.what) for check in checks)
+    for check in checks:
+        _say_check(out, check, widest)
     if windows:
         out.print()
-        out.print(_table_of(windows))
+        say_table(out, _table_of(windows))
     wrong = sum(check.state == "wrong" for check in checks)
     told = Text(f"{many(wrong, 'thing')} wrong", "red") if wrong else Text("everything is in order", "green")
     out.print()
     out.print(told)
+
+
+def _say_check(out: Console, check: Check, widest: int) -> None:
+    """Print a check, its text in a column of its own, or below where that were too narrow to be read."""
+    from rich.text import Text
+
+    head = Text.assemble((f"{check.state:{_STATE}}", _STYLES[check.state]), f"{clean(check.what):{widest + GAP}}")
+    room = out.width - len(head)
+    is_wide = room >= _LEAST
+    lines = list(Text(clean(check.text)).wrap(out, room if is_wide else max(LEAST, out.width - SET_IN)))
+    first = [head.append_text(lines.pop(0))] if is_wide else [head]
+    for line in first:
+        line.rstrip()
+        out.print(line, no_wrap=True)
+    for line in lines:
+        line.rstrip()
+        line.pad_left(_STATE + widest + GAP if is_wide else SET_IN)
+        out.print(line, no_wrap=True)
 
 
 def _table_of(windows: list[dict[str, object]]) -> Table:

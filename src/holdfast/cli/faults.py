@@ -64,8 +64,8 @@ def reason(error: BaseException) -> str:
 
 
 def of_file(file: str, message: str) -> str:
-    """Return ``message`` with ``file`` before it, once."""
-    return message if message.startswith((f"{file}: ", f"{file} is ")) else f"{file}: {message}"
+    """Return ``message`` with ``file`` before it, once; one without a name has none."""
+    return message if not file or message.startswith((f"{file}: ", f"{file} ")) else f"{file}: {message}"
 
 
 def _of_system(error: OSError) -> str:

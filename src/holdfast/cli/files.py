@@ -21,7 +21,7 @@ STDIN = "-"
 def content(name: str) -> bytes:
     """Return the bytes of the file ``name``; ``-`` is standard input.
 
-    Raises ``FormatError`` for a folder and a pipe without a writer, and ``OSError`` for what cannot be read.
+    Raises ``FormatError`` for a folder, a device and a pipe without a writer, and ``OSError`` for what cannot be read.
     """
     if name == STDIN:
         return sys.stdin.buffer.read()
@@ -30,6 +30,8 @@ def content(name: str) -> bytes:
         raise FormatError("an empty text is no file's name; give the name of a file")
     if path.is_dir():
         raise FormatError(f"{name} is a folder; give the files in it, for example {path / '*.jsonl'}")
+    if path.is_char_device() or path.is_block_device():  # some never end
+        raise FormatError(f"{name} is a device and no file; give a file, or - for standard input")
     return piped(path) if path.is_fifo() else path.read_bytes()
 
 
@@ -53,7 +55,10 @@ def new_file(name: str, *, force: bool) -> Iterator[BinaryIO]:
 
 @contextmanager
 def private_file(path: Path) -> Iterator[BinaryIO]:
-    """Open ``path`` for writing: it is there whole at the end, for its owner only, or is what it was before."""
+    """Open ``path`` for writing: it is there whole at the end, for its owner only, or is what it was before.
+
+    An ``OSError`` names ``path``, whatever was written meanwhile.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE)
@@ -65,4 +70,6 @@ def private_file(path: Path) -> Iterator[BinaryIO]:
         if not isinstance(error, FileExistsError):
             with suppress(OSError):
                 part.unlink()
+        if isinstance(error, OSError) and error.filename == str(part):
+            error.filename, error.filename2 = str(path), None
         raise

@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 
 from holdfast.cli.files import STDIN, content, private_file
 from holdfast.cli.lint import FOUND, Case, betas_of, case_of, cases
+from holdfast.cli.mistaken import instead
 from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, many
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.wire.apis import APIS
@@ -69,7 +70,12 @@ def command(
 
 
 def _whole(file: str, wish: Wish, output: str | None, *, as_json: bool) -> bool:
-    made = fixed(content(file), wish, whole=True)
+    data = content(file)
+    try:
+        made = fixed(data, wish, whole=True)
+    except FormatError as error:
+        advice = instead(data)
+        raise type(error)(f"{error}{advice and f' ({advice})'}") from None
     if as_json:
         click.echo(told(made))
         return made.is_valid

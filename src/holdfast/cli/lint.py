@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.cli.files import STDIN, content
-from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, many, say_json
+from holdfast.cli.mistaken import instead
+from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, many, say_json, say_whole
 from holdfast.errors import FormatError, Unrecognised
 from holdfast.wire.pieces import named
 from holdfast.wire.recognise import APIS
@@ -163,5 +164,5 @@ def _say(file: str, data: bytes, found: Sequence[Finding]) -> None:
         out.print(f"{name}: valid, with {many(len(found), 'warning')}", style="yellow")
     else:
         out.print(f"{name}: invalid: {many(errors, 'error')}, {many(len(found) - errors, 'warning')}", style="red")
-    if errors and found[0].rule == "json" and data.strip().count(b"\n"):
-        out.print("(for a request on every line, give --jsonl)", style="dim")
+    if errors and found[0].rule == "json" and (advice := instead(data)):
+        say_whole(out, Text(f"({advice})", style="dim"))

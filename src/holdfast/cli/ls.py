@@ -135,7 +135,7 @@ def _say(sessions: list[Listed], keys: list[str]) -> None:
     kept = fitting([row[:-1] for row in rows], SPARE, out.width - TITLE - 2)
     for number, row in enumerate(rows):
         cells = [f"{row[at]:{'<' if at < LEFT else '>'}{widths[at]}}" for at in kept]
-        say_line(out, Text("  ".join([*cells, row[-1]]), style="" if number else "bold"))
+        say_line(out, Text("  ".join([*cells, row[-1]]).rstrip(), style="" if number else "bold"))
 
 
 def _row(one: Listed, short: str) -> tuple[str, ...]:

@@ -31,7 +31,10 @@ Examples:
   holdfast mcp --session 4d56
   claude mcp add holdfast -- holdfast mcp
 """
-INSTALL = 'holdfast mcp speaks through the package "mcp", which is not installed; pip install "holdfast[mcp]"'
+INSTALL = (
+    'holdfast mcp speaks through the package "mcp", which is not installed; '
+    'in the checkout of Holdfast: uv tool install ".[mcp]", or pip install ".[mcp]"'
+)
 MOST = 100
 """[H] Messages that one search may ask for."""
 ABOUT_SEARCH = """\

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from holdfast.cli.numbers import constants, groups
-from holdfast.cli.terminal import clean, console, json_option, say_json
+from holdfast.cli.terminal import clean, console, json_option, say_json, say_table
 from holdfast.config import Configuration, configuration
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.presets import PRESETS
@@ -109,13 +109,13 @@ def _say(name: str, rows: list[dict[str, Any]]) -> None:
     out.print(Text.assemble((name, "bold"), f"  {ABOUT.get(name, '')}"))
     for group, own in groupby(rows, key=lambda row: row["group"]):
         out.print(Text(f"\n{group}", style="bold"))
-        out.print(_table(("setting", "value", "ours", "origin"), [_row(row) for row in own]))
+        say_table(out, _table(("setting", "value", "ours", "origin"), [_row(row) for row in own]))
     held = {row["setting"]: row["value"] for row in rows}
     if (limit := held["history_turns"]) and held["history_hysteresis"]:
         out.print(Text(f"\nbetween {max(1, limit // 2)} and {limit} user turns are shown (history_hysteresis)"))
     out.print(Text("\nConstants, the same for every policy", style="bold"))
     told = [(one.name, _written(one.value), one.module, one.about) for one in constants()]
-    out.print(_table(("name", "value", "in", "what it is"), told))
+    say_table(out, _table(("name", "value", "in", "what it is"), told))
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:

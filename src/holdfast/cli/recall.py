@@ -81,9 +81,10 @@ def command(session: str, store: str | None, **given: Any) -> None:
 
 
 def _id_of(store: SessionStore, key: str, name: str) -> str:
-    """Return ``name``, or where nothing is called so the id of the message whose number it is."""
+    """Return ``name``, the id of the one text stored away that it is the beginning of, or of the message it numbers."""
     if not name.removeprefix("#").isdecimal():
-        return name
+        begun = [one.id for one in reachable(store, key) if name and one.id.startswith(name)]
+        return begun[0] if len(begun) == 1 else name
     with suppress(UnknownId):
         source(store, key, name)
         return name

@@ -69,6 +69,8 @@ def command(
     """
     if files and store is not None:
         raise Stopped("--store names the store to look through, and there are files too; give one of the two")
+    if "" in files:
+        raise Stopped("an empty text is no file's name; give the name of a file")
     wanted = [(Path(file), not format_ and _is_store(file)) for file in files] or [(_store(store), True)]
     outcomes = list(_outcomes(wanted, format_ or "", dry_run=dry_run, quiet=as_json))
     if as_json:

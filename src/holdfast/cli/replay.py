@@ -16,7 +16,7 @@ from holdfast.cli.faults import EXPECTED, Stopped, of_file, reason
 from holdfast.cli.places import changed, own_sessions, stored, tools
 from holdfast.cli.recordings import Source, sources
 from holdfast.cli.running import DEFAULT_FRAME, Order, Report, check, reported
-from holdfast.cli.terminal import Waiting, clean, console, has_colours, json_option, say_json
+from holdfast.cli.terminal import Waiting, clean, console, has_colours, json_option, say_json, say_table
 from holdfast.errors import UnknownPolicy
 from holdfast.policy.presets import PRESETS
 from holdfast.wire.recognise import APIS
@@ -203,12 +203,14 @@ def _say_json(outcomes: Sequence[Report | Failed]) -> None:
 
 def _say(asked: Asked, order: Order, outcomes: Sequence[Report | Failed]) -> None:
     """Print a table and a picture for each file, and a table for all together; stop where no file could be read."""
-    for outcome in outcomes:
-        if isinstance(outcome, Failed):
-            click.echo(clean(of_file(outcome.file, outcome.error)), err=True)
     reports = [outcome for outcome in outcomes if isinstance(outcome, Report)]
+    told = [clean(of_file(one.file, one.error)) for one in outcomes if isinstance(one, Failed)]
+    if not reports and len(told) == 1:
+        raise Stopped(told[0])
+    for line in told:
+        click.echo(line, err=True)
     if not reports:
-        raise Stopped("no file could be replayed" if len(outcomes) > 1 else "the file could not be replayed")
+        raise Stopped("no file could be replayed")
     out = console()
     wants_picture = len(reports) == 1 or asked.show is not None
     for number, report in enumerate(reports):
@@ -254,4 +256,4 @@ def _print(out: Any, parts: Sequence[Any]) -> None:
     for number, part in enumerate(shown):
         if number:
             out.print()
-        out.print(part)
+        say_table(out, part)

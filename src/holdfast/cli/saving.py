@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.cli.branches import over, refusals, repeated
 from holdfast.cli.explaining import acting, edits_shown
+from holdfast.cli.paying import MILLION, dollars, paid
 from holdfast.config import Catalog
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import (
@@ -30,8 +31,6 @@ from holdfast.model.projected import basis_at, shown
 from holdfast.model.target import Prices
 from holdfast.view.tokens import measure
 from holdfast.wire.recognise import APIS
-
-MILLION = 1_000_000
 
 
 class Rule(Struct, frozen=True):
@@ -236,6 +235,8 @@ class _Telling:
             self._is_refused = True
         elif isinstance(body, Answer):
             self._answered(body.usage)
+        elif (call := paid(body)) is not None:
+            self._paid(call.usage, self._catalog.prices(call.api, call.model))
 
     def account(self) -> Account:
         """Return the account of all that was taken."""
@@ -288,7 +289,8 @@ class _Telling:
         self._is_saved = self._is_refused = False
         if usage.input:
             self._grown(usage.input, usage.input)
-            self._paid(usage)
+            self._found = replace(self._found, answers=self._found.answers + 1)
+            self._paid(usage, self._prices())
 
     def _grown(self, tokens: int, up: int) -> None:
         """Take note of a request that the provider counted; ``up`` is 0 where it did not take it."""
@@ -296,23 +298,15 @@ class _Telling:
         now = Size(round(tokens * self._scale), up, window, self._scale == 1.0)
         self._found = replace(self._found, largest=self._found.largest.beside(now))
 
-    def _paid(self, usage: Usage) -> None:
-        found, prices = self._found, self._prices()
-        plain = max(0, usage.input - usage.cache_read - usage.cache_write)
-        money = (
-            plain * prices.input
-            + usage.cache_read * prices.read
-            + usage.cache_write * prices.write
-            + usage.output * prices.output
-        )
+    def _paid(self, usage: Usage, prices: Prices) -> None:
+        found = self._found
         self._found = replace(
             found,
-            answers=found.answers + 1,
             input=found.input + usage.input,
             output=found.output + usage.output,
             cache_read=found.cache_read + usage.cache_read,
             cache_write=found.cache_write + usage.cache_write,
-            dollars=found.dollars + money / MILLION,
+            dollars=found.dollars + dollars(usage, prices),
         )
 
 

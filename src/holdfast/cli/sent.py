@@ -11,7 +11,7 @@ from msgspec import Struct
 from holdfast.cli.branches import refusals
 from holdfast.cli.describing import when
 from holdfast.cli.explaining import SHORT, Log, acting, log_of
-from holdfast.cli.meter import Spent
+from holdfast.cli.paying import dollars
 from holdfast.cli.show import told
 from holdfast.cli.sizing import Measured, about, counted, ended, measured, target_of
 from holdfast.cli.terminal import clean, many, say_command, say_whole
@@ -106,7 +106,7 @@ def sent(info: SessionInfo, log: Log, at: int, catalog: Catalog) -> Sent:
         standing=tuple(one for one in law if one.entry in known),
         refused=tuple(_refused(log.entries, _begin(log.entries, at), at)),
         usage=answer.usage if answer is not None else None,
-        dollars=Spent().plus(answer.usage).dollars(place.prices) if answer is not None else 0.0,
+        dollars=dollars(answer.usage, place.prices) if answer is not None else 0.0,
         stop=answer.stop if answer is not None else "",
         failure=_why_not(end),
         counted=size.is_counted or (answer is not None and answer.usage.input > 0),

@@ -40,6 +40,8 @@ _STYLES = {
     "user": "bright_green", "assistant": "blue", "tool": "yellow", "system": "bright_black",
     "compaction": "magenta", "decision": "yellow", "note": "dim", "failure": "red",
 }  # fmt: skip
+_FOR_ID, _FOR_TIME = 50, 72
+"""[H] Columns from which on there is room for ids, and for times too: else too little of the words is left."""
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
@@ -142,11 +144,17 @@ def _say(info: SessionInfo, lines: list[Line]) -> None:
     say_line(out, Text(told, style="dim"))
     for line in lines:
         style = _STYLES.get(line.role or line.kind, "")
-        number = f"#{line.slot}" if line.slot is not None else _MARKS.get(line.kind, "·")
         tokens = about(line.tokens, is_counted=line.kind == "answer") if line.tokens is not None else ""
-        head = f"{number:>6} {clean(line.id)[:SHORT]:{SHORT}} {when(line.at):14} "
         who = (f"{line.role or line.kind:10}", style)
-        say_line(out, Text.assemble((head, "dim"), who, f" {tokens:>8}  ", (_left(line), "yellow"), clean(line.text)))
+        what = (f" {tokens:>8}  ", (_left(line), "yellow"), clean(line.text))
+        say_line(out, Text.assemble((_place(line, out.width), "dim"), who, *what))
+
+
+def _place(line: Line, width: int) -> str:
+    """Return which entry a line is: its number, and where ``width`` has room its id and when it was made."""
+    number = f"#{line.slot}" if line.slot is not None else _MARKS.get(line.kind, "·")
+    id_ = f"{clean(line.id)[:SHORT]:{SHORT}} " if width >= _FOR_ID else ""
+    return f"{number:>6} {id_}{f'{when(line.at):14} ' if width >= _FOR_TIME else ''}"
 
 
 def _left(line: Line) -> str:

@@ -13,7 +13,18 @@ from holdfast.cli.foreseeing import Foreseen, foreseen_of_tree, in_words
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.saving import Account, Rule, account_of_tree, together
 from holdfast.cli.sizing import about, measured, target_of
-from holdfast.cli.terminal import GAP, clean, console, fitting, json_option, many, say_json, say_line, say_whole
+from holdfast.cli.terminal import (
+    GAP,
+    clean,
+    console,
+    fitting,
+    json_option,
+    many,
+    say_json,
+    say_line,
+    say_table,
+    say_whole,
+)
 from holdfast.config import Catalog, Configuration
 from holdfast.model.branch import Branch
 from holdfast.store.base import SessionInfo, SessionStore
@@ -217,7 +228,7 @@ def _say_table(out: Console, columns: _Columns, rows: list[tuple[str, ...]]) -> 
         table.add_column(head, justify="right" if number else "left", vertical="bottom", overflow="fold")
     for row in rows:
         table.add_row(*(row[at] for at in kept))
-    out.print(table)
+    say_table(out, table)
     left = [name for at, name in enumerate(columns.heads) if at not in kept]
     if left:
         say_whole(out, Text(f"in a wider terminal, or with --json: {', '.join(left)}", style="dim"))

@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from typing import Self
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress
     from rich.text import Text
 
@@ -66,6 +66,16 @@ def say_whole(out: Console, line: Text) -> None:
         if number:
             piece.pad_left(SET_IN)
         out.print(piece)
+
+
+def say_table(out: Console, table: RenderableType) -> None:
+    """Print ``table``, no line of it with blanks at its end."""
+    from rich.text import Text
+
+    for pieces in out.render_lines(table, pad=False):
+        line = Text.assemble(*((piece.text, piece.style or "") for piece in pieces))
+        line.rstrip()
+        out.print(line, no_wrap=True)
 
 
 def fitting(rows: Sequence[Sequence[str]], spare: Iterable[int], width: int) -> list[int]:

@@ -139,8 +139,10 @@ def target(
 
     ``window`` in tokens overrides the catalogue; an unknown model gets 200,000 and an origin that says so, an unknown
     API the strictest dialect. Without ``catalog`` the shipped one is asked. ``trusting`` leaves a client's own messages
-    to a server that is not known as they are.
+    to a server that is not known as they are. Raises ``ConfigError`` for values of other types.
     """
+    _of_types(api=(api, str), model=(model, str), frame=(frame, Frame))
+    _of_types(window=(window, int | None), asked_output=(asked_output, int | None))
     known = catalog or shipped()
     return Target(
         api=api,
@@ -152,3 +154,11 @@ def target(
         prices=known.prices(api, model),
         prior=known.prior(model),
     )
+
+
+def _of_types(**given: tuple[object, Any]) -> None:
+    """Do nothing for values of their types; ``ConfigError`` for any other."""
+    for name, (value, kind) in given.items():
+        if not isinstance(value, kind):
+            wanted = getattr(kind, "__name__", str(kind))
+            raise ConfigError(f"{name} is of type {type(value).__name__}; give a value of type {wanted}")

@@ -16,6 +16,8 @@ import pytest
 
 from holdfast.agent.loop import LOST, NOT_RUN, STOPPED_IN
 from holdfast.cli.meter import Spent
+from holdfast.cli.paying import dollars
+from holdfast.config import target
 from holdfast.model.entries import Said as SaidEntry
 from holdfast.model.entries import Usage
 from holdfast.model.messages import result_text
@@ -413,8 +415,60 @@ def test_interrupts_at_the_prompt():
 
 def test_what_was_spent():
     """Each kind of token has its price, for a million of them: plain input, read from the cache, written, output."""
-    cost = Spent().plus(Usage(input=600, output=60, cache_read=600)).plus(Usage(400, 40, 0, 200))
-    assert cost == Spent(1_000, 100, 600, 200)
+    prices = Prices(3.0, 15.0, 0.3, 3.75)
+    cost = Spent().plus(Usage(input=600, output=60, cache_read=600), prices).plus(Usage(400, 40, 0, 200), prices)
+    assert cost == Spent(1_000, 100, 600, 200, cost.usd)
     assert cost.cache_hit == 0.6
-    assert cost.dollars(Prices(3.0, 15.0, 0.3, 3.75)) == pytest.approx(0.00303)
-    assert (Spent().cache_hit, Spent().dollars(Prices())) == (0.0, 0.0)
+    assert cost.usd == pytest.approx(0.00303)
+    assert (Spent().cache_hit, Spent().usd) == (0.0, 0.0)
+
+
+SUMMARY = """\
+## Goal
+Read all of log.txt, part by part, and say what is in it.
+## Constraints & Preferences
+The file log.txt stays as it is; it is only read.
+## Progress
+Parts of log.txt were read, a range of lines each time.
+## Key Decisions
+Ranges of 300 lines are read one after the other.
+## Next Steps
+Read the lines that are left.
+## Critical Context
+The newest request of the user is: Read it all.
+## Relevant Files
+log.txt"""
+
+
+class Summing:
+    """A script that reads a file, part by part, and writes a summary where one is asked for."""
+
+    def __init__(self) -> None:
+        self.parts = 0
+
+    def next(self, request, blocks):
+        if "tools" not in request.body:
+            return Said(SUMMARY)
+        self.parts += 1
+        lines = f"{self.parts * 300}-{self.parts * 300 + 299}"
+        return DONE if self.parts > 12 else Said("", (("read", {"path": "log.txt", "lines": lines}),))
+
+
+def test_summaries_cost_too(run, home, folder):
+    """What a model's summaries cost is in the agent's figures and in those of ``stats``, at that model's prices."""
+    (folder / "log.txt").write_text("".join(f"line {n} {n * 7919}\n" for n in range(4_000)))
+    provider = Provider(Settings(window=32_000), Summing())
+    with serving(provider) as url:
+        words = ("--model", MODEL, "--base-url", url, "--dir", "work", "--session", "task", "--window", "32000")
+        done = run("agent", "Read it all.", *words, "--summary-model", "claude-haiku-4-5", "--json")
+    told = json.loads(done.stdout)
+    summaries = [one for one in provider.requests if b"claude-haiku-4-5" in one.asked.body]
+    assert summaries
+    assert told["input"] == sum(one.tokens for one in provider.requests)
+    stats = json.loads(run("stats", "task", "--json").stdout)
+    assert stats["dollars"] == pytest.approx(told["usd"], abs=1e-6)
+    assert stats["input"] == told["input"]
+    assert stats["answers"] == told["steps"]
+    with open_store(str(home / "store" / "holdfast.db")) as store:
+        own = [entry.body.usage for entry in store.entries("task", "answer")]
+    assert told["usd"] > sum(dollars(usage, target("anthropic", MODEL).prices) for usage in own)

@@ -139,3 +139,28 @@ def _why(run, key: str) -> list[str]:
         if any("holdfast recall" in line for line in lines):
             return lines
     raise AssertionError("nothing can be read back")
+
+
+@pytest.mark.parametrize("width", [40, 60, 100, 200])
+def test_lines_fit_and_end_without_blanks(run, reduced, recording, monkeypatch, width):
+    """Whatever the width: no line is longer, none ends with blanks, and the figures of ``context`` are whole."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    found = json.loads(run("context", reduced, "--json").stdout)
+    shown = run("context", reduced).stdout
+    for kind, tokens in found["kinds"].items():
+        assert any(line.split()[:2] == [kind, f"{tokens:,}"] for line in shown.splitlines())
+    assert f"usable {found['usable']:,}" in joined(shown)
+    others = [
+        run(*words).stdout for words in (("doctor",), ("ls",), ("branch", reduced), ("show", reduced), ("stats",))
+    ]
+    for line in "\n".join([shown, *others]).splitlines():
+        assert len(line) <= width
+        assert line == line.rstrip()
+
+
+def test_a_narrow_terminal_shows_what_was_said(run, reduced, monkeypatch):
+    """Of a line of ``show`` the time goes and then the id, so that words are left; of a branch its last words go."""
+    monkeypatch.setenv("COLUMNS", "40")
+    (line,) = [one for one in run("show", reduced).stdout.splitlines() if one.split()[0] == "#0"]
+    assert "Please" in line
+    assert "96 messages" in joined(run("branch", reduced).stdout)

@@ -10,6 +10,7 @@ from sqlite3 import connect
 import msgspec
 import pytest
 
+from holdfast.cli import doctor
 from holdfast.cli.places import unwritable
 from holdfast.cli.policy import ABOUT
 from holdfast.policy.pipeline import Policy
@@ -180,3 +181,14 @@ def test_a_broken_configuration_is_told_once(run, home):
         ("configuration (project)", "wrong"),
         ("configuration (user)", "ok"),
     ]
+
+
+def test_a_disk_that_is_nearly_full_is_told(run, monkeypatch):
+    """Where little is left it is a note, where nothing is left it is wrong; else nothing is said of the disk."""
+    assert "disk" not in states(run("doctor", "--json"))
+    monkeypatch.setattr(doctor, "_LITTLE", 1 << 80)
+    assert states(run("doctor", "--json"))["disk"] == "note"
+    monkeypatch.setattr(doctor, "_NOTHING", 1 << 80)
+    result = run("doctor", "--json")
+    assert states(result)["disk"] == "wrong"
+    assert result.exit_code == 1

@@ -301,3 +301,16 @@ def test_a_session_of_the_store_is_no_file(run, decided):
 def test_a_folder_is_no_store(run, tmp_path):
     """A folder in place of the store is told as one."""
     assert "is a folder" in run("repair", "--store", tmp_path).stderr
+
+
+def test_a_store_that_is_none_is_named(run, home):
+    """Also where only a copy would be repaired the message names the file that was given."""
+    with sqlite3.connect(home / "other.db") as database:
+        database.execute("CREATE TABLE theirs (x)")
+    database.close()
+    (home / "torn.db").write_bytes(b"SQLite format 3\x00" + b"\x00" * 200)
+    for name in ("other.db", "torn.db"):
+        done, tried = (run("repair", name, *more) for more in ((), ("--dry-run",)))
+        assert tried.exit_code == done.exit_code == 2
+        assert tried.stderr == done.stderr
+        assert tried.stderr.startswith(name)

@@ -14,6 +14,7 @@ from threading import Thread
 import httpx2
 import pytest
 
+from holdfast.cli.clients.pointing import Pointed, behind
 from holdfast.cli.doctor import _settings
 from holdfast.config.providers import PROVIDERS, VARIABLES
 from holdfast.testing.provider import Provider, Settings
@@ -248,6 +249,19 @@ def test_doctor_asks_nobody_elsewhere(run, monkeypatch):
     assert "--online" in found["OPENAI_BASE_URL"][1]
     assert "openai https://gateway.invalid/v1" in found["proxy"][1]
     assert checks(run, "--online")[0]["OPENAI_BASE_URL"][0] == "wrong"
+
+
+def test_servers_behind_a_proxy_are_asked_too():
+    """Of an address that leads through a proxy the server that its path names is told, once, by who was first."""
+    urls = {"ONE": "/u/http://127.0.0.1:9/v1", "TWO": "/v1", "THREE": "/u/http%3A//127.0.0.1:9", "FOUR": ""}
+    every = [Pointed(what, f"http://127.0.0.1:8642{path}") for what, path in urls.items()]
+    assert behind([*every, Pointed("FIVE", "nowhere")]) == {"ONE": "http://127.0.0.1:9"}
+
+
+def test_doctor_asks_the_servers_behind_a_proxy(run, monkeypatch):
+    """With ``--online`` such a server is looked at like those that are configured."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/u/http://127.0.0.1:8/v1")
+    assert "nobody answers" in checks(run, "--online")[0]["upstream OPENAI_BASE_URL"][1]
 
 
 def test_doctor_tells_of_settings_that_cannot_be(run, monkeypatch):

@@ -217,3 +217,55 @@ def test_an_empty_name_is_no_folder(run):
     assert result.exit_code == 2
     assert "folder" not in result.stderr
     assert "an empty text is no file's name" in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["lint", "fix", "classify", "replay", "import"])
+def test_a_device_is_refused(run, verb):
+    """What may never end is not read; the message says what to give."""
+    result = run(verb, "/dev/zero")
+    assert result.exit_code == 2
+    assert "/dev/zero is a device and no file; give a file, or - for standard input" in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["repair", "replay", "import", "lint"])
+def test_an_empty_name_is_called_that(run, verb):
+    """The message begins with a word, not with a colon or the folder that an empty name would mean."""
+    result = run(verb, "")
+    assert result.exit_code == 2
+    assert result.stderr.removeprefix("Error: ").startswith("an empty text is no file's name")
+
+
+def test_a_session_is_no_request_and_no_error(run, session):
+    """Who gives a recorded session to a command for one request, or one error, is told what mends it."""
+    for verb in ("lint", "fix"):
+        result = run(verb, session)
+        assert result.exit_code != 0
+        assert "a session of Claude Code: holdfast repair mends it" in " ".join(result.output.split())
+    result = run("classify", session)
+    assert result.exit_code == 2
+    assert "a session of Claude Code and no error" in result.stderr
+
+
+def test_requests_on_lines_hint_at_jsonl(run, home):
+    """``fix`` says so as ``lint`` does, and with it each line is repaired."""
+    body = {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}]}
+    file = home / "cases.jsonl"
+    file.write_text(f"{json.dumps(body)}\n" * 2)
+    result = run("fix", file)
+    assert result.exit_code == 2
+    assert result.stderr.endswith("(for a request on every line, give --jsonl)\n")
+    assert len(run("fix", file, "--jsonl").stdout.splitlines()) == 2
+
+
+def test_a_file_that_cannot_be_written_is_named(run, home):
+    """The message names the file that was asked for, not the one that is written meanwhile."""
+    file = home / "body.json"
+    file.write_text(json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}]}))
+    result = run("fix", file, "-o", home / "gone" / "x")
+    assert result.stderr == f"Error: {home / 'gone' / 'x'}: no such file or directory; check the path\n"
+
+
+def test_one_bad_file_is_one_line(run):
+    """A replay of one file says once why there is none; of several it says so for each, and then of all."""
+    assert run("replay", "gone").stderr == "Error: gone: no such file or directory; check the path\n"
+    assert run("replay", "gone", "lost").stderr.count("\n") == 3

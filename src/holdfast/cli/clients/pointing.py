@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from holdfast.cli.clients.pointed import OWN, pointers
 from holdfast.cli.clients.starting import place_of
 from holdfast.config.addresses import is_base, is_local
-from holdfast.config.providers import PROVIDERS, VARIABLES
+from holdfast.config.providers import VARIABLES
 from holdfast.proxy.headers import STATE, TOKEN
+from holdfast.proxy.routes import route
 
 State: TypeAlias = Literal["ok", "note", "wrong"]
 PATIENCE = 2.0
@@ -98,9 +99,15 @@ def looked_at(url: str, token: str = "", *, online: bool) -> Answer:
 
 
 def upstreams(addresses: Mapping[str, str]) -> Iterator[tuple[str, Answer]]:
-    """Yield whether the provider of each API can be reached."""
-    for name in PROVIDERS:
-        yield f"upstream {name}", looked_at(addresses[name], online=True)
+    """Yield whether each of the servers at ``addresses`` can be reached, by what they are called."""
+    for name, url in addresses.items():
+        yield f"upstream {name}", looked_at(url, online=True)
+
+
+def behind(every: Iterable[Pointed]) -> dict[str, str]:
+    """Return the servers that addresses of a proxy name in their paths (``…/u/https://HOST``), each once."""
+    named = {route("GET", urlsplit(one.url).path).base: one.what for one in reversed([*every]) if is_base(one.url)}
+    return {what: base for base, what in named.items() if base}
 
 
 class _Told(Struct, frozen=True):

@@ -66,7 +66,10 @@ def repair_store(path: str | os.PathLike[str], *, dry_run: bool = False, tick: T
     with TemporaryDirectory() as folder:
         copy = Path(folder) / file.name
         _copied(file, copy)
-        found = _repaired(copy, file.with_name(f"{file.name}.blobs"), tick, dry_run=True)
+        try:
+            found = _repaired(copy, file.with_name(f"{file.name}.blobs"), tick, dry_run=True)
+        except StoreError as error:
+            raise type(error)(str(error).replace(str(copy), str(file))) from None
     return replace(found, file=str(file), backup="")
 
 

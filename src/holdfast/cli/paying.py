@@ -1,0 +1,44 @@
+"""What calls of models cost, those too that are no answer of a session: what summaries cost is noted in its log."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.model.entries import Body, Note, Usage
+from holdfast.model.target import Prices, Target
+
+SUMMARY = "a model wrote a summary"
+"""Reason of a note that tells what that cost."""
+MILLION = 1_000_000
+
+
+class Paid(NamedTuple):
+    """A call that no answer tells of: to whom, and the tokens of it."""
+
+    api: str
+    model: str
+    usage: Usage
+
+
+def dollars(usage: Usage, prices: Prices) -> float:
+    """Return what one call cost."""
+    plain = max(0, usage.input - usage.cache_read - usage.cache_write)
+    told = plain * prices.input + usage.cache_read * prices.read + usage.cache_write * prices.write
+    return (told + usage.output * prices.output) / MILLION
+
+
+def noted(target: Target, usage: Usage) -> Note:
+    """Return the note that a call to ``target`` for a summary had this ``usage``."""
+    return Note(SUMMARY, data={"api": target.api, "model": target.model, **msgspec.to_builtins(usage)})
+
+
+def paid(body: Body) -> Paid | None:
+    """Return the call that an entry notes; nothing where it is no such note."""
+    if not isinstance(body, Note) or body.reason != SUMMARY:
+        return None
+    try:
+        return Paid(str(body.data.get("api")), str(body.data.get("model")), msgspec.convert(body.data, Usage))
+    except msgspec.ValidationError:
+        return None
