@@ -141,6 +141,8 @@ POLICY = "policy"
 
 FORGOTTEN = "window forgotten"
 """Reason of a note behind which nothing counts that overflows told of the window before it."""
+NO_HELP = "sealed content shown again"
+"""Reason of a note: a request was refused as before without what its provider had sealed, which is left out no more."""
 
 
 class Note(Struct, frozen=True, omit_defaults=True, tag="note"):

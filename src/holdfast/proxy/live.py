@@ -30,7 +30,7 @@ class Talk:
     """A branch in memory. Who holds it has it alone."""
 
     def __init__(self, session: Session) -> None:
-        self.session = session
+        self.session, self.key = session, session.key
         self.is_held = False
 
     @property
@@ -42,12 +42,12 @@ class Talk:
         """Return how many of ``slots``, a whole conversation, were said here."""
         return self._repeated(slots).count
 
-    def takes(self, key: str, slots: Sequence[Slot]) -> bool:
+    def takes(self, slots: Sequence[Slot]) -> bool:
         """Whether ``slots``, a whole conversation, goes on here with new words alone, or asks for the last answer.
 
         Where it has answers that were not given here somebody else gave them, and the log knows where.
         """
-        if self.is_held or self.session.key != key or self.is_gapped:
+        if self.is_held or self.is_gapped:
             return False
         same = self._repeated(slots)
         left, new = self.session.journal.branch.slots.slice(len(same.slots)), slots[same.count :]
@@ -63,7 +63,7 @@ class Live:
 
     def __init__(self, means: Means, policy: Policy, named: Callable[[str], Policy], most: int = MOST) -> None:
         self._means, self._policy, self._named, self._most = means, policy, named, most
-        self._talks: list[Talk] = []
+        self._talks: dict[Talk, None] = {}
         """The last used is the last."""
         self._trees = Trees(means.store)
         self._choosing: WeakValueDictionary[str, Lock] = WeakValueDictionary()
@@ -78,7 +78,7 @@ class Live:
         if aside:
             yield await self._opened(key, slots, aside=True)
             return
-        async with self._choosing.setdefault(key, Lock()):
+        async with self._choosing.setdefault(key, Lock(fast_acquire=True)):
             talk = self._known(key, slots) or Talk(await self._opened(key, slots, aside=self._is_held(key)))
             talk.is_held = True
             self._last(talk)
@@ -99,14 +99,14 @@ class Live:
                 return self._means.store.session(key).key == key
             return False
 
-        return any(talk.session.key == key for talk in self._talks) or await self._means.stored(stored)
+        return bool(self._of(key)) or await self._means.stored(stored)
 
     async def glimpsed(self, key: str, slots: Sequence[Slot]) -> tuple[Branch, Policy]:
         """Return the branch that says most of what ``slots`` do, and who decides there; nothing is written.
 
         One in memory, held or not, else the log's; an empty one where there is none.
         """
-        talks = [talk for talk in self._talks if talk.session.key == key and not talk.is_gapped]
+        talks = [talk for talk in self._of(key) if not talk.is_gapped]
         best = max(talks, key=lambda talk: talk.repeats(slots), default=None)
         if best is not None and all(slot.message.role != "assistant" for slot in slots[best.repeats(slots) :]):
             return best.session.journal.branch, best.session.journal.policy
@@ -120,25 +120,28 @@ class Live:
 
     def forget(self, session: Session) -> None:
         """Hold ``session`` no more: something is wrong with it, and the log knows better."""
-        self._talks = [talk for talk in self._talks if talk.session is not session]
+        self._talks = {talk: None for talk in self._talks if talk.session is not session}
+
+    def _of(self, key: str) -> list[Talk]:
+        """Return the branches of session ``key``, the last used last."""
+        return [talk for talk in self._talks if talk.key == key]
 
     def _known(self, key: str, slots: Sequence[Slot]) -> Talk | None:
         """Return the branch in memory that ``slots`` goes on in, the one that says most of it."""
-        taking = [talk for talk in reversed(self._talks) if talk.takes(key, slots)]
+        taking = [talk for talk in reversed(self._of(key)) if talk.takes(slots)]
         if len(taking) < 2:
             return taking[0] if taking else None
         return max(taking, key=lambda talk: talk.repeats(slots))
 
     def _last(self, talk: Talk) -> None:
         """Hold ``talk`` as the last used, and let those go that were used longest ago."""
-        if talk in self._talks:
-            self._talks.remove(talk)
-        self._talks.append(talk)
-        spare = len(self._talks) - self._most
-        self._talks = [one for at, one in enumerate(self._talks) if one.is_held or at >= spare]
+        self._talks.pop(talk, None)
+        self._talks[talk] = None
+        if (spare := len(self._talks) - self._most) > 0:
+            self._talks = {one: None for at, one in enumerate(self._talks) if one.is_held or at >= spare}
 
     def _is_held(self, key: str) -> bool:
-        return any(talk.is_held and talk.session.key == key for talk in self._talks)
+        return any(talk.is_held for talk in self._of(key))
 
     async def _opened(self, key: str, slots: Sequence[Slot], *, aside: bool) -> Session:
         """Return a session at the branch that the log has for ``slots``, by the policy that it began with."""

@@ -61,13 +61,13 @@ async def _first(course: Course, said: Lens | list[Message | Slot], way: Way) ->
     """Return the request of a body or of words, once what it says is in the log."""
     if isinstance(said, Lens):
         return await course.means.stored(lambda: _followed(course, said, way))
-    request = await _worded(course, said, way)
-    return await course.means.stored(lambda: _drafted(course, request))
+    told = [await course.offered(one) for one in said]
+    return await course.means.stored(lambda: _worded(course, told, way))
 
 
 def _followed(course: Course, lens: Lens, way: Way) -> Begun:
     journal, target = course.journal, course.means.target_of(lens.api, lens.model or way.model)
-    with journal.together():
+    with journal.at_once():
         journal.deliver()
         journal.follow(lens.slots, lens.decode)
         request = of_body(target, lens, way)
@@ -75,16 +75,14 @@ def _followed(course: Course, lens: Lens, way: Way) -> Begun:
         return _drafted(course, replace(request, target=replace(request.target, frame=frame)))
 
 
-async def _worded(course: Course, said: list[Message | Slot], way: Way) -> Request:
-    """Return the request that goes on behind ``said``, which the hook may change."""
-    journal, stored = course.journal, course.means.stored
-    await stored(journal.deliver)
-    told = [await course.offered(one) for one in said]
-    if told:
-        await stored(lambda: journal.append(*told))
-    if not len(journal.branch.slots):
-        raise FormatError("nothing was said in this session yet; say something first")
-    return of_words(course.target(), course.fields(), way)
+def _worded(course: Course, said: list[Message | Slot], way: Way) -> Begun:
+    journal = course.journal
+    with journal.at_once():
+        journal.deliver()
+        journal.append(*said)
+        if not len(journal.branch.slots):
+            raise FormatError("nothing was said in this session yet; say something first")
+        return _drafted(course, of_words(course.target(), course.fields(), way))
 
 
 def _drafted(course: Course, request: Request) -> Begun:

@@ -6,14 +6,13 @@ what is new: the branch is folded on, not read again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import StoreError
-from holdfast.model.branch import Branch, extended, restated
+from holdfast.model.branch import Branch, restated
 from holdfast.model.edits import Blob
 from holdfast.model.entries import (
     FORGOTTEN,
@@ -42,7 +41,8 @@ from holdfast.policy.guard import in_force
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.runtime.carrying import carried, told_there
-from holdfast.runtime.following import Following, Repeated, reworded
+from holdfast.runtime.following import Following, Repeated
+from holdfast.runtime.strand import Strand
 from holdfast.runtime.taking import begun, cost, decided, is_of_compaction, is_pressed, meant, measured, sound, told
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
@@ -55,8 +55,6 @@ from holdfast.view.tokens import measure
 
 TITLE = 80
 """Characters of a session's title, if nobody gave it one."""
-NOWHERE = ""
-"""No entry: who expects the session's leaf there does not move it."""
 
 
 class Prepared(Struct, frozen=True):
@@ -68,12 +66,8 @@ class Prepared(Struct, frozen=True):
     target: Target
 
 
-class Journal:
-    """One branch of one stored session, used by one thread at a time.
-
-    What somebody else decided or took back behind the same entry counts here too. Where they *said* something there,
-    what is appended here is a branch beside theirs; what a fork appends always is.
-    """
+class Journal(Strand):
+    """One branch of one stored session, with the verbs that go on with it. What a fork appends is always a branch."""
 
     def __init__(
         self,
@@ -87,24 +81,12 @@ class Journal:
         ids: Callable[[], str] = new_id,
         follows: bool = False,
     ) -> None:
-        self.store = store
-        self.key = key
+        super().__init__(store, key, branch, leaf, clock, ids, follows=follows)
         self.policy = policy
-        self.branch = branch
-        self.leaf = leaf
-        self._clock, self._ids = clock, ids
-        self.follows = follows
-        """Whether this goes on where the session does."""
         self._asked = store.session(key).updated or clock()
         """When the last request went out or was answered, as far as that is known."""
         self._ready: Prepared | None = None
         self._following = Following()
-        self._opening: Sequence[Slot] = ()
-        """What it opens with, in its own words."""
-        self.heard: Callable[[str, Sequence[Entry]], object] = lambda _key, _entries: None
-        """Who is told which entries were appended here, and to which session."""
-        self._is_held = self._is_current = False
-        """Whether the lease is held, and nobody else can have written since the log was looked at."""
         self._described = ""
         """The model that the list of sessions shows, as far as this journal said so."""
         self._waiting: list[tuple[str, Message]] | None = None
@@ -135,19 +117,6 @@ class Journal:
         journal = cls(store, key, policy, branch, place, clock, ids=ids, follows=leaf is None)
         journal._waiting = undelivered(store, key, place)
         return journal
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Hold the session's lease; all that is done inside finds the log as it was at the first look, and its own."""
-        if self._is_held:
-            yield
-            return
-        with self.store.writing(self.key):
-            self._is_held = True
-            try:
-                yield
-            finally:
-                self._is_held = self._is_current = False
 
     # -- what is said --------------------------------------------------------------------------------------------------
 
@@ -180,6 +149,11 @@ class Journal:
             entries = self._write([Failure(kind, reason)])
         self._ready = ready
         return entries[0].id
+
+    def remark(self, reason: str) -> None:
+        """Append a note of ``reason``, which changes no request."""
+        with self.together():
+            self._write([Note(reason)])
 
     def learn(self, reason: str, limit: int = 0, requested: int = 0, *, as_planned: bool = True) -> str:
         """Append that the last prepared request was too large, by the provider's numbers; return the entry's id.
@@ -377,7 +351,7 @@ class Journal:
 
     def _part(self, count: int) -> None:
         """Go back to just before message ``count`` was said."""
-        path, before = self.store.path(self.key, self.leaf), self.branch
+        path, before = self._path(), self.branch
         said = [at for at, entry in enumerate(path) if isinstance(entry.body, Said | BranchSummary)]
         self.leaf = path[said[count]].parent
         self._reread()
@@ -448,52 +422,10 @@ class Journal:
         self._reread()
         return advance(self.branch, target, self.policy, world)
 
-    def _write(self, bodies: Sequence[Body], decode: Decode | None = None) -> list[Entry]:
-        """Append an entry for each body behind the leaf, in one transaction, and fold them in.
-
-        Bodies may be made before the catch-up: what is decided or undone is made behind one, under the same lease; the
-        rest is what was said, failed or cost, and as true whatever others decided meanwhile.
-        """
-        entries = self._written(bodies, decode, onward=self.follows and not self._is_current)
-        if not entries:
-            self._catch_up()
-            entries = self._written(bodies, decode)
-        if entries:
-            self._is_current = self._is_held
-            self.heard(self.key, entries)
-            self._ready = None
-            self.leaf = entries[-1].id
-            if not {Request, Answer}.isdisjoint(map(type, bodies)):
-                self._asked = self._clock()
-            self.branch = extended(self.branch, entries)
-        return entries
-
-    def _written(self, bodies: Sequence[Body], decode: Decode | None, *, onward: bool = False) -> list[Entry]:
-        """Return an entry for each body, in the log behind the leaf; none ``onward`` of a leaf that somebody moved."""
-        if not bodies:
-            return []
-        ids, now, behind = [self._ids() for _ in bodies], self._clock(), None if self.follows else NOWHERE
-        parents = [self.leaf, *ids[:-1]]
-        entries = [Entry(*one, at=now) for one in zip(ids, parents, bodies, strict=True)]
-        told = self.store.append(self.key, entries, expected_leaf=behind, decode=decode, onward=onward)
-        return entries if told.moved or not onward else []
-
-    def _catch_up(self) -> bool:
-        """Fold in what others decided or took back behind the leaf; return whether there was anything."""
-        there = self.store.session(self.key).leaf if self.follows and not self._is_current else self.leaf
-        self._is_current = self._is_held
-        if there == self.leaf or there is None:
-            return False
-        path = self.store.path(self.key, there)
-        behind = next((at + 1 for at, one in enumerate(path) if one.id == self.leaf), 0 if self.leaf is None else -1)
-        if behind < 0 or any(isinstance(entry.body, Said | BranchSummary | Answer) for entry in path[behind:]):
-            self.follows = False
-            return False
-        self.branch, self.leaf, self._ready, self._waiting = self._read(path), there, None, None
-        return True
-
-    def _reread(self) -> None:
-        self.branch = Branch() if self.leaf is None else self._read(self.store.path(self.key, self.leaf))
-
-    def _read(self, path: Sequence[Entry]) -> Branch:
-        return reworded(Branch.build(path), self._opening)
+    def _turned(self, new: Sequence[Entry] = ()) -> None:
+        """Make ready anew what was made for another branch; what others did may be that what waited was said."""
+        self._ready = None
+        if not new:
+            self._waiting = None
+        if any(isinstance(entry.body, Request | Answer) for entry in new):
+            self._asked = self._clock()

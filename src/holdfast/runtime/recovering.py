@@ -11,10 +11,10 @@ from holdfast.policy.guard import in_force
 from holdfast.policy.recovery import OVERFLOWED, Press, Recovery, Refused, Retry, Stop, Unseal, Useless, after, counted
 from holdfast.policy.smallest import floor
 from holdfast.policy.stopping import explain
-from holdfast.runtime import compacting
+from holdfast.runtime import compacting, unsealing
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.course import Course
-from holdfast.runtime.deciding import leave_out_sealed, next_request, show_sealed, smaller_request
+from holdfast.runtime.deciding import next_request, smaller_request
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.requests import Request
 from holdfast.runtime.trying import failed
@@ -33,7 +33,7 @@ async def recovered(
         state, action = after(counted(state, course.journal.branch), event)
         if isinstance(action, Stop):
             if refused.sealed and not request.way.as_it_is:
-                await show_sealed(course)
+                await unsealing.show_again(course)
             raise stopped(course, prepared, action, attempt)
         if isinstance(action, Retry):
             attempts = course.settings.retries_most - state.retries
@@ -56,7 +56,7 @@ async def recovered(
 async def unsealed(course: Course, request: Request) -> Prepared | None:
     """Return the request without what the provider sealed, decided and in the log; nothing where nothing is."""
     target = request.target
-    return await leave_out_sealed(course, target, lambda plan: course.commit(plan, target, World()))
+    return await unsealing.leave_out(course, target, lambda plan: course.commit(plan, target, World()))
 
 
 async def pressed(course: Course, request: Request, prepared: Prepared, press: Press) -> tuple[Request, Prepared] | str:

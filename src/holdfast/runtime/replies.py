@@ -44,7 +44,7 @@ class Incoming:
             self._body = await self.reply.read()
             yield [Event(self._body, raw=self._body)], self.reply.is_fine and bool(self._body)
             return
-        reader = Reader() if _EVENTS in self.reply.headers.get("content-type", "") else ArrayReader()
+        reader = Reader() if _has_events(self.reply) else ArrayReader()
         try:
             async for chunk in self.reply.chunks:
                 if events := reader.feed(chunk):
@@ -52,7 +52,7 @@ class Incoming:
             if events := reader.close():
                 yield events, True in [self.fold.feed(event) for event in events]
         except FormatError as error:
-            raise UpstreamError(f"the answer cannot be read: {error}", "server") from error
+            raise UpstreamError(f"the answer cannot be read: {error}", "network") from error
 
     def answer(self) -> Answer:
         """Return what the reply says so far; ``UpstreamError`` where a status of success came without an answer."""
@@ -78,7 +78,11 @@ class Incoming:
 
 def _is_streamed(reply: Reply, sent: Sent) -> bool:
     """Whether the body comes as events, or as an array of them (Gemini without ``alt=sse``)."""
-    return _EVENTS in reply.headers.get("content-type", "") or (sent.stream and sent.api == "gemini")
+    return _has_events(reply) or (sent.stream and sent.api == "gemini")
+
+
+def _has_events(reply: Reply) -> bool:
+    return _EVENTS in reply.headers.get("content-type", "").lower()
 
 
 async def ask(upstream: Upstream, sent: Sent) -> Answer:

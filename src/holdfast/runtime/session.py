@@ -16,12 +16,11 @@ from holdfast.model.target import Target
 from holdfast.policy.guard import in_force, measure_room
 from holdfast.policy.recovery import may_unseal
 from holdfast.policy.settings import Settings
-from holdfast.runtime import recall
+from holdfast.runtime import recall, unsealing
 from holdfast.runtime.attempt import said_by
 from holdfast.runtime.beginning import begun, read
 from holdfast.runtime.compacting import compact
 from holdfast.runtime.course import Course
-from holdfast.runtime.deciding import leave_out_sealed, show_sealed
 from holdfast.runtime.inflight import InFlight
 from holdfast.runtime.journal import Journal, Prepared
 from holdfast.runtime.means import Means
@@ -236,8 +235,8 @@ class Session:
     async def _unseal(self, target: Target) -> None:
         """Decide that the next request leaves out what is sealed; where none is left, that this was no help."""
         journal = self.journal
-        if not await leave_out_sealed(self._course, target, lambda plan: journal.decide(plan, target)):
-            await show_sealed(self._course)
+        if not await unsealing.leave_out(self._course, target, lambda plan: journal.decide(plan, target)):
+            await unsealing.show_again(self._course)
 
     def _recorded(self, answer: Answer) -> str:
         """Record what became of a request that the caller sent; return the id of the message, or of what it is else."""

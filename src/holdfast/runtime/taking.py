@@ -116,6 +116,4 @@ def begun(
     with suppress(UnknownId):
         if (known := store.session(key)).key == key:
             return known.leaf
-    store.create(key)
-    first = Entry(ids(), None, named(policy.name), at=clock())
-    return store.append(key, [first]).leaf
+    return store.put(key, [Entry(ids(), None, named(policy.name), at=clock())]).leaf

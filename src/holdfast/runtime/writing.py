@@ -25,6 +25,7 @@ from holdfast.wire import asked as asking
 from holdfast.wire.answers import Answer
 from holdfast.wire.apis import form_of
 from holdfast.wire.lens import body, open_body, render
+from holdfast.wire.options import WORDS
 from holdfast.wire.overflow import OVERFLOWS, Verdict, classify
 
 _OURS = frozenset(
@@ -130,9 +131,9 @@ class Prefix(Struct, frozen=True):
             return None
         lens = open_body(self.body, self.api)
         told = asking.read(self.api, lens.fields, form_of(self.api).field)
-        forced = told.choice in {"any", "tool"} or any(option.name == "format" for option in told.options)
-        output = lens.asked_output or 0
-        if forced or self.tokens + writer.tokens(text) + output > writer.target.limits.window:
+        shaped = any(option.name == "format" and option.value != WORDS for option in told.options)
+        size = self.tokens + writer.tokens(text) + (lens.asked_output or 0)
+        if shaped or told.choice in {"any", "tool"} or size > writer.target.limits.window:
             return None
         said = render(lens, [*lens.slots, Slot(Message.of("user", text))])
         return Sent(self.api, said, self.model, stream=self.stream or told.stream is True, headers=writer.headers)

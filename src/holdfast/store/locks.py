@@ -57,7 +57,7 @@ def lease(directory: Path, key: str, wait: float = LEASE_WAIT) -> Iterator[None]
 def _open(directory: Path, name: str) -> int:
     try:
         with suppress(FileNotFoundError):
-            return os.open(directory / name, _THERE)
+            return os.open(f"{directory}{os.sep}{name}", _THERE)
         make_directory(directory)
         with suppress(FileExistsError):
             return create(directory / name)

@@ -51,7 +51,7 @@ _PROBABLE = "message.output_text.logprobs"
 _JSON = "application/json"
 _NAMED = {"type": "json_schema", "name": "answer"}
 """What OpenAI's APIs want said beside a schema."""
-_WORDS = {"type": "text"}
+WORDS = {"type": "text"}
 """The form that an answer has where none is asked for."""
 
 
@@ -90,7 +90,7 @@ def placed(api: str, options: tuple[Option, ...]) -> tuple[dict[str, Any], tuple
         value = None if place is None else _written(api, option)
         if place is not None and value is not None:
             _put(out, place, value)
-        elif option.value != _WORDS:
+        elif option.value != WORDS:
             lost.append(option.at)
     if api == CHAT and "top_logprobs" in out:
         out["logprobs"] = True
@@ -143,7 +143,7 @@ def _read(api: str, name: str, value: Any, body: Mapping[str, Any]) -> Any:
 
 def _of_gemini(mime: Any, config: Mapping[str, Any]) -> dict[str, Any] | None:
     if mime != _JSON:
-        return _WORDS if mime == "text/plain" else None
+        return WORDS if mime == "text/plain" else None
     schema = config.get("responseJsonSchema")
     schema = lowered(config.get("responseSchema")) if schema is None else schema
     return {"type": "json_object"} if schema is None else _NAMED | {"schema": schema}

@@ -432,9 +432,16 @@ def test_a_prefix_of_something_else_is_not_used(change):
     assert b'"tools"' not in upstream.sent[0].body
 
 
-def test_a_prefix_that_must_call_is_not_used():
+@pytest.mark.parametrize(
+    ("api", "fields", "is_used"),
+    [
+        ("anthropic", {"tool_choice": {"type": "any"}}, False),
+        ("openai-chat", {"response_format": {"type": "json_object"}}, False),
+        ("openai-chat", {"response_format": {"type": "text"}}, True),
+    ],
+)
+def test_a_prefix_without_plain_words_is_not_used(api, fields, is_used):
     """A request that forces a call, or a form of its answer, has no plain words for an answer."""
-    forced = prefix("anthropic", tool_choice={"type": "any"})
     upstream = provider(GOOD)
-    made(writer(upstream), TALK, TALKED, prefix=forced)
-    assert b'"tools"' not in upstream.sent[0].body
+    made(writer(upstream, api), TALK, TALKED, prefix=prefix(api, **fields))
+    assert (b'"tools"' in upstream.sent[0].body) == is_used

@@ -1,0 +1,172 @@
+"""A strand: one branch of the log as it is followed and written, whatever is said on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from holdfast.model.branch import Branch, extended
+from holdfast.model.entries import Answer, Body, BranchSummary, Entry, Said
+from holdfast.model.slots import Slot
+from holdfast.runtime.following import reworded
+from holdfast.store.base import Decode, SessionStore
+
+NOWHERE = ""
+"""No entry: who expects the session's leaf there does not move it."""
+
+
+class Strand:
+    """One branch of one stored session, used by one thread at a time: what is in the log up to its leaf.
+
+    What somebody else decided or took back behind the same entry counts here too. Where they *said* something there,
+    what is written here is a branch beside theirs.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        key: str,
+        branch: Branch,
+        leaf: str | None,
+        clock: Callable[[], int],
+        ids: Callable[[], str],
+        *,
+        follows: bool,
+    ) -> None:
+        self.store = store
+        self.key = key
+        self.branch = branch
+        self.leaf = leaf
+        self._clock, self._ids = clock, ids
+        self.follows = follows
+        """Whether this goes on where the session does."""
+        self.heard: Callable[[str, Sequence[Entry]], object] = lambda _key, _entries: None
+        """Who is told which entries were appended here, and to which session."""
+        self._opening: Sequence[Slot] = ()
+        """What it opens with, in its own words."""
+        self._is_held = self._is_current = False
+        """Whether the lease is held, and nobody else can have written since the log was looked at."""
+        self._gathers = False
+        """Whether what is written waits for the end of a block."""
+        self._gathered: list[Entry] = []
+        self._decode: Decode | None = None
+        """Who made the messages that were gathered of their bytes."""
+        self._before = branch, leaf
+        """What stood before what was gathered."""
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Hold the session's lease; all that is done inside finds the log as it was at the first look, and its own."""
+        if self._is_held:
+            yield
+            return
+        with self.store.writing(self.key):
+            self._is_held = True
+            try:
+                yield
+            finally:
+                self._is_held = self._is_current = False
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Hold the lease; what is written inside is in the log behind the block: in one transaction, or none of it.
+
+        Where the block raises, what was written before that is there.
+        """
+        with self.together():
+            self._catch_up()
+            self._gathers = True
+            try:
+                yield
+            finally:
+                self._gathers = False
+                self._settle()
+
+    # -- what is written -----------------------------------------------------------------------------------------------
+
+    def _write(self, bodies: Sequence[Body], decode: Decode | None = None) -> list[Entry]:
+        """Append an entry for each body behind the leaf, in one transaction, and fold them in.
+
+        Bodies may be made before the catch-up: what is decided or undone is made behind one, under the same lease; the
+        rest is what was said, failed or cost, and as true whatever others decided meanwhile.
+        """
+        entries = self._written(bodies, decode, onward=self.follows and not self._is_current)
+        if not entries:
+            self._catch_up()
+            entries = self._written(bodies, decode)
+        if entries:
+            self._is_current = self._is_held
+            self.leaf = entries[-1].id
+            self.branch = extended(self.branch, entries)
+            self._turned(entries)
+        return entries
+
+    def _written(self, bodies: Sequence[Body], decode: Decode | None, *, onward: bool = False) -> list[Entry]:
+        """Return an entry for each body, in the log behind the leaf; none ``onward`` of a leaf that somebody moved.
+
+        In a block that writes ``at_once`` they are gathered.
+        """
+        if not bodies:
+            return []
+        ids, now = [self._ids() for _ in bodies], self._clock()
+        parents = [self.leaf, *ids[:-1]]
+        entries = [Entry(*one, at=now) for one in zip(ids, parents, bodies, strict=True)]
+        if not self._gathers:
+            return entries if self._append(entries, decode, onward=onward) else []
+        if not self._gathered:
+            self._before = self.branch, self.leaf
+        self._gathered += entries
+        self._decode = decode or self._decode
+        return entries
+
+    def _settle(self) -> None:
+        """Let what was gathered be in the log; where that takes it not, all is as it was before."""
+        gathered, self._gathered = self._gathered, []
+        if not gathered:
+            return
+        try:
+            self._append(gathered, self._decode)
+        except BaseException:
+            self.branch, self.leaf = self._before
+            self._turned()
+            raise
+
+    def _append(self, entries: Sequence[Entry], decode: Decode | None, *, onward: bool = False) -> bool:
+        """Append ``entries`` in one transaction; return whether they are there."""
+        behind = None if self.follows else NOWHERE
+        told = self.store.append(self.key, entries, expected_leaf=behind, decode=decode, onward=onward)
+        if onward and not told.moved:
+            return False
+        self.heard(self.key, entries)
+        return True
+
+    def _turned(self, new: Sequence[Entry] = ()) -> None:
+        """Take note that the branch is another one: by ``new`` entries of its own, or else by what others did."""
+
+    # -- what is read --------------------------------------------------------------------------------------------------
+
+    def _catch_up(self) -> bool:
+        """Fold in what others decided or took back behind the leaf; return whether there was anything."""
+        there = self.store.session(self.key).leaf if self.follows and not self._is_current else self.leaf
+        self._is_current = self._is_held
+        if there == self.leaf or there is None:
+            return False
+        path = self.store.path(self.key, there)
+        behind = next((at + 1 for at, one in enumerate(path) if one.id == self.leaf), 0 if self.leaf is None else -1)
+        if behind < 0 or any(isinstance(entry.body, Said | BranchSummary | Answer) for entry in path[behind:]):
+            self.follows = False
+            return False
+        self.branch, self.leaf = self._read(path), there
+        self._turned()
+        return True
+
+    def _path(self) -> list[Entry]:
+        """Return the entries up to the leaf, which are in the log then."""
+        self._settle()
+        return self.store.path(self.key, self.leaf)
+
+    def _reread(self) -> None:
+        self.branch = Branch() if self.leaf is None else self._read(self._path())
+
+    def _read(self, path: Sequence[Entry]) -> Branch:
+        return reworded(Branch.build(path), self._opening)

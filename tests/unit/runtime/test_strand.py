@@ -1,0 +1,146 @@
+"""What is written at once: all of it in one transaction, the same as one by one, or nothing."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast.config import target
+from holdfast.errors import StoreReadOnly, WindowTooSmall
+from holdfast.model.branch import Branch
+from holdfast.model.entries import Decision, Entry
+from holdfast.model.messages import Message
+from holdfast.runtime.journal import Journal
+from holdfast.store.memory import MemoryStore
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.samples import KEY, same_request
+from holdfast.view.tokens import measure
+
+GOAL = target("anthropic", "claude-opus-5-5")
+HELLO = Message.of("user", "hello")
+
+
+@pytest.fixture(params=["disk", "memory"])
+def store(request, tmp_path):
+    """An empty store of either kind."""
+    with SqliteStore(tmp_path / "agent.db") if request.param == "disk" else MemoryStore() as made:
+        yield made
+
+
+def opened(store):
+    """Return a journal whose ids and times can be foretold."""
+    numbers = count()
+    return Journal.open(store, KEY, clock=lambda: 1_000, ids=lambda: f"entry-{next(numbers):04}")
+
+
+def followed(journal, stand, new):
+    """Say a whole conversation: what stood in the first ``stand`` places, and ``new`` words."""
+    said = journal.branch.slots.slice(0, stand) if stand <= len(journal.branch.slots) else []
+    journal.follow([*said, *[measure(Message.of("user", word)) for word in new]])
+
+
+def asked(journal, goal, *said):
+    """Return the request that says what waited and ``said``, all of it written at once."""
+    with journal.at_once():
+        journal.deliver()
+        journal.append(*said)
+        return journal.prepare(goal)
+
+
+words = st.lists(st.sampled_from("abc"), max_size=3)
+verbs = st.one_of(
+    words.map(lambda new: lambda journal: journal.append(*[Message.of("user", word) for word in new])),
+    st.tuples(st.integers(0, 6), words).map(lambda told: lambda journal: followed(journal, *told)),
+    st.just(lambda journal: journal.prepare(GOAL) if len(journal.branch.slots) else None),
+    st.just(lambda journal: journal.record(Message.of("assistant", "yes"))),
+    st.just(lambda journal: journal.wait(Message.of("user", "later"))),
+    st.just(lambda journal: journal.deliver()),
+    st.just(lambda journal: journal.fail("no reason", "timed_out")),
+)
+
+
+@given(st.lists(verbs, max_size=5), st.lists(verbs, max_size=6), st.lists(verbs, max_size=3))
+def test_at_once_is_as_one_by_one(before, inside, behind):
+    """Log and branch are the same, whatever is done, and so is all that is done behind it."""
+    with MemoryStore(clock=lambda: 1_000) as one, MemoryStore(clock=lambda: 1_000) as other:
+        alone, gathered = opened(one), opened(other)
+        for verb in before:
+            verb(alone), verb(gathered)
+        with gathered.at_once():
+            for verb in inside:
+                verb(alone), verb(gathered)
+        for verb in behind:
+            verb(alone), verb(gathered)
+        assert one.entries(KEY) == other.entries(KEY)
+        assert one.session(KEY) == other.session(KEY)
+        assert (alone.leaf, alone.branch, alone.follows) == (gathered.leaf, gathered.branch, gathered.follows)
+        assert same_request(gathered.branch, Branch.build(other.path(KEY, gathered.leaf)))
+
+
+def test_what_is_said_and_the_request_that_says_it_are_one_transaction(store, monkeypatch):
+    """S2: inside of the block nothing is in the log, behind it everything."""
+    journal, counts, append = opened(store), [], store.append
+    monkeypatch.setattr(store, "append", lambda key, new, **more: counts.append(len(new)) or append(key, new, **more))
+    with journal.at_once():
+        journal.follow([measure(HELLO)])
+        prepared = journal.prepare(GOAL)
+        assert store.session(KEY).entries == 1
+    assert counts == [3 if prepared.target.frame != Branch().frame else 2]
+    assert store.session(KEY).leaf == journal.leaf == prepared.request
+    assert journal.prepare(GOAL) is prepared
+
+
+def test_a_log_that_takes_nothing_at_the_end_changes_nothing(store, monkeypatch):
+    """S6: where it cannot be written all is as before the block, also what waited, and works once the store does."""
+    journal = opened(store)
+    journal.append(HELLO)
+    journal.wait(Message.of("user", "later"))
+    before, leaf = journal.branch, journal.leaf
+
+    def refuse(*_args, **_more):
+        raise StoreReadOnly("no space left")
+
+    with monkeypatch.context() as full:
+        full.setattr(store, "append", refuse)
+        with pytest.raises(StoreReadOnly):
+            asked(journal, GOAL)
+    assert (journal.branch, journal.leaf, store.session(KEY).leaf) == (before, leaf, leaf)
+    prepared = asked(journal, GOAL)
+    assert [slot.message.text for slot in prepared.slots] == ["hello", "later"]
+    assert store.session(KEY).leaf == journal.leaf == prepared.request
+    assert same_request(journal.branch, Branch.build(store.path(KEY)))
+
+
+def test_what_was_said_before_an_error_is_said(store):
+    """A request that cannot be made takes nothing back of what it was to say."""
+    journal, small = opened(store), replace(GOAL, limits=replace(GOAL.limits, window=1_000))
+    with pytest.raises(WindowTooSmall):
+        asked(journal, small, HELLO)
+    assert store.session(KEY).leaf == journal.leaf
+    assert len(Branch.build(store.path(KEY)).slots) == 1
+
+
+def test_what_others_decided_before_counts(store):
+    """What is written at once is behind all that was there when the block began."""
+    journal = opened(store)
+    journal.append(HELLO)
+    store.append(KEY, [Entry("d", journal.leaf, Decision(()))])
+    with journal.at_once():
+        (said,) = journal.append(HELLO)
+    assert store.entry(KEY, said).parent == "d"
+    assert [id_ for id_, _ in journal.branch.law] == ["d"]
+
+
+def test_who_is_told_is_told_of_what_is_there(store):
+    """What was gathered is told when it is in the log, once, and never where it is not."""
+    journal, told = opened(store), []
+    journal.heard = lambda _, entries: told.append([entry.id for entry in entries])
+    with journal.at_once():
+        first = journal.append(HELLO)
+        second = journal.append(HELLO)
+        assert told == []
+    assert told == [[*first, *second]]
