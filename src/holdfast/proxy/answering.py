@@ -100,13 +100,14 @@ def _refusal(error: HoldfastError, attempt: Attempt | None, session: Session, tu
     """Return an overflow in the client's own words, else the refusal as it came, else the error in such words."""
     reply = attempt.reply if attempt is not None else None
     in_bytes = attempt is not None and attempt.verdict.kind in OF_BYTES
+    is_told = attempt is not None and attempt.answer.error is not None  # by the provider, to the end
     if isinstance(error, ContextOverflow | WindowTooSmall) and not (turn.observe or in_bytes):
         return _rendered(turn, _overflow(attempt, session, turn), str(error))
-    if attempt is None or attempt.verdict.kind == "network":
+    if attempt is None or (attempt.verdict.kind == "network" and not is_told):
         turn.outgoing.is_unreached = True
         why = str(error) if attempt is None else attempt.why
         return _rendered(turn, Verdict("network"), why, status=BAD_GATEWAY)
-    if reply is not None and attempt.held and not turn.outgoing.is_alive:
+    if reply is not None and (is_told or attempt.held) and not turn.outgoing.is_alive:
         return [head(reply.status, reply.raw), attempt.held]
     return _rendered(turn, attempt.verdict, str(error))
 

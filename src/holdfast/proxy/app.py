@@ -108,6 +108,9 @@ class Proxy:
             self.health.mode = self._mode()
             if (told := about(route.place, self.health)) is not None:
                 return told
+        if incoming.method == "CONNECT":
+            why = "no tunnels are made here; point the client at this address, or at /u/https://HOST below it"
+            return error_reply(route.api, "invalid_request", why, status=405)
         if not (route.base or route.upstream) or self._is_here(route.base):
             return no_provider(incoming)
         if route.endpoint == "probe":
@@ -237,10 +240,13 @@ class Proxy:
         except UpstreamError:  # what was begun broke off: so it does for the client
             return turn.state
         except Exception as error:
-            if outgoing.is_answered:
+            if outgoing.is_answered and outgoing.outcome() == "failed":
                 raise
             self._degrade(error)
-            return await forward(turn, await self._reduce(turn), "unrecorded")
+            if not outgoing.is_answered:
+                return await forward(turn, await self._reduce(turn), "unrecorded")
+            await outgoing.end()  # all of the answer was given out, and could not be recorded
+            return "unrecorded"
 
     async def _go_on(self, turn: Turn) -> State:
         """Let the session that a turn belongs to go on with it, and give its answer to the client."""

@@ -15,6 +15,8 @@ from holdfast.proxy.relay import Head, Piece
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 EVENTS = (b"content-type", b"text/event-stream")
+STATUSES = range(200, 600)
+"""What an answer may have for a status (RFC 9110, section 15); with any other it is one of a bad gateway."""
 
 
 def _no() -> bool:
@@ -82,9 +84,9 @@ class Outgoing:
 
     async def _begin(self, head: Head) -> None:
         if not self.status:
-            self.status = head.status
+            self.status = head.status if head.status in STATUSES else 502
             self.at = current_time()
-            await self._send({"type": "http.response.start", "status": head.status, "headers": head.headers})
+            await self._send({"type": "http.response.start", "status": self.status, "headers": head.headers})
 
 
 async def deliver(pieces: AsyncGenerator[Piece], outgoing: Outgoing, sign: bytes, patience: float) -> None:

@@ -78,7 +78,7 @@ async def serve(
                 ready(_address(settings, listener))
                 async with create_task_group() as following:
                     if changes is not None:
-                        following.start_soon(_follow, changes, app, settings)
+                        following.start_soon(_follow, changes, app, settings, server)
                     await (stop or Event()).wait()
                     following.cancel_scope.cancel()
                 server.should_exit = True
@@ -100,17 +100,20 @@ async def application(
     providers in place of the network.
     """
     known = known or configuration()
-    health, permits = Health(), Permits(settings.concurrent)
-    means = Means(store, Nobody(), listen=health.told, check="changed", permits=permits, trusting=True)
+    health = Health()
+    means = Means(store, Nobody(), listen=health.told, check="changed", trusting=True)
     async with _web(settings, transport) as web:
         proxy = Proxy(means, web, health, bypass)
         configure(proxy, settings, known)
         yield proxy
 
 
-async def _follow(changes: AsyncIterable[tuple[Settings, Configuration]], proxy: Proxy, began: Settings) -> None:
+async def _follow(
+    changes: AsyncIterable[tuple[Settings, Configuration]], proxy: Proxy, began: Settings, server: Server
+) -> None:
     """Let each of ``changes`` count; where the proxy listens stays as it ``began``."""
     async for settings, known in changes:
+        server.config.timeout_graceful_shutdown = _patience(settings)
         configure(proxy, replace(settings, host=began.host, port=began.port, token=began.token), known)
 
 
@@ -121,6 +124,7 @@ def configure(proxy: Proxy, settings: Settings, known: Configuration) -> None:
         chosen = known.policy(name).with_settings(retries_most=0, markers="none")  # both are the client's to do
         return replace(chosen, stages=()) if settings.observe else chosen
 
+    proxy.means.permits = Permits(settings.concurrent)
     proxy.means.know(known.catalog, settings.window or None)
     proxy.use(settings, Live(proxy.means, named(settings.policy), named))
 
@@ -184,5 +188,10 @@ def _config(app: Proxy, settings: Settings) -> Config:
         server_header=False,
         date_header=False,
         timeout_keep_alive=int(IDLE),
-        timeout_graceful_shutdown=max(1, round(settings.drain)),
+        timeout_graceful_shutdown=_patience(settings),
     )
+
+
+def _patience(settings: Settings) -> int:
+    """Return the seconds that answers under way have when the server is told to stop."""
+    return max(1, round(settings.drain))

@@ -1,0 +1,100 @@
+"""What a client leaves out of the answers that it sends back is not put back: it has its reasons, and its provider."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import httpx2
+import pytest
+
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider import Provider
+from holdfast.testing.provider import Settings as Strict
+from holdfast.testing.provider.calls import Said
+
+ANSWERS = [Said(f"High water at {hour}.", thinking=f"hm {hour}") for hour in range(6)]
+FIELDS = {
+    "anthropic": {"thinking": {"type": "adaptive"}},
+    "openai-responses": {"store": False, "include": ["reasoning.encrypted_content"], "reasoning": {}},
+    "gemini": {"generationConfig": {"thinkingConfig": {"includeThoughts": True}}},
+}
+"""By which a model is asked to tell what it thinks."""
+
+
+class Spoken(httpx2.AsyncByteStream):
+    """An answer of a compatible server, which tells its reasoning in a ``field`` that it takes from nobody."""
+
+    def __init__(self, field: str) -> None:
+        message = {"role": "assistant", "content": "High water.", field: "hm 0"}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        self._data = json.dumps({"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]}).encode()
+
+    async def __aiter__(self):
+        yield self._data
+
+
+def without_reasoning(api, said):
+    """Return what was said as clients send it back that show reasoning to people alone."""
+    if api == "openai-responses":
+        bare = [{key: one[key] for key in one.keys() - {"id", "status"}} for one in said]
+        return [one for one in bare if one.get("type") != "reasoning"]
+    if api == "openai-chat":
+        return [{key: one[key] for key in ("role", "content")} for one in said]
+    field = "parts" if api == "gemini" else "content"
+    return [one | {field: _spoken(one[field])} for one in said]
+
+
+def _spoken(content):
+    """Return the parts that are no reasoning."""
+    if isinstance(content, str):
+        return content
+    return [part for part in content if not part.get("thought") and part.get("type") != "thinking"]
+
+
+async def talked(through, upstream, talk, *, restarts):
+    """Return the requests of a client that sends no reasoning back, to a proxy that begins anew before each or not."""
+    sent, store = [], MemoryStore()
+
+    async def ask(client):
+        talk.say(f"When, on day {len(sent)}?")
+        sent.append(json.dumps(talk.body()).encode())
+        reply = await client.post(talk.path, sent[-1])
+        assert reply.status_code == 200, reply.text
+        assert b"hm " in reply.content, "it tells what it thinks"
+        talk.hear(reply.content)
+        talk.said[:] = without_reasoning(talk.api, talk.said)
+
+    for _ in range(4 if restarts else 1):
+        async with through(upstream, store) as client:
+            for _ in range(1 if restarts else 4):
+                await ask(client)
+    assert len(list(store.sessions())) == 1
+    return sent
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
+@pytest.mark.parametrize("api", FIELDS)
+def test_reasoning_that_a_client_leaves_out_stays_out(api, restarts, proxied):
+    """Every request goes up byte for byte: a server refuses the id of what it did not keep, say."""
+    through, upstreams, talking = proxied
+    upstream, talk = upstreams(Provider(Strict(window=200_000), ANSWERS)), talking(api)
+    extra = FIELDS[api]
+    body = talk.body
+    talk.body = lambda: body() | extra
+    assert anyio.run(lambda: talked(through, upstream, talk, restarts=restarts)) == upstream.bodies
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_a_field_that_a_server_takes_from_nobody_is_not_sent(field, restarts, proxied):
+    """Compatible servers tell their reasoning in a field that they refuse in a request."""
+    through, _, talking = proxied
+    bodies, talk = [], talking("openai-chat")
+
+    async def handle(request):
+        bodies.append(await request.aread())
+        return httpx2.Response(200, headers={"content-type": "application/json"}, stream=Spoken(field))
+
+    transport = httpx2.MockTransport(handle)
+    assert anyio.run(lambda: talked(through, transport, talk, restarts=restarts)) == bodies
