@@ -38,7 +38,7 @@ def place_for(
     async def recall(arguments: Mapping[str, Any]) -> Told:
         report = session.report()
         most = page_chars(report.usable - report.frame)
-        return await means.stored(lambda: answer_recall(means.store, session.key, arguments, most))
+        return await means.in_worker(lambda: answer_recall(means.store, session.key, arguments, most))
 
     skills = () if means.environment is None else means.environment.skills
     given = {} if allow is None else {"allow": allow}

@@ -193,7 +193,7 @@ async def with_holdfast(folder: Path, store: SessionStore, watch: Watch, routes:
     ) as engine:
         engine.means.ids = _numbered()
         seen.session = session = await engine.session(KEY)
-        await session.means.stored(lambda: store.describe(KEY, title=TITLE, model=MODEL))
+        await session.means.in_worker(lambda: store.describe(KEY, title=TITLE, model=MODEL))
         rooms = place_for(session, folder, allow=everything_allowed)
         outcome = await work(session, TASK, rooms, most_steps=MOST_STEPS, tell=lambda step: _tell(trial, step))
     finished = outcome.stop == "done" and trial.is_finished

@@ -94,12 +94,12 @@ class Live:
     async def knows(self, key: str) -> bool:
         """Whether anything was said in session ``key``."""
 
-        def stored() -> bool:
+        def looked_up() -> bool:
             with suppress(UnknownId):
                 return self._means.store.session(key).key == key
             return False
 
-        return bool(self._of(key)) or await self._means.stored(stored)
+        return bool(self._of(key)) or await self._means.in_worker(looked_up)
 
     async def glimpsed(self, key: str, slots: Sequence[Slot]) -> tuple[Branch, Policy]:
         """Return the branch that says most of what ``slots`` do, and who decides there; nothing is written.
@@ -112,11 +112,11 @@ class Live:
             return best.session.journal.branch, best.session.journal.policy
         store, policy = self._means.store, self._policy
 
-        def stored() -> tuple[Branch, Policy]:
+        def looked_up() -> tuple[Branch, Policy]:
             leaf = self._trees.found(key, slots, policy.settings)
             return (Branch() if leaf is None else Branch.build(store.path(key, leaf))), policy
 
-        return await self._means.stored(stored)
+        return await self._means.in_worker(looked_up)
 
     def forget(self, session: Session) -> None:
         """Hold ``session`` no more: something is wrong with it, and the log knows better."""
@@ -159,7 +159,7 @@ class Live:
                 opened.policy = self._named(opened.branch.policy or policy.name).for_session(key)
             return opened
 
-        return Session(means, await means.stored(journal))
+        return Session(means, await means.in_worker(journal))
 
     async def _labelled(self, session: Session) -> None:
         """Let the session's leaf be where it was talked on last."""
@@ -167,4 +167,4 @@ class Live:
         if not journal.follows and journal.leaf is not None:
             leaf = journal.leaf
             with suppress(StoreError, UnknownId):
-                await self._means.stored(lambda: self._means.store.set_leaf(session.key, leaf))
+                await self._means.in_worker(lambda: self._means.store.set_leaf(session.key, leaf))

@@ -60,9 +60,9 @@ async def begun(course: Course, said: Lens | list[Message | Slot], way: Way = Wa
 async def _first(course: Course, said: Lens | list[Message | Slot], way: Way) -> Begun:
     """Return the request of a body or of words, once what it says is in the log."""
     if isinstance(said, Lens):
-        return await course.means.stored(lambda: _followed(course, said, way))
+        return await course.means.in_worker(lambda: _followed(course, said, way))
     told = [await course.offered(one) for one in said]
-    return await course.means.stored(lambda: _worded(course, told, way))
+    return await course.means.in_worker(lambda: _worded(course, told, way))
 
 
 def _followed(course: Course, lens: Lens, way: Way) -> Begun:

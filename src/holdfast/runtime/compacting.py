@@ -84,17 +84,17 @@ async def planned(
     """
     target, journal = request.target, course.journal
     if plan is None:
-        plan = await course.means.stored(lambda: journal.plan(target, world))
+        plan = await course.means.in_worker(lambda: journal.plan(target, world))
     if plan.compaction is not None and plan.compaction is journal.branch.compaction:
         return plan, world  # that request again
     if plan.ask is not None or plan.compaction is not None:
-        world = replace(world, restored=await course.means.stored(lambda: _restored(course)))
+        world = replace(world, restored=await course.means.in_worker(lambda: _restored(course)))
     if plan.ask is not None:
         occasion = Occasion(request, plan.ask, trigger, instructions, world.cache == "warm")
         return await _summarised(course, occasion, world)
     if plan.compaction is not None:
         course.tell(events.Compacting(course.key, trigger))
-        plan = await course.means.stored(lambda: journal.plan(target, world)) if world.restored else plan
+        plan = await course.means.in_worker(lambda: journal.plan(target, world)) if world.restored else plan
     return plan, world
 
 
@@ -110,7 +110,7 @@ async def _summarised(course: Course, occasion: Occasion, world: World) -> tuple
         plan, world = await _with(course, target, world, None, outcome)
     if outcome not in {"compacted", "nothing_to_compact", "cancelled"}:
         course.unwritten = (course.unwritten[0] + 1, course.means.clock())
-        await course.means.stored(lambda: course.journal.fail(why, outcome))
+        await course.means.in_worker(lambda: course.journal.fail(why, outcome))
     elif written is not None:
         course.unwritten = (0, None)
     return plan, world
@@ -141,19 +141,19 @@ async def _with(
     known = replace(world, writes=False, written=written)
     if outcome == "cancelled":
         known = replace(known, force=False, breaker=False)
-    return await course.means.stored(lambda: course.journal.plan(target, known)), known
+    return await course.means.in_worker(lambda: course.journal.plan(target, known)), known
 
 
 async def compact(course: Course, request: Request, instructions: str) -> events.Compacted:
     """Compact now; return what became of it. Nothing is sent to the model but what a summary needs."""
-    forced = replace(await course.means.stored(lambda: world(course, request, asked=True)), force=True)
+    forced = replace(await course.means.in_worker(lambda: world(course, request, asked=True)), force=True)
     while True:
         plan, known = await planned(course, request, forced, trigger="manual", instructions=instructions)
         if plan.compaction is None:
             outcome, why = _why(plan) if known.breaker else _CANCELLED
             by, size = _by(course, request), estimate(plan.branch, request.target)
             return events.Compacted(course.key, outcome, by, size, size, why)
-        if await course.means.stored(lambda: course.journal.decide(plan, request.target, known)):  # noqa: B023
+        if await course.means.in_worker(lambda: course.journal.decide(plan, request.target, known)):  # noqa: B023
             await made(course, plan, known)
             return _event(course, plan, known)
 
@@ -183,7 +183,7 @@ async def _in_flight(course: Course, occasion: Occasion) -> tuple[Written | None
 async def _written(course: Course, occasion: Occasion) -> tuple[Written | None, Outcome, str]:
     """Return the summary that was asked for; or nothing, with what became of it and why."""
     means, ask, trigger = course.means, occasion.ask, occasion.trigger
-    head = await means.stored(lambda: course.journal.said(ask.start, ask.stop))
+    head = await means.in_worker(lambda: course.journal.said(ask.start, ask.stop))
     told = await course.hooked("before_compaction", [slot.message for slot in head], trigger)
     before = told if isinstance(told, Before) else Before()
     if before.cancel:
@@ -218,8 +218,8 @@ async def _asked(course: Course, occasion: Occasion, head: Sequence[Slot], befor
 async def _by_provider(course: Course, occasion: Occasion) -> Written:
     """Return what the provider made of the slots that were asked for."""
     means, journal, stop = course.means, course.journal, occasion.ask.stop
-    sent = await means.stored(lambda: native.head_request(journal.branch, occasion.request, stop, journal.policy))
-    beside = await means.stored(lambda: _restored(course))
+    sent = await means.in_worker(lambda: native.head_request(journal.branch, occasion.request, stop, journal.policy))
+    beside = await means.in_worker(lambda: _restored(course))
     terms = _terms(course)
     made = await native.compacted(means.upstream, sent, terms, instructions=occasion.instructions, beside=beside)
     return Written(stop, "", "native", made)

@@ -77,7 +77,7 @@ class Course:
         told = [await self.offered(one) for one in said]
         self._coming += 1
         try:
-            return await self.means.stored(lambda: self._appended(told))
+            return await self.means.in_worker(lambda: self._appended(told))
         finally:
             self._coming -= 1
 
@@ -107,7 +107,7 @@ class Course:
     async def delivered(self) -> None:
         """Say what came while the answer was being stored."""
         if self._coming or self.journal.may_wait:
-            await self.means.stored(self.journal.deliver)
+            await self.means.in_worker(self.journal.deliver)
 
     def _appended(self, said: Sequence[Message | Slot]) -> list[str]:
         """Append messages behind those that waited, or let them wait; return the ids of their entries."""
@@ -138,7 +138,7 @@ class Course:
         event = events.Noticed(self.key, "window-too-small", str(error))
         if (event.rule, event.why) not in self._noticed:
             self.tell(event)
-            await self.means.stored(lambda: self.journal.fail(f"{event.rule}: {event.why}"))
+            await self.means.in_worker(lambda: self.journal.fail(f"{event.rule}: {event.why}"))
 
     async def hooked(self, name: str, *given: Any) -> Any:
         """Return what the hook called ``name`` says; nothing where there is none, or where it fails."""

@@ -43,7 +43,7 @@ async def announce(course: Course, plan: Plan, prepared: Prepared, world: World)
 
 async def _decided(course: Course, request: Request, plan: Plan, world: World) -> Prepared | None:
     """Return the request of ``plan``, once what it decides is in the log and told; nothing where more was said."""
-    prepared = await course.means.stored(lambda: course.commit(plan, request.target, world))
+    prepared = await course.means.in_worker(lambda: course.commit(plan, request.target, world))
     if prepared is not None:
         await announce(course, plan, prepared, world)
     return prepared

@@ -118,9 +118,9 @@ class Engine:
             return Journal.open(means.store, key, self.policy, leaf=leaf, clock=means.clock, ids=means.ids)
 
         if leaf is not None:
-            return Session(means, await means.stored(opened))
+            return Session(means, await means.in_worker(opened))
         if not self._is_open(key):
-            journal = await means.stored(opened)
+            journal = await means.in_worker(opened)
             if not self._is_open(key):  # by another task meanwhile
                 self._sessions[key] = Session(means, journal)
         return self._sessions[key]

@@ -77,7 +77,7 @@ class Means:
                 why = f"{type(error).__name__}: {error}; it is told of nothing more, mend it and open the engine again"
                 _LOG.warning("the listener of this engine raised %s", why)
 
-    async def stored(self, verb: Callable[[], T]) -> T:
+    async def in_worker(self, verb: Callable[[], T]) -> T:
         """Return what ``verb`` returns, done in the worker; it is done to its end even where the caller gives up."""
         with CancelScope(shield=True):
             done = await to_thread.run_sync(verb, limiter=self._worker)

@@ -63,7 +63,7 @@ async def pressed(course: Course, request: Request, prepared: Prepared, press: P
     """Return the request made smaller as ``press`` says, or why it does not get smaller."""
     if request.way.as_it_is:
         return "not_smaller"
-    world = await course.means.stored(lambda: compacting.world(course, request))
+    world = await course.means.in_worker(lambda: compacting.world(course, request))
     if press.rung == "output":
         lower = _with_less_output(course, request, prepared)
         return lower if isinstance(lower, str) else (lower, await next_request(course, lower, world))

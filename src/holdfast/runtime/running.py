@@ -135,15 +135,15 @@ async def recorded(course: Course, attempt: Attempt, prepared: Prepared, *, ours
     slot, usage, stop = as_said(told, prepared.target.api, prepared.target.model)
     verdict, as_planned = attempt.verdict, attempt.as_planned
     if slot.message.parts:
-        await course.means.stored(lambda: journal.record(slot, usage, stop, as_planned=as_planned))
+        await course.means.in_worker(lambda: journal.record(slot, usage, stop, as_planned=as_planned))
     else:
-        await course.means.stored(lambda: journal.silent(usage, stop, as_planned=as_planned))
+        await course.means.in_worker(lambda: journal.silent(usage, stop, as_planned=as_planned))
     limit = _learned(prepared, verdict, usage.input, course.settings) if verdict.is_overflow else 0
     if not limit and (limit := _flat(prepared, journal.branch, course.settings)):
         verdict = Verdict("silent_truncation")
     if limit:
         requested = verdict.requested or 0
-        await course.means.stored(lambda: journal.learn(verdict.kind, limit, requested, as_planned=as_planned))
+        await course.means.in_worker(lambda: journal.learn(verdict.kind, limit, requested, as_planned=as_planned))
         course.tell(events.Noticed(course.key, verdict.kind.replace("_", "-"), _noticed(prepared, usage.input, limit)))
     course.prefix = attempt.prefix
     await _taken_over(course, prepared)
@@ -211,14 +211,14 @@ async def _taken_over(course: Course, prepared: Prepared) -> None:
     journal, target = course.journal, prepared.target
     taken = taken_over(journal.branch, target, course.settings)
     if taken is not None:
-        await course.means.stored(lambda: journal.compact(taken))
+        await course.means.in_worker(lambda: journal.compact(taken))
         await course.tell_compacted(events.Compacted(course.key, "compacted", "native", taken.before, taken.after))
 
 
 async def _continued(course: Course) -> None:
     """Let the next request go on where the window cut this answer, unless a hook says no."""
     if await course.hooked("autocontinue") is not False:
-        await course.means.stored(lambda: course.journal.append(Message.of("user", GO_ON)))
+        await course.means.in_worker(lambda: course.journal.append(Message.of("user", GO_ON)))
 
 
 WHY = 200
@@ -230,4 +230,4 @@ async def _broken(course: Course, attempt: Attempt, error: BaseException) -> Non
     why = one_line(f"{type(error).__name__}: {error}", WHY) if isinstance(error, Exception) else "the caller left"
     with CancelScope(shield=True):
         if not await interrupted(course, attempt):
-            await course.means.stored(lambda: course.journal.fail(f"{why} before the answer"))
+            await course.means.in_worker(lambda: course.journal.fail(f"{why} before the answer"))

@@ -174,7 +174,7 @@ class Session:
         if not isinstance(answer, Answer):
             raise FormatError(f"a {type(answer).__name__} is no answer; give what holdfast.wire.answers.answer returns")
         prepared = self._handed_out
-        id_ = await self.means.stored(lambda: self._recorded(answer))
+        id_ = await self.means.in_worker(lambda: self._recorded(answer))
         if prepared is not None and may_unseal(self.settings) and _is_sealed(answer, prepared):
             await self._unseal(prepared.target)
         return id_
@@ -188,16 +188,16 @@ class Session:
     async def undo(self, id: str | None = None) -> str:  # noqa: A002 -- what it is called everywhere
         """Take back the newest decision or compaction in force, or the one called ``id``; return its id."""
         async with self._course.lane():
-            return await self.means.stored(lambda: self.journal.undo(id))
+            return await self.means.in_worker(lambda: self.journal.undo(id))
 
     async def branch(self, entry: str) -> Session:
         """Return a session that goes on behind ``entry``; this one stays where it is. ``UnknownId`` for any other."""
-        return Session(self.means, await self.means.stored(lambda: self.journal.fork(_named(entry))))
+        return Session(self.means, await self.means.in_worker(lambda: self.journal.fork(_named(entry))))
 
     async def recall(self, id: str = "", **where: Any) -> Page:  # noqa: A002
         """Return a page of a text that was stored away, or of what an entry says; see ``holdfast.runtime.recall``."""
         store, key = self.means.store, self.key
-        return await self.means.stored(lambda: recall.recall(store, key, _named(id), **where))
+        return await self.means.in_worker(lambda: recall.recall(store, key, _named(id), **where))
 
     def report(self) -> Report:
         """Return how full the context is."""

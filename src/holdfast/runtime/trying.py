@@ -50,10 +50,10 @@ async def failed(course: Course, attempt: Attempt) -> None:
         await course.hooked("on_overflow", told)
     as_planned = attempt.as_planned
     if _teaches(verdict, journal.branch):
-        await course.means.stored(lambda: write_down(journal, verdict, why, as_planned=as_planned))
+        await course.means.in_worker(lambda: write_down(journal, verdict, why, as_planned=as_planned))
         await interrupted(course, attempt)
     elif not await interrupted(course, attempt):
-        await course.means.stored(lambda: write_down(journal, verdict, why))
+        await course.means.in_worker(lambda: write_down(journal, verdict, why))
 
 
 async def interrupted(course: Course, attempt: Attempt) -> bool:
@@ -62,7 +62,7 @@ async def interrupted(course: Course, attempt: Attempt) -> bool:
     if not (attempt.seen and said.message.parts):
         return False
     journal, as_planned = course.journal, attempt.as_planned
-    await course.means.stored(lambda: journal.record(said, usage, ABORTED, as_planned=as_planned))
+    await course.means.in_worker(lambda: journal.record(said, usage, ABORTED, as_planned=as_planned))
     return True
 
 

@@ -37,7 +37,7 @@ async def leave_out(course: Course, target: Target, write: Callable[[Plan], T | 
         return plan, None if plan is None else write(plan)
 
     while True:
-        plan, written = await course.means.stored(left_out)
+        plan, written = await course.means.in_worker(left_out)
         if plan is None:
             return None
         if written:
@@ -59,7 +59,7 @@ async def show_again(course: Course) -> None:
                 journal.remark(NO_HELP)
         return bool(helpless)
 
-    if await course.means.stored(taken_back):
+    if await course.means.in_worker(taken_back):
         course.tell(events.Noticed(course.key, RULE, WHY))
 
 

@@ -521,7 +521,7 @@ def test_what_waited_behind_a_failed_request_is_said_before_what_comes_later():
 async def reopened(store):
     """Return the texts of the session in a new engine."""
     async with talking(ScriptedUpstream([]), store=store) as session:
-        await session.means.stored(session.journal.deliver)
+        await session.means.in_worker(session.journal.deliver)
         return [slot.message.text for slot in session.journal.branch.slots]
 
 
