@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from msgspec import Struct
 
 from holdfast.cli.paying import dollars, paid
+from holdfast.cli.sizing import about
 from holdfast.cli.terminal import many
 from holdfast.config import Catalog
 from holdfast.errors import HoldfastError
@@ -56,7 +57,7 @@ def spent(entries: Iterable[Entry], prices: Prices, catalog: Catalog) -> Spent:
 
 def status(report: Report, cost: Spent) -> str:
     """Return how full the context is and what was spent, on one line."""
-    full = f"context {report.tokens:,} of {report.window:,} tokens ({report.share:.0%})"
+    full = f"context {about(report.tokens)} of {report.window:,} tokens ({report.share:.0%})"
     made = many(report.compactions, "compaction")
     return f"{full} · {made} · cache {cost.cache_hit:.0%} · ${cost.usd:,.4f}"
 

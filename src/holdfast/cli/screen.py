@@ -10,6 +10,7 @@ import click
 from rich.text import Text
 
 from holdfast.agent.loop import Called, Returned, Spoke
+from holdfast.cli.sizing import about
 from holdfast.cli.terminal import clean, console, many, say_line, say_whole
 from holdfast.model.messages import result_text
 from holdfast.telemetry import events
@@ -80,10 +81,10 @@ def _line(item: object) -> str | None:
         case Returned(_, result):
             return f"  {'failed: ' if result.is_error else ''}{_short(result_text(result))}"
         case events.Compacted(outcome=outcome, by=by, before=before, after=after, why=why):
-            sizes = f"{before:,} → {after:,} tokens ({by})" if outcome == "compacted" else f"{outcome}: {why}"
+            sizes = f"{about(before)} → {about(after)} tokens ({by})" if outcome == "compacted" else f"{outcome}: {why}"
             return f"compacted: {sizes}" if outcome == "compacted" else f"not compacted, {sizes}"
         case events.Decided(rule=rule, edits=edits, saves=saves):
-            return f"{rule}: {edits} shown shorter, {saves:,} tokens less"
+            return f"{rule}: {edits} shown shorter, {about(saves)} tokens less"
         case events.Retrying(kind=kind, seconds=seconds, attempt=attempt):
             return f"{kind}: again in {seconds:.1f} s (try {attempt + 1})"
         case events.Pressed(rung=rung):

@@ -13,6 +13,7 @@ from holdfast.cli.describing import in_short
 from holdfast.cli.desk import Desk
 from holdfast.cli.explaining import SHORT, entry_named, read_log
 from holdfast.cli.faults import reason
+from holdfast.cli.sizing import about
 from holdfast.cli.terminal import clean, console, many, say_line
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.runtime.recall import line_of, reachable
@@ -96,11 +97,11 @@ def _context(desk: Desk, _: str) -> None:
     report = desk.session.report()
     kept = report.window - report.usable
     rows = {
-        "next request": f"{report.tokens:,} tokens, {report.share:.0%} of the window",
+        "next request": f"{about(report.tokens)} tokens, {report.share:.0%} of the window",
         "window": f"{report.window:,} tokens ({report.origin})",
-        "system, tools": f"about {report.frame:,} tokens",
+        "system, tools": f"{about(report.frame)} tokens",
         "kept free": f"{kept:,} tokens for the answer",
-        "room left": f"{max(0, report.usable - report.tokens):,} tokens",
+        "room left": f"{about(max(0, report.usable - report.tokens))} tokens",
         "said": many(report.messages, "message"),
         "in force": f"{many(report.compactions, 'compaction')}, {many(report.decisions, 'other decision')}",
         "policy": report.policy,

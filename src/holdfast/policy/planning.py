@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.model.branch import Branch, cut_back, extend, restated
 from holdfast.model.entries import Entry, Said
 from holdfast.model.messages import Message
+from holdfast.model.packing import fault
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
@@ -26,8 +28,11 @@ def plan(
     """Return what to do before the next request over ``messages``; nothing is sent, stored or waited for.
 
     ``messages`` is the whole conversation, oldest first. Pass ``plan.branch`` of the call before as ``branch``: then
-    only what is new is looked at. Raises ``WindowTooSmall`` where the window cannot hold what must be sent.
+    only what is new is looked at. Raises ``WindowTooSmall`` where the window cannot hold what must be sent, and
+    ``TypeError`` for what is none of these.
     """
+    _checked(messages=(messages, Sequence), target=(target, Target), policy=(policy, Policy), world=(world, World))
+    _checked(branch=(branch, Branch | None))
     return advance(reconcile(branch or Branch(), messages), target, policy, world)
 
 
@@ -36,6 +41,7 @@ def apply(messages: Sequence[Message], plan: Plan) -> list[Message]:
 
     Raises ``ValueError`` where the plan was made for another number of messages.
     """
+    _checked(messages=(messages, Sequence), plan=(plan, Plan))
     if len(messages) != len(plan.branch.slots):
         raise ValueError(
             f"the plan was made for {len(plan.branch.slots)} messages and {len(messages)} were given; "
@@ -61,8 +67,25 @@ def reconcile(branch: Branch, messages: Sequence[Message]) -> Branch:
                 f"messages[{index}] is a {type(message).__name__}; plan takes Message values, "
                 "which holdfast.wire.<api>.messages makes of dicts"
             )
-        branch = extend(branch, Entry("", None, Said(measure(message))))
+        branch = extend(branch, Entry("", None, Said(_measured(message, index))))
     return branch
+
+
+def _measured(message: Message, index: int) -> Slot:
+    """Return ``message`` with its size; ``TypeError`` where its parts are none."""
+    try:
+        return measure(message)
+    except (KeyError, TypeError, AttributeError) as error:
+        why = fault(message, Message) or str(error)
+        raise TypeError(f"messages[{index}] is no message: {why}; Message.of(role, text) makes one of words") from error
+
+
+def _checked(**given: tuple[object, Any]) -> None:
+    """Do nothing for values of their types; ``TypeError`` for any other."""
+    for name, (value, kind) in given.items():
+        if not isinstance(value, kind):
+            wanted = getattr(kind, "__name__", str(kind))
+            raise TypeError(f"{name} is of type {type(value).__name__}; give a value of type {wanted}")
 
 
 def _same_words(branch: Branch, messages: Sequence[Message]) -> list[Slot]:

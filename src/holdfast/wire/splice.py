@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 from msgspec import Raw
-from msgspec.json import Decoder
+from msgspec.json import Decoder, Encoder
 
 from holdfast.errors import FormatError
 
@@ -28,7 +28,8 @@ def read(decoder: Decoder[T], raw: Bytes, what: str) -> T:
     except RecursionError:
         raise FormatError(f"{what} is nested too deeply to be read; flatten it") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{what} cannot be read: {error}; send valid JSON of the API's shape") from None
+        why = error if bytes(raw).strip() else "it is empty"
+        raise FormatError(f"{what} cannot be read: {why}; send valid JSON of the API's shape") from None
 
 
 def fields(raw: Bytes, what: str = "the object") -> dict[str, Raw]:
@@ -37,11 +38,25 @@ def fields(raw: Bytes, what: str = "the object") -> dict[str, Raw]:
 
 
 def write(value: Any) -> bytes:
-    """Return ``value`` as compact JSON; raw pieces inside keep their bytes, lone surrogates become U+FFFD."""
+    """Return ``value`` as compact JSON; raw pieces inside keep their bytes, lone surrogates become U+FFFD.
+
+    Objects of the official SDKs stand for the JSON that they were made of; ``FormatError`` for what has none.
+    """
     try:
-        return msgspec.json.encode(value)
+        return _ENCODER.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(mended(value))
+        return _ENCODER.encode(mended(value))
+
+
+def _of_sdk(value: Any) -> Any:
+    """Return an object of an SDK as JSON has it: without what is not there."""
+    dump = getattr(value, "model_dump", None)
+    if not callable(dump) or isinstance(value, type):
+        raise FormatError(f"a value of type {type(value).__name__} has no form in JSON; give plain values")
+    return dump(mode="json", by_alias=True, exclude_none=True)
+
+
+_ENCODER = Encoder(enc_hook=_of_sdk)
 
 
 def mended(value: Any) -> Any:
