@@ -18,7 +18,7 @@ from pathlib import Path
 from generate import table
 
 from holdfast import Policy, config
-from holdfast.cli.running import Order, Report, replayed
+from holdfast.cli.replay.session_report import Order, Report, replayed
 from holdfast.policy.presets import PRESETS
 from holdfast.replay.cuts import interval, pool
 from holdfast.replay.report import BASELINE, OURS, Row, pooled, thousands

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from holdfast import config
 from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.explaining import SHORT, read_log
+from holdfast.cli.next_plan import world_of
 from holdfast.cli.places import opened, store_option
-from holdfast.cli.preparing import world_of
 from holdfast.cli.sizing import about, target_of
 from holdfast.cli.terminal import clean, console, json_option, say_command, say_json, say_line, say_whole
 from holdfast.model.target import Target, World

@@ -15,8 +15,8 @@ from holdfast import config
 from holdfast.cli.describing import part_in_short, session_line
 from holdfast.cli.explaining import SHORT, Log, named, read_log, through
 from holdfast.cli.faults import Stopped
+from holdfast.cli.next_plan import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
 from holdfast.cli.places import opened, store_option
-from holdfast.cli.preparing import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
 from holdfast.cli.sizing import about, counted, ended, measured, target_of
 from holdfast.cli.terminal import GAP, clean, console, json_option, many, say_json, say_line, say_table, say_whole
 from holdfast.model.branch import Branch

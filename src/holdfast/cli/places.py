@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -32,11 +32,11 @@ class Place(NamedTuple):
     origin: str
 
 
-def store_place(given: str | None, environment: Mapping[str, str] = os.environ) -> Place:
+def store_place(given: str | None) -> Place:
     """Return where the store is: as given, else ``HOLDFAST_STORE``, else in the platform's data folder."""
     if given is not None:
         return Place(given, "--store")
-    told = environment.get(STORE_VARIABLE)
+    told = os.environ.get(STORE_VARIABLE)
     if told:
         return Place(told, STORE_VARIABLE)
     from platformdirs import user_data_path
@@ -103,12 +103,12 @@ class Tool(NamedTuple):
     pattern: str
 
 
-def tools(environment: Mapping[str, str] = os.environ) -> list[Tool]:
+def tools() -> list[Tool]:
     """Return the tools whose sessions are looked for, with the folders that their own variables name."""
     home = Path.home()
 
     def root(variable: str, default: str) -> Path:
-        told = environment.get(variable)
+        told = os.environ.get(variable)
         return at_home(told) if told else home / default
 
     return [

@@ -56,18 +56,18 @@ KEYS = frozenset(name for one in ACCESS.values() for name in one.keys)
 """All variables that hold keys."""
 
 
-def address(api: str, given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+def address(api: str, given: str | None) -> str:
     """Return where ``api`` is reached: as given, else as its SDK's variable says, else at its own provider."""
-    return given or environment.get(ACCESS[api].url_variable) or ACCESS[api].url
+    return given or os.environ.get(ACCESS[api].url_variable) or ACCESS[api].url
 
 
-def headers(api: str, url: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def headers(api: str, url: str) -> dict[str, str]:
     """Return the headers of requests to ``url``, with the key if there is one.
 
     Raises ``Stopped`` where there is none and its own provider wants one; a server of your own may want none.
     """
     access = ACCESS[api]
-    key = next((environment[name] for name in access.keys if environment.get(name)), "")
+    key = next((os.environ[name] for name in access.keys if os.environ.get(name)), "")
     if not key and url == access.url:
         names = " or ".join(access.keys)
         raise Stopped(f"{url} wants a key and there is none; set {names}, or give --base-url for another server")

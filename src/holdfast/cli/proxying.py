@@ -82,9 +82,9 @@ def in_force(given: Mapping[str, Any], environment: Mapping[str, str] = os.envir
     return InForce(settings(environment, known.proxy, here), known, frozenset({*known.proxy, *here} & {*PROVIDERS}))
 
 
-def token_of(known: config.Configuration, environment: Mapping[str, str] = os.environ) -> str:
+def token_of(known: config.Configuration) -> str:
     """Return the token of the user's own proxy, as ``holdfast serve`` has it; nothing where it has none."""
-    return environment.get(TOKEN) or str(known.proxy.get("token", ""))
+    return os.environ.get(TOKEN) or str(known.proxy.get("token", ""))
 
 
 def mode(found: Settings, switch: Path | None = None) -> str:

@@ -10,8 +10,8 @@ import click
 from msgspec import Struct
 
 from holdfast.cli.faults import EXPECTED, WRONG_USE, Stopped, of_file, reason
-from holdfast.cli.mending import MISSING, FileRepaired, repair_file
 from holdfast.cli.places import file_of, store_option, store_place, stored
+from holdfast.cli.session_file import MISSING, FileRepaired, repair_file
 from holdfast.cli.terminal import Waiting, clean, console, json_option, many, say_json, say_whole
 from holdfast.formats.repairing import HEADER, TOOLS, Finding
 from holdfast.store.repairing import Mended, Repaired, repair_store

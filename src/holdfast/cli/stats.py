@@ -8,10 +8,10 @@ import click
 import msgspec
 
 from holdfast import config
+from holdfast.cli.account import Account, Rule, account_of_tree, together
 from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.foreseeing import Foreseen, foreseen_of_tree, in_words
 from holdfast.cli.places import opened, store_option
-from holdfast.cli.saving import Account, Rule, account_of_tree, together
 from holdfast.cli.sizing import about, measured, target_of
 from holdfast.cli.terminal import (
     GAP,

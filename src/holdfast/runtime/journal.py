@@ -79,11 +79,11 @@ class Journal(Strand):
         clock: Callable[[], int] = now_ms,
         *,
         ids: Callable[[], str] = new_id,
-        follows: bool = False,
+        moves_leaf: bool = False,
     ) -> None:
-        super().__init__(store, key, branch, leaf, clock, ids, follows=follows)
+        super().__init__(store, key, branch, leaf, clock, ids, moves_leaf=moves_leaf)
         self.policy = policy
-        self._asked = store.session(key).updated or clock()
+        self._last_sent = store.session(key).updated or clock()
         """When the last request went out or was answered, as far as that is known."""
         self._ready: Prepared | None = None
         self._following = Following()
@@ -114,7 +114,7 @@ class Journal(Strand):
             with store.writing(key):
                 place = begun(store, key, policy, clock, ids)
         branch = Branch() if place is None else store.branch(key, place)
-        journal = cls(store, key, policy, branch, place, clock, ids=ids, follows=leaf is None)
+        journal = cls(store, key, policy, branch, place, clock, ids=ids, moves_leaf=leaf is None)
         journal._waiting = undelivered(store, key, place)
         return journal
 
@@ -130,14 +130,16 @@ class Journal(Strand):
     def record(self, answer: Message | Slot, usage: Usage = Usage(), stop: str = "", *, as_planned: bool = True) -> str:
         """Append the answer to the last prepared request, with what it cost; return the id of the message.
 
-        What was said while the answer was on its way follows it. Where another request went out than the one that was
-        planned, what it cost tells nothing of the size of that one.
+        One without a word is no message: what it cost is written alone. What was said while the answer was on its way
+        follows it. Where another request went out than the one that was planned, what it cost tells nothing of the
+        size of that one.
         """
-        with self.together():
-            entries = self._write([*self._said(answer), cost(self.branch, usage, stop, as_planned=as_planned)])
-            said = next(entry.id for entry in reversed(entries) if isinstance(entry.body, Said))
+        slot = measured(answer)
+        with self.leased():
+            said = self._entries_of(slot) if slot.message.parts else []
+            entries = self._write([*said, cost(self.branch, usage, stop, as_planned=as_planned)])
             self._deliver()
-        return said
+        return next((entry.id for entry in reversed(entries) if isinstance(entry.body, Said)), entries[0].id)
 
     def fail(self, reason: str, kind: str = UNANSWERED) -> str:
         """Append that an attempt failed, which changes no later request; return the entry's id.
@@ -145,14 +147,14 @@ class Journal(Strand):
         ``kind`` is ``UNANSWERED`` for the last prepared request, else what became of a compaction.
         """
         ready = self._ready
-        with self.together():
+        with self.leased():
             entries = self._write([Failure(kind, reason)])
         self._ready = ready
         return entries[0].id
 
     def remark(self, reason: str) -> None:
         """Append a note of ``reason``, which changes no request."""
-        with self.together():
+        with self.leased():
             self._write([Note(reason)])
 
     def learn(self, reason: str, limit: int = 0, requested: int = 0, *, as_planned: bool = True) -> str:
@@ -162,7 +164,7 @@ class Journal(Strand):
         the limit alone counts.
         """
         lesson = Failure(OVERFLOW, reason, limit, requested if as_planned else 0, elsewhere=not as_planned)
-        with self.together():
+        with self.leased():
             return self._write([lesson])[0].id
 
     def describe(self, model: str) -> None:
@@ -175,16 +177,9 @@ class Journal(Strand):
         self.store.describe(self.key, title=title, model=model)
         self._described = model
 
-    def silent(self, usage: Usage = Usage(), stop: str = "", *, as_planned: bool = True) -> str:
-        """Append that the last prepared request was answered without a word, and what that cost; return its id."""
-        with self.together():
-            entry = self._write([cost(self.branch, usage, stop, as_planned=as_planned)])[0]
-            self._deliver()
-        return entry.id
-
     def idle(self) -> int:
         """Return the seconds since the last request went out or was answered."""
-        return max(0, (self._clock() - self._asked) // 1_000)
+        return max(0, (self._clock() - self._last_sent) // 1_000)
 
     def is_cooled(self) -> bool:
         """Return whether compaction failed too often, and so long ago that it may be tried once more."""
@@ -194,7 +189,7 @@ class Journal(Strand):
         failed = [entry.at for entry in self.store.entries(self.key, "failure") if is_of_compaction(entry)]
         return is_closed(failures, failed[-1] if failed else None, self._clock(), settings)
 
-    def said(self, start: int, stop: int) -> list[Slot]:
+    def slots_said(self, start: int, stop: int) -> list[Slot]:
         """Return the slots from ``start`` to ``stop`` as they were said, read again where the branch has them not."""
         try:
             return self.branch.slots.slice(start, stop)
@@ -206,7 +201,7 @@ class Journal(Strand):
 
     def wait(self, *said: Message) -> list[str]:
         """Store messages that belong behind the answer on its way; they are durable now and said when it is there."""
-        with self.together():
+        with self.leased():
             ids = [entry.id for entry in self._write([queued(sound(one)) for one in said])]
         if self._waiting is not None:
             self._waiting += zip(ids, said, strict=True)
@@ -221,7 +216,7 @@ class Journal(Strand):
         """Say what waited for an answer and was not said yet; return the ids of the messages."""
         if not self.may_wait:
             return []
-        with self.together():
+        with self.leased():
             return self._deliver()
 
     def _deliver(self) -> list[str]:
@@ -230,7 +225,7 @@ class Journal(Strand):
             self._waiting = undelivered(self.store, self.key, self.leaf)
         if not self._waiting:
             return []
-        bodies = [body for _, message in self._waiting for body in self._said(message)]
+        bodies = [body for _, message in self._waiting for body in self._entries_of(message)]
         entries = self._write([*bodies, delivered([id_ for id_, _ in self._waiting])])
         self._waiting = []
         return [entry.id for entry in entries if isinstance(entry.body, Said)]
@@ -261,7 +256,7 @@ class Journal(Strand):
         """Return the request of ``plan``, once what it decides is in the log; nothing where more was said since."""
         if self._ready is not None and plan is self._ready.plan:
             return self._ready
-        with self.together():
+        with self.leased():
             if not self._stands(plan):
                 return None
             plan = self._kept(plan, target, world)
@@ -274,7 +269,7 @@ class Journal(Strand):
 
     def decide(self, plan: Plan, target: Target, world: World = World()) -> bool:
         """Write what ``plan`` decides, with no request behind it (``/compact``); return whether it still stood."""
-        with self.together():
+        with self.leased():
             if not self._stands(plan):
                 return False
             bodies = decided(self.branch, self._kept(plan, target, world), target, self.policy.name)
@@ -283,7 +278,7 @@ class Journal(Strand):
 
     def compact(self, made: Compaction) -> str:
         """Append a compaction that somebody else made of what was said here; return its id."""
-        with self.together():
+        with self.leased():
             return self._write([made])[0].id
 
     def _stands(self, plan: Plan) -> bool:
@@ -309,7 +304,7 @@ class Journal(Strand):
         then, and a compaction comes again where the request is over its trigger. Behind an undone limit of turns only
         the turns said since count.
         """
-        with self.together():
+        with self.leased():
             self._catch_up()
             if isinstance(self.branch.slots, Gapped):
                 self._reread()
@@ -319,7 +314,7 @@ class Journal(Strand):
 
     def forget(self) -> None:
         """Append that nothing counts any more that overflows told of the window: it is as configured again."""
-        with self.together():
+        with self.leased():
             self._catch_up()
             self._write([Note(FORGOTTEN, data={"limit": self.branch.learned.limit, "behind": self.leaf or ""})])
 
@@ -355,7 +350,7 @@ class Journal(Strand):
         said = [at for at, entry in enumerate(path) if isinstance(entry.body, Said | BranchSummary)]
         self.leaf = path[said[count]].parent
         self._reread()
-        self.follows, self._ready, ids = False, None, dict[str, str]()
+        self.moves_leaf, self._ready, ids = False, None, dict[str, str]()
         for one in carried(before, path, said[count], count):
             (entry,) = self._write([told_there(one.body, prefix_basis(self.branch), ids)])
             ids[one.id] = entry.id
@@ -369,7 +364,7 @@ class Journal(Strand):
 
         The old branch stays whole. Returns how many say something else; 0 where nothing does, and nothing was copied.
         """
-        with self.together():
+        with self.leased():
             found = replacements(self.store.path(self.key, self.leaf))
             leaf = self.store.branch_with(self.key, found, self.leaf)
             if leaf is None:
@@ -380,11 +375,11 @@ class Journal(Strand):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _appended(self, said: Iterable[Message | Slot], decode: Decode | None = None) -> list[str]:
-        with self.together():
-            bodies = [body for one in said for body in self._said(one)]
+        with self.leased():
+            bodies = [body for one in said for body in self._entries_of(one)]
             return [entry.id for entry in self._write(bodies, decode) if isinstance(entry.body, Said)]
 
-    def _said(self, said: Message | Slot) -> list[Body]:
+    def _entries_of(self, said: Message | Slot) -> list[Body]:
         """Return the entries of one message: capped, with a note that names the blobs behind it, or as it is."""
         slot = measured(said)
         short, blobs = cap(slot.message, self.policy.settings)
@@ -428,4 +423,4 @@ class Journal(Strand):
         if not new:
             self._waiting = None
         if any(isinstance(entry.body, Request | Answer) for entry in new):
-            self._asked = self._clock()
+            self._last_sent = self._clock()

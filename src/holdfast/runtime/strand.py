@@ -31,15 +31,15 @@ class Strand:
         clock: Callable[[], int],
         ids: Callable[[], str],
         *,
-        follows: bool,
+        moves_leaf: bool,
     ) -> None:
         self.store = store
         self.key = key
         self.branch = branch
         self.leaf = leaf
         self._clock, self._ids = clock, ids
-        self.follows = follows
-        """Whether this goes on where the session does."""
+        self.moves_leaf = moves_leaf
+        """Whether the session's leaf goes on with this branch."""
         self.heard: Callable[[str, Sequence[Entry]], object] = lambda _key, _entries: None
         """Who is told which entries were appended here, and to which session."""
         self._opening: Sequence[Slot] = ()
@@ -55,7 +55,7 @@ class Strand:
         """What stood before what was gathered."""
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def leased(self) -> Iterator[None]:
         """Hold the session's lease; all that is done inside finds the log as it was at the first look, and its own."""
         if self._is_held:
             yield
@@ -68,12 +68,15 @@ class Strand:
                 self._is_held = self._is_current = False
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
+    def one_write(self) -> Iterator[None]:
         """Hold the lease; what is written inside is in the log behind the block: in one transaction, or none of it.
 
-        Where the block raises, what was written before that is there.
+        Where the block raises, what was written before that is there. A block inside another is part of it.
         """
-        with self.together():
+        if self._gathers:
+            yield
+            return
+        with self.leased():
             self._catch_up()
             self._gathers = True
             try:
@@ -81,6 +84,10 @@ class Strand:
             finally:
                 self._gathers = False
                 self._settle()
+
+    def lead(self) -> None:
+        """Let the session's leaf go on with this branch from here on."""
+        self.moves_leaf = True
 
     # -- what is written -----------------------------------------------------------------------------------------------
 
@@ -90,7 +97,7 @@ class Strand:
         Bodies may be made before the catch-up: what is decided or undone is made behind one, under the same lease; the
         rest is what was said, failed or cost, and as true whatever others decided meanwhile.
         """
-        entries = self._written(bodies, decode, onward=self.follows and not self._is_current)
+        entries = self._written(bodies, decode, onward=self.moves_leaf and not self._is_current)
         if not entries:
             self._catch_up()
             entries = self._written(bodies, decode)
@@ -104,7 +111,7 @@ class Strand:
     def _written(self, bodies: Sequence[Body], decode: Decode | None, *, onward: bool = False) -> list[Entry]:
         """Return an entry for each body, in the log behind the leaf; none ``onward`` of a leaf that somebody moved.
 
-        In a block that writes ``at_once`` they are gathered.
+        In a block that writes as ``one_write`` they are gathered.
         """
         if not bodies:
             return []
@@ -133,7 +140,7 @@ class Strand:
 
     def _append(self, entries: Sequence[Entry], decode: Decode | None, *, onward: bool = False) -> bool:
         """Append ``entries`` in one transaction; return whether they are there."""
-        behind = None if self.follows else NOWHERE
+        behind = None if self.moves_leaf else NOWHERE
         told = self.store.append(self.key, entries, expected_leaf=behind, decode=decode, onward=onward)
         if onward and not told.moved:
             return False
@@ -147,14 +154,14 @@ class Strand:
 
     def _catch_up(self) -> bool:
         """Fold in what others decided or took back behind the leaf; return whether there was anything."""
-        there = self.store.session(self.key).leaf if self.follows and not self._is_current else self.leaf
+        there = self.store.session(self.key).leaf if self.moves_leaf and not self._is_current else self.leaf
         self._is_current = self._is_held
         if there == self.leaf or there is None:
             return False
         path = self.store.path(self.key, there)
         behind = next((at + 1 for at, one in enumerate(path) if one.id == self.leaf), 0 if self.leaf is None else -1)
         if behind < 0 or any(isinstance(entry.body, Said | BranchSummary | Answer) for entry in path[behind:]):
-            self.follows = False
+            self.moves_leaf = False
             return False
         self.branch, self.leaf = self._read(path), there
         self._turned()

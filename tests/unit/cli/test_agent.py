@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from holdfast.agent.loop import LOST, NOT_RUN, STOPPED_IN
-from holdfast.cli.meter import Spent
+from holdfast.cli.agent.meter import Spent
 from holdfast.cli.paying import dollars
 from holdfast.config import target
 from holdfast.model.entries import Said as SaidEntry

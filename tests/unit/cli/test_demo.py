@@ -17,11 +17,12 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from holdfast.cli import command, demo, trial
-from holdfast.cli.beside import AGREED, STORE, Both, Recalled, say_beginning, say_both, say_without
+from holdfast.cli import command, demo
+from holdfast.cli.demo import trial
+from holdfast.cli.demo.beside import AGREED, STORE, Both, Recalled, say_beginning, say_both, say_without
+from holdfast.cli.demo.trial import Progress
+from holdfast.cli.demo.watcher import Watcher
 from holdfast.cli.faults import Stopped
-from holdfast.cli.trial import Progress
-from holdfast.cli.watching import Watcher
 from holdfast.model.entries import Answer, Compaction
 from holdfast.store import open_store
 from holdfast.testing.task.routes import ROUTES, SIGNED

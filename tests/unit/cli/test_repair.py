@@ -11,8 +11,8 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.cli import mending
-from holdfast.cli.mending import repair_file
+from holdfast.cli import session_file
+from holdfast.cli.session_file import repair_file
 from holdfast.errors import FormatError
 from holdfast.formats.repairing import survey
 from holdfast.store import open_store
@@ -186,7 +186,7 @@ def test_a_file_that_changes_meanwhile_is_not_replaced(torn, monkeypatch):
             file.write(b"more\n")
         return found
 
-    monkeypatch.setattr(mending, "survey", slowly)
+    monkeypatch.setattr(session_file, "survey", slowly)
     there = sorted(path.parent.iterdir())
     with pytest.raises(FormatError, match="changed while it was read"):
         repair_file(path)

@@ -7,9 +7,9 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from holdfast.cli.account import Size, account
 from holdfast.cli.explaining import log_of
-from holdfast.cli.preparing import in_force
-from holdfast.cli.saving import Size, account
+from holdfast.cli.next_plan import in_force
 from holdfast.cli.sizing import measured_in
 from holdfast.cli.undo import standing
 from holdfast.config import shipped

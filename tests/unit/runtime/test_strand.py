@@ -45,7 +45,7 @@ def followed(journal, stand, new):
 
 def asked(journal, goal, *said):
     """Return the request that says what waited and ``said``, all of it written at once."""
-    with journal.at_once():
+    with journal.one_write():
         journal.deliver()
         journal.append(*said)
         return journal.prepare(goal)
@@ -70,14 +70,14 @@ def test_at_once_is_as_one_by_one(before, inside, behind):
         alone, gathered = opened(one), opened(other)
         for verb in before:
             verb(alone), verb(gathered)
-        with gathered.at_once():
+        with gathered.one_write():
             for verb in inside:
                 verb(alone), verb(gathered)
         for verb in behind:
             verb(alone), verb(gathered)
         assert one.entries(KEY) == other.entries(KEY)
         assert one.session(KEY) == other.session(KEY)
-        assert (alone.leaf, alone.branch, alone.follows) == (gathered.leaf, gathered.branch, gathered.follows)
+        assert (alone.leaf, alone.branch, alone.moves_leaf) == (gathered.leaf, gathered.branch, gathered.moves_leaf)
         assert same_request(gathered.branch, Branch.build(other.path(KEY, gathered.leaf)))
 
 
@@ -85,7 +85,7 @@ def test_what_is_said_and_the_request_that_says_it_are_one_transaction(store, mo
     """S2: inside of the block nothing is in the log, behind it everything."""
     journal, counts, append = opened(store), [], store.append
     monkeypatch.setattr(store, "append", lambda key, new, **more: counts.append(len(new)) or append(key, new, **more))
-    with journal.at_once():
+    with journal.one_write():
         journal.follow([measure(HELLO)])
         prepared = journal.prepare(GOAL)
         assert store.session(KEY).entries == 1
@@ -129,7 +129,7 @@ def test_what_others_decided_before_counts(store):
     journal = opened(store)
     journal.append(HELLO)
     store.append(KEY, [Entry("d", journal.leaf, Decision(()))])
-    with journal.at_once():
+    with journal.one_write():
         (said,) = journal.append(HELLO)
     assert store.entry(KEY, said).parent == "d"
     assert [id_ for id_, _ in journal.branch.law] == ["d"]
@@ -139,8 +139,20 @@ def test_who_is_told_is_told_of_what_is_there(store):
     """What was gathered is told when it is in the log, once, and never where it is not."""
     journal, told = opened(store), []
     journal.heard = lambda _, entries: told.append([entry.id for entry in entries])
-    with journal.at_once():
+    with journal.one_write():
         first = journal.append(HELLO)
+        second = journal.append(HELLO)
+        assert told == []
+    assert told == [[*first, *second]]
+
+
+def test_a_block_inside_another_is_part_of_it(store):
+    """All is written at the end of the outermost block."""
+    journal, told = opened(store), []
+    journal.heard = lambda _, entries: told.append([entry.id for entry in entries])
+    with journal.one_write():
+        with journal.one_write():
+            first = journal.append(HELLO)
         second = journal.append(HELLO)
         assert told == []
     assert told == [[*first, *second]]

@@ -55,13 +55,13 @@ class Pointed(Struct, frozen=True):
         return Answer(state, f"{self.url}{where}: {found.text}", found.proxy)
 
 
-def pointed(environment: Mapping[str, str] = os.environ, clients: Iterable[str] = OWN) -> Iterator[Pointed]:
+def pointed(clients: Iterable[str] = OWN) -> Iterator[Pointed]:
     """Yield where variables and the settings of ``clients`` lead, each with what says so."""
     for name in VARIABLES:
-        if environment.get(name):
-            yield Pointed(name, environment[name])
+        if os.environ.get(name):
+            yield Pointed(name, os.environ[name])
     for client in clients:
-        for one in pointers(client, place_of(client, environment)):
+        for one in pointers(client, place_of(client)):
             yield Pointed(f"{client}: {one.key}", one.url, one.where)
 
 

@@ -30,9 +30,9 @@ class Started(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def place_of(client: str, environment: Mapping[str, str] = os.environ) -> Place:
+def place_of(client: str) -> Place:
     """Return where ``client`` is started, its files of settings read."""
-    place = Place(environment, str(Path.home()), str(Path.cwd()))
+    place = Place(os.environ, str(Path.home()), str(Path.cwd()))
     texts = {path: text for path in sources(client, place) if (text := _text(Path(path))) is not None}
     return replace(place, texts=texts)
 

@@ -10,9 +10,9 @@ from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.demo.trial import KEY, MODEL, WINDOW, Run
+from holdfast.cli.demo.watcher import drawn
 from holdfast.cli.terminal import clean, many, say_command, say_whole
-from holdfast.cli.trial import KEY, MODEL, WINDOW, Run
-from holdfast.cli.watching import drawn
 from holdfast.testing.task.routes import ROUTES
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from msgspec import Struct
 
 from holdfast import config
 from holdfast.agent.loop import STEPS, Outcome
-from holdfast.cli.desk import Desk, Order, desk
+from holdfast.cli.agent.desk import Desk, Order, desk
+from holdfast.cli.agent.screen import Screen
+from holdfast.cli.agent.talking import ended, talk
 from holdfast.cli.faults import INTERRUPTED, Stopped
 from holdfast.cli.places import store_option
 from holdfast.cli.providers import address, headers
-from holdfast.cli.screen import Screen
-from holdfast.cli.talking import ended, talk
 from holdfast.cli.terminal import clean, json_option, say_json
 from holdfast.config import Catalog
 from holdfast.model.target import Target

@@ -9,8 +9,8 @@ import click
 from rich.text import Text
 
 from holdfast.agent.loop import Outcome, is_answered
+from holdfast.cli.agent.desk import Desk
 from holdfast.cli.describing import in_short
-from holdfast.cli.desk import Desk
 from holdfast.cli.explaining import SHORT, entry_named, read_log
 from holdfast.cli.faults import reason
 from holdfast.cli.sizing import about
@@ -137,7 +137,7 @@ def _branch(desk: Desk, entry: str) -> None:
         store.set_leaf(key, place.id)
     forked = desk.stopped(lambda: desk.session.branch(place.id))
     if forked is not None:
-        forked.journal.follows = True  # the session itself goes on there
+        forked.journal.lead()
         desk.session = forked
         told = many(len(forked.journal.branch.slots), "message")
         desk.screen.note(f"goes on behind {told}; what came after it stays in the log")

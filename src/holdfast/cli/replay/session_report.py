@@ -9,9 +9,9 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.dump import Bodies, Dump
 from holdfast.cli.files import content
 from holdfast.cli.recordings import Source
+from holdfast.cli.replay.dump import Bodies, Dump
 from holdfast.cli.terminal import clean
 from holdfast.config import Catalog, target
 from holdfast.errors import FormatError, WindowTooSmall
@@ -88,9 +88,9 @@ def check(order: Order) -> None:
             raise
 
 
-def replayed(file: str, order: Order, waiting: Ticking, dump: Dump | None = None) -> Report:
+def replayed(file: str, order: Order, waiting: Ticking) -> Report:
     """Return the report on ``file``; raises ``HoldfastError`` or ``OSError`` where it cannot be replayed."""
-    return reported(Source(file, lambda: read(content(file))), order, waiting, dump)
+    return reported(Source(file, lambda: read(content(file))), order, waiting)
 
 
 def reported(source: Source, order: Order, waiting: Ticking, dump: Dump | None = None) -> Report:

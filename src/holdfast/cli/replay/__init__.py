@@ -11,11 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
-from holdfast.cli.dump import Dump
 from holdfast.cli.faults import EXPECTED, Stopped, of_file, reason
 from holdfast.cli.places import changed, own_sessions, stored, tools
 from holdfast.cli.recordings import Source, sources
-from holdfast.cli.running import DEFAULT_FRAME, Order, Report, check, reported
+from holdfast.cli.replay.dump import Dump
+from holdfast.cli.replay.session_report import DEFAULT_FRAME, Order, Report, check, reported
 from holdfast.cli.terminal import Waiting, clean, console, has_colours, json_option, say_json, say_table
 from holdfast.errors import UnknownPolicy
 from holdfast.policy.presets import PRESETS

@@ -19,12 +19,12 @@ from msgspec import Struct
 from holdfast.agent.agent import place_for, surroundings
 from holdfast.agent.loop import Outcome, work
 from holdfast.agent.workplace import Allow, everything_allowed, nothing_allowed
+from holdfast.cli.agent.meter import Metered, Spent, spent, status
+from holdfast.cli.agent.screen import Screen
 from holdfast.cli.faults import Stopped
-from holdfast.cli.meter import Metered, Spent, spent, status
 from holdfast.cli.paying import noted
 from holdfast.cli.places import opened
 from holdfast.cli.providers import KEYS
-from holdfast.cli.screen import Screen
 from holdfast.cli.terminal import clean
 from holdfast.config import Catalog
 from holdfast.errors import StoreError

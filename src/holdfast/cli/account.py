@@ -113,10 +113,10 @@ class Account(Struct, frozen=True):
         return self.cache_read / self.input if self.input else 0.0
 
 
-def account(session: str, entries: Iterable[Entry], catalog: Catalog, model: str = "") -> Account:
-    """Return the account of a branch, its entries given from the root on; ``model`` counts where none is named."""
+def account(session: str, entries: Iterable[Entry], catalog: Catalog) -> Account:
+    """Return the account of a branch, its entries given from the root on."""
     path = tuple(entries)
-    return account_of_tree(session, path, path[-1].id if path else None, catalog, model)
+    return account_of_tree(session, path, path[-1].id if path else None, catalog)
 
 
 def account_of_tree(

@@ -16,7 +16,7 @@ from holdfast.agent.agent import place_for, surroundings
 from holdfast.agent.loop import Called, Step, work
 from holdfast.agent.tools import answered
 from holdfast.agent.workplace import Workplace, everything_allowed, workplace
-from holdfast.cli.tallying import Tally, Totals
+from holdfast.cli.demo.tallying import Tally, Totals
 from holdfast.config import shipped, target
 from holdfast.model.messages import result_text
 from holdfast.model.parts import Text, ToolCall, ToolResult

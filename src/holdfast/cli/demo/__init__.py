@@ -18,7 +18,7 @@ from holdfast.store import at_home
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.cli.beside import Both, Recalled
+    from holdfast.cli.demo.beside import Both, Recalled
     from holdfast.store.base import SessionStore
 
 EXAMPLES = """\
@@ -74,7 +74,7 @@ def _told(both: Both) -> dict[str, Any]:
 
 
 def _say(out: Console, both: Both, kept: Path | None) -> None:
-    from holdfast.cli.beside import say_both
+    from holdfast.cli.demo.beside import say_both
 
     say_both(out, both, kept)
 
@@ -103,9 +103,9 @@ def _both(folder: Path, out: Console, *, quiet: bool) -> Both:
     """Return both runs, one after the other, shown while they go on unless it is to be ``quiet``."""
     from anyio import run
 
-    from holdfast.cli.beside import STORE, Both, say_beginning, say_without
-    from holdfast.cli.trial import with_holdfast, without
-    from holdfast.cli.watching import Watcher
+    from holdfast.cli.demo.beside import STORE, Both, say_beginning, say_without
+    from holdfast.cli.demo.trial import with_holdfast, without
+    from holdfast.cli.demo.watcher import Watcher
     from holdfast.store import open_store
 
     began, aside = time.monotonic(), console(stderr=True)
@@ -123,8 +123,8 @@ def _both(folder: Path, out: Console, *, quiet: bool) -> Both:
 
 def _recalled(store: SessionStore) -> Recalled:
     """Return what can be read back of the audit: the oldest result that tells what was agreed."""
-    from holdfast.cli.beside import AGREED, Recalled
-    from holdfast.cli.trial import KEY
+    from holdfast.cli.demo.beside import AGREED, Recalled
+    from holdfast.cli.demo.trial import KEY
     from holdfast.runtime.recall import recall
 
     messages = len(store.entries(KEY, "message"))
