@@ -124,3 +124,51 @@ def test_refusals_of_ours_are_counted_apart(proxied, strict):
     assert (livez["refused"], livez["status"]) == (6, "ok")
     assert "holdfast_refused_total 6" in metrics
     assert len(upstream.bodies) == 1
+
+
+def test_who_asks_the_proxy_and_nobody_else_is_greeted(proxied, strict):
+    """At its own address it says who it is, unless a client's headers tell whom it means."""
+    through, _, _ = proxied
+    upstream = strict()
+
+    async def go():
+        async with through(upstream) as client:
+            told = [await client.web.request(method, "/") for method in ("GET", "HEAD", "POST")]
+            own = await client.web.get("/u/http://127.0.0.1:8642/")
+            meant = await client.web.get("/", headers={"x-api-key": "k"})
+            return [one.status_code for one in (*told, own)], (told[0].json(), own.json()), meant.headers[STATE]
+
+    assert run(go) == ([200, 200, 404, 200], ({"proxy": "holdfast"}, {"proxy": "holdfast"}), "relayed")
+    assert [one.url.path for one in upstream.sent] == ["/"]
+
+
+def test_what_somebody_behind_the_proxy_tells_of_itself_is_theirs(proxied, strict):
+    """A gateway has a ``/metrics`` too; where a path names it, it is asked."""
+    through, _, _ = proxied
+    upstream = strict()
+
+    async def go():
+        async with through(upstream) as client:
+            return [(await client.web.get(f"{base}/metrics")).headers.get(STATE) for base in ("", "/u/http://gateway")]
+
+    assert run(go) == [None, "relayed"]
+    assert [one.url.path for one in upstream.sent] == ["/metrics"]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_what_leads_back_to_the_proxy_is_refused_in_the_words_of_its_api(api, proxied, strict):
+    """A path that names the proxy itself would be asked for ever: its client is told whom to name."""
+    through, _, talking = proxied
+    upstream, talk = strict(), talking(api)
+    talk.say("How high is the tide?")
+
+    async def go():
+        async with through(upstream) as client:
+            return await client.post(f"/u/http://127.0.0.1:8642{talk.path}", talk.body())
+
+    reply = run(go)
+    assert (reply.status_code, reply.headers[STATE]) == (404, "refused")
+    name, value = ("status", "INVALID_ARGUMENT") if api == "gemini" else ("type", "invalid_request_error")
+    error = reply.json()["error"]
+    assert (error[name], "nobody is known who answers POST" in error["message"]) == (value, True)
+    assert not upstream.bodies

@@ -399,7 +399,8 @@ def test_a_request_with_a_length_and_chunks_is_no_second_request(proxy):
 
 
 def test_more_requests_than_may_be_at_a_time_are_told_to_wait():
-    """One too many is refused in its API's words, as overloaded; the others are answered."""
+    """One too many is refused in its API's words, as overloaded, and was never one at a time; the others are
+    answered."""
     with sockets.proxied(concurrent=3) as proxy:
         opened = []
 
@@ -420,4 +421,5 @@ def test_more_requests_than_may_be_at_a_time_are_told_to_wait():
         refused, fine = proxy.call(go)
         assert (refused.status, refused.json["error"]["type"]) == (529, "overloaded_error"), refused
         assert [one.status for one in fine] == [200] * 3
+        assert proxy.stats()["concurrent"]["most"] == 3
         proxy.at_rest()

@@ -25,7 +25,8 @@ class Refusal(NamedTuple):
 
     kind: str
     why: str
-    status: int
+    status: int = 0
+    """Nothing: the one that the API has for this kind."""
 
 
 def refusal(headers: Mapping[str, str], bound: str, token: str) -> Refusal | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from holdfast.errors import ContextOverflow, HoldfastError, UpstreamError, WindowTooSmall
+from holdfast.model.target import Target
 from holdfast.policy.guard import in_force
 from holdfast.proxy.exchange import Turn
 from holdfast.proxy.headers import State
@@ -13,12 +14,15 @@ from holdfast.proxy.outgoing import EVENTS
 from holdfast.proxy.relay import Head, Piece, head
 from holdfast.proxy.replies import BAD_GATEWAY, error_reply, labelled
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.recording import OF_BYTES
 from holdfast.runtime.running import Run
 from holdfast.runtime.session import Session
-from holdfast.runtime.trying import OF_BYTES
 from holdfast.view.tokens import estimate
 from holdfast.wire.native_errors import stream_event
 from holdfast.wire.overflow import Verdict
+
+SAFE_SHARE = 0.5
+"""[H] Share of the window that what is estimated may have and surely fit."""
 
 
 class Unfit(Exception):
@@ -49,8 +53,8 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
         as_it_is=turn.observe,
         writers=turn.writers,
     )
-    turn.outgoing.is_ours = lambda: run.attempts != 1  # the first time it is the provider alone who is waited for
-    turn.outgoing.outcome = lambda: _outcome(run, turn)
+    turn.outgoing.is_wait_ours = lambda: run.attempts != 1  # the first time it is the provider alone who is waited for
+    turn.outgoing.if_left = lambda: _if_left(run, turn)
     begun = False
     try:
         async with run:
@@ -64,11 +68,12 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
             raise
         if isinstance(error, WindowTooSmall) and not turn.observe:
             raise Unfit(error, run.attempt) from error
+        turn.outgoing.is_unreached = _is_unreached(run.attempt)
         for piece in _refusal(error, run.attempt, session, turn):
             yield _named(piece, turn.state, session)
 
 
-def _outcome(run: Run, turn: Turn) -> Ended:
+def _if_left(run: Run, turn: Turn) -> Ended:
     """Return what becomes of ``turn`` if its client leaves now: it is answered where the answer came to its end."""
     is_whole = turn.outgoing.is_answered and run.attempt is not None and run.attempt.is_whole
     return turn.state if is_whole else "failed"
@@ -97,19 +102,47 @@ async def unfit(error: Unfit, session: Session, turn: Turn) -> list[Piece]:
 
 
 def _refusal(error: HoldfastError, attempt: Attempt | None, session: Session, turn: Turn) -> list[Piece]:
-    """Return an overflow in the client's own words, else the refusal as it came, else the error in such words."""
-    reply = attempt.reply if attempt is not None else None
+    """Return an overflow in the client's own words, else that nobody answers, else the refusal as it came."""
     in_bytes = attempt is not None and attempt.verdict.kind in OF_BYTES
-    is_told = attempt is not None and attempt.answer.error is not None  # by the provider, to the end
     if isinstance(error, ContextOverflow | WindowTooSmall) and not (turn.observe or in_bytes):
         return _rendered(turn, _overflow(attempt, session, turn), str(error))
-    if attempt is None or (attempt.verdict.kind == "network" and not is_told):
-        turn.outgoing.is_unreached = True
+    if attempt is None or _is_unreached(attempt):
         why = str(error) if attempt is None else attempt.why
         return _rendered(turn, Verdict("network"), why, status=BAD_GATEWAY)
-    if reply is not None and (is_told or attempt.held) and not turn.outgoing.is_alive:
+    reply = attempt.reply
+    if reply is not None and (_is_told(attempt) or attempt.held) and not turn.outgoing.has_signs:
         return [head(reply.status, reply.raw), attempt.held]
     return _rendered(turn, attempt.verdict, str(error))
+
+
+def _is_unreached(attempt: Attempt | None) -> bool:
+    """Whether no provider answered, or none to the end."""
+    return attempt is None or (attempt.verdict.kind == "network" and not _is_told(attempt))
+
+
+def _is_told(attempt: Attempt) -> bool:
+    """Whether the provider itself told that it refuses, to the end."""
+    return attempt.answer.error is not None
+
+
+def _rendered(turn: Turn, verdict: Verdict, message: str, *, status: int = 0) -> list[Piece]:
+    """Return ``verdict`` as a client of this API understands it.
+
+    Codex takes an overflow from the events of a stream alone, and so does everybody whose stream has begun.
+    """
+    api = turn.api
+    if turn.outgoing.has_signs or (api == "openai-responses" and turn.streams and verdict.is_overflow):
+        return [Head(200, [EVENTS]), stream_event(api, verdict, message=message)]
+    return error_reply(api, verdict, message, status=status)
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+def surely_fits(turn: Turn, target: Target) -> bool:
+    """Whether a request surely fits as it is: it is far smaller than the window of ``target``."""
+    said = sum(slot.size for slot in turn.lens.slots) + turn.lens.frame.tokens
+    return said < SAFE_SHARE * target.limits.window
 
 
 def _overflow(attempt: Attempt | None, session: Session, turn: Turn) -> Verdict:
@@ -121,14 +154,3 @@ def _overflow(attempt: Attempt | None, session: Session, turn: Turn) -> Verdict:
         target, verdict, planned = attempt.target, attempt.verdict, attempt.plan.after
     limit = verdict.limit or in_force(target, branch, session.settings).limits.window
     return Verdict("context_window", limit=limit, requested=max(verdict.requested or planned, limit + 1))
-
-
-def _rendered(turn: Turn, verdict: Verdict, message: str, *, status: int = 0) -> list[Piece]:
-    """Return ``verdict`` as a client of this API understands it.
-
-    Codex takes an overflow from the events of a stream alone, and so does everybody whose stream has begun.
-    """
-    api = turn.api
-    if turn.outgoing.is_alive or (api == "openai-responses" and turn.streams and verdict.is_overflow):
-        return [Head(200, [EVENTS]), stream_event(api, verdict, message=message)]
-    return error_reply(api, verdict.kind, message, verdict, status=status)

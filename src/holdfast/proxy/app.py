@@ -1,11 +1,13 @@
 """The proxy as an ASGI application: the way of a request, from its first byte to the last of its answer.
 
-It is *admitted* (``admission``), or answered at once (``replies``);
+It is *admitted* (``admission``), unless it asks for what the proxy tells itself or is refused at once (``replies``);
 *read*, unless it is of no use here and passes as it comes (``incoming``, ``unpacking``, ``forwarding``);
 *identified*: who asks, what for, in which conversation (``clients``, ``identity``);
-*planned*: the branch that it continues is found, and what would not fit gives way (``live``, ``answering``);
+*planned*: the branch that it continues is found, and what would not fit gives way (``open_branches``, ``answering``);
 *sent* to its provider, and again where that takes less, and its answer *relayed* as it comes (``relay``, ``outgoing``);
 *recorded*: what was said and decided stands in the log, what became of it is counted (``health``).
+
+The methods of ``Proxy`` stand in this order, and each hands a request on to the next.
 """
 
 from __future__ import annotations
@@ -22,28 +24,29 @@ from msgspec.structs import replace
 from holdfast.config.addresses import leads_to
 from holdfast.errors import FormatError, HoldfastError, InvalidRequest, UpstreamError, WindowTooSmall
 from holdfast.policy.projection import send_slots
-from holdfast.proxy.admission import refusal
-from holdfast.proxy.answering import Unfit, answer, unfit
+from holdfast.proxy.admission import Refusal, refusal
+from holdfast.proxy.answering import Unfit, answer, surely_fits, unfit
 from holdfast.proxy.beside import beside
 from holdfast.proxy.bodies import Bodies
 from holdfast.proxy.clients import Tooled, client, kind
 from holdfast.proxy.exchange import Exchange, Turn
 from holdfast.proxy.forwarding import forward, pass_through
 from holdfast.proxy.headers import State, upward
-from holdfast.proxy.health import Ended, Health, Underway
+from holdfast.proxy.health import Ended, Health
 from holdfast.proxy.identity import session_key
 from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, has_left, watch_client, whole_body
 from holdfast.proxy.keepalive import sign_of
-from holdfast.proxy.live import Live
 from holdfast.proxy.modes import Mode, mode_of
+from holdfast.proxy.open_branches import OpenBranches
 from holdfast.proxy.outgoing import Outgoing, Send, deliver
 from holdfast.proxy.relay import Onward, Piece
-from holdfast.proxy.replies import about, error_reply, is_error, no_provider, refuse, refuse_body, send_whole
-from holdfast.proxy.routes import address
+from holdfast.proxy.replies import about, error_reply, refuse, refuse_body, send_whole
+from holdfast.proxy.routes import Route, address
 from holdfast.proxy.settings import Settings
 from holdfast.proxy.unpacking import BadBody, decoded
 from holdfast.runtime.following import glimpse
 from holdfast.runtime.means import Means
+from holdfast.runtime.requests import of_body
 from holdfast.runtime.summarise import Writer
 from holdfast.wire.lens import Lens, render
 
@@ -52,41 +55,38 @@ READ = frozenset({"generate", "count", "compact"})
 ELSEWHERE = ("previous_response_id", "conversation", "background")
 """Fields of Responses by which the conversation is kept by the provider: there is nothing here to look at."""
 UNSET = (b"null", b"false")
-SURELY = 0.5
-"""[H] Share of the window that what is estimated may have and surely fit."""
 
 
 class Proxy:
     """Answers clients with what their provider answers, for requests that are made to fit."""
 
     _settings: Settings
-    _live: Live
+    _branches: OpenBranches
 
     def __init__(self, means: Means, web: httpx2.AsyncClient, health: Health, switch: Path | None = None) -> None:
         self.means, self.health = means, health
         self._web, self._switch = web, switch
         self._bodies, self._tooled = Bodies(), Tooled()
+        health.mode = self._mode
 
-    def use(self, settings: Settings, live: Live) -> None:
+    def use(self, settings: Settings, branches: OpenBranches) -> None:
         """Let later requests be answered by ``settings``; what is under way ends as it began."""
-        self._settings, self._live = settings, live
-        self.health.mode = self._mode()
+        self._settings, self._branches = settings, branches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; what is done for it is given up where its client leaves."""
         if scope["type"] != "http":
             return
         incoming, outgoing = Incoming.of(scope), Outgoing(send)
-        api = incoming.route.api
         try:
-            own = self._own_answer(incoming)
-            if own is None:
-                await self._serve(incoming, receive, outgoing)
-            elif is_error(own):
-                await refuse(outgoing, own)
-                self._begin(incoming).ended("refused", outgoing.status)
+            if why := self._barred(incoming):
+                await self._refuse(incoming, outgoing, why)
+            elif told := self._told(incoming):
+                await send_whole(outgoing, told)
+            elif why := self._unanswerable(incoming):
+                await self._refuse(incoming, outgoing, why)
             else:
-                await send_whole(outgoing, own)
+                await self._counted(incoming, receive, outgoing)
         except Gone:
             return
         except Exception as error:  # noqa: BLE001 -- a client is told, whatever it is
@@ -94,64 +94,69 @@ class Proxy:
                 return
             self._degrade(error, "a request could not be answered")
             if not outgoing.status:
-                await send_whole(outgoing, error_reply(api, "server", f"holdfast failed: {type(error).__name__}"))
+                told = error_reply(incoming.route.api, "server", f"holdfast failed: {type(error).__name__}")
+                await send_whole(outgoing, told)
 
     # -- admitted ------------------------------------------------------------------------------------------------------
 
-    def _own_answer(self, incoming: Incoming) -> list[Piece] | None:
-        """Return what is answered without asking anybody; nothing where somebody is to be asked."""
-        route, settings = incoming.route, self._settings
-        refused = refusal(incoming.headers, settings.host, settings.token)
-        if refused is not None:
-            return error_reply(route.api, refused.kind, refused.why, status=refused.status)
-        if incoming.method in {"GET", "HEAD"}:
-            self.health.mode = self._mode()
-            if (told := about(route.place, self.health)) is not None:
-                return told
-        if incoming.method == "CONNECT":
+    def _barred(self, incoming: Incoming) -> Refusal | None:
+        """Return why who asks is not answered; nothing where they are."""
+        return refusal(incoming.headers, self._settings.host, self._settings.token)
+
+    def _told(self, incoming: Incoming) -> list[Piece] | None:
+        """Return what the proxy tells of itself, where that is asked and not the same of somebody behind it."""
+        route = incoming.route
+        is_for_another = self._leads_on(route) and (route.base or route.place == "/")
+        if incoming.method not in {"GET", "HEAD"} or is_for_another:
+            return None
+        return about(route.place, self.health)
+
+    def _unanswerable(self, incoming: Incoming) -> Refusal | None:
+        """Return why nobody can be asked for an answer; nothing where somebody can."""
+        method, route, now = incoming.method, incoming.route, self.health.under_way
+        if method == "CONNECT":
             why = "no tunnels are made here; point the client at this address, or at /u/https://HOST below it"
-            return error_reply(route.api, "invalid_request", why, status=405)
-        if not (route.base or route.upstream) or self._is_here(route.base):
-            return no_provider(incoming)
+            return Refusal("invalid_request", why, 405)
+        if not self._leads_on(route):  # a key is sent to nobody whom it may not be for
+            why = f"nobody is known who answers {method} {route.place[:200]}; name them: /u/https://HOST/PATH"
+            return Refusal("invalid_request", why, 404)
         if route.endpoint == "probe":
-            why = "WebSockets are not spoken here; send POST over HTTP"
-            return error_reply(route.api, "invalid_request", why, status=426)
-        if self.health.under_way >= settings.concurrent:
-            now = self.health.under_way
+            return Refusal("invalid_request", "WebSockets are not spoken here; send POST over HTTP", 426)
+        if now >= self._settings.concurrent:
             why = f"{now} requests are being answered already; try again, or raise concurrent in [proxy]"
-            return error_reply(route.api, "overloaded", why)
+            return Refusal("overloaded", why)
         return None
 
-    def _is_here(self, base: str) -> bool:
-        """Whether an address that a path names is the proxy's own: nobody would ever answer."""
-        return bool(base) and leads_to(base, self._settings.host, self._settings.port)
+    def _leads_on(self, route: Route) -> bool:
+        """Whether there is somebody who answers: a provider, or whom the path names, where that is not the proxy."""
+        if not route.base:
+            return bool(route.upstream)
+        return not leads_to(route.base, self._settings.host, self._settings.port)
 
-    def _mode(self) -> Mode:
-        return mode_of(self._settings, self._switch)
+    async def _refuse(self, incoming: Incoming, outgoing: Outgoing, why: Refusal) -> None:
+        """Say ``why`` a request is not answered, and count that."""
+        await refuse(outgoing, error_reply(incoming.route.api, why.kind, why.why, status=why.status))
+        self.health.refused(_posted_to(incoming), outgoing.status)
 
     # -- read, and recorded in the end ---------------------------------------------------------------------------------
 
-    async def _serve(self, incoming: Incoming, receive: Receive, outgoing: Outgoing) -> None:
+    async def _counted(self, incoming: Incoming, receive: Receive, outgoing: Outgoing) -> None:
         """Have a request answered by its provider, and count what became of it."""
-        request = self._begin(incoming)
+        request = self.health.began(_posted_to(incoming))
         began = current_time()
         state: Ended = "failed"
         try:
-            state = await self._answer(incoming, receive, outgoing)
+            state = await self._read_or_passed(incoming, receive, outgoing)
             if outgoing.is_unreached:
                 state = "failed"
         except Gone:
-            state = outgoing.outcome()
+            state = outgoing.if_left()
             raise
         finally:
-            waited = None if outgoing.at is None else outgoing.at - began
+            waited = None if outgoing.first_byte_at is None else outgoing.first_byte_at - began
             request.ended(state, outgoing.status, waited, session=outgoing.session)
 
-    def _begin(self, incoming: Incoming) -> Underway:
-        """Count a request: what is not posted to an API is no request of that API's."""
-        return self.health.began(incoming.route.api if incoming.method == "POST" else "")
-
-    async def _answer(self, incoming: Incoming, receive: Receive, outgoing: Outgoing) -> State:
+    async def _read_or_passed(self, incoming: Incoming, receive: Receive, outgoing: Outgoing) -> State:
         """Answer a request, its body read where that is of any use; return what was done with it."""
         is_bypassed = self._mode() == "bypass"
         if is_bypassed or incoming.method != "POST" or incoming.route.endpoint not in READ:
@@ -162,7 +167,7 @@ class Proxy:
         except BadBody as error:
             return await refuse_body(outgoing, error, incoming.route.api)
         async with beside(partial(watch_client, receive, lambda: outgoing.is_ended)):
-            state = await self._answer_read(Exchange(incoming, self._onward(incoming), outgoing), body)
+            state = await self._by_purpose(Exchange(incoming, self._onward(incoming), outgoing), body)
         return state  # noqa: RET504 -- for the type checker a block may swallow a return
 
     async def _read(self, incoming: Incoming, receive: Receive) -> bytes:
@@ -171,17 +176,22 @@ class Proxy:
         body = await whole_body(receive, most, headers.get("content-length", ""))
         return decoded(body, headers.get("content-encoding", ""), most)
 
-    async def _answer_read(self, exchange: Exchange, body: bytes) -> State:
-        """Answer a request of which the whole body is here, by what it is."""
+    async def _by_purpose(self, exchange: Exchange, body: bytes) -> State:
+        """Answer a request of which the whole body is here, by what it is for."""
         turn = self._identify(exchange, body)
         if turn is None:
             return await forward(exchange, body, "relayed")
         if turn.route.endpoint != "generate":
             reduced = await self._reduce(turn)
             return await forward(turn, reduced, "relayed" if reduced is turn.lens.body else "managed")
-        if turn.is_summary and self._fits(turn) and not await self._live.knows(turn.session):
+        if turn.is_summary and await self._is_alone(turn):
             return await forward(turn, body, "relayed")
         return await self._manage(turn)
+
+    async def _is_alone(self, turn: Turn) -> bool:
+        """Whether a request needs nothing of ours: it surely fits, and nothing was said in its session."""
+        target = self.means.target_of(turn.api, turn.model)
+        return surely_fits(turn, target) and not await self._branches.knows(turn.session)
 
     # -- identified ----------------------------------------------------------------------------------------------------
 
@@ -232,7 +242,7 @@ class Proxy:
         outgoing = turn.outgoing
         outgoing.session = turn.session
         try:
-            return await self._go_on(turn)
+            return await self._continued(turn)
         except (InvalidRequest, WindowTooSmall):  # whether it is taken as it came is its provider's to say
             if outgoing.is_answered:
                 raise
@@ -240,7 +250,7 @@ class Proxy:
         except UpstreamError:  # what was begun broke off: so it does for the client
             return turn.state
         except Exception as error:
-            if outgoing.is_answered and outgoing.outcome() == "failed":
+            if outgoing.is_answered and outgoing.if_left() == "failed":
                 raise
             self._degrade(error)
             if not outgoing.is_answered:
@@ -248,10 +258,13 @@ class Proxy:
             await outgoing.end()  # all of the answer was given out, and could not be recorded
             return "unrecorded"
 
-    async def _go_on(self, turn: Turn) -> State:
-        """Let the session that a turn belongs to go on with it, and give its answer to the client."""
+    async def _continued(self, turn: Turn) -> State:
+        """Let the session that a turn belongs to go on with it, and give its answer to the client.
+
+        Its run plans, sends and records; what comes of that is relayed piece by piece.
+        """
         sign = sign_of(turn.api, stream=turn.streams and not turn.observe)
-        async with self._live.continued(turn.session, turn.lens.slots, aside=turn.is_summary) as session:
+        async with self._branches.continued(turn.session, turn.lens.slots, aside=turn.is_summary) as session:
             try:
                 await deliver(answer(session, turn), turn.outgoing, sign, self._settings.keepalive)
                 await turn.outgoing.end()
@@ -261,11 +274,7 @@ class Proxy:
                 return error.state
         return turn.state
 
-    def _fits(self, turn: Turn) -> bool:
-        """Whether a request surely fits as it is: it is far smaller than the window."""
-        target = self.means.target_of(turn.lens.api, turn.model)
-        said = sum(slot.size for slot in turn.lens.slots) + turn.lens.frame.tokens
-        return said < SURELY * target.limits.window
+    # -- what several of these need ------------------------------------------------------------------------------------
 
     async def _reduce(self, turn: Turn) -> bytes:
         """Return the body by the decisions there are, as it came where that fails; nothing is written.
@@ -276,13 +285,11 @@ class Proxy:
         if turn.observe:
             return lens.body
         try:
-            branch, policy = await self._live.glimpsed(turn.session, lens.slots)
+            branch, policy = await self._branches.glimpsed(turn.session, lens.slots)
             if not (branch.slots or anew):
                 return lens.body
-            target = self.means.target_of(lens.api, turn.model)
-            limits = replace(target.limits, asked_output=lens.asked_output)
-            goal = replace(target, frame=lens.frame, limits=limits)
-            plan = glimpse(branch, policy, lens.slots, goal, anew=anew)
+            target = of_body(self.means.target_of(lens.api, turn.model), lens).target
+            plan = glimpse(branch, policy, lens.slots, target, anew=anew)
             return render(lens, send_slots(plan))
         except HoldfastError:
             return lens.body
@@ -294,7 +301,15 @@ class Proxy:
         headers = upward(incoming.pairs, as_it_came=as_it_came)
         return Onward(self._web, address(base, route), headers, incoming.method)
 
+    def _mode(self) -> Mode:
+        return mode_of(self._settings, self._switch)
+
     def _degrade(self, error: Exception, so: str = "requests go on, but are not recorded") -> None:
         """Say once that something of ours failed, and what that means."""
         if self.health.went_wrong(type(error).__name__, str(error)):
             sys.stderr.write(f"holdfast: {so}: {type(error).__name__}: {error}\n")
+
+
+def _posted_to(incoming: Incoming) -> str:
+    """Return the API for which a request counts: what is not posted to one is no request of it."""
+    return incoming.route.api if incoming.method == "POST" else ""

@@ -110,20 +110,18 @@ _TURN, _ITEM, _NAME = Decoder(_Turn), Decoder(_Item), Decoder(str)
 
 
 def client(api: str, headers: Mapping[str, str], lens: Lens) -> Client:
-    """Return who sent ``lens`` to ``api`` under ``headers``, whose names may be in capitals."""
-    told = {name.lower(): value for name, value in headers.items()}
-    family = _family(api, told, lens)
-    named = next((names for names in SCOPES if any(told.get(name) for name in names)), ())
-    scope = _short(*[told.get(name, "") for name in named]) if named else _scope_inside(lens)
+    """Return who sent ``lens`` to ``api`` under ``headers``, whose names are in lower case."""
+    family = _family(api, headers, lens)
+    named = next((names for names in SCOPES if any(headers.get(name) for name in names)), ())
+    scope = _short(*[headers.get(name, "") for name in named]) if named else _scope_inside(lens)
     return Client(family, scope, any((family, name) in THREADS for name in named))
 
 
-def kind(client: Client, headers: Mapping[str, str], lens: Lens, *, has_tools_before: bool) -> Kind:
+def kind(who: Client, headers: Mapping[str, str], lens: Lens, *, has_tools_before: bool) -> Kind:
     """Return what the request is for; ``has_tools_before`` = an earlier request of the same scope had tools."""
-    told = {name.lower(): value for name, value in headers.items()}
-    if _is_compaction(client, told, lens):
+    if _is_compaction(who, headers, lens):
         return "compaction"
-    return "side" if _is_beside(client, lens, has_tools_before=has_tools_before) else "turn"
+    return "side" if _is_beside(who, lens, has_tools_before=has_tools_before) else "turn"
 
 
 # -- who ---------------------------------------------------------------------------------------------------------------
@@ -185,13 +183,13 @@ def _named(lens: Lens) -> str:
 # -- what for ----------------------------------------------------------------------------------------------------------
 
 
-def _is_compaction(client: Client, headers: Mapping[str, str], lens: Lens) -> bool:
+def _is_compaction(who: Client, headers: Mapping[str, str], lens: Lens) -> bool:
     turn = _read(_TURN, headers.get("x-codex-turn-metadata", "").encode("utf-8", "surrogatepass"))
     if turn is not None and turn.request_kind:
         return turn.request_kind == "compaction"
-    if _is_triggered(lens) or _begins(_newest(lens), _HANDOVERS.get(client.family, ())):
+    if _is_triggered(lens) or _begins(_newest(lens), _HANDOVERS.get(who.family, ())):
         return True
-    return client.family in {"opencode", "pi"} and not has_tools(lens) and _begins(_system(lens), (_SUMMARISER,))
+    return who.family in {"opencode", "pi"} and not has_tools(lens) and _begins(_system(lens), (_SUMMARISER,))
 
 
 def _is_triggered(lens: Lens) -> bool:
@@ -201,15 +199,15 @@ def _is_triggered(lens: Lens) -> bool:
     return item is not None and item.type == "compaction_trigger"
 
 
-def _is_beside(client: Client, lens: Lens, *, has_tools_before: bool) -> bool:
-    if client.family not in AGENTS or has_tools(lens):
+def _is_beside(who: Client, lens: Lens, *, has_tools_before: bool) -> bool:
+    if who.family not in AGENTS or has_tools(lens):
         return False
     said = sum(slot.message.role != "system" for slot in lens.slots)
     if said > FEW:
         return False
-    if _begins(_system(lens), _TITLES.get(client.family, ())) or lens.asked_output == 1:
+    if _begins(_system(lens), _TITLES.get(who.family, ())) or lens.asked_output == 1:
         return True
-    return has_tools_before and bool(client.scope)
+    return has_tools_before and bool(who.scope)
 
 
 def has_tools(lens: Lens) -> bool:
@@ -225,11 +223,11 @@ class Tooled:
         self._most = most
         self._seen: dict[Client, None] = {}
 
-    def had(self, client: Client, lens: Lens) -> bool:
-        """Whether an earlier request of ``client`` had tools; from now on this one counts too."""
-        before = client in self._seen
+    def had(self, who: Client, lens: Lens) -> bool:
+        """Whether an earlier request of ``who`` had tools; from now on this one counts too."""
+        before = who in self._seen
         if has_tools(lens):
-            self._seen[client] = None
+            self._seen[who] = None
             while len(self._seen) > self._most:
                 del self._seen[next(iter(self._seen))]
         return before

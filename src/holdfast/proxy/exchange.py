@@ -54,7 +54,7 @@ class Turn(Exchange, frozen=True):
         """Whether the answer is to come as events."""
         if self.api == "gemini":  # it says so in the address alone
             return self.route.stream
-        return bytes(self.lens.fields.get("stream", b"")) == b"true"
+        return self.lens.streams
 
     @property
     def state(self) -> State:

@@ -14,10 +14,13 @@ from holdfast.proxy.headers import State
 from holdfast.proxy.incoming import Gone, Receive, body_pieces, watch_client
 from holdfast.proxy.outgoing import deliver
 from holdfast.proxy.relay import Head, Piece
-from holdfast.proxy.replies import BAD_GATEWAY, FAILED, error_reply, labelled, refuse_body, send_whole
+from holdfast.proxy.replies import BAD_GATEWAY, error_reply, labelled, refuse_body, send_whole
 from holdfast.proxy.unpacking import BadBody
 from holdfast.wire.native_errors import stream_event
 from holdfast.wire.overflow import Verdict
+
+REFUSED_FROM = 300
+"""The first status that is no success."""
 
 
 async def forward(exchange: Exchange, body: bytes, state: State) -> State:
@@ -56,7 +59,7 @@ async def _give_back(pieces: AsyncGenerator[Piece], exchange: Exchange, state: S
 async def _told(pieces: AsyncGenerator[Piece], exchange: Exchange, state: State) -> AsyncGenerator[Piece]:
     """Yield ``pieces``, the head with what was done; an error behind signs of life is an event of their stream."""
     async for piece in pieces:
-        if isinstance(piece, Head) and exchange.outgoing.is_alive and piece.status >= FAILED:
+        if isinstance(piece, Head) and exchange.outgoing.has_signs and piece.status >= REFUSED_FROM:
             told = f"the provider answered with HTTP {piece.status}"
             yield stream_event(exchange.api, Verdict("server"), message=told)
             return

@@ -29,6 +29,8 @@ SOUND = frozenset({"managed", "observed"})
 TROUBLES = 32
 """Things going wrong that are told apart; what comes beyond them is ``ELSE``. [H]"""
 ELSE = "something else"
+OTHER = "other"
+"""The API of requests by none that is known."""
 _WHY = 300
 """Characters that are kept of what went wrong, and of why."""
 
@@ -76,8 +78,9 @@ class Health:
     ``clock`` tells ms since 1970.
     """
 
-    def __init__(self, mode: Mode = "manage", clock: Callable[[], int] = now_ms) -> None:
-        self.mode = mode
+    def __init__(self, clock: Callable[[], int] = now_ms) -> None:
+        self.mode: Callable[[], Mode] = lambda: "manage"
+        """What the proxy does with requests: asked each time, for it may be switched off while it runs."""
         self.sessions = Counts()
         self.first_byte = Histogram()
         self._clock = clock
@@ -97,7 +100,11 @@ class Health:
         self._begun += 1
         self._now += 1
         self._most = max(self._most, self._now)
-        return Underway(self, api or "other", self._begun)
+        return Underway(self, api or OTHER, self._begun)
+
+    def refused(self, api: str, status: int) -> None:
+        """Count a request by ``api`` that was refused at once, with this ``status``: it never was under way."""
+        self._requests[api or OTHER, "refused", _class(status)] += 1
 
     def over(self, one: Underway, state: Ended, status: int, waited: float | None) -> None:
         """Count what became of ``one``; all is well again where it began behind the last trouble and met none."""
@@ -142,7 +149,7 @@ class Health:
         refused = self._by_api()["all"]["refused"]
         return {
             "status": status,
-            "mode": self.mode,
+            "mode": self.mode(),
             "since": _moment(self._since),
             "refused": refused,
             "troubles": troubles,
@@ -153,7 +160,7 @@ class Health:
         sessions = self.sessions
         return {
             "since": _moment(self._since),
-            "mode": self.mode,
+            "mode": self.mode(),
             "requests": self._by_api(),
             "concurrent": {"now": self._now, "most": self._most},
             "sessions": sessions.count,

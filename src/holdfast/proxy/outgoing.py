@@ -28,20 +28,24 @@ def _failed() -> Ended:
 
 
 class Outgoing:
-    """The answer to one request, on its way to the client."""
+    """The answer to one request, on its way to the client.
+
+    What it asks somebody (``is_wait_ours``, ``if_left``) may hold a whole conversation: it is let go with the last
+    time that it could be asked.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._signing = Lock(fast_acquire=True)
         self.status = 0
         """What the client was told, once it was."""
-        self.is_alive = False
+        self.has_signs = False
         """Whether it was told before there was an answer: a stream of events has begun, to keep it waiting."""
         self.is_answered = False
         """Whether a piece of the answer was sent."""
-        self.is_ours: Callable[[], bool] = lambda: True
+        self.is_wait_ours: Callable[[], bool] = lambda: True
         """Whether what the client waits for is ours to do, and not its provider's."""
-        self.outcome: Callable[[], Ended] = _failed
+        self.if_left: Callable[[], Ended] = _failed
         """What the request came to if its client leaves now, which some do as soon as they have read the last event."""
         self.session = ""
         """The key of the session that it belongs to, where there is one."""
@@ -49,13 +53,13 @@ class Outgoing:
         """Whether no provider answered, which the client is told by us."""
         self.is_ended = False
         """Whether the whole answer was sent."""
-        self.at: float | None = None
+        self.first_byte_at: float | None = None
         """When the client was sent the first byte, by the clock of the loop."""
 
     async def give(self, piece: Piece) -> None:
         """Send ``piece``; a head behind signs of life is not sent again."""
         if not self.is_answered:
-            self.is_answered, self.is_ours = True, _no  # what knew whose the wait was need not be held
+            self.is_answered, self.is_wait_ours = True, _no
             async with self._signing:  # a sign that is being sent goes before it, and none comes behind it
                 pass
         if isinstance(piece, Head):
@@ -65,8 +69,8 @@ class Outgoing:
 
     async def end(self) -> None:
         """Send the end of the body."""
-        outcome = self.outcome()
-        self.is_ended, self.outcome = True, lambda: outcome  # what knew it need not be held
+        ended = self.if_left()
+        self.is_ended, self.if_left = True, lambda: ended
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def keep_alive(self, sign: bytes, patience: float) -> None:
@@ -76,16 +80,16 @@ class Outgoing:
             async with self._signing:
                 if self.is_answered:
                     return
-                if not self.is_ours():
+                if not self.is_wait_ours():
                     continue
-                self.is_alive = True
+                self.has_signs = True
                 await self._begin(Head(200, [EVENTS, (b"cache-control", b"no-cache")]))
                 await self._send({"type": "http.response.body", "body": sign, "more_body": True})
 
     async def _begin(self, head: Head) -> None:
         if not self.status:
             self.status = head.status if head.status in STATUSES else 502
-            self.at = current_time()
+            self.first_byte_at = current_time()
             await self._send({"type": "http.response.start", "status": self.status, "headers": head.headers})
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -10,7 +11,6 @@ from msgspec.structs import replace
 from holdfast.proxy.exposition import CONTENT_TYPE
 from holdfast.proxy.headers import State, ours
 from holdfast.proxy.health import Health
-from holdfast.proxy.incoming import Incoming
 from holdfast.proxy.outgoing import Outgoing
 from holdfast.proxy.relay import Head, Piece
 from holdfast.proxy.unpacking import BadBody
@@ -18,8 +18,6 @@ from holdfast.wire.native_errors import render
 from holdfast.wire.overflow import KINDS, Kind, Verdict
 
 BAD_GATEWAY = 502
-FAILED = 300
-"""The first status that is no success."""
 TOO_LARGE = 413
 JSON = (b"content-type", b"application/json")
 TEXT = (b"content-type", CONTENT_TYPE.encode())
@@ -29,31 +27,27 @@ def about(place: str, health: Health) -> list[Piece] | None:
     """Return what the proxy tells of itself at ``place``; nothing where it tells nothing."""
     if place == "/metrics":
         return [Head(200, [TEXT]), health.metrics().encode()]
-    if place not in {"/livez", "/stats"}:
+    if place not in _TELLING:
         return None
-    told = health.livez() if place == "/livez" else health.stats()
-    return [Head(200, [JSON]), msgspec.json.encode(told)]
+    return [Head(200, [JSON]), msgspec.json.encode(_TELLING[place](health))]
 
 
-def no_provider(incoming: Incoming) -> list[Piece]:
-    """Return the answer to what no provider is known for: a key is sent to nobody whom it may not be for."""
-    if incoming.route.place == "/" and incoming.method in {"GET", "HEAD"}:
-        return [Head(200, [JSON]), b'{"proxy":"holdfast"}' if incoming.method == "GET" else b""]
-    why = f"nobody is known who answers {incoming.method} {incoming.route.place[:200]}; name them: /u/https://HOST/PATH"
-    return error_reply("", "invalid_request", why, status=404)
+_TELLING: Mapping[str, Callable[[Health], dict[str, Any]]] = {
+    "/": lambda _: {"proxy": "holdfast"},
+    "/livez": Health.livez,
+    "/stats": Health.stats,
+}
 
 
-def error_reply(api: str, kind: str, message: str, verdict: Verdict | None = None, *, status: int = 0) -> list[Piece]:
-    """Return an error as ``api`` says it, in OpenAI's way where none is known; ``status`` over its own."""
-    known = verdict or Verdict(cast("Kind", kind) if kind in KINDS else "server")
-    native = render(api or "openai-chat", known, message=message, status=status)
+def error_reply(api: str, what: str | Verdict, message: str, *, status: int = 0) -> list[Piece]:
+    """Return an error as ``api`` says it, in OpenAI's way where none is known; ``status`` over its own.
+
+    ``what`` is a verdict, or its kind alone; one that nobody knows is the server's.
+    """
+    verdict = what if isinstance(what, Verdict) else Verdict(cast("Kind", what) if what in KINDS else "server")
+    native = render(api or "openai-chat", verdict, message=message, status=status)
     headers = [(name.encode(), value.encode()) for name, value in native.headers.items()]
     return [Head(native.status, headers), native.body]
-
-
-def is_error(pieces: list[Piece]) -> bool:
-    """Whether an answer says that something went wrong."""
-    return any(isinstance(piece, Head) and piece.status >= FAILED for piece in pieces)
 
 
 def labelled(piece: Piece, state: State, session: str = "", request: str = "") -> Piece:

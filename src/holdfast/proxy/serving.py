@@ -20,8 +20,8 @@ from holdfast.errors import ConfigError
 from holdfast.policy.pipeline import Policy
 from holdfast.proxy.app import Proxy
 from holdfast.proxy.health import Health
-from holdfast.proxy.live import Live
 from holdfast.proxy.modes import switch_of
+from holdfast.proxy.open_branches import OpenBranches
 from holdfast.proxy.settings import Settings
 from holdfast.runtime.lanes import Permits
 from holdfast.runtime.means import Means
@@ -32,8 +32,6 @@ from holdfast.store.base import Quota, SessionStore
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # what goes wrong is told by ``health``
 IDLE = 60.0
 """Seconds that an idle connection to a provider or a client stays open. [H]"""
-LATEST = 5.0
-"""Seconds until a connection that was told to end is cut. [H]"""
 
 
 def backend() -> dict[str, bool]:
@@ -126,7 +124,7 @@ def configure(proxy: Proxy, settings: Settings, known: Configuration) -> None:
 
     proxy.means.permits = Permits(settings.concurrent)
     proxy.means.know(known.catalog, settings.window or None)
-    proxy.use(settings, Live(proxy.means, named(settings.policy), named))
+    proxy.use(settings, OpenBranches(proxy.means, named(settings.policy), named))
 
 
 def _web(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> httpx2.AsyncClient:

@@ -25,10 +25,10 @@ from holdfast.model.parts import Text
 from holdfast.model.plan import Options
 from holdfast.model.sequence import common
 from holdfast.model.slots import Slot
+from holdfast.view.foreign import native
 from holdfast.view.tokens import count_bytes, measure, measures_of
 from holdfast.wire import breakpoints
 from holdfast.wire.apis import FORMS, Form, Group, Path, form_of
-from holdfast.wire.foreign import native
 from holdfast.wire.recognise import body_fields, recognise
 from holdfast.wire.splice import Bytes, fields, read, spliced, write
 
@@ -53,6 +53,11 @@ class Lens(Struct, frozen=True):
     def frame(self) -> Frame:
         """Digest and estimated tokens of what stands before the messages, cache breakpoints aside."""
         return frame_of(self.api, self.fields) if self.told is None else self.told
+
+    @property
+    def streams(self) -> bool:
+        """Whether the body asks for events; where the address says that (Gemini), no body does."""
+        return bytes(self.fields.get("stream", b"")) == b"true"
 
     @property
     def decode(self) -> Callable[[bytes], Message] | None:

@@ -21,9 +21,9 @@ MOMENT, LATER = "2026-11-18T11:06:40Z", "2026-11-18T11:07:40Z"
 class Timed:
     """A proxy's health on a clock that stands still until it is told to go on."""
 
-    def __init__(self, **terms):
+    def __init__(self):
         self.clock = FakeClock()
-        self.health = Health(clock=lambda: BEGAN + int(self.clock() * 1_000), **terms)
+        self.health = Health(lambda: BEGAN + int(self.clock() * 1_000))
 
     def asked(self, state="managed", status=200, *, api="anthropic", seconds=0.5, session=""):
         """Let a request be answered after so many seconds; with none its client got nothing."""
@@ -159,6 +159,19 @@ def test_requests_under_way(steps):
         assert health.under_way == len(open_)
 
 
+def test_what_is_refused_at_once_was_never_under_way(proxy):
+    """It counts as refused, under its API and under all, and leaves alone how many there are and were at once."""
+    under_way = proxy.health.began("gemini")
+    proxy.health.refused("gemini", 529)
+    proxy.health.refused("", 404)
+    found = proxy.health.stats()
+    assert {api: states["refused"] for api, states in found["requests"].items()} == {"all": 2, "gemini": 1, "other": 1}
+    assert found["concurrent"] == {"now": 1, "most": 1}
+    assert proxy.figures()['holdfast_requests_total{api="gemini",state="refused",status="5xx"}'] == 1
+    under_way.ended("managed", 200)
+    assert proxy.health.under_way == 0
+
+
 def test_the_time_to_the_first_byte(proxy):
     """It is counted once for each request that ended; one whose client got nothing has none."""
     for seconds in (0.2, 0.2, 0.2, 0.2, 30.0):
@@ -214,8 +227,9 @@ def test_a_refusal_that_reached_the_client_was_not_avoided(proxy, status, avoide
 
 def test_the_mode_may_change(proxy):
     """A proxy that is switched off while it runs says so."""
-    proxy.health.mode = "bypass"
-    assert (proxy.health.livez()["mode"], proxy.health.stats()["mode"]) == ("bypass", "bypass")
+    modes = iter(["bypass", "manage"])
+    proxy.health.mode = lambda: next(modes)
+    assert (proxy.health.livez()["mode"], proxy.health.stats()["mode"]) == ("bypass", "manage")
 
 
 def test_both_are_json(proxy):

@@ -153,7 +153,7 @@ def test_what_knew_whose_the_wait_was_is_let_go():
     async def answered():
         line = outgoing.Outgoing(Line().send)
         waited_for = Line()
-        line.is_ours = partial(bool, waited_for)
+        line.is_wait_ours = partial(bool, waited_for)
         held = weakref.ref(waited_for)
         del waited_for
         before = held() is not None

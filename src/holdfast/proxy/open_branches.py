@@ -26,7 +26,7 @@ MOST = 256
 """[H] Branches that are held: a client and its subagents are a handful; each holds its conversation once."""
 
 
-class Talk:
+class OpenBranch:
     """A branch in memory. Who holds it has it alone."""
 
     def __init__(self, session: Session) -> None:
@@ -58,12 +58,12 @@ class Talk:
         return self.session.journal.repeats(slots)
 
 
-class Live:
+class OpenBranches:
     """The branches of one store that a proxy talks on. ``policy`` says by name how sessions decide."""
 
     def __init__(self, means: Means, policy: Policy, named: Callable[[str], Policy], most: int = MOST) -> None:
         self._means, self._policy, self._named, self._most = means, policy, named, most
-        self._talks: dict[Talk, None] = {}
+        self._open: dict[OpenBranch, None] = {}
         """The last used is the last."""
         self._trees = Trees(means.store)
         self._choosing: WeakValueDictionary[str, Lock] = WeakValueDictionary()
@@ -76,20 +76,20 @@ class Live:
         Two that say the same at the same time are two branches, and so is what is said ``aside``.
         """
         if aside:
-            yield await self._opened(key, slots, aside=True)
+            yield await self._from_log(key, slots, aside=True)
             return
         async with self._choosing.setdefault(key, Lock(fast_acquire=True)):
-            talk = self._known(key, slots) or Talk(await self._opened(key, slots, aside=self._is_held(key)))
-            talk.is_held = True
-            self._last(talk)
+            branch = self._known(key, slots) or OpenBranch(await self._from_log(key, slots, aside=self._is_held(key)))
+            branch.is_held = True
+            self._touch(branch)
         try:
-            yield talk.session
+            yield branch.session
         except StoreError:
-            self.forget(talk.session)
+            self.forget(branch.session)
             raise
         finally:
-            talk.is_held = False
-            await self._labelled(talk.session)
+            branch.is_held = False
+            await self._labelled(branch.session)
 
     async def knows(self, key: str) -> bool:
         """Whether anything was said in session ``key``."""
@@ -106,8 +106,8 @@ class Live:
 
         One in memory, held or not, else the log's; an empty one where there is none.
         """
-        talks = [talk for talk in self._of(key) if not talk.is_gapped]
-        best = max(talks, key=lambda talk: talk.repeats(slots), default=None)
+        branches = [branch for branch in self._of(key) if not branch.is_gapped]
+        best = max(branches, key=lambda branch: branch.repeats(slots), default=None)
         if best is not None and all(slot.message.role != "assistant" for slot in slots[best.repeats(slots) :]):
             return best.session.journal.branch, best.session.journal.policy
         store, policy = self._means.store, self._policy
@@ -120,30 +120,30 @@ class Live:
 
     def forget(self, session: Session) -> None:
         """Hold ``session`` no more: something is wrong with it, and the log knows better."""
-        self._talks = {talk: None for talk in self._talks if talk.session is not session}
+        self._open = {branch: None for branch in self._open if branch.session is not session}
 
-    def _of(self, key: str) -> list[Talk]:
+    def _of(self, key: str) -> list[OpenBranch]:
         """Return the branches of session ``key``, the last used last."""
-        return [talk for talk in self._talks if talk.key == key]
+        return [branch for branch in self._open if branch.key == key]
 
-    def _known(self, key: str, slots: Sequence[Slot]) -> Talk | None:
+    def _known(self, key: str, slots: Sequence[Slot]) -> OpenBranch | None:
         """Return the branch in memory that ``slots`` goes on in, the one that says most of it."""
-        taking = [talk for talk in reversed(self._of(key)) if talk.takes(slots)]
+        taking = [branch for branch in reversed(self._of(key)) if branch.takes(slots)]
         if len(taking) < 2:
             return taking[0] if taking else None
-        return max(taking, key=lambda talk: talk.repeats(slots))
+        return max(taking, key=lambda branch: branch.repeats(slots))
 
-    def _last(self, talk: Talk) -> None:
-        """Hold ``talk`` as the last used, and let those go that were used longest ago."""
-        self._talks.pop(talk, None)
-        self._talks[talk] = None
-        if (spare := len(self._talks) - self._most) > 0:
-            self._talks = {one: None for at, one in enumerate(self._talks) if one.is_held or at >= spare}
+    def _touch(self, branch: OpenBranch) -> None:
+        """Hold ``branch`` as the last used, and let those go that were used longest ago."""
+        self._open.pop(branch, None)
+        self._open[branch] = None
+        if (spare := len(self._open) - self._most) > 0:
+            self._open = {one: None for at, one in enumerate(self._open) if one.is_held or at >= spare}
 
     def _is_held(self, key: str) -> bool:
-        return any(talk.is_held for talk in self._of(key))
+        return any(branch.is_held for branch in self._of(key))
 
-    async def _opened(self, key: str, slots: Sequence[Slot], *, aside: bool) -> Session:
+    async def _from_log(self, key: str, slots: Sequence[Slot], *, aside: bool) -> Session:
         """Return a session at the branch that the log has for ``slots``, by the policy that it began with."""
         means, policy = self._means, self._policy
 
@@ -164,7 +164,7 @@ class Live:
     async def _labelled(self, session: Session) -> None:
         """Let the session's leaf be where it was talked on last."""
         journal = session.journal
-        if not journal.follows and journal.leaf is not None:
+        if not journal.moves_leaf and journal.leaf is not None:
             leaf = journal.leaf
             with suppress(StoreError, UnknownId):
                 await self._means.in_worker(lambda: self._means.store.set_leaf(session.key, leaf))
