@@ -120,15 +120,17 @@ class Recovery(Struct, frozen=True):
     ended: Stop | None = None
 
 
-def begin(branch: Branch, settings: Settings) -> Recovery:
+def begin(branch: Branch, settings: Settings, *, changes: bool = True) -> Recovery:
     """Return where a run begins: what the log has used up since the last answer stays used up, also after a restart.
 
-    An open breaker leaves no compaction: what failed so often is not tried again, the next rung is.
+    An open breaker leaves no compaction: what failed so often is not tried again, the next rung is. Where nothing
+    ``changes`` a request, because it is only looked at, it may be sent again and no more.
     """
-    rungs = settings.recovery_rungs
-    fresh = Recovery(
-        settings,
-        retries=settings.retries_most,
+    unchanged, rungs = Recovery(settings, retries=settings.retries_most), settings.recovery_rungs
+    if not changes:
+        return unchanged
+    fresh = replace(
+        unchanged,
         output=1,
         compact=min(settings.recovery_compactions, settings.compactions_most) * ("compact" in rungs),
         truncate=int("truncate" in rungs),

@@ -1,8 +1,8 @@
-"""One attempt: a request goes out, its events come in, and what came of it is judged."""
+"""One attempt: a request is made ready and goes out, its events come in, and what came of it is judged."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import cast
 
@@ -10,12 +10,16 @@ from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, UpstreamError
 from holdfast.model.plan import Plan
+from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.policy.recovery import Refused
+from holdfast.runtime.course import Course
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.replies import Incoming
+from holdfast.runtime.requests import Request, checked
 from holdfast.runtime.summarise import Prefix
 from holdfast.runtime.upstream import Reply, Sent, Upstream
+from holdfast.telemetry import events
 from holdfast.view.tokens import estimate
 from holdfast.wire.answers import Answer
 from holdfast.wire.overflow import KINDS, ErrorReport, Kind, Verdict, classify
@@ -26,6 +30,8 @@ ACCEPTED = frozenset({"content", "output_limit", "silent_overflow", "silent_trun
 """Kinds of answers that are the model's, whatever is to be learned from them."""
 _CUT = 400
 """Characters of a provider's own words that an error repeats."""
+MENDED = "what was said breaks this rule: it goes out mended, and stays in the log as it came"
+"""What is told of a request whose conversation its API would refuse."""
 
 
 class Attempt:
@@ -191,3 +197,29 @@ def said_by(report: ErrorReport, verdict: Verdict) -> str:
     status = f"HTTP {report.status}" if report.status else "an error"
     numbers = f", {verdict.requested:,} of {verdict.limit:,} tokens" if verdict.requested and verdict.limit else ""
     return f"the provider answered with {status} ({verdict.kind}{numbers}): {' '.join(said.split())[:_CUT]}"
+
+
+async def attempt_at(course: Course, request: Request, prepared: Prepared, *, quiet: bool) -> Attempt:
+    """Return an attempt to have ``prepared`` answered; nothing was sent yet. Raises ``InvalidRequest``."""
+    slots: Sequence[Slot] = await _transformed(course, prepared.slots)
+    as_planned = slots is prepared.slots or [*map(id, slots)] == [*map(id, prepared.slots)]
+    sent, means = request.sent(prepared, slots), course.means
+    if means.check == "all" or (means.check == "changed" and not request.is_own(sent.body)):
+        sent, rule = checked(sent, mends=as_planned)
+        if rule:
+            course.tell(events.Noticed(course.key, rule, MENDED))
+    plan = prepared.plan
+    course.tell(events.Sending(course.key, len(slots), plan.after, prepared.target.limits.window))
+    upstream = request.way.upstream or means.upstream
+    return Attempt(upstream, sent, prepared, quiet=quiet, as_planned=as_planned)
+
+
+async def _transformed(course: Course, slots: Sequence[Slot]) -> Sequence[Slot]:
+    """Return the slots as the hook wants this request to show them."""
+    if course.means.hooks.transform_messages is None:
+        return slots
+    changed = await course.hooked("transform_messages", [slot.message for slot in slots])
+    if changed is None:
+        return slots
+    known = {id(slot.message): slot for slot in slots}
+    return [known.get(id(message)) or Slot(message) for message in changed]

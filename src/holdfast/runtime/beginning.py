@@ -67,7 +67,7 @@ async def _first(course: Course, said: Lens | list[Message | Slot], way: Way) ->
 
 def _followed(course: Course, lens: Lens, way: Way) -> Begun:
     journal, target = course.journal, course.means.target_of(lens.api, lens.model or way.model)
-    with journal.at_once():
+    with journal.one_write():
         journal.deliver()
         journal.follow(lens.slots, lens.decode)
         request = of_body(target, lens, way)
@@ -77,7 +77,7 @@ def _followed(course: Course, lens: Lens, way: Way) -> Begun:
 
 def _worded(course: Course, said: list[Message | Slot], way: Way) -> Begun:
     journal = course.journal
-    with journal.at_once():
+    with journal.one_write():
         journal.deliver()
         journal.append(*said)
         if not len(journal.branch.slots):
@@ -88,9 +88,9 @@ def _worded(course: Course, said: list[Message | Slot], way: Way) -> Begun:
 def _drafted(course: Course, request: Request) -> Begun:
     """Return the plan of ``request``, and the request itself where it can go out as planned."""
     journal, target = course.journal, request.target
-    with journal.together():
+    with journal.leased():
         journal.describe(target.model)
-        state = begin(journal.branch, course.settings)
+        state = begin(journal.branch, course.settings, changes=not request.way.as_it_is)
         world = compacting.world(course, request)
         plan = journal.plan(target, world)
         waits = plan.ask is not None or plan.compaction is not None

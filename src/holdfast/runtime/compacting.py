@@ -17,7 +17,7 @@ from holdfast.policy.breaker import is_closed
 from holdfast.policy.pipeline import OVER_WINDOW
 from holdfast.policy.summary.prompts import Order
 from holdfast.runtime import native
-from holdfast.runtime.course import Course
+from holdfast.runtime.course import Course, Unwritten
 from holdfast.runtime.hooks import Before
 from holdfast.runtime.requests import Request
 from holdfast.runtime.summarise import Terms, Writer, summarise
@@ -52,13 +52,13 @@ def world(course: Course, request: Request, *, asked: bool = False) -> World:
 
     Who wrote none several times in a row is left alone for a while, unless somebody ``asked`` for a compaction.
     """
-    means, target = course.means, request.target
+    means, target, unwritten = course.means, request.target, course.unwritten
     idle = course.journal.idle()
     there = bool(writers(course, request) or _is_native(course, target) or means.hooks.before_compaction)
     return World(
         cache="cold" if idle > target.cache.ttl else "warm",
         idle=idle,
-        writes=there and (asked or is_closed(*course.unwritten, means.clock(), course.settings)),
+        writes=there and (asked or is_closed(unwritten.failures, unwritten.at, means.clock(), course.settings)),
         cooled=course.journal.is_cooled(),
     )
 
@@ -109,10 +109,10 @@ async def _summarised(course: Course, occasion: Occasion, world: World) -> tuple
         await _told(course, occasion.request, outcome, why)
         plan, world = await _with(course, target, world, None, outcome)
     if outcome not in {"compacted", "nothing_to_compact", "cancelled"}:
-        course.unwritten = (course.unwritten[0] + 1, course.means.clock())
+        course.unwritten = Unwritten(course.unwritten.failures + 1, course.means.clock())
         await course.means.in_worker(lambda: course.journal.fail(why, outcome))
     elif written is not None:
-        course.unwritten = (0, None)
+        course.unwritten = Unwritten()
     return plan, world
 
 
@@ -183,7 +183,7 @@ async def _in_flight(course: Course, occasion: Occasion) -> tuple[Written | None
 async def _written(course: Course, occasion: Occasion) -> tuple[Written | None, Outcome, str]:
     """Return the summary that was asked for; or nothing, with what became of it and why."""
     means, ask, trigger = course.means, occasion.ask, occasion.trigger
-    head = await means.in_worker(lambda: course.journal.said(ask.start, ask.stop))
+    head = await means.in_worker(lambda: course.journal.slots_said(ask.start, ask.stop))
     told = await course.hooked("before_compaction", [slot.message for slot in head], trigger)
     before = told if isinstance(told, Before) else Before()
     if before.cancel:

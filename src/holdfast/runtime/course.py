@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
+from msgspec import Struct
+
 from holdfast.errors import ConfigError, WindowTooSmall
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
@@ -23,6 +25,14 @@ from holdfast.runtime.summarise import Prefix
 from holdfast.telemetry import events
 
 
+class Unwritten(Struct, frozen=True):
+    """Summaries in a row that came to nothing."""
+
+    failures: int = 0
+    at: int | None = None
+    """When the last one did, in ms since 1970."""
+
+
 class Course:
     """One branch of one stored session and whoever answers it, as its runs find it one after the other."""
 
@@ -33,15 +43,15 @@ class Course:
         means.flights.add(self.inflight)
         self.prefix: Prefix | None = None
         """The last request that was answered, as the provider's cache holds it."""
-        self.unwritten: tuple[int, int | None] = (0, None)
-        """How many summaries in a row came to nothing, and when the last one did, in ms since 1970."""
+        self.unwritten = Unwritten()
+        """How many summaries in a row came to nothing."""
         self.is_answering = False
         """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
         self._runs = 0
         self._coming = 0
         """How many calls of ``append`` are in the worker, or on their way there."""
         self._noticed: set[tuple[str, str]] = set()
-        self._lane = self.key if journal.follows else f"{self.key}/{id(self)}"
+        self._lane = self.key if journal.moves_leaf else f"{self.key}/{id(self)}"
         """Stays the same where the branch parts from the session's."""
 
     @property
@@ -96,13 +106,18 @@ class Course:
             yield
         finally:
             self._runs -= 1
-            self.is_answering = self.is_answering and self._runs > 0
+            if not self._runs:
+                self.answered()
 
     def commit(self, plan: Plan, target: Target, world: World) -> Prepared | None:
         """Commit the request of ``plan``, in the worker; from then on a user's words wait for its answer."""
         prepared = self.journal.commit(plan, target, world)
         self.is_answering = self.is_answering or prepared is not None
         return prepared
+
+    def answered(self) -> None:
+        """Let a user's words wait no longer: no answer is on its way."""
+        self.is_answering = False
 
     async def delivered(self) -> None:
         """Say what came while the answer was being stored."""

@@ -11,13 +11,12 @@ from holdfast.policy.guard import in_force
 from holdfast.policy.recovery import OVERFLOWED, Press, Recovery, Refused, Retry, Stop, Unseal, Useless, after, counted
 from holdfast.policy.smallest import floor
 from holdfast.policy.stopping import explain
-from holdfast.runtime import compacting, unsealing
+from holdfast.runtime import compacting, recording, unsealing
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.course import Course
 from holdfast.runtime.deciding import next_request, smaller_request
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.requests import Request
-from holdfast.runtime.trying import failed
 from holdfast.telemetry import events
 from holdfast.view.tokens import estimate
 
@@ -27,7 +26,7 @@ async def recovered(
 ) -> tuple[Request, Prepared, Recovery]:
     """Return what is sent next after an attempt that failed: the same again, or less. Raises where nothing is left."""
     refused = attempt.refused
-    await failed(course, attempt)
+    await recording.refused(course, attempt)
     event: Refused | Useless = refused
     while True:
         state, action = after(counted(state, course.journal.branch), event)
@@ -41,16 +40,16 @@ async def recovered(
             await sleep(action.seconds)
             return request, prepared, state
         if isinstance(action, Unseal):
-            without = None if request.way.as_it_is else await unsealed(course, request)
+            without = await unsealed(course, request)
             if without is not None:
                 return request, without, state
-            continue  # the same refusal again, and nothing more to be done about it
-        course.tell(events.Pressed(course.key, action.rung, course.journal.branch.compactions))
-        smaller = await pressed(course, request, prepared, action)
-        if isinstance(smaller, str):
-            event = Useless(smaller)
+            event = refused  # said again: now that nothing is sealed, it stops
         else:
-            return *smaller, state
+            course.tell(events.Pressed(course.key, action.rung, course.journal.branch.compactions))
+            smaller = await pressed(course, request, prepared, action)
+            if not isinstance(smaller, str):
+                return *smaller, state
+            event = Useless(smaller)
 
 
 async def unsealed(course: Course, request: Request) -> Prepared | None:
@@ -61,8 +60,6 @@ async def unsealed(course: Course, request: Request) -> Prepared | None:
 
 async def pressed(course: Course, request: Request, prepared: Prepared, press: Press) -> tuple[Request, Prepared] | str:
     """Return the request made smaller as ``press`` says, or why it does not get smaller."""
-    if request.way.as_it_is:
-        return "not_smaller"
     world = await course.means.in_worker(lambda: compacting.world(course, request))
     if press.rung == "output":
         lower = _with_less_output(course, request, prepared)

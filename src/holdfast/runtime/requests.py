@@ -122,7 +122,7 @@ def rendered(prepared: Prepared, fields: Mapping[str, Any] = MappingProxyType({}
 def of_body(target: Target, lens: Lens, way: Way = Way()) -> Request:
     """Return the request that the opened body ``lens`` is; ``way`` says whether it streams where the body does not."""
     limits = replace(target.limits, asked_output=lens.asked_output)
-    stream = bool(way.stream) or bytes(lens.fields.get("stream", b"")) == b"true"
+    stream = bool(way.stream) or lens.streams
     return Request(replace(target, frame=lens.frame, limits=limits), lens=lens, stream=stream, way=way)
 
 

@@ -16,19 +16,16 @@ from holdfast.model.target import Target
 from holdfast.policy.guard import in_force, measure_room
 from holdfast.policy.recovery import may_unseal
 from holdfast.policy.settings import Settings
-from holdfast.runtime import recall, unsealing
-from holdfast.runtime.attempt import said_by
+from holdfast.runtime import recall, recording, unsealing
 from holdfast.runtime.beginning import begun, read
 from holdfast.runtime.compacting import compact
 from holdfast.runtime.course import Course
 from holdfast.runtime.inflight import InFlight
 from holdfast.runtime.journal import Journal, Prepared
 from holdfast.runtime.means import Means
-from holdfast.runtime.replies import as_said
 from holdfast.runtime.requests import Asked, Way, of_words, words
 from holdfast.runtime.running import Run
 from holdfast.runtime.summarise import Writer
-from holdfast.runtime.trying import write_down
 from holdfast.runtime.upstream import Upstream
 from holdfast.telemetry import events
 from holdfast.view.paging import Page
@@ -239,17 +236,14 @@ class Session:
             await unsealing.show_again(self._course)
 
     def _recorded(self, answer: Answer) -> str:
-        """Record what became of a request that the caller sent; return the id of the message, or of what it is else."""
-        prepared, journal = self._handed_out, self.journal
+        """Record what came of the request that was handed out; return the id of the message, or of what it is else."""
+        prepared = self._handed_out
         if prepared is None:
             raise Aborted("no request waits for an answer: each is answered once; call prepare for the next one")
-        slot, usage, stop = as_said(answer, prepared.target.api, prepared.target.model)
-        if answer.error is not None:
-            id_ = _refused(journal, answer, prepared)
-        else:
-            id_ = journal.record(slot, usage, stop) if slot.message.parts else journal.silent(usage, stop)
+        id_ = recording.handed_in(self.journal, prepared, answer)
+        if answer.error is None:
             self._handed_out = None
-        self._course.is_answering = False
+        self._course.answered()
         return id_
 
 
@@ -257,13 +251,6 @@ def _is_sealed(answer: Answer, prepared: Prepared) -> bool:
     """Whether a request of the caller's was refused for what the provider had sealed before."""
     report = answer.report(prepared.plan.after)
     return isinstance(report, ErrorReport) and refuses_seals(report, classify(report).kind)
-
-
-def _refused(journal: Journal, answer: Answer, prepared: Prepared) -> str:
-    """Write down that a request of the caller's was refused; return the id of the entry."""
-    report = answer.report(prepared.plan.after)
-    verdict = classify(report)
-    return write_down(journal, verdict, said_by(report, verdict) if isinstance(report, ErrorReport) else verdict.kind)
 
 
 def _named(id: str) -> str:  # noqa: A002

@@ -51,7 +51,7 @@ async def show_again(course: Course) -> None:
     journal = course.journal
 
     def taken_back() -> bool:
-        with journal.together():
+        with journal.leased():
             helpless = _unanswered(journal)
             for id_ in helpless:
                 journal.undo(id_)

@@ -26,7 +26,7 @@ from holdfast.policy.recovery import (
     counted,
     rank,
 )
-from holdfast.policy.retrying import opencode_delay, opencode_retries, summary_wait, wait
+from holdfast.policy.retrying import summary_wait, wait
 from holdfast.policy.settings import Settings
 from holdfast.policy.stopping import explain
 from holdfast.view.tokens import measure
@@ -251,6 +251,17 @@ def test_what_is_sealed_is_left_out_once():
     assert isinstance(done(refused("invalid_history"))[0][0], Stop)
 
 
+def test_what_is_only_looked_at_is_sent_again_and_no_more():
+    """Nothing of it may change: what may pass is waited for, every other refusal is for good at once."""
+    state = begin(log(), OURS, changes=False)
+    assert rank(state) == (1, *[0] * 6, OURS.retries_most)
+    assert counted(state, log(COMPACTED)) == state
+    assert isinstance(after(state, BUSY)[1], Retry)
+    ends = [after(state, event)[1] for event in (TOO_LARGE, refused("media"), refused("input_plus_output"), SEALED)]
+    assert [end.rule for end in ends] == ["exhausted", "exhausted", "exhausted", "permanent"]
+    assert ends[0].why.endswith("tried: nothing")
+
+
 @pytest.mark.parametrize("settings", [Settings(emergency=False), Policy.preset("append-only").settings])
 def test_who_changes_nothing_leaves_nothing_out(settings):
     """Where recovery is switched off, or has no rung, what is sealed is refused for good at once."""
@@ -330,17 +341,3 @@ def test_what_another_key_sealed_wants_that_key():
 def test_a_provider_says_no_more_than_a_few_lines():
     """Its words are cut, an HTML page is no error text."""
     assert len(explain(Stop("server", "why"), refused("server", status=502), said="<p>" * 1_000)) < 700
-
-
-# -- what others do ----------------------------------------------------------------------------------------------------
-
-
-def test_opencode_waits_as_it_does():
-    """[C] 2 s doubling, capped without headers alone; what the server says comes first, unless it is no number."""
-    assert [opencode_delay(n, None) for n in (1, 2, 5)] == [2_000, 4_000, 30_000]
-    assert opencode_delay(5, {}) == 32_000
-    assert opencode_delay(1, {"retry-after": "2.5"}) == 2_500
-    assert opencode_delay(1, {"retry-after": "soon", "retry-after-ms": "nan"}) == 2_000
-    assert opencode_retries(500, told=False)
-    assert not opencode_retries(404, told=False)
-    assert opencode_retries(None, told=True)

@@ -145,12 +145,12 @@ def test_one_lease_is_held_for_all_that_is_done_together(tmp_path):
     with Leased(tmp_path / "holdfast.db") as store:
         journal, other = Journal.open(store, "k"), Journal.open(store, "k")
         before = store.leases
-        with journal.together():
+        with journal.leased():
             journal.append(Message.of("user", "one"))
             journal.append(Message.of("assistant", "two"))
         assert store.leases == before + 1
         other.append(Message.of("user", "beside"))
-        with journal.together():
+        with journal.leased():
             journal.append(Message.of("user", "three"))
         texts = [entry.body.slot.message.text for entry in store.path("k") if isinstance(entry.body, Said)]
         assert texts == ["one", "two", "three"]

@@ -201,6 +201,18 @@ def test_an_answer_is_recorded_with_what_it_cost(store, anthropic):
     assert agrees(journal)
 
 
+def test_an_answer_without_a_word_is_no_message(store, anthropic):
+    """What it cost is in the log alone, by that id it is known, and what waited for it is said behind it."""
+    journal = Journal.open(store, KEY, Policy())
+    journal.append(Message.of("user", "Look around."))
+    journal.prepare(anthropic)
+    journal.wait(Message.of("user", "And?"))
+    id_ = journal.record(Slot(Message("assistant", ()), api="anthropic"), Usage(7, 1), "end_turn")
+    told = store.entry(KEY, id_).body
+    assert (told.usage, told.stop) == (Usage(7, 1), "end_turn")
+    assert [message.text for message in journal.branch.messages] == ["Look around.", "And?"]
+
+
 def test_a_retry_is_the_same_request(store, anthropic):
     """K2: preparing again with nothing said gives the same bytes and writes nothing, failed attempts aside."""
     journal = Journal.open(store, KEY)

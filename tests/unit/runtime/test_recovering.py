@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import msgspec
 import pytest
 
 from holdfast.config import target
+from holdfast.errors import ContextOverflow
 from holdfast.model.messages import Message
 from holdfast.runtime.engine import Engine
 from holdfast.store.memory import MemoryStore
@@ -27,7 +30,7 @@ def too_much(read, output):
     return Given((msgspec.json.encode(error),), 400)
 
 
-def asked(replies, output, *, whole):
+def asked(replies, output, *, whole, as_it_is=False, ends=nullcontext()):
     """Return what each request asked for as output, and what happened; ``whole`` sends a body instead of words."""
     upstream, heard = ScriptedUpstream(replies), []
     said = [{"role": role, "content": text} for role, text in [*TALK, ("user", "And now?")]]
@@ -42,9 +45,10 @@ def asked(replies, output, *, whole):
             session = await engine.session(KEY)
             if not whole:
                 await session.append(*[Message.of(role, text) for role, text in TALK])
-            async with session.run(body if whole else "And now?", quiet=True) as going:
-                async for _ in going:
-                    pass
+            with ends:
+                async with session.run(body if whole else "And now?", quiet=True, as_it_is=as_it_is) as going:
+                    async for _ in going:
+                        pass
 
     run(go)
     return [msgspec.json.decode(sent.body)["max_tokens"] for sent in upstream.sent], heard
@@ -70,6 +74,14 @@ def test_where_less_output_does_not_help_less_is_sent(output, read):
     wanted, heard = asked([too_much(read, output), "yes"], output, whole=False)
     assert wanted == [output, output]
     assert [event.rung for event in heard if isinstance(event, events.Pressed)] == ["output", "compact"]
+
+
+def test_nothing_is_pressed_of_what_is_only_looked_at():
+    """It may not change, so that its refusal is the end, and nobody is told that anything was tried."""
+    ends = pytest.raises(ContextOverflow, match="tried: nothing")
+    wanted, heard = asked([too_much(27_000, 6_000)], 6_000, whole=True, as_it_is=True, ends=ends)
+    assert wanted == [6_000]
+    assert [type(event).__name__ for event in heard] == ["Sending", "Refused"]
 
 
 def test_an_answer_that_says_nothing_not_even_why_is_asked_for_again():

@@ -143,7 +143,7 @@ def test_a_whole_conversation_that_keeps_its_seals_is_sent_without(api, other_ke
                 if words == "on":
                     other_key()
                 await ask(session, *([] if words == "go" else [spoken(api, words)]))
-            assert session.journal.follows
+            assert session.journal.moves_leaf
             assert [type(what) for _, what in session.journal.branch.law] == [Decision]
 
     run(go)
