@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from holdfast.cli.account import account, together
 from holdfast.cli.comparing import compare, runs
 from holdfast.cli.explaining import acting, acts, as_shown, log_of, states
-from holdfast.cli.saving import account, together
 from holdfast.cli.undo import standing
 from holdfast.config import shipped
 from holdfast.model.branch import Branch, extend

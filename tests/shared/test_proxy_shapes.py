@@ -86,7 +86,8 @@ def requests(name):
         told = json.loads(line)
         if told["body"] is not None and ASKED.search(told["path"].partition("?")[0]):
             api = next(api for way, api in WAYS.items() if way in told["path"])
-            yield told["headers"], measured(open_body(json.dumps(whole(told["body"])).encode(), api))
+            headers = {name.lower(): value for name, value in told["headers"].items()}
+            yield headers, measured(open_body(json.dumps(whole(told["body"])).encode(), api))
 
 
 def turns(name):

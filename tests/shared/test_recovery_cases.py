@@ -23,7 +23,7 @@ from holdfast.model.projected import project
 from holdfast.policy.pipeline import advance
 from holdfast.policy.presets import OPENCLAW_2026_9
 from holdfast.policy.recovery import Press, Refused, Stop, Useless, after, begin
-from holdfast.policy.retrying import opencode_delay, opencode_retries
+from holdfast.policy.summary.reference import opencode
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.summarise import Writer
 from holdfast.store.memory import MemoryStore
@@ -148,11 +148,11 @@ def _loop_guard(case):
 
 
 def _retry_delay(case):
-    return opencode_delay(case["input"]["attempt"], case["input"]["headers"])
+    return opencode.delay(case["input"]["attempt"], case["input"]["headers"])
 
 
 def _retryable(case):
-    return opencode_retries(case["input"]["status"], case["input"]["isRetryable"])
+    return opencode.retries(case["input"]["status"], case["input"]["isRetryable"])
 
 
 # -- pi's automatic compaction -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.mending import MISSING, repair_file
+from holdfast.cli.session_file import MISSING, repair_file
 from holdfast.formats import path, read
 from holdfast.formats.repairing import HEADER
 from holdfast.model.entries import BranchSummary

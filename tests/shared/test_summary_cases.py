@@ -27,10 +27,9 @@ from holdfast.policy.measures import estimate_tokens
 from holdfast.policy.pipeline import advance
 from holdfast.policy.select import cut_point
 from holdfast.policy.settings import Settings
-from holdfast.policy.summary import openclaw, openclaw_chunks, openclaw_turns, opencode
-from holdfast.policy.summary.keeping import identifiers
-from holdfast.policy.summary.pi import carried, files
 from holdfast.policy.summary.prompts import HEADINGS
+from holdfast.policy.summary.reference import openclaw, openclaw_chunks, openclaw_turns, opencode
+from holdfast.policy.summary.reference.pi import carried, files
 from holdfast.runtime.summarise import Terms, Writer, summarise
 from holdfast.testing.provider.calls import Refusal
 from holdfast.testing.provider.calls import Said as Answered
@@ -169,7 +168,7 @@ def recent_turns(case):
 def quality(case):
     asked = case["params"]
     if "text" in asked:
-        return list(identifiers(asked["text"]))
+        return list(openclaw.identifiers(asked["text"]))
     told = openclaw.complaints(asked["summary"], asked["identifiers"], asked["ask"], asked.get("policy", "strict"))
     return {"ok": not told, "reasons": told}
 

@@ -24,7 +24,7 @@ from holdfast.model.parts import Text, ToolResult
 from holdfast.store import open_store
 from holdfast.store.base import Quota, SessionStore
 from holdfast.store.database import Database
-from holdfast.store.inserting import AT_ONCE
+from holdfast.store.inserting import ROWS_AT_ONCE
 from holdfast.store.migrations import MIGRATIONS
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
@@ -329,7 +329,7 @@ def test_what_the_bytes_do_not_tell_is_stored_too(tmp_path: Path) -> None:
         assert unnumbered(store.path(KEY)) == [Entry("a", None, Said(slot))]
 
 
-@pytest.mark.parametrize("count", [1, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 2 * AT_ONCE + 3])
+@pytest.mark.parametrize("count", [1, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 2 * ROWS_AT_ONCE + 3])
 def test_many_messages_are_stored_like_one(tmp_path: Path, count: int) -> None:
     """However many are appended at once, each row is what it is when its message is appended alone."""
     named = [(f"e{n}", f"e{n - 1}" if n else None) for n in range(count)]
@@ -353,10 +353,10 @@ def test_many_messages_are_stored_like_one(tmp_path: Path, count: int) -> None:
 
 def test_messages_stand_among_what_is_no_message(tmp_path: Path) -> None:
     """A note, or a message that needs more columns, amid many that need only theirs: all are there, in order."""
-    count = 2 * AT_ONCE
+    count = 2 * ROWS_AT_ONCE
     entries = [wire(f"e{n}", f"e{n - 1}" if n else None, f"text {n}") for n in range(count)]
     plainly = [replace(entry, body=replace(entry.body, origin=None)) for entry in entries]  # type: ignore[union-attr]
-    mixed = [*plainly[:AT_ONCE], *entries[AT_ONCE : AT_ONCE + 1], *plainly[AT_ONCE + 1 :]]
+    mixed = [*plainly[:ROWS_AT_ONCE], *entries[ROWS_AT_ONCE : ROWS_AT_ONCE + 1], *plainly[ROWS_AT_ONCE + 1 :]]
     mixed[-1] = replace(mixed[-1], body=Note("a remark"))
     with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
         store.create(KEY)

@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import FormatError, Unrecognised
 from holdfast.model.entries import Usage
 from holdfast.model.parts import Opaque, Text, Thinking, ToolCall
-from holdfast.wire.answers import Fold, answer, is_meaningful, spent, usage
+from holdfast.wire.answers import Fold, answer, spent, usage
 from holdfast.wire.overflow import classify
 from holdfast.wire.rules import validate
 from holdfast.wire.sse import Event, Reader
@@ -653,7 +653,6 @@ def test_an_event_named_error_is_one():
 )
 def test_what_is_meaningful(api, event, wanted):
     """Only what the model said is meaningful: until then another try can take the place of this one."""
-    assert is_meaningful(api, Event(raw(event))) is wanted
     assert Fold(api).feed(Event(raw(event))) is wanted
 
 
@@ -662,7 +661,6 @@ def test_events_without_an_object_mean_nothing(data):
     """Keep-alives and marks are not meaningful; data that is no JSON is counted."""
     fold = Fold("openai-chat")
     assert not fold.feed(Event(data))
-    assert not is_meaningful("openai-chat", Event(data))
     assert fold.unread == (data == b"ping")
 
 

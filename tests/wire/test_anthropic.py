@@ -220,14 +220,6 @@ def test_dicts_and_back():
     assert anthropic.dicts(anthropic.messages(wire)) == wire
 
 
-def test_plain_takes_the_answer_off_a_message():
-    """Fields of an answer go; a message that has none keeps its bytes."""
-    answer = b'{"id":"m","type":"message","role":"assistant","content":[{"type":"text", "text":"a"}],"usage":{}}'
-    assert bytes(anthropic.plain(answer)) == b'{"role":"assistant","content":[{"type":"text", "text":"a"}]}'
-    request = Raw(b'{ "role":"user","content":"a"}')
-    assert anthropic.plain(request) is request
-
-
 @pytest.mark.parametrize("inside", [b'"a\xff"', b'"\\ud800"', b'{"a":"\xff"}'])
 @pytest.mark.parametrize(
     "block",

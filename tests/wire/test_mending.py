@@ -15,7 +15,7 @@ from holdfast.wire import anthropic
 from holdfast.wire.apis import APIS, FORMS
 from holdfast.wire.mending import mend
 from holdfast.wire.mending.words import heard
-from holdfast.wire.pieces import Tree, named, placed, replaced
+from holdfast.wire.pieces import Tree, named, replaced
 
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}
 
@@ -323,7 +323,7 @@ def test_many_places_at_once():
     new = replaced(raw, {("a", 0): None, ("a", 1, "b"): b"5", ("x",): b"6", ("a", 7): None})
     assert json.loads(new) == {"a": [{"b": 5, "c": 3}], "d": 4}
     assert json.loads(replaced(raw, {("a",): None, ("a", 0): b"9"})) == {"d": 4}
-    assert json.loads(placed(raw, ("d",), None)) == {"a": [1, {"b": 2, "c": 3}]}
+    assert json.loads(replaced(raw, {("d",): None})) == {"a": [1, {"b": 2, "c": 3}]}
 
 
 def test_a_tool_that_stands_twice():

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from holdfast.errors import Unrecognised
@@ -105,7 +104,6 @@ class _Id(Struct):
 
 ABOUT = Shape(About)
 _DOCUMENT, _MESSAGE, _ID = Shape(_Document), Shape(_Message), Shape(_Id)
-_PARTS = Decoder(list[Raw])
 _STABLE = ("id", "slug", "version")
 """Fields about a session that nothing changes later."""
 _OWNERS = ("sessionID", "messageID")

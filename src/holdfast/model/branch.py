@@ -243,7 +243,7 @@ def _all_said(branch: Branch, new: Sequence[Slot]) -> Branch:
     count, messages = len(branch.slots), [slot.message for slot in new]
     born, marks = _marked(branch, new)
     slots = branch.slots.add(*new)
-    callers, reused = called(branch, slots, new)
+    callers, reused = called(branch.callers, branch.slots, slots, new)
     media = [one for message in messages for one in media_of(message)]
     sizes = list(accumulate([slot.size for slot in new], initial=branch.sums[-1] if count else 0))
     opening = _opening(messages) if branch.pinned == count and branch.compaction is None else 0

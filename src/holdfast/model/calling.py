@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.model.messages import Message
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 
-if TYPE_CHECKING:
-    from holdfast.model.branch import Branch
 
-
-def called(branch: Branch, slots: Seq[Slot], new: Sequence[Slot]) -> tuple[dict[str, int], int]:
-    """Return the first uses of call ids with those of ``new`` slots, and how many of these were used before."""
-    callers, count = branch.callers, len(branch.slots)
-    if not branch.slots.grew_into(slots):
+def called(
+    callers: dict[str, int], before: Seq[Slot], slots: Seq[Slot], new: Sequence[Slot]
+) -> tuple[dict[str, int], int]:
+    """Return the first uses of call ids, ``callers`` and ``new`` slots', and how many of these were used before."""
+    count = len(before)
+    if not before.grew_into(slots):
         callers = {id_: index for id_, index in callers.items() if index < count}
     reused = 0
     for index, slot in enumerate(new, count):

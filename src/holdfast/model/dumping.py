@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
@@ -12,9 +12,6 @@ from holdfast.model.gauging import Anchor, Gauge, Learned, Used
 from holdfast.model.packing import pack, unpack
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
-
-if TYPE_CHECKING:
-    from holdfast.model.branch import Branch
 
 
 class _Dump(Struct, frozen=True):
@@ -62,12 +59,12 @@ class _Dump(Struct, frozen=True):
 _SEQUENCES = ("slots", "sums", "marks", "born")
 
 
-def dumped(branch: Branch) -> bytes:
-    """Return ``branch`` as bytes; wire bytes are kept byte for byte."""
-    values = {name: getattr(branch, name) for name in _Dump.__struct_fields__}
+def dumped(branch: Struct) -> bytes:
+    """Return a branch as bytes; wire bytes are kept byte for byte."""
+    values: dict[str, Any] = {name: getattr(branch, name) for name in _Dump.__struct_fields__}
     values |= {name: tuple(values[name]) for name in _SEQUENCES}
-    values["callers"] = {id_: index for id_, index in branch.callers.items() if index < len(branch.slots)}
-    return pack(_Dump(**values | {"edits": tuple(branch.edits.items())}))
+    values["callers"] = {id_: index for id_, index in values["callers"].items() if index < len(values["slots"])}
+    return pack(_Dump(**values | {"edits": tuple(values["edits"].items())}))
 
 
 def loaded(given: bytes) -> dict[str, Any]:

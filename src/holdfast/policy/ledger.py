@@ -18,7 +18,6 @@ PATH_KEYS = ("file_path", "path", "filename", "file", "notebook_path", "filePath
 COMMAND_KEYS = ("command", "cmd", "script")
 QUERY_KEYS = ("pattern", "query", "url", "regex", "prompt", "description")
 _EDITS = re.compile(r"edit|write|patch|replace|create|insert|apply|move|delete", re.IGNORECASE)
-_READS = re.compile(r"read|view|open|cat|fetch|notebook", re.IGNORECASE)
 _FAILED = re.compile(
     r"\b\w*(?:error|exception)\b|\b(?:traceback|failed|failure|fatal|panic|errno|not found|denied|exit code [1-9])\b",
     re.IGNORECASE,
@@ -39,10 +38,10 @@ class Deed(Struct, frozen=True):
     """Length of what it gave back."""
 
 
-def deeds(messages: Iterable[Message], first: int = 0) -> Iterator[Deed]:
-    """Yield what was done, in order; ``first`` is the slot of the first message."""
+def deeds(messages: Iterable[Message]) -> Iterator[Deed]:
+    """Yield what was done, in order."""
     waiting: dict[str, tuple[int, ToolCall]] = {}
-    for index, message in enumerate(messages, first):
+    for index, message in enumerate(messages):
         for call in message.calls:
             waiting[call.id] = (index, call)
         for result in message.results:

@@ -53,18 +53,16 @@ def _pattern(text: str) -> re.Pattern[str]:
     return _PLAIN if text.isascii() else _ANY
 
 
-def harmless(text: str, ours: Iterable[str] = ()) -> str:
-    """Return ``text`` with the bracket of every look-alike of our tag escaped; the same object where there is none.
-
-    ``ours`` is what decisions put there: word for word it stays as it is.
-    """
-    return harmless_texts((text,), ours)[0]
+def harmless(text: str) -> str:
+    """Return ``text`` with the bracket of every look-alike of our tag escaped; the same object where there is none."""
+    return harmless_texts((text,))[0]
 
 
 def harmless_texts(texts: Sequence[str], ours: Iterable[str] = ()) -> list[str]:
     """Return ``texts``, shown one behind the other, with the brackets of look-alikes escaped, in whichever they are.
 
     Whether APIs put a line end between them or nothing makes no difference: a look-alike may have one anywhere.
+    ``ours`` is what decisions put there: word for word it stays as it is.
     """
     found = look_alikes("".join(texts))
     if not found:

@@ -23,8 +23,7 @@ from msgspec import Struct
 from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Part, ToolResult
 from holdfast.model.target import CacheRules, Prices
-from holdfast.replay.tokenizer import part_tokens
-from holdfast.types import Counter
+from holdfast.replay.tokenizer import Counter, part_tokens
 from holdfast.view.tokens import MESSAGE_OVERHEAD
 
 Block: TypeAlias = tuple[bytes, int]

@@ -23,7 +23,7 @@ from holdfast.model.parts import Part, ToolCall, ToolResult
 from holdfast.replay import gain
 from holdfast.replay.evidence import KEPT, Texts, excerpts
 from holdfast.replay.recall import answers, foreground, found_in, uses
-from holdfast.types import Counter
+from holdfast.replay.tokenizer import Counter
 from holdfast.view.boundaries import legal_cuts
 from holdfast.view.references import Reference, arguments, leaves, part_words, references, words
 
@@ -50,6 +50,8 @@ SEPARATOR = 1
 """Tokens that a line costs beside its words."""
 ROUNDS = 1_000
 """Resamples of the bootstrap."""
+LEVEL = 0.95
+"""Share of the resamples that lie within an interval."""
 SEED = 20_251_121
 """Fixed, so that a report is the same when made twice."""
 
@@ -406,17 +408,17 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole > 0 else None
 
 
-def interval(sessions: Sequence[tuple[int, int]], level: float = 0.95, seed: int = SEED) -> tuple[float, float] | None:
-    """Return the bootstrap interval of a micro-average over sessions, each given as (kept, dependencies).
+def interval(sessions: Sequence[tuple[int, int]]) -> tuple[float, float] | None:
+    """Return the 95 % bootstrap interval of a micro-average over sessions, each given as (kept, dependencies).
 
     Cuts of one session are not independent, so whole sessions are drawn. Nothing without dependencies.
     """
     pairs = [pair for pair in sessions if pair[1] > 0]
     if not pairs:
         return None
-    draw = random.Random(seed)  # noqa: S311 - resampling, not a secret
+    draw = random.Random(SEED)  # noqa: S311 - resampling, not a secret
     shares = sorted(_micro(draw.choices(pairs, k=len(pairs))) for _ in range(ROUNDS))
-    edge = (1 - level) / 2
+    edge = (1 - LEVEL) / 2
     return shares[int(edge * ROUNDS)], shares[min(ROUNDS - 1, int((1 - edge) * ROUNDS))]
 
 

@@ -23,7 +23,7 @@ from holdfast.replay.cuts import Cut, CutScore, pool, positions
 from holdfast.replay.recall import Dependencies, Hits
 from holdfast.replay.session import Session
 from holdfast.replay.simulate import Judge, Sent, simulate
-from holdfast.types import Counter
+from holdfast.replay.tokenizer import Counter
 from holdfast.wire.lens import body
 from holdfast.wire.rules import validate
 

@@ -69,9 +69,8 @@ class Dependencies:
         messages: Sequence[Message],
         steps: Sequence[int] | None = None,
         frame: Iterable[str] = (),
-        lookup: Texts | None = None,
     ) -> None:
-        self.lookup = lookup or Texts()
+        self.lookup = Texts()
         self._frame = frozenset(found_in(frame, self.lookup))
         self._holders: dict[Reference, list[str]] = {}
         """The texts that hold a reference, each once, in order of their first appearance."""

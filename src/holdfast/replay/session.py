@@ -10,10 +10,9 @@ from msgspec.structs import replace
 from holdfast.formats.base import NO_STEP, Recording, path
 from holdfast.model.entries import Answer, BranchSummary, Compaction, Entry, Frame, Said, Usage
 from holdfast.model.slots import Slot
-from holdfast.replay.tokenizer import Reading, message_tokens, usage_ratio
-from holdfast.types import Counter
+from holdfast.replay.tokenizer import Counter, Reading, message_tokens, usage_ratio
+from holdfast.view.foreign import native
 from holdfast.view.tokens import measure
-from holdfast.wire.foreign import native
 
 
 class Step(Struct, frozen=True):

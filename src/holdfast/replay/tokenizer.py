@@ -5,18 +5,20 @@ The policy plans with our estimator; if it were judged by the same one, an error
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import pairwise
+from typing import TypeAlias
 from warnings import catch_warnings, simplefilter
 
 from msgspec import Struct
 
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall
-from holdfast.types import Counter
 from holdfast.view.tokens import DOCUMENT_TOKENS, IMAGE_TOKENS, MESSAGE_OVERHEAD, count
 
+Counter: TypeAlias = Callable[[str], int]
+"""Tokens of a text, as some tokenizer or estimator counts them."""
 LARGEST_DELTA = 60_000
 """Tokens between two answers above which something else than the messages moved the usage (METRICS, "Tokens")."""
 

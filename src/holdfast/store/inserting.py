@@ -12,9 +12,9 @@ from holdfast.store.rows import BARE, Row
 
 _PLACE = ("session", "id", "parent", "seq", "depth", "base")
 _BARE = (*_PLACE, *Row._fields[:BARE])
-MOST = 999
+VALUES = 999
 """Values of one statement: SQLite before 3.32 takes no more."""
-AT_ONCE = MOST // len(_BARE)
+ROWS_AT_ONCE = VALUES // len(_BARE)
 """Messages of one statement: a fifth less time than with one each. [M]"""
 
 
@@ -23,7 +23,7 @@ def _inserting(columns: Sequence[str], rows: int = 1) -> str:
     return f"INSERT INTO entries ({', '.join(columns)}) VALUES {', '.join([row] * rows)}"  # noqa: S608 -- only constants are put into SQL
 
 
-_ANY, _ONE, _MANY = _inserting((*_PLACE, *Row._fields)), _inserting(_BARE), _inserting(_BARE, AT_ONCE)
+_ANY, _ONE, _MANY = _inserting((*_PLACE, *Row._fields)), _inserting(_BARE), _inserting(_BARE, ROWS_AT_ONCE)
 
 
 def insert(db: sqlite3.Connection, session: int, placed: Sequence[Placed], rows: Sequence[Row]) -> None:
@@ -32,8 +32,8 @@ def insert(db: sqlite3.Connection, session: int, placed: Sequence[Placed], rows:
         db.executemany(_ANY, map(_columns, repeat(session), placed, rows))
         return
     bare = map(_bare, repeat(session), placed, rows)
-    for _ in range(len(rows) // AT_ONCE):
-        db.execute(_MANY, [*chain.from_iterable(islice(bare, AT_ONCE))])
+    for _ in range(len(rows) // ROWS_AT_ONCE):
+        db.execute(_MANY, [*chain.from_iterable(islice(bare, ROWS_AT_ONCE))])
     db.executemany(_ONE, bare)
 
 

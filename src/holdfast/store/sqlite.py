@@ -17,7 +17,7 @@ from holdfast.store import indexing
 from holdfast.store.base import Decode, Quota, SessionInfo
 from holdfast.store.blobs import FileBlobs
 from holdfast.store.database import Database, Durability
-from holdfast.store.inserting import insert
+from holdfast.store.inserting import VALUES, insert
 from holdfast.store.locks import lease
 from holdfast.store.placing import Node, Placed
 from holdfast.store.rows import Decoders, Row, decoders, from_row, to_row
@@ -60,8 +60,8 @@ _TIPS = f"""
         SELECT 1 FROM entries c WHERE c.parent = e.seq
         AND (c.kind <> 'label' OR EXISTS (SELECT 1 FROM entries g WHERE g.parent = c.seq))
     ) ORDER BY seq"""  # noqa: S608
-AT_ONCE = 500
-"""Ids that are asked for at once; SQLite before 3.32 takes 999 values."""
+IDS_AT_ONCE = VALUES // 2
+"""Ids that are asked for in one statement. [H]"""
 _LAST_CHARACTER = "\U0010ffff"
 
 
@@ -146,8 +146,8 @@ class SqliteStore(TreeStore):
         if info.entries < len(ids):
             return {id_: Node(*rest) for id_, *rest in self._file.db.execute(_NODES, (info.key,))}
         found: dict[str, Node] = {}
-        for start in range(0, len(ids), AT_ONCE):
-            asked = [_clean(id_) for id_ in ids[start : start + AT_ONCE]]
+        for start in range(0, len(ids), IDS_AT_ONCE):
+            asked = [_clean(id_) for id_ in ids[start : start + IDS_AT_ONCE]]
             rows = self._file.db.execute(f"{_NODES} AND id IN ({', '.join('?' * len(asked))})", (info.key, *asked))
             found |= {id_: Node(*rest) for id_, *rest in rows}
         return found

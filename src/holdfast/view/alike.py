@@ -16,7 +16,7 @@ from msgspec import Raw
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 
-_BESIDE = "message."
+BESIDE = "message."
 """How the kind of an opaque part begins that is a field of its message; a client may add or leave out such fields."""
 _NUMBERED = re.compile(r"#\d+\Z")
 """How the id of a call ends that came without one: its place among the calls of one content."""
@@ -70,7 +70,7 @@ def _said(parts: Sequence[Part]) -> list[Any]:
             out[-1] += part.text
         elif isinstance(part, Text):
             out += [part.text] if part.text else []
-        elif not isinstance(part, Thinking) and not _is_beside(part):
+        elif not isinstance(part, Thinking) and not is_beside(part):
             out.append(_one(part))
     return out
 
@@ -90,12 +90,13 @@ def _id(id_: str) -> str:
     return _NUMBERED.sub("", id_)
 
 
-def _is_beside(part: Part) -> bool:
-    return isinstance(part, Opaque) and part.kind.startswith(_BESIDE)
+def is_beside(part: Part) -> bool:
+    """Return whether ``part`` is a field of its message, not a piece of what it says."""
+    return isinstance(part, Opaque) and part.kind.startswith(BESIDE)
 
 
 def _beside(parts: Sequence[Part]) -> dict[str, _Unread]:
-    return {part.kind: _Unread(part.kind, part.raw) for part in parts if isinstance(part, Opaque) and _is_beside(part)}
+    return {part.kind: _Unread(part.kind, part.raw) for part in parts if isinstance(part, Opaque) and is_beside(part)}
 
 
 def _agree(one: Any, other: Any) -> bool:

@@ -9,6 +9,7 @@ message: it starts no turn, answers no call, and goes out byte for byte.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,14 +18,15 @@ from msgspec.json import Decoder
 
 from holdfast.model.messages import Message, placeholder
 from holdfast.model.parts import Media, MediaForm, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.wire.breakpoints import carried
+from holdfast.wire.breakpoints import kept_marks
 from holdfast.wire.media import is_web, words_of
 from holdfast.wire.models import anthropic_dialect as dialect
+from holdfast.wire.places import identity, places
 from holdfast.wire.splice import Bytes, as_object, decoded_size, fields, overlay, read, write
 
 API = "anthropic"
 
-__all__ = ["API", "decode", "dialect", "dicts", "encode", "messages", "plain"]
+__all__ = ["API", "decode", "dialect", "dicts", "encode", "messages"]
 
 
 # -- the shapes on the wire --------------------------------------------------------------------------------------------
@@ -224,26 +226,9 @@ def _content(parts: Sequence[Part], old: str | list[Raw] | None) -> str | list[R
     """Return the ``content`` of a message: a string where one plain text stands alone, else blocks."""
     if len(parts) == 1 and type(parts[0]) is Text and parts[0].raw is None and not isinstance(old, list):
         return parts[0].text
-    places = _places(parts, old) if isinstance(old, list) else {}
-    blocks = (_block(part, places.get(index)) for index, part in enumerate(parts))
+    stand = places(parts, old, partial(map, _part)) if isinstance(old, list) else {}
+    blocks = (_block(part, stand.get(index)) for index, part in enumerate(parts))
     return [block for block in blocks if block is not None]
-
-
-def _places(parts: Sequence[Part], old: list[Raw]) -> dict[int, Raw]:
-    """Return, for each part without bytes of its own, the old block it stands for: same place, or same id."""
-    bare = [index for index, part in enumerate(parts) if part.raw is None]
-    if not bare:
-        return {}
-    if len(old) == len(parts):
-        return {index: old[index] for index in bare if bytes(old[index]).startswith(b"{")}
-    known = {_id(part): raw for part, raw in ((_part(raw), raw) for raw in old) if _id(part)}
-    return {index: known[_id(parts[index])] for index in bare if _id(parts[index]) in known}
-
-
-def _id(part: Part) -> tuple[type, str] | None:
-    if type(part) is ToolCall:
-        return ToolCall, part.id
-    return (ToolResult, part.call_id) if type(part) is ToolResult else None
 
 
 _OWN = frozenset({"citations", "content", "is_error", "source", "title", "context"})
@@ -258,9 +243,9 @@ def _block(part: Part, place: Raw | None = None) -> Raw | None:
     if new is None or place is None:
         return None if new is None else Raw(write(new))
     stood = _part(place)
-    if type(stood) is type(part) and _id(stood) == _id(part):
+    if type(stood) is type(part) and identity(stood) == identity(part):
         gone = _OWN | {"caller"} if type(part) is ToolCall and part.seal is None else _OWN
-        return Raw(write(_unmarked(carried(overlay(place, new, gone), place))))
+        return Raw(write(_unmarked(kept_marks(overlay(place, new, gone), place))))
     marked = {key: value for key, value in fields(place).items() if key == "cache_control"}
     return Raw(write(_unmarked(new | marked)))
 
@@ -330,12 +315,3 @@ def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
     Raises ``FormatError`` where arguments hold a number that Python has no value for (``1e999``).
     """
     return [read(_DICT, wire, "the message") for message in values for wire in encode(message)]
-
-
-def plain(raw: Bytes) -> Raw:
-    """Return a message of an answer or a transcript as a request takes it: with its role and content, nothing else."""
-    stood = raw if isinstance(raw, Raw) else Raw(raw)
-    wire = overlay(stood, {})
-    if wire.keys() <= {"role", "content"}:
-        return stood
-    return Raw(write({key: wire[key] for key in ("role", "content") if key in wire}))

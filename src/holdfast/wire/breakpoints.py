@@ -150,7 +150,7 @@ def _block(block: Raw) -> Raw | dict[str, Any]:
     return {key: _bare(raw) if key == "content" else raw for key, raw in found.items() if key != "cache_control"}
 
 
-def carried(block: dict[str, Any], stood: Raw) -> dict[str, Any]:
+def kept_marks(block: dict[str, Any], stood: Raw) -> dict[str, Any]:
     """Return ``block`` with the breakpoint that stood inside ``stood``, which it replaces; as it is if none went."""
     if b'"cache_control"' not in bytes(stood) or "cache_control" in block:
         return block

@@ -13,15 +13,14 @@ from holdfast.model.messages import Message, media_of, placeholder, result_text
 from holdfast.model.parts import Media, Opaque, Part, Thinking, ToolResult
 from holdfast.model.slots import Slot
 from holdfast.policy.hygiene.neighbours import GO_ON
-from holdfast.view.foreign import words_of
+from holdfast.view.foreign import native, words_of
 from holdfast.wire import asked as asking
 from holdfast.wire.apis import Form, form_of
 from holdfast.wire.asked import Asked
 from holdfast.wire.carried import carried
-from holdfast.wire.foreign import native
 from holdfast.wire.lens import Lens, body, open_body
 from holdfast.wire.names import fitting, renamed
-from holdfast.wire.openai_chat import shown
+from holdfast.wire.openai_chat import as_seen
 from holdfast.wire.recognise import body_fields, recognise
 from holdfast.wire.splice import spliced, write
 
@@ -93,7 +92,7 @@ def _said(lens: Lens, asked: Asked, form: Form) -> tuple[list[Message], list[str
     said += [native(slot.message, form.api, lens.api) for slot in lens.slots]
     notes = []
     if form.api == "openai-chat":
-        said, moved = carried(said, lambda part: shown(part) is not None)
+        said, moved = carried(said, lambda part: as_seen(part) is not None)
         notes += [f"{moved} × media in a tool's result: a user shows it behind the results"] if moved else []
     if form.system and said and all(message.role == "system" for message in said):
         said.append(Message.of("user", GO_ON))

@@ -26,6 +26,7 @@ from holdfast.model.messages import Message, Role, placeholder
 from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.wire.media import packed
 from holdfast.wire.models import gemini_dialect as dialect
+from holdfast.wire.places import places
 from holdfast.wire.splice import Bytes, as_object, decoded_size, fields, overlay, read, write
 
 API = "gemini"
@@ -271,26 +272,9 @@ def encode(message: Message, base: Raw | None = None) -> list[bytes]:
 
 def _written(parts: Sequence[Part], old: Sequence[Raw]) -> list[Any]:
     """Return the parts of a content."""
-    places = _places(parts, old)
-    wires = (_one(part, places.get(index)) for index, part in enumerate(parts))
+    stand = places(parts, old, _parts)
+    wires = (_one(part, stand.get(index)) for index, part in enumerate(parts))
     return [wire for wire in wires if wire is not None]
-
-
-def _places(parts: Sequence[Part], old: Sequence[Raw]) -> dict[int, Raw]:
-    """Return, for each part without bytes of its own, the old part it stands for: same place, or same id."""
-    bare = [index for index, part in enumerate(parts) if part.raw is None]
-    if not bare or not old:
-        return {}
-    if len(old) == len(parts):
-        return {index: old[index] for index in bare}
-    known = {_id(part): raw for part, raw in zip(_parts(old), old, strict=True) if _id(part)}
-    return {index: known[_id(parts[index])] for index in bare if _id(parts[index]) in known}
-
-
-def _id(part: Part) -> tuple[type, str] | None:
-    if type(part) is ToolCall:
-        return ToolCall, part.id
-    return (ToolResult, part.call_id) if type(part) is ToolResult else None
 
 
 def _one(part: Part, place: Raw | None = None) -> Raw | dict[str, Any] | None:

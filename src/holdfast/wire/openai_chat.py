@@ -25,7 +25,7 @@ from holdfast.wire.splice import Bytes, decoded_size, fields, overlay, read, unp
 
 API = "openai-chat"
 
-__all__ = ["API", "decode", "dialect", "dicts", "encode", "messages", "shown"]
+__all__ = ["API", "as_seen", "decode", "dialect", "dicts", "encode", "messages"]
 
 
 # -- the shapes on the wire --------------------------------------------------------------------------------------------
@@ -307,12 +307,12 @@ def _new_piece(part: Part, place: Raw | None, *, media: bool) -> Any:
         stood = place if place is not None and isinstance(_piece(place), Text) else None
         return overlay(stood, {"type": "text", "text": part.text})
     if isinstance(part, Media):
-        form = shown(part) if media else None
+        form = as_seen(part) if media else None
         return form or {"type": "text", "text": told(part) or placeholder(part)}
     return {"type": "text", "text": f"[Attached {part.kind}]"} if isinstance(part, Opaque) else {}
 
 
-def shown(part: Media) -> dict[str, Any] | None:
+def as_seen(part: Media) -> dict[str, Any] | None:
     """Return a content part that shows ``part``, or nothing where Chat has no form for it but words."""
     url = data_url(part) or (part.source if part.form == "url" else "")
     if part.kind == "image":

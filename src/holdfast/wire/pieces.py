@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -107,11 +107,6 @@ def replaced(raw: Raw, changes: Mapping[Steps, bytes | None]) -> bytes:
         else:
             held[step] = Raw(new)
     return write(list(held.values()) if opens(raw) == "[" else held)
-
-
-def placed(raw: Raw, steps: Sequence[Step], new: bytes | None) -> bytes:
-    """Return ``raw`` with ``new`` at ``steps``, where something must stand already, or without it."""
-    return replaced(raw, {tuple(steps): new})
 
 
 def named(body: bytes, model: str) -> bytes:

@@ -363,6 +363,6 @@ def _audio(piece: _Piece, raw: Raw) -> Media:
 _LOOKS: dict[str, Callable[[_Piece, Raw], Media]] = {"input_image": _image, "input_file": _file, "input_audio": _audio}
 
 
-def grouped(raws: Sequence[Raw], model: str = "") -> list[Message]:
+def grouped(raws: Sequence[Raw]) -> list[Message]:
     """Return a list of items as messages: what the model said without a break is one."""
-    return [message for _, _, message in groups(raws, model)]
+    return [message for _, _, message in groups(raws)]

@@ -13,7 +13,7 @@ from holdfast.config import target
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.policy.prune import CLEARED
-from holdfast.policy.summary.opencode import judge
+from holdfast.policy.summary.reference.opencode import judge
 from holdfast.policy.truncate_lines import Shortened, limit_lines, truncate
 from holdfast.testing.driving import drive
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.view import weights
-from holdfast.view.weights import BEFORE, BLOCK, HERE, WEIGHTS, pairs, weight, weights_of
+from holdfast.view.weights import BEFORE, BLOCK, HERE, UNIT, WEIGHTS, pairs, weight, weights_of
 
 PIECES = st.sampled_from([*'a \t\n7"', "word", "zebra", "getFooBar", "._", "  ", "abcdefg"])
 ASCII = st.lists(PIECES).map(lambda pieces: "".join(pieces).encode()) | st.text(st.characters(codec="ascii")).map(
@@ -49,7 +49,7 @@ def test_a_pair_of_bytes_has_its_place_in_the_table(data: bytes) -> None:
 @example(b"Units of weight add up, block by block.\n" * 1_000)
 @example(bytes(range(256)) * 4)
 def test_a_text_weighs_what_its_bytes_weigh(data: bytes) -> None:
-    """Weights are added up exactly, in whatever pieces the text comes."""
+    """Weights are added up exactly, in whatever pieces the text comes; no long run of one letter is among these."""
     expected = sum(WEIGHTS[place] for place in places(data))
     assert weight([data]) == expected
     assert weight([data[:7], b"", data[7:]]) == expected
@@ -66,6 +66,20 @@ def test_a_long_text_is_weighed_block_by_block(unit: bytes) -> None:
     """A block begins as if a line end stood before it, and is none of ASCII for what stands in another."""
     data = (unit * BLOCK)[: BLOCK * 2 + 7]
     assert weight([data]) == sum(weight([data[at : at + BLOCK]]) for at in range(0, len(data), BLOCK))
+
+
+@pytest.mark.parametrize("letter", [b"x", b"f", b"b", b"c", b"q", b"w", b"z"])
+@pytest.mark.parametrize("text", [b"%s" * 24_000, (b"%s" * 79 + b"\n") * 300, b"\xf0" + b"%s" * BLOCK * 2])
+def test_one_letter_over_and_over_is_few_tokens(letter: bytes, text: bytes) -> None:
+    """A seldom letter begins a token inside of words, and none in a long run of it: under a third of a token each."""
+    data = text.replace(b"%s", letter)
+    assert weight([data]) < len(data) * UNIT / 3
+    assert weights_of([data[:BLOCK]]) == [weight([data[:BLOCK]])]
+
+
+def test_no_other_pair_weighs_what_a_long_run_does() -> None:
+    """A run is found by its weight, so that nothing else may have it."""
+    assert WEIGHTS.count(weights._SELDOM_UNITS) == 1
 
 
 def test_every_byte_has_its_weight() -> None:

@@ -15,10 +15,9 @@ from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message, placeholder
 from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.hygiene.items import Item
+from holdfast.view.alike import BESIDE, is_beside
 from holdfast.view.references import object_text
 
-_BESIDE = "message."
-"""How the kind of an opaque part begins that is a field of its message, not a piece of what it says."""
 _TELLS = frozenset({"message.refusal", "message.audio", "message.function_call"})
 """Such fields that say something: an answer may consist of one."""
 _FORM = frozenset({"functionResponse"})
@@ -103,29 +102,25 @@ def _says(parts: Sequence[Part | None], dialect: Dialect, role: str) -> bool:
     for part in parts:
         if part is None:
             continue
-        if role != "assistant" and (dialect.empty_text or not _is_field(part)):
+        if role != "assistant" and (dialect.empty_text or not is_beside(part)):
             return True
-        if role == "assistant" and (type(part) is not Thinking or dialect.thinking_alone) and not _is_beside(part):
+        if role == "assistant" and (type(part) is not Thinking or dialect.thinking_alone) and not _says_nothing(part):
             return True
     return False
 
 
-def _is_beside(part: Part) -> bool:
-    return type(part) is Opaque and part.kind.startswith(_BESIDE) and part.kind not in _TELLS
+def _says_nothing(part: Part) -> bool:
+    return isinstance(part, Opaque) and is_beside(part) and part.kind not in _TELLS
 
 
 def _alone(parts: list[Part | None], dialect: Dialect) -> list[Part | None]:
     """Return the parts without those that may only stand alone, where others stand beside them."""
-    told = [at for at, part in enumerate(parts) if isinstance(part, Text | Media | Opaque) and not _is_field(part)]
+    told = [at for at, part in enumerate(parts) if isinstance(part, Text | Media | Opaque) and not is_beside(part)]
     single = [at for at in told if isinstance(part := parts[at], Opaque) and part.kind in dialect.alone]
     if not single or len(told) == 1:
         return parts
     gone = set(single[1:] if len(single) == len(told) else single)
     return [None if at in gone else part for at, part in enumerate(parts)]
-
-
-def _is_field(part: Part) -> bool:
-    return isinstance(part, Opaque) and part.kind.startswith(_BESIDE)
 
 
 # -- thinking and what came of it --------------------------------------------------------------------------------------
@@ -225,7 +220,7 @@ def _is_taken(part: Opaque, dialect: Dialect, role: str) -> bool:
         return False
     if kind in dialect.refused or kind.startswith(_beginnings(dialect.refused)):
         return False
-    if kind.startswith(_BESIDE):
+    if kind.startswith(BESIDE):
         return True
     if role != "assistant" and kind.endswith(("_tool_use", "_tool_result")):
         return False

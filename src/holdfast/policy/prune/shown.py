@@ -44,13 +44,13 @@ def results_as_shown(branch: Branch) -> Iterator[Result]:
                 yield Result(index, place, part, text, count(text))
 
 
-def cleared(one: Result, text: str = CLEARED, rule: str = "prune") -> Edit | None:
-    """Return the edit that puts ``text`` in place of a result, or nothing where that frees nothing."""
-    saves = one.tokens - count(text)
-    if saves <= 0 or len(text) >= len(one.text):
+def cleared(one: Result) -> Edit | None:
+    """Return the edit that puts a short line in place of a result, or nothing where that frees nothing."""
+    saves = one.tokens - count(CLEARED)
+    if saves <= 0 or len(CLEARED) >= len(one.text):
         return None
-    why = f"an old result of {len(one.text):,} characters, {len(text):,} stay"
-    return Edit(Span(one.slot, one.slot + 1, one.part), (replaced(one.result, text),), rule, why, saves)
+    why = f"an old result of {len(one.text):,} characters, {len(CLEARED):,} stay"
+    return Edit(Span(one.slot, one.slot + 1, one.part), (replaced(one.result, CLEARED),), "prune", why, saves)
 
 
 def is_exempt(draft: Draft, one: Result) -> bool:

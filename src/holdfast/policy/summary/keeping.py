@@ -9,8 +9,6 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall
 from holdfast.view.references import arguments, leaves
 
-IDENTIFIERS = 12
-"""Most identifiers that are looked for in a text. [O]"""
 KEYWORDS = 12
 """Words of a request that tell whether it is reflected. [O]"""
 _FEW = 3
@@ -41,13 +39,7 @@ _COMMON_WORDS = (
 _COMMON = frozenset(_COMMON_WORDS.split())
 
 
-def identifiers(text: str, most: int = IDENTIFIERS) -> tuple[str, ...]:
-    """Return the first ``most`` exact identifiers in ``text``, each once, hexadecimal ones in capitals."""
-    found = (one.upper() if _is_hex(one) else one for one in _exact(text))
-    return tuple(dict.fromkeys(found))[:most]
-
-
-def _exact(text: str) -> Iterator[str]:
+def exact(text: str) -> Iterator[str]:
     """Yield the identifiers in ``text`` as they are written, without what stands around them."""
     for match in _IDENTIFIER.finditer(text):
         word = match.group().strip(_EDGES).removeprefix("0x")
@@ -58,10 +50,11 @@ def _exact(text: str) -> Iterator[str]:
 def missing(summary: str, wanted: Iterable[str]) -> tuple[str, ...]:
     """Return those of ``wanted`` that do not stand in ``summary``; hexadecimal ones may be written small or large."""
     capitals = summary.upper()
-    return tuple([one for one in wanted if one not in summary and not (_is_hex(one) and one.upper() in capitals)])
+    return tuple([one for one in wanted if one not in summary and not (is_hex(one) and one.upper() in capitals)])
 
 
-def _is_hex(word: str) -> bool:
+def is_hex(word: str) -> bool:
+    """Return whether ``word`` is a hexadecimal number long enough to name something."""
     return re.fullmatch(r"[0-9A-Fa-f]{8,}", word) is not None
 
 
@@ -71,7 +64,7 @@ def newest_identifiers(messages: Sequence[Message], newest: int, most: int) -> t
     The newest come first. What tools gave back does not count: a listing names hundreds of things.
     """
     said = (text for message in reversed(messages[-newest:] if newest else ()) for text in _said(message))
-    return tuple(dict.fromkeys(one for text in said for one in _exact(text)))[:most]
+    return tuple(dict.fromkeys(one for text in said for one in exact(text)))[:most]
 
 
 def _said(message: Message) -> Iterator[str]:
@@ -90,13 +83,13 @@ def newest_request(messages: Sequence[Message]) -> str:
     return next((one.text for one in reversed(messages) if one.starts_turn and one.text.strip()), "")
 
 
-def keywords(text: str, most: int = KEYWORDS) -> tuple[str, ...]:
-    """Return the first ``most`` words of ``text`` that tell what it is about, small, each once.
+def keywords(text: str) -> tuple[str, ...]:
+    """Return the first words of ``text`` that tell what it is about, small, each once.
 
     Of scripts that put no spaces between words, each two neighbouring signs are one.
     """
     found = (part for word in _WORD.findall(text.lower()) for part in _pieces(word))
-    return tuple(dict.fromkeys(found))[:most]
+    return tuple(dict.fromkeys(found))[:KEYWORDS]
 
 
 def _pieces(word: str) -> Iterator[str]:

@@ -24,11 +24,11 @@ _TAGS = re.compile(
 """The bracket of anything that looks like one of these tags."""
 
 
-def harmless(text: str) -> str:
+def unclosing(text: str) -> str:
     """Return ``text`` with the bracket of whatever looks like one of our tags escaped."""
     return _TAGS.sub("&lt;", text)
 
 
 def within(tag: str, text: str) -> str:
     """Return ``text`` between an opening and a closing ``tag``, which is the only one there is."""
-    return f"<{tag}>\n{harmless(text)}\n</{tag}>"
+    return f"<{tag}>\n{unclosing(text)}\n</{tag}>"

@@ -54,22 +54,6 @@ def answer(api: str, body: bytes) -> Answer:
     return replace(told, damaged=True) if is_mended(body, clean) else told
 
 
-def is_meaningful(api: str, event: Event) -> bool:
-    """Return whether ``event`` holds something the model said, so that from here on an answer was begun.
-
-    What comes before may be held back: names, keep-alives, empty beginnings. Errors, reasons and usage are not
-    meaningful either: an error, and a stream that ends without a word, can still be answered by another try.
-    """
-    voice, found = _voice(api), _fields(event)
-    return voice.meaningful(event.event, found) if found else False
-
-
-def _fields(event: Event) -> dict[str, Raw] | None:
-    """Return the fields of what an event says; nothing when it is no JSON."""
-    clean = readable(event.data)
-    return None if clean is None else fields_of(clean)
-
-
 class Fold:
     """A streamed answer, put together event by event. It takes any events: what it cannot read, it counts.
 
@@ -91,7 +75,11 @@ class Fold:
         return self._folding.complete and self._fault is None
 
     def feed(self, event: Event) -> bool:
-        """Take ``event``; return whether it is meaningful (see ``is_meaningful``)."""
+        """Take ``event``; return whether it holds something the model said, so that from here on an answer was begun.
+
+        What comes before may be held back: names, keep-alives, empty beginnings. Errors, reasons and usage are not
+        meaningful either: an error, and a stream that ends without a word, can still be answered by another try.
+        """
         goes_on = None if event.event == "error" else self._folding.go_on(event.data)
         return self._read(event) if goes_on is None else goes_on
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeAlias
 
 from holdfast.wire.overflow import wordings as words
@@ -343,9 +343,3 @@ RULES: tuple[Rule, ...] = (
     _tokens, _without_reason, _too_large, _overloaded, _wrong_request, _told_to_wait, _over_our_window, _by_code,
     _by_status, _by_wording,
 )  # fmt: skip
-
-
-def rules() -> Iterator[tuple[str, str]]:
-    """Yield the names of the rules in their order, with what each says."""
-    for rule in RULES:
-        yield rule.__name__.strip("_"), (rule.__doc__ or "").splitlines()[0]

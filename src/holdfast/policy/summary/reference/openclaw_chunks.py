@@ -98,12 +98,12 @@ class Pruned(Struct, frozen=True):
     budget: int
 
 
-def within_share(messages: Sequence[Message], window: int, share: float = HISTORY_SHARE, parts: int = PARTS) -> Pruned:
+def within_share(messages: Sequence[Message], window: int, share: float = HISTORY_SHARE) -> Pruned:
     """Return ``messages`` without their oldest parts, so that the rest takes at most ``share`` of ``window``."""
     budget = max(1, math.floor(window * share))
     kept, dropped, times = list(messages), list[Message](), 0
     while _size(kept) > budget:
-        first, *rest = by_share(kept, parts)
+        first, *rest = by_share(kept)
         if not rest:
             break
         dropped += first

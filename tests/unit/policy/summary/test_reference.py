@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.measures import estimate_tokens
-from holdfast.policy.summary import openclaw, opencode
-from holdfast.policy.summary.openclaw_chunks import (
+from holdfast.policy.summary.reference import openclaw, opencode
+from holdfast.policy.summary.reference.openclaw_chunks import (
     by_share,
     by_tokens,
     chunk_ratio,
@@ -19,8 +19,8 @@ from holdfast.policy.summary.openclaw_chunks import (
     is_split,
     within_share,
 )
-from holdfast.policy.summary.openclaw_turns import failures_section, quoted, recent, turns_kept
-from holdfast.policy.summary.pi import Files, carried, files, serialized
+from holdfast.policy.summary.reference.openclaw_turns import failures_section, quoted, recent, turns_kept
+from holdfast.policy.summary.reference.pi import Files, carried, files, serialized
 from holdfast.testing.strategies import conversations, messages
 
 
@@ -162,6 +162,13 @@ def test_what_its_summary_lacks():
     assert openclaw.complaints("", ()) == [f"missing_section:{heading}" for heading in openclaw.HEADINGS]
 
 
+def test_identifiers_that_openclaw_asks_for():
+    """The first twelve, each once, hexadecimal ones in capitals."""
+    assert openclaw.identifiers("0xdeadbeef Cafebabe12 deadbeef") == ("DEADBEEF", "CAFEBABE12")
+    numbers = [str(100_000 + n) for n in range(20)]
+    assert openclaw.identifiers(" ".join(numbers)) == tuple(numbers[:12])
+
+
 # -- pi ----------------------------------------------------------------------------------------------------------------
 
 
@@ -220,3 +227,14 @@ def test_what_is_said_afterwards():
     for quiet in ({"auto": False}, {"auto": True, "replayed": True}, {"auto": True, "allowed": False}):
         assert opencode.continuation(**quiet) == ""
     assert opencode.too_large(replayed=True) != opencode.too_large(replayed=False)
+
+
+def test_opencode_waits_as_it_does():
+    """[C] 2 s doubling, capped without headers alone; what the server says comes first, unless it is no number."""
+    assert [opencode.delay(n, None) for n in (1, 2, 5)] == [2_000, 4_000, 30_000]
+    assert opencode.delay(5, {}) == 32_000
+    assert opencode.delay(1, {"retry-after": "2.5"}) == 2_500
+    assert opencode.delay(1, {"retry-after": "soon", "retry-after-ms": "nan"}) == 2_000
+    assert opencode.retries(500, told=False)
+    assert not opencode.retries(404, told=False)
+    assert opencode.retries(None, told=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.policy.summary.cutting import before
-from holdfast.policy.summary.keeping import missing, reflects
+from holdfast.policy.summary.keeping import exact, is_hex, missing, reflects
 
 SUMMARY_CHARS = 16_000
 """[O] Characters of a summary with all that is added to it."""
 HEADINGS = ("## Decisions", "## Open TODOs", "## Constraints/Rules", "## Pending user asks", "## Exact identifiers")
 """[O] What its summary is made of."""
+IDENTIFIERS = 12
+"""[O] Most identifiers that are looked for in a text."""
 CUT = "\n\n[Compaction summary truncated to fit budget]"
 """[O] What stands where a summary was cut."""
 
@@ -24,6 +26,12 @@ def capped(body: str, suffix: str = "", most: int = SUMMARY_CHARS) -> str:
         return body + suffix
     left = room - len(CUT)
     return (body[: before(body, left)] + CUT if left > 0 else body[: before(body, room)]) + suffix
+
+
+def identifiers(text: str) -> tuple[str, ...]:
+    """Return the first exact identifiers in ``text``, each once, hexadecimal ones in capitals."""
+    found = (one.upper() if is_hex(one) else one for one in exact(text))
+    return tuple(dict.fromkeys(found))[:IDENTIFIERS]
 
 
 def complaints(

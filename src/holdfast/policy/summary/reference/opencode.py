@@ -1,11 +1,13 @@
-"""What opencode says around a compaction, and how it accepts a summary.
+"""What opencode says around a compaction, how it accepts a summary, and when it sends a request again.
 
 It says why it stopped, and what a user is made to say so that the work goes on.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -29,6 +31,10 @@ TRIES = 2
 """Requests for one summary: the first and one that reminds of the template. [C]"""
 BROKEN_OFF = frozenset({"length", "max_tokens", "content-filter", "content_filter"})
 """Ends of an answer after which no reminder helps. [C]"""
+_DELAY, _DELAY_MOST = 2_000, 30_000
+"""Milliseconds of its first wait, and of its longest where the provider sent no headers. [C]"""
+_DOUBLINGS = 40
+"""Doublings after which any wait is over every cap."""
 
 
 def too_large(*, replayed: bool) -> str:
@@ -61,3 +67,36 @@ def judge(text: str, requests: int, stop: str = "stop") -> Verdict:
         return Verdict("completed")
     said = "Compaction summary did not match the required template"
     return Verdict("remind" if requests < TRIES else "failed", said)
+
+
+# -- sending again -----------------------------------------------------------------------------------------------------
+
+
+def delay(attempt: int, headers: Mapping[str, str] | None) -> float:
+    """Return the milliseconds that opencode waits before retry ``attempt``, counted from 1.
+
+    It caps its own doubling only where no headers came.
+    """
+    told = _told(headers or {})
+    if told is not None:
+        return told
+    grown = _DELAY * 2 ** min(attempt - 1, _DOUBLINGS)
+    return float(grown if headers is not None else min(grown, _DELAY_MOST))
+
+
+def retries(status: int | None, told: bool) -> bool:
+    """Return whether opencode sends again: every 5xx, and where the SDK (``told``) calls it so."""
+    return told or (status is not None and 500 <= status < 600)
+
+
+def _told(headers: Mapping[str, str]) -> float | None:
+    millis, seconds = _number(headers.get("retry-after-ms")), _number(headers.get("retry-after"))
+    return millis if millis is not None or seconds is None else float(math.ceil(seconds * 1_000))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        found = float(text) if text is not None else math.nan
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None

@@ -8,8 +8,8 @@ from msgspec import Raw
 
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.view.foreign import native
 from holdfast.wire import anthropic, openai_chat
-from holdfast.wire.foreign import native
 
 RAW = Raw(b'{"of":"the other API"}')
 
