@@ -98,3 +98,45 @@ def test_a_field_that_a_server_takes_from_nobody_is_not_sent(field, restarts, pr
 
     transport = httpx2.MockTransport(handle)
     assert anyio.run(lambda: talked(through, transport, talk, restarts=restarts)) == bodies
+
+
+TOOL = {"type": "object", "properties": {"path": {"type": "string"}}}
+TOOLS = {
+    "openai-responses": [{"type": "function", "name": "read", "parameters": TOOL}],
+    "gemini": [{"functionDeclarations": [{"name": "read", "parametersJsonSchema": TOOL}]}],
+}
+
+
+def answered(api, said):
+    """Return a call as clients send it back that know nothing of seals, with its result behind it."""
+    if api == "openai-responses":
+        kept = [one for one in said if one.get("type") != "reasoning"]
+        return [*kept, {"type": "function_call_output", "call_id": kept[-1]["call_id"], "output": "ok"}]
+    *before, last = said
+    (call,) = parts = [{"functionCall": part["functionCall"]} for part in last["parts"] if "functionCall" in part]
+    reply = {"name": "read", "response": {"result": "ok"}} | {
+        key: call["functionCall"][key] for key in call["functionCall"].keys() & {"id"}
+    }
+    return [*before, {"role": "model", "parts": parts}, {"role": "user", "parts": [{"functionResponse": reply}]}]
+
+
+@pytest.mark.parametrize("api", TOOLS)
+def test_what_cannot_stand_alone_is_put_back(api, proxied):
+    """An item with an id wants its reasoning, and a call of Gemini its signature: a session that knows them helps."""
+    through, upstreams, talking = proxied
+    call = Said("", calls=(("read", {"path": "x"}),), thinking="hm")
+    upstream, talk = upstreams(Provider(Strict(window=200_000), [call, Said("ok")])), talking(api)
+
+    async def go():
+        async with through(upstream) as client:
+            talk.say("Read it.")
+            first = await client.post(talk.path, json.dumps(body()).encode())
+            talk.hear(first.content)
+            talk.said[:] = answered(api, talk.said)
+            return [first, await client.post(talk.path, json.dumps(body()).encode())]
+
+    def body():
+        return talk.body() | FIELDS[api] | {"tools": TOOLS[api]}
+
+    assert [reply.status_code for reply in anyio.run(go)] == [200, 200]
+    assert upstream.bodies[-1] != json.dumps(body()).encode()

@@ -24,8 +24,10 @@ from holdfast.policy.capping import cap
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.settings import Settings
 from holdfast.view.alike import alike
-from holdfast.view.sealed import sealed_as
+from holdfast.view.sealed import sealed_as, signatures
 from holdfast.wire.apis import FORMS
+from holdfast.wire.openai_responses import API as RESPONSES
+from holdfast.wire.responses_items import item_of, items_of
 
 
 class Twins(Struct, frozen=True):
@@ -176,7 +178,19 @@ def _together(mine: Sequence[Slot], theirs: Sequence[Slot]) -> Sequence[Slot]:
     api, raws = theirs[0].api, [slot.raw for slot in theirs if slot.raw is not None]
     if len(mine) > 1 or len(raws) < len(theirs) or api not in FORMS or FORMS[api].groups is None:
         return mine
-    return [replace(mine[0], api=api, raw=Raw(b",".join(raws)), base=None)]
+    whole = replace(mine[0], api=api, raw=Raw(b",".join(raws)), base=None)
+    return [whole] if _stands_alone(whole, _joined(theirs)) else mine
+
+
+def _stands_alone(slot: Slot, said: Message) -> bool:
+    """Whether the bytes of ``slot``, which are those of ``said``, need nothing that it has in the log and not there.
+
+    A signature on what is no reasoning does, and an item of Responses does by its id. Else what a client leaves out it
+    does not want to be sent.
+    """
+    if signatures(slot.message) != signatures(said):
+        return False
+    return slot.api != RESPONSES or slot.raw is None or all(item_of(raw).id is None for raw in items_of(slot.raw))
 
 
 def _joined(run: Sequence[Slot]) -> Message:
@@ -190,7 +204,7 @@ def _is_same(slot: Slot, said: Slot, settings: Settings) -> bool:
 
 
 def _as_said(slot: Slot, said: Slot) -> Slot:
-    """Return ``slot`` in the bytes of ``said``, unless it was cut when it was appended.
+    """Return ``slot`` in the bytes of ``said``, unless it was cut when it was appended, or they lack what they need.
 
     Its parts stay those of the log, which decisions are about.
     """
@@ -199,8 +213,9 @@ def _as_said(slot: Slot, said: Slot) -> Slot:
     if said.digest != slot.digest and not alike(slot.message, said.message):
         return slot
     mine, theirs = slot.message.parts, said.message.parts
-    if list(map(type, mine)) != list(map(type, theirs)):  # what a client leaves out it does not want to be sent
-        return replace(slot, api=said.api, raw=said.raw, base=None)
+    if list(map(type, mine)) != list(map(type, theirs)):
+        bare = replace(slot, api=said.api, raw=said.raw, base=None)
+        return bare if _stands_alone(bare, said.message) else slot
     message = sealed_as(said.message, slot.message)
     if message is said.message and (slot.size, slot.digest, None) == (said.size, said.digest, said.base):
         return said

@@ -348,10 +348,10 @@ class Journal(Strand):
         """Go back to just before message ``count`` was said."""
         path, before = self._path(), self.branch
         said = [at for at, entry in enumerate(path) if isinstance(entry.body, Said | BranchSummary)]
-        self.leaf = path[said[count]].parent
-        self._reread()
-        self.moves_leaf, self._ready, ids = False, None, dict[str, str]()
-        for one in carried(before, path, said[count], count):
+        stop, ids = said[count], dict[str, str]()
+        self.branch, self.leaf = self._read(path[:stop]), path[stop].parent
+        self.moves_leaf, self._ready = False, None
+        for one in carried(before, path, stop, count):
             (entry,) = self._write([told_there(one.body, prefix_basis(self.branch), ids)])
             ids[one.id] = entry.id
 

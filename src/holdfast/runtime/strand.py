@@ -111,7 +111,7 @@ class Strand:
     def _written(self, bodies: Sequence[Body], decode: Decode | None, *, onward: bool = False) -> list[Entry]:
         """Return an entry for each body, in the log behind the leaf; none ``onward`` of a leaf that somebody moved.
 
-        In a block that writes as ``one_write`` they are gathered.
+        Inside ``one_write`` they are gathered.
         """
         if not bodies:
             return []
@@ -119,7 +119,10 @@ class Strand:
         parents = [self.leaf, *ids[:-1]]
         entries = [Entry(*one, at=now) for one in zip(ids, parents, bodies, strict=True)]
         if not self._gathers:
-            return entries if self._append(entries, decode, onward=onward) else []
+            there = self._append(entries, decode, onward=onward)
+            if there:
+                self.heard(self.key, entries)
+            return entries if there else []
         if not self._gathered:
             self._before = self.branch, self.leaf
         self._gathered += entries
@@ -128,24 +131,22 @@ class Strand:
 
     def _settle(self) -> None:
         """Let what was gathered be in the log; where that takes it not, all is as it was before."""
-        gathered, self._gathered = self._gathered, []
+        gathered, decode, self._gathered, self._decode = self._gathered, self._decode, [], None
         if not gathered:
             return
         try:
-            self._append(gathered, self._decode)
+            self._append(gathered, decode)
         except BaseException:
             self.branch, self.leaf = self._before
             self._turned()
             raise
+        self.heard(self.key, gathered)
 
     def _append(self, entries: Sequence[Entry], decode: Decode | None, *, onward: bool = False) -> bool:
         """Append ``entries`` in one transaction; return whether they are there."""
         behind = None if self.moves_leaf else NOWHERE
         told = self.store.append(self.key, entries, expected_leaf=behind, decode=decode, onward=onward)
-        if onward and not told.moved:
-            return False
-        self.heard(self.key, entries)
-        return True
+        return told.moved or not onward
 
     def _turned(self, new: Sequence[Entry] = ()) -> None:
         """Take note that the branch is another one: by ``new`` entries of its own, or else by what others did."""

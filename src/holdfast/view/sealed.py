@@ -29,6 +29,11 @@ def sealed_as(message: Message, known: Message) -> Message:
     return _with_parts(message, [_sealed(part, models.get(bare(_data(part)), "")) for part in message.parts])
 
 
+def signatures(message: Message) -> list[str]:
+    """Return the seals in ``message`` of what is no reasoning."""
+    return [bare(_data(part)) for part in message.parts if _seal(part) is not None and not isinstance(part, Thinking)]
+
+
 def bare(data: str) -> str:
     """Return what is sealed in the plain alphabet of base64: SDKs send the same bytes in the other one."""
     return data.replace("-", "+").replace("_", "/").rstrip("=")

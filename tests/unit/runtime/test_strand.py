@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.config import target
@@ -19,6 +21,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.samples import KEY, same_request
 from holdfast.view.tokens import measure
+from holdfast.wire.openai_chat import decode
 
 GOAL = target("anthropic", "claude-opus-5-5")
 HELLO = Message.of("user", "hello")
@@ -156,3 +159,36 @@ def test_a_block_inside_another_is_part_of_it(store):
         second = journal.append(HELLO)
         assert told == []
     assert told == [[*first, *second]]
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_log_that_cannot_be_read_changes_nothing(failing, store, monkeypatch):
+    """Where a conversation parts, branch and leaf are of one moment, whichever look at the log fails."""
+    journal, looks, path = opened(store), count(1), store.path
+    journal.append(HELLO, Message.of("assistant", "ok"), HELLO)
+
+    def read(*asked):
+        if next(looks) == failing:
+            raise StoreReadOnly("the disk took nothing")
+        return path(*asked)
+
+    monkeypatch.setattr(store, "path", read)
+    with suppress(StoreReadOnly):
+        journal.follow([measure(HELLO), measure(Message.of("user", "something else"))])
+    monkeypatch.undo()
+    assert [slot.message for slot in journal.branch.slots] == [
+        slot.message for slot in Branch.build(store.path(KEY, journal.leaf)).slots
+    ]
+
+
+def test_who_made_the_messages_of_one_block_made_none_of_the_next(store):
+    """Bytes stand for a message only where the reader of that very message made it of them."""
+    journal, raw = opened(store), Raw(b'{"role":"user","content":"other words"}')
+    read = replace(measure(decode(raw)), api="openai-chat", raw=raw)
+    odd = replace(measure(HELLO), api="openai-chat", raw=raw)
+    with journal.one_write():
+        journal.follow([read], decode)
+    with journal.one_write():
+        journal.append(odd)
+    again = Branch.build(store.path(KEY, journal.leaf))
+    assert [slot.message for slot in again.slots] == [read.message, HELLO]
