@@ -291,7 +291,7 @@ def test_a_repair_touches_only_what_is_wrong(messages, model):
     words = Counter(part.text for one in messages for part in one.parts if isinstance(part, Text) and part.text.strip())
     kept = Counter(part.text for one in sent for part in one.parts if isinstance(part, Text) and part.text.strip())
     lost = words - kept
-    assert all(f"[System message] {text}" in kept for text in lost)
+    assert all(f"[System message] {text}" in kept or text.rstrip() in kept for text in lost)  # no blank may end it
 
 
 # -- seals and ids -----------------------------------------------------------------------------------------------------
@@ -366,7 +366,8 @@ def test_a_repair_leaves_its_neighbours_their_bytes(messages, model):
     )
     out = json.loads(render(lens, send_slots(made)))
     known = {block.get("id") for one in raw["messages"] for block in blocks(one)}
-    for block in [block for one in out["messages"] for block in blocks(one)]:
+    spoken = [one for one in out["messages"] if "[System message]" not in str(one)]  # such a one is said by another
+    for block in [block for one in spoken for block in blocks(one)]:
         made_up = MISSING in str(block) or block.get("text") in ("Continue.", "(the conversation so far)")
         renamed = block.get("id", block.get("tool_use_id")) not in known
         assert made_up or renamed or block.get("x_mine") == [1.0, "e\u0301"]
