@@ -52,7 +52,7 @@ _LITTLE, _NOTHING = 100_000_000, 4_000_000
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _TO_POINT = "it prints how when it begins, and holdfast run -- CLIENT needs none"
 _STYLES = {"ok": "green", "note": "yellow", "wrong": "red"}
-_STATE, _LEAST = 7, 40
+_STATE, _READABLE = 7, 40
 """Columns of the state, and columns that the text of a check has beside it, or it goes on below."""
 
 
@@ -326,7 +326,7 @@ def _say_check(out: Console, check: Check, widest: int) -> None:
 
     head = Text.assemble((f"{check.state:{_STATE}}", _STYLES[check.state]), f"{clean(check.what):{widest + GAP}}")
     room = out.width - len(head)
-    is_wide = room >= _LEAST
+    is_wide = room >= _READABLE
     lines = list(Text(clean(check.text)).wrap(out, room if is_wide else max(LEAST, out.width - SET_IN)))
     first = [head.append_text(lines.pop(0))] if is_wide else [head]
     for line in first:
