@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["at_home", "open_store"]
 
+_DURABILITIES = ("process", "power")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -28,11 +29,17 @@ def open_store(
     """Return the store at ``where``: a path, ``sqlite:///path`` (four slashes = absolute) or ``:memory:``.
 
     Nothing is created before the first write. ``durability="power"`` flushes the disk at each commit; ``readonly``
-    refuses every write; a write over the ``quota`` is refused with ``QuotaExceeded``. Another scheme is a
-    ``ConfigError``.
+    refuses every write; a write over the ``quota`` is refused with ``QuotaExceeded``. Another scheme, and any argument
+    that is none of these, is a ``ConfigError``.
     """
     from holdfast.store.base import Quota
 
+    if durability not in _DURABILITIES:
+        raise ConfigError(f"durability is {durability!r}; it is one of {', '.join(map(repr, _DURABILITIES))}")
+    for name, value, kind in (("where", where, str | os.PathLike), ("quota", quota, Quota | None)):
+        if not isinstance(value, kind):
+            wanted = getattr(kind, "__name__", str(kind))
+            raise ConfigError(f"{name} is of type {type(value).__name__}; give a value of type {wanted}")
     limits = quota or Quota()
     place = os.fspath(where)
     scheme = _SCHEME.match(place)

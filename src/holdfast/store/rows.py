@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from functools import cache
 from hashlib import blake2b
 from importlib import import_module
-from typing import NamedTuple
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.errors import LogConflict, StoreCorrupt
@@ -41,7 +40,7 @@ LATEST = 2**63 - 1
 """The largest time (and integer) a column holds."""
 
 
-class Row(NamedTuple):
+class Row(Struct, frozen=True, gc=False):
     """The columns of an entry that say what it is; where it hangs is the tree's business."""
 
     kind: str
@@ -56,7 +55,9 @@ class Row(NamedTuple):
     origin: bytes | None
 
 
-BARE = Row._fields.index("body")
+COLUMNS = Row.__struct_fields__
+"""Their names."""
+BARE = COLUMNS.index("body")
 """How many columns a message has of which nothing is stored but its bytes."""
 
 

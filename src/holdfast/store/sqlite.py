@@ -20,12 +20,12 @@ from holdfast.store.database import Database, Durability
 from holdfast.store.inserting import VALUES, insert
 from holdfast.store.locks import lease
 from holdfast.store.placing import Node, Placed
-from holdfast.store.rows import Decoders, Row, decoders, from_row, to_row
+from holdfast.store.rows import COLUMNS, Decoders, Row, decoders, from_row, to_row
 from holdfast.store.searching import is_searched, words
 from holdfast.store.tally import weighed
 from holdfast.store.tree import SHOWN, TreeStore, now_ms
 
-_COLUMNS = ", ".join(f"e.{name}" for name in Row._fields)
+_COLUMNS = ", ".join(f"e.{name}" for name in COLUMNS)
 _MINE = "(SELECT session FROM sessions WHERE key = ?)"
 _ENTRY = f"SELECT e.id, p.id, e.seq, {_COLUMNS} FROM entries e LEFT JOIN entries p ON p.seq = e.parent"  # noqa: S608 -- only constants are put into SQL
 _INFO = "SELECT key, title, format, cwd, model, created, updated, entries, leaf FROM sessions"

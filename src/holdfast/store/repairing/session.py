@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
+from msgspec.structs import astuple
+
 from holdfast.model.entries import Body, Entry, Note, Said
 from holdfast.model.messages import Message
 from holdfast.store.placing import KINDS, ROOT, SLOTTED, Node, below
 from holdfast.store.repairing.values import Kind
-from holdfast.store.rows import Decoders, Row, body_of, digest_of, to_row
+from holdfast.store.rows import COLUMNS, Decoders, Row, body_of, digest_of, to_row
 from holdfast.view.tokens import measure
 
 NEAR = 1_000
@@ -30,13 +32,13 @@ CHANGED, GONE = "its bytes are not those that were stored", "its row is gone"
 
 TABLE = "quarantine"
 """Where damaged rows are kept as they were, each with the reason; made when the first one is."""
-_SAYS = ", ".join(Row._fields)
+_SAYS = ", ".join(COLUMNS)
 _TREE = "seq, parent, depth, base, id"
 _ROWS = f"SELECT {_TREE}, {_SAYS} FROM entries WHERE session = ? AND seq > ? ORDER BY seq LIMIT 100"  # noqa: S608 -- only constants are put into SQL
 _PLACE = "UPDATE entries SET parent = ?, depth = ?, base = ? WHERE seq = ?"
-_SAY = f"UPDATE entries SET {', '.join(f'{name} = ?' for name in Row._fields)} WHERE seq = ?"  # noqa: S608
+_SAY = f"UPDATE entries SET {', '.join(f'{name} = ?' for name in COLUMNS)} WHERE seq = ?"  # noqa: S608
 _SIGN = "UPDATE entries SET identity = ? WHERE seq = ?"
-_ADD = f"INSERT INTO entries (session, {_TREE}, {_SAYS}) VALUES ({', '.join('?' * (6 + len(Row._fields)))})"  # noqa: S608
+_ADD = f"INSERT INTO entries (session, {_TREE}, {_SAYS}) VALUES ({', '.join('?' * (6 + len(COLUMNS)))})"  # noqa: S608
 QUARANTINE = f"""
     CREATE TABLE IF NOT EXISTS {TABLE} (
         number INTEGER PRIMARY KEY, reason TEXT NOT NULL, session TEXT NOT NULL, {_TREE}, {_SAYS}
@@ -134,7 +136,7 @@ class Log:
         is_message = row.kind in SLOTTED or (row.kind not in KINDS and depth > (above.node.depth if above else 0))
         body = self._stand_in(seq, above, row.kind, is_message=is_message)
         said = to_row(Entry(id_, above.id if above else None, body, seq, row.at), {})
-        self._db.execute(_SAY, (*said, seq))
+        self._db.execute(_SAY, (*astuple(said), seq))
         self._stand(seq, above, id_, said.kind)
         what = "message" if isinstance(body, Said) else "note"
         self._tell("entry", CHANGED, f"it is in quarantine, and a {what} that says so stands in its place", id_)
@@ -187,7 +189,7 @@ class Log:
                 body = Said(measure(Message.of("user", STAND_IN)))
             id_ = f"{LOST}-{seq}"
             row = to_row(Entry(id_, above.id if above else None, body, seq), {})
-            self._db.execute(_ADD, (self._number, seq, None, 0, 0, id_, *row))
+            self._db.execute(_ADD, (self._number, seq, None, 0, 0, id_, *astuple(row)))
             self._stand(seq, above, id_, row.kind)
             self._nameless.add(seq)
             above = self.places[seq]
