@@ -128,10 +128,13 @@ class Workshop:
 
     def grep(self, pattern: str, path: str = HOME, head_limit: int = 60, **_: object) -> str:
         """Return ``path:line:text`` for each line that matches."""
-        wanted, hits = re.compile(pattern), []
+        wanted, anywhere, hits = re.compile(pattern), re.compile(pattern, re.MULTILINE), []
         for name in self.names(under=path.removeprefix(HOME).lstrip("/") or "."):
-            lines = enumerate(self.text(name).splitlines(), 1)
+            text = self.text(name)
+            lines = enumerate(text.splitlines() if anywhere.search(text) else (), 1)
             hits += [f"{name}:{number}:{line[:WIDEST]}" for number, line in lines if wanted.search(line)]
+            if len(hits) >= head_limit:
+                break
         return "\n".join(hits[:head_limit]) or "No matches found"
 
     def edit(self, file_path: str, old_string: str, new_string: str, *, replace_all: bool = False) -> str:
@@ -244,9 +247,11 @@ def place(text: str) -> tuple[str, list[str]]:
     """Return the statement that the list goes behind; or the list there is, to be replaced, with its names."""
     anchor = '"""'
     for node in ast.parse(text).body:
+        if not isinstance(node, ast.Assign | ast.Import | ast.ImportFrom):
+            continue
         words = ast.get_source_segment(text, node) or ""
         if isinstance(node, ast.Assign) and words.startswith("__all__"):
             return words, [str(leaf.value) for leaf in ast.walk(node.value) if isinstance(leaf, ast.Constant)]
-        if isinstance(node, ast.Import | ast.ImportFrom) and text.count(words) == 1:
+        if not isinstance(node, ast.Assign) and text.count(words) == 1:
             anchor = words
     return anchor, []

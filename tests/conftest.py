@@ -65,7 +65,7 @@ def has_ended():
     return told
 
 
-TRIES = 5
+TRIES = 15
 """How often work may look slow, on a machine that does something else, before it is."""
 
 
@@ -77,17 +77,17 @@ def grows_slowly():
         """Assert it of the work that is ``prepared`` for ``size`` and eight times that."""
         ratios: list[float] = []
         while not ratios or (ratios[-1] >= 24 and len(ratios) < TRIES):
-            small, large = _seconds(prepared(size)), _seconds(prepared(8 * size))
+            small, large = _seconds(prepared(size), 3), _seconds(prepared(8 * size), 1)
             ratios.append(large / max(small, 1e-6))
         assert ratios[-1] < 24, ratios
 
     return judged
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    """Return the least processor time of three runs."""
+def _seconds(work: Callable[[], object], runs: int) -> float:
+    """Return the least processor time of ``runs``; a disturbance only makes it longer."""
     times = []
-    for _ in range(3):
+    for _ in range(runs):
         began = time.process_time()
         work()
         times.append(time.process_time() - began)

@@ -241,6 +241,46 @@ def test_what_is_no_request_is_answered_too(folder):
     assert answer["id"] == 4
 
 
+def ping(id_: str, method: str = "ping") -> str:
+    """Return the request ``method`` with an id as it stands in JSON."""
+    return f'{{"jsonrpc": "2.0", "id": {id_}, "method": "{method}"}}'
+
+
+def test_an_odd_id_gets_an_answer(folder):
+    """A whole number is one however it is written; what is no id of the protocol is refused by what it is."""
+    whole, odd = ["2.0", "3e1", "-4", '""'], ["1.5", "null", "true", "[1]", "1e400"]
+    answers = spoken(folder, *[ping(id_) for id_ in [*whole, *odd]])
+    fine = [one["id"] for one in answers if "result" in one]
+    assert sorted(map(str, fine)) == ["", "-4", "2", "30"]
+    refused = [(one["id"], one["error"]["code"], one["error"]["message"]) for one in answers if "error" in one]
+    shown = ["1.5", "null", "true", "[1]", "Infinity"]
+    told = [f"the id is {one}; give a string or a whole number" for one in shown]
+    assert refused == [(id_, -32_600, why) for id_, why in zip([1.5, None, None, None, None], told, strict=True)]
+
+
+def test_a_batch_is_answered_in_one_line(folder):
+    """Each request of it gets its answer there, what is no request an error; notifications alone get none."""
+    note = '{"jsonrpc": "2.0", "method": "notifications/initialized"}'
+    given_up = '{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}}'
+    lines = [
+        "[" + ", ".join([ping("2"), note, "5", ping("3", "nothing"), searching(4, '"kelp"')]) + "]",
+        f"[{note}]",
+        f"[{note}, {given_up}]",
+        "[]",
+        "[null]",
+        ping("9"),
+    ]
+    answers = spoken(folder, *lines)
+    batches = [one for one in answers if isinstance(one, list)]
+    first = next(one for one in batches if len(one) > 1)
+    assert {one["id"]: one.get("error", {}).get("code") for one in first} == {
+        None: -32_600, 2: None, 3: -32_601, 4: None,
+    }  # fmt: skip
+    assert [[one["error"]["code"] for one in batch] for batch in batches if batch is not first] == [[-32_600]]
+    alone = {one["id"]: one.get("error", {}).get("code") for one in answers if isinstance(one, dict)}
+    assert alone == {None: -32_600, 9: None}
+
+
 def test_many_requests_are_all_answered(folder):
     """Each of many calls that run at once when the input ends has its answer; one given up ends nothing."""
     given_up = '{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}}'

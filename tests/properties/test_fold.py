@@ -14,13 +14,17 @@ from holdfast import Branch
 from holdfast.model.branch import extend
 from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit, Settled, Span
-from holdfast.model.entries import Compaction, Decision, Entry, Frame, Revoke, Said
+from holdfast.model.entries import Answer, Compaction, Decision, Entry, Frame, Request, Revoke, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, Thinking, ToolResult
 from holdfast.model.projected import origins, prefix_basis, project
 from holdfast.model.sequence import Seq
+from holdfast.model.target import Target
+from holdfast.policy.guard import in_force
+from holdfast.policy.measures import usage_estimate
+from holdfast.policy.settings import Settings
 from holdfast.testing.strategies import logs, wild_histories
-from holdfast.view.tokens import measure
+from holdfast.view.tokens import estimate, frame_tokens, measure, ratio
 
 FORGOTTEN = {"settled", "callers"}
 """``settled`` is a memory of the planner's; ``callers`` may know more than one branch, and is compared apart."""
@@ -105,6 +109,52 @@ def test_undo_restores_what_was_there(entries, data):
     for name in ("keep", "compaction", "edits", "held", "marks", "law"):
         assert getattr(undone, name) == getattr(never, name)
     assert prefix_basis(undone) == prefix_basis(never)
+
+
+@st.composite
+def decisions(draw, entries):
+    """Any decision about some words of ``entries``, or any compaction."""
+    branch = Branch.build(entries)
+    words = [at for at, message in enumerate(branch.messages) if message.parts and type(message.parts[0]) is Text]
+    if words and draw(st.booleans()):
+        at = draw(st.sampled_from(words))
+        return Decision((Edit(Span(at, at + 1, 0), (Text("[cut]"),), "test", "", 1),))
+    keep = draw(st.integers(branch.pinned, len(branch.slots)))
+    return Compaction(keep, draw(st.sampled_from([None, Message.of("user", "so far")])), 9)
+
+
+def counted(entries, tokens):
+    """Return the branch of ``entries`` after one more request, which the provider counted at ``tokens``."""
+    branch = Branch.build(entries)
+    request = Request(prefix_basis(branch), len(branch.slots), "m")
+    answer = Answer(request.basis, Usage(tokens, 10))
+    return extend(extend(branch, Entry("asked", None, request)), Entry("told", None, answer))
+
+
+@given(logs(), st.integers(0, 60_000), st.data())
+def test_an_undone_decision_gives_the_figures_from_before(entries, tokens, data):
+    """What was decided and taken back since a request was counted changes no size, by no measure."""
+    before, decided = counted(entries, tokens), data.draw(decisions(entries))
+    after = extend(extend(before, Entry("d", None, decided)), Entry("undo", None, Revoke("d")))
+    assert (after.anchor, after.used) == (before.anchor, before.used)
+    assert usage_estimate(after) == usage_estimate(before)
+    for place in (Target(model="m"), Target(model="m", frame=before.frame), Target(model="n")):
+        sizes = [estimate(branch, in_force(place, branch, Settings())) for branch in (before, after)]
+        assert sizes[0] == sizes[1]
+
+
+@given(logs(), st.integers(0, 60_000), st.data())
+def test_a_frame_that_nobody_told_does_not_vanish(entries, tokens, data):
+    """What a counted request had beside its messages is in the next one too, whatever is decided about those."""
+    entries = [entry for entry in entries if not isinstance(entry.body, Frame)]
+    before, decided = counted(entries, tokens), data.draw(decisions(entries))
+    after = extend(before, Entry("d", None, decided))
+    place = Target(model="m")
+    frames = [frame_tokens(in_force(place, branch, Settings())) for branch in (before, after)]
+    assert frames[0] == frames[1]
+    told = before.anchor
+    if told is not None and not before.media:
+        assert frames[1] >= min(told.tokens - round(ratio(before, place) * told.held), 100_000)
 
 
 @given(logs())

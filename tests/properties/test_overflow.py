@@ -208,7 +208,7 @@ def test_a_told_size_is_the_size_from_here_on(messages, factor, exact, frame):
     branch = refused(sent.branch, requested=told)
     again = known(where, branch)
     assert estimate(branch, again) == told
-    loose = replace(branch, anchor=None)
+    loose = replace(branch, measured=None)
     asked = sent.branch.asked
     most = min(told, frame + 2.5 * asked if exact else 2.5 * (frame + asked))
     assert estimate(loose, again) >= 0.97 * most - 20

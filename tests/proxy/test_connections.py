@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 
 import anyio
 import pytest
@@ -368,6 +370,49 @@ def test_a_client_that_does_not_read_stops_the_provider(proxy):
 
     assert proxy.call(go) < most / 2
     proxy.at_rest()
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_client_that_leaves_while_it_is_sent_to_is_nothing_that_went_wrong(api, proxied, strict, capfd):
+    """The answer is held up in the middle then, with a sign of life to come: all of it ends, and nobody is told."""
+    through, _, talking = proxied
+    talk = talking(api, stream=api != "gemini")
+    talk.say("What holds on to the rock?")
+
+    async def go():
+        left, sending = anyio.Event(), anyio.Event()
+        body = iter([{"type": "http.request", "body": json.dumps(talk.body()).encode()}])
+        path, _, query = (sockets.STREAMED[api] if api == "gemini" else talk.path).partition("?")
+
+        async def receive():
+            if (message := next(body, None)) is not None:
+                return message
+            await sending.wait()
+            left.set()
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            if message["type"] == "http.response.body" and message["body"]:
+                sending.set()
+                await anyio.sleep(sockets.SOON)
+
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": query.encode(), "headers": []}
+        async with through(strict(200_000)) as client:
+            app = client.web._transport.app
+            with anyio.fail_after(sockets.SOON / 2):
+                await app(scope, receive, send)
+            return left.is_set(), app.health.livez()["troubles"]
+
+    assert anyio.run(go) == (True, [])
+    assert capfd.readouterr().err == ""
+
+
+def test_what_the_loop_says_of_clients_that_left_is_told_to_nobody(caplog):
+    """It would say so for each piece of an answer; whatever else it says is told."""
+    loops = logging.getLogger("asyncio")
+    loops.warning("socket.send() raised exception.")
+    loops.warning("something else")
+    assert caplog.messages == ["something else"]
 
 
 def test_a_stop_lets_answers_end():

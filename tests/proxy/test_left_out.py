@@ -8,7 +8,12 @@ import anyio
 import httpx2
 import pytest
 
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Decision, Entry
+from holdfast.model.entries import Said as Logged
+from holdfast.model.parts import Text
 from holdfast.store.memory import MemoryStore
+from holdfast.store.tree import new_id
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import Settings as Strict
 from holdfast.testing.provider.calls import Said
@@ -140,3 +145,75 @@ def test_what_cannot_stand_alone_is_put_back(api, proxied):
 
     assert [reply.status_code for reply in anyio.run(go)] == [200, 200]
     assert upstream.bodies[-1] != json.dumps(body()).encode()
+
+
+# -- what is edited ----------------------------------------------------------------------------------------------------
+
+SHORT = "(shortened)"
+SPLITS = {
+    "anthropic": lambda one: [one | {"content": [block]} for block in one["content"]],
+    "openai-chat": lambda one: [one | {"content": text} for text in (one["content"][:4], one["content"][4:])],
+    "gemini": lambda one: [one | {"parts": [part]} for part in one["parts"]],
+    "openai-responses": lambda one: [one],
+}
+"""How an answer is sent back in pieces, by API; in Responses it is always."""
+
+
+def shorten(store):
+    """Decide for the one answer in ``store`` that its words give way, as a rule would."""
+    (info,) = store.sessions()
+    said = [entry.body.slot.message for entry in store.path(info.key, info.leaf) if isinstance(entry.body, Logged)]
+    at = next(place for place, part in enumerate(said[1].parts) if isinstance(part, Text))
+    store.append(info.key, [Entry(new_id(), info.leaf, Decision((Edit(Span(1, 2, at), (Text(SHORT),), "test"),)))])
+
+
+async def edited(through, upstream, talk, extra, *, pieces):
+    """Return the first answer, and the request that shows it shortened: its client had left out what is reasoning."""
+    store, bodies = MemoryStore(), []
+
+    async def ask():
+        async with through(upstream, store) as client:
+            bodies.append(talk.body() | extra)
+            reply = await client.post(talk.path, bodies[-1])
+            assert reply.status_code == 200, reply.text
+            return reply.content
+
+    talk.say("When?")
+    first = await ask()
+    talk.hear(first)
+    talk.said[:] = without_reasoning(talk.api, talk.said)
+    talk.said[1:] = [one for said in talk.said[1:] for one in (SPLITS[talk.api](said) if pieces else [said])]
+    talk.say("And then?")
+    shorten(store)
+    await ask()
+    return first, bodies[-1]
+
+
+@pytest.mark.parametrize("pieces", [False, True], ids=["whole", "pieces"])
+@pytest.mark.parametrize("api", FIELDS)
+def test_an_edit_brings_nothing_back(api, pieces, proxied):
+    """What a client left out of a message stays out of it where a decision of ours is about another part of it."""
+    through, upstreams, talking = proxied
+    upstream, talk = upstreams(Provider(Strict(window=200_000, seals="any"), ANSWERS)), talking(api)
+    first, _ = anyio.run(lambda: edited(through, upstream, talk, FIELDS[api], pieces=pieces))
+    sent = upstream.bodies[-1]
+    assert (b"hm 0" in first, b"hm 0" in sent) == (True, False)
+    assert (SHORT.encode() in sent, b"at 0" in sent) == (True, False)
+    assert b'"type":"reasoning"' not in sent
+    assert not {b"msg_", b"rs_"} & {sent[at : at + 4] for at in range(len(sent))}, "ids of what it left out with it"
+
+
+@pytest.mark.parametrize("pieces", [False, True], ids=["whole", "pieces"])
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_an_edit_brings_no_field_back(field, pieces, proxied):
+    """Nor what a compatible server takes from nobody."""
+    through, _, talking = proxied
+    bodies, talk = [], talking("openai-chat")
+
+    async def handle(request):
+        bodies.append(json.loads(await request.aread()))
+        return httpx2.Response(200, headers={"content-type": "application/json"}, stream=Spoken(field))
+
+    _, said = anyio.run(lambda: edited(through, httpx2.MockTransport(handle), talk, {}, pieces=pieces))
+    before, after = said["messages"][0], said["messages"][-1]
+    assert bodies[-1]["messages"] == [before, {"role": "assistant", "content": SHORT}, after]

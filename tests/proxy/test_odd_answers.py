@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import anyio
@@ -10,6 +11,7 @@ import pytest
 import sockets
 
 from holdfast.errors import StoreReadOnly
+from holdfast.model.entries import Answer
 from holdfast.runtime import replies
 from holdfast.store.memory import MemoryStore
 from holdfast.wire.sse import Reader
@@ -141,6 +143,79 @@ def test_a_stream_may_be_called_so_in_capitals(api, proxy):
     told = proxy.send(asked(api, "in capitals", stream=True))
     assert (told.status, told.complete) == (200, True)
     assert "Kelp holds on" in str(proxy.sessions()[told.headers["x-holdfast-session"]])
+
+
+KINDS = ["text/plain; charset=utf-8", "application/octet-stream", "application/x-ndjson", "application/json", ""]
+"""What servers of one's own call a stream of events."""
+
+
+def lines(told):
+    """Return the events of an answer as one JSON object on each line."""
+    data = [line[6:] for line in b"".join(told.pieces).splitlines() if line.startswith(b"data: {")]
+    return told._replace(pieces=tuple(line + b"\n" for line in data))
+
+
+async def halfway(proxy, data, half):
+    """Return the answer to ``data``, of which the other ``half`` was said when the client had the first."""
+    reader, writer = await asyncio.open_connection(sockets.LOOPBACK, proxy.port)
+    with anyio.fail_after(sockets.SOON):
+        writer.write(data)
+        came = b""
+        while len(came) < 400:
+            came += await reader.read(65_536)
+        half.set()
+        came += await reader.read()
+    writer.close()
+    return sockets.got(came)
+
+
+@pytest.mark.parametrize("form", [lambda told: told, lines], ids=["events", "lines"])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.partition(";")[0] or "none")
+@pytest.mark.parametrize("api", APIS)
+def test_a_stream_may_be_called_anything(api, kind, form, proxy):
+    """Its client has the first words before the last are said, all of it as it came, and it is recorded."""
+    if form is lines and kind == "application/json":
+        return  # that is a whole answer, says who sends it
+    pieces, half = [], asyncio.Event()
+    name = b"content-type: " + kind.encode() + b"\r\n" if kind else b""
+
+    async def play(line, told):
+        told = form(told)
+        pieces[:] = told.pieces
+        await line.say(told.head.replace(b"content-type: text/event-stream\r\n", name) + b"".join(told.chunks[:-2]))
+        await half.wait()
+        await line.say(b"".join([*told.chunks[-2:], told.end]))
+
+    proxy.upstream.play = play
+    told = proxy.call(lambda: halfway(proxy, asked(api, f"called {kind} {form}", stream=True), half))
+    assert (told.status, told.body, told.complete) == (200, b"".join(pieces), True)
+    assert told.headers.get("content-type", "") == kind
+    assert [entry.body.stop for entry in proxy.sessions()[told.headers["x-holdfast-session"]] if is_answer(entry)] == [
+        "end"
+    ]
+    assert sockets.ANSWER in str(proxy.sessions()[told.headers["x-holdfast-session"]])
+
+
+def is_answer(entry):
+    """Whether an entry tells how an answer ended."""
+    return isinstance(entry.body, Answer)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", ""], ids=lambda kind: kind or "none")
+@pytest.mark.parametrize("api", APIS)
+def test_a_whole_answer_where_a_stream_was_asked_for_is_one(api, kind, proxy):
+    """Some servers do not stream whatever they are asked, and do not call their JSON so."""
+    name = b"content-type: " + kind.encode() + b"\r\n" if kind else b""
+
+    async def play(line, told):
+        whole = proxy.upstream.told(line.heard._replace(path=sockets.PATHS[api], body=b"{}"))
+        head = whole.head.replace(b"content-type: application/json\r\n", name)
+        await sockets.well(line, whole._replace(head=head))
+
+    proxy.upstream.play = play
+    told = proxy.send(asked(api, f"whole {kind}", stream=True))
+    assert (told.status, told.complete) == (200, True)
+    assert sockets.ANSWER in str(proxy.sessions()[told.headers["x-holdfast-session"]])
 
 
 @pytest.mark.parametrize("address", ["example.com:443", "/v1/messages"])

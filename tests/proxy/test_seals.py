@@ -8,6 +8,7 @@ import anyio
 import httpx2
 import pytest
 
+from holdfast.policy.unsealing import GONE
 from holdfast.testing.provider import Provider, Said
 from holdfast.testing.provider import Settings as Strict
 
@@ -54,6 +55,27 @@ def test_it_is_told_nothing_and_refused_nothing(api, proxied):
     assert SEAL in json.dumps(talk.body()), "the client knows nothing"
     assert [SEAL.encode() in body for body in upstream.bodies] == [True, False, False]
     assert all(b"Noted." in body for body in upstream.bodies)
+
+
+def test_a_past_that_its_client_had_compacted_gives_way_to_a_line(proxied):
+    """Codex sends it back sealed in every request: without it the session is over, and what the user said is there."""
+    through, upstreams, talking = proxied
+    upstream, talk = (
+        upstreams(Provider(Strict(tokenizer="words"), [Said("more"), Said("last")])),
+        talking("openai-responses"),
+    )
+    talk.fields |= {"store": False}
+    talk.say("Note this.")
+    talk.said += [{"type": "compaction", "id": "cmp_1", "encrypted_content": SEAL}, *ANSWERS["openai-responses"]]
+
+    async def go():
+        async with through(upstream) as client:
+            return [await talk.turn(client, text) for text in ("And this.", "And that.")]
+
+    assert [reply.status_code for reply in anyio.run(go)] == [200, 200]
+    assert [SEAL.encode() in body for body in upstream.bodies] == [True, False, False]
+    assert [GONE in body.decode() for body in upstream.bodies] == [False, True, True]
+    assert all(b"Note this." in body and b"Noted." in body for body in upstream.bodies)
 
 
 ASKED = "Invalid value: 'reasoning.encrypted_content'. Supported values are: 'file_search_call.results'."

@@ -9,9 +9,11 @@ import pytest
 from msgspec import Raw
 from msgspec.json import Decoder
 
+from holdfast.errors import FormatError
 from holdfast.formats import bodies
 from holdfast.model.slots import Slot
-from holdfast.wire.apis import APIS
+from holdfast.wire import anthropic, gemini, openai_chat, openai_responses
+from holdfast.wire.apis import APIS, FORMS
 from holdfast.wire.convert import convert
 from holdfast.wire.lens import open_body, render
 
@@ -23,6 +25,7 @@ WAYS = {
     "/v1/messages": "anthropic",
     "/models/": "gemini",
 }
+READERS = {module.API: module for module in (anthropic, openai_chat, openai_responses, gemini)}
 
 
 def requests(file):
@@ -48,6 +51,18 @@ if FILES:
             if isinstance(wanted.get("input"), str):
                 wanted["input"] = [{"role": "user", "content": wanted["input"]}]
             assert json.loads(render(lens, again)) == wanted
+
+    @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
+    def test_no_request_is_a_stranger_to_its_own_reader(file):
+        """What real clients send is read by ``messages`` of their API; with a call in it, by no other."""
+        for api, raw in requests(file):
+            wire = json.loads(raw)[FORMS[api].field]
+            read = READERS[api].messages(wire)
+            assert read
+            for other, reader in READERS.items() if any(message.calls for message in read) else ():
+                if other != api:
+                    with pytest.raises(FormatError):
+                        reader.messages(wire)
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
     def test_every_request_is_a_session_and_can_change_its_api(file):

@@ -349,3 +349,20 @@ def test_no_rule_can_be_left_out(name, monkeypatch):
     monkeypatch.setattr(errors, "RULES", left)
     found = [classify(report(case)) for case in CASES]
     assert [(one.kind, one.limit, one.requested) for one in found] != [expected(case) for case in CASES]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "it gave no reason"),
+        ({"body": b" \n"}, "it gave no reason"),
+        ({"body": b"{}", "message": " "}, "it gave no reason"),
+        ({"body": None}, "it gave no reason"),
+        ({"body": {"error": "busy"}}, '{"error":"busy"}'),
+        ({"body": b"<h1>Bad\n gateway\xff</h1>"}, "<h1>Bad gateway\ufffd</h1>"),
+        ({"body": b"{}", "message": "try\nlater"}, "try later"),
+    ],
+)
+def test_a_refusal_has_words(given, told):
+    """What a provider said is told on one line, and that it said nothing where it did."""
+    assert ErrorReport(status=500, **given).words == told

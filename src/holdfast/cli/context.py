@@ -20,7 +20,7 @@ from holdfast.cli.places import opened, store_option
 from holdfast.cli.sizing import about, counted, ended, measured, target_of
 from holdfast.cli.terminal import GAP, clean, console, json_option, many, say_json, say_line, say_table, say_whole
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Entry, Request
+from holdfast.model.entries import Entry, Frame, Request
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import origins, project
 from holdfast.model.slots import Slot
@@ -165,10 +165,10 @@ def context_of(
     whole, frame = size.tokens, size.frame
     told = branch.anchor is not None and branch.model in {"", place.model}
     pieces = _within(list(_pieces(branch, size.scale)), whole - frame, exact=not told)
-    kinds = Counter({"frame": frame})
+    kinds = Counter({REST if branch.frame == Frame() else "frame": frame})  # nobody told it: it was measured
     for piece in pieces:
         kinds[piece.kind] += piece.tokens
-    kinds[REST] = max(0, whole - sum(kinds.values())) if told else 0
+    kinds[REST] += max(0, whole - sum(kinds.values())) if told else 0
     room = guard.measure_room(place, settings)
     return Context(
         session=session,
@@ -229,7 +229,7 @@ def _say(found: Context, info: SessionInfo) -> None:
     out.print()
     say_table(out, _table(found, out.width))
     if REST in found.kinds:
-        out.print("rest: reported by the provider beyond these messages (system prompt, tools)", style="dim")
+        say_whole(out, Text("rest: reported by the provider beyond these messages (system prompt, tools)", "dim"))
     if found.largest:
         out.print()
         out.print(Text("the largest parts", style="dim"))

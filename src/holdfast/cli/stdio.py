@@ -1,15 +1,19 @@
 """Standard input and output as a connection of the Model Context Protocol on which every request gets its answer.
 
-The package's own transport hands on a line that it cannot read as an exception, of which the client hears nothing, and
-its server drops what is being answered when the input ends. Both are mended between the two.
+The package's own transport hands on a line that it cannot read as an exception, of which the client hears nothing; it
+takes a request with an odd id for a notification and knows no batches; its server drops what is being answered when the
+input ends. So what comes in is read here.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+import sys
+from collections.abc import AsyncIterator
+from io import TextIOWrapper
+from math import isfinite
+from typing import Any, cast
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -17,15 +21,23 @@ from mcp import types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from pydantic import ValidationError
-
-T = TypeVar("T")
+from pydantic import RootModel, ValidationError
 
 PATIENCE = 30.0
 """[H] Seconds that running calls may take when the input has ended: a search of 100 MB takes less than one."""
 LONGEST_NUMBER = 1_000
 """[H] Digits of a whole number that is read as one; its float is infinite."""
 _HALF = re.compile(r"[\ud800-\udfff]")
+
+
+class Refused(types.JSONRPCError):
+    """An error in answer to what is no request of the protocol; it names the id that came, if that was a number."""
+
+    id: int | str | float | None  # type: ignore[assignment]
+
+
+class Batch(RootModel[list[Any]]):
+    """What answers the requests that came in one line, one after the other, in one line."""
 
 
 class Unanswered:
@@ -47,6 +59,10 @@ class Unanswered:
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             self._drop(message.id)
 
+    def waits_for(self, id_: types.RequestId) -> bool:
+        """Return whether this request still gets an answer."""
+        return id_ in self._ids
+
     async def none(self) -> None:
         """Return when there is none."""
         while self._ids:
@@ -58,60 +74,130 @@ class Unanswered:
         self._changed.set()
 
 
+class Gathered:
+    """The batches that came and have not all of their answers yet."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[set[types.RequestId], list[Any]]] = []
+
+    def came(self, found: list[SessionMessage | Refused]) -> None:
+        """Take down a batch, with the answers to those of its elements that are no messages."""
+        asked = [one.message for one in found if isinstance(one, SessionMessage)]
+        ids = {one.id for one in asked if isinstance(one, types.JSONRPCRequest)}
+        self._waiting.append((ids, [_json(one) for one in found if isinstance(one, Refused)]))
+
+    def taken(self, answer: SessionMessage) -> bool:
+        """Return whether ``answer`` is one of a batch; it waits for the others then."""
+        id_ = getattr(answer.message, "id", None)
+        for ids, answers in self._waiting if id_ is not None else ():
+            if id_ in ids:
+                ids.remove(id_)
+                answers.append(_json(answer.message))
+                return True
+        return False
+
+    def done(self, unanswered: Unanswered) -> list[Batch]:
+        """Return the answers to the batches that wait for nothing more; there are none to notifications alone."""
+        whole = [answers for ids, answers in self._waiting if not any(map(unanswered.waits_for, ids))]
+        self._waiting = [(ids, answers) for ids, answers in self._waiting if any(map(unanswered.waits_for, ids))]
+        return [Batch(answers) for answers in whole if answers]
+
+
 async def serve(server: Server[Any]) -> None:
     """Answer until standard input has ended and what was asked is answered."""
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception]()
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage]()
-    unanswered = Unanswered()
-    async with stdio_server() as (lines, out), anyio.create_task_group() as tasks:
-        tasks.start_soon(_pass_in, lines, to_server, out, unanswered)
-        tasks.start_soon(_pass_out, from_server, out, unanswered)
+    unanswered, gathered = Unanswered(), Gathered()
+    lines: Any = anyio.wrap_file(TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace"))
+    nothing: Any = _nothing()
+    async with stdio_server(stdin=nothing) as (_, out), anyio.create_task_group() as tasks:
+        tasks.start_soon(_pass_in, lines, to_server, out, unanswered, gathered)
+        tasks.start_soon(_pass_out, from_server, out, unanswered, gathered)
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
+async def _nothing() -> AsyncIterator[str]:
+    """Yield no line: what comes is read here, the package writes only."""
+    for line in list[str]():
+        yield line
+
+
 async def _pass_in(
-    lines: Any, to_server: MemoryObjectSendStream[SessionMessage | Exception], out: Any, unanswered: Unanswered
+    lines: AsyncIterator[str],
+    to_server: MemoryObjectSendStream[SessionMessage | Exception],
+    out: Any,
+    unanswered: Unanswered,
+    gathered: Gathered,
 ) -> None:
     """Give the server every message; answer what is none."""
     async with to_server:
-        async for item in lines:
-            found = understood(item) if isinstance(item, Exception) else item
-            if isinstance(found, SessionMessage):
-                unanswered.came(found.message)
-                await to_server.send(found)
-            elif found is not None:
+        async for line in lines:
+            found = understood(line)
+            every = found if isinstance(found, list) else [found]
+            asked = [one for one in every if isinstance(one, SessionMessage)]
+            for one in asked:
+                unanswered.came(one.message)
+            if isinstance(found, list):
+                gathered.came(found)
+            elif isinstance(found, Refused):
                 await out.send(SessionMessage(found))
+            for one in asked:
+                await to_server.send(one)
+            await _send_batches(out, unanswered, gathered)
         with anyio.move_on_after(PATIENCE):
             await unanswered.none()
 
 
-async def _pass_out(from_server: MemoryObjectReceiveStream[SessionMessage], out: Any, unanswered: Unanswered) -> None:
+async def _pass_out(
+    from_server: MemoryObjectReceiveStream[SessionMessage], out: Any, unanswered: Unanswered, gathered: Gathered
+) -> None:
     async with out, from_server:
         async for answer in from_server:
-            await out.send(answer)
+            if not gathered.taken(answer):
+                await out.send(answer)
             unanswered.went(answer.message)
+            await _send_batches(out, unanswered, gathered)
 
 
-def understood(error: Exception) -> SessionMessage | types.JSONRPCError | None:
-    """Return the message on a line that the transport did not read, the answer to one that is none, or nothing.
+async def _send_batches(out: Any, unanswered: Unanswered, gathered: Gathered) -> None:
+    for batch in gathered.done(unanswered):
+        await out.send(SessionMessage(cast("Any", batch)))  # it is written like a message
 
-    Half a character is JSON, so a model can write it; it becomes U+FFFD. An empty line is nothing.
+
+def _json(message: Any) -> Any:
+    return message.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def understood(line: str) -> SessionMessage | Refused | list[SessionMessage | Refused] | None:
+    """Return the message on a line, those of a batch, the answer to one that is none, or nothing for an empty line.
+
+    Half a character is JSON, so a model can write it; it becomes U+FFFD.
     """
-    told = error.errors(include_url=False) if isinstance(error, ValidationError) else []
-    line = _input(told, "json_invalid", str)
-    if line is None:
-        return _invalid(_input(told, "missing", dict))
     if not line.strip():
         return None
     try:
         value = json.loads(line, parse_int=_number)
-        text = _HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False))
+        return [_message(one) for one in value] if isinstance(value, list) and value else _message(value)
     except (ValueError, RecursionError) as wrong:
         return _refused(types.PARSE_ERROR, f"this line is no JSON ({wrong}); give one message a line")
+
+
+def _message(value: object) -> SessionMessage | Refused:
+    """Return the message that ``value`` is, or the answer to what is none."""
+    if isinstance(value, dict) and "method" in value and "id" in value:
+        id_ = value["id"]
+        if isinstance(id_, float) and id_.is_integer():
+            value = {**value, "id": int(id_)}  # 2.0 is 2
+        elif isinstance(id_, bool) or not isinstance(id_, int | str):
+            why = f"the id is {json.dumps(id_)[:40]}; give a string or a whole number"
+            return _refused(types.INVALID_REQUEST, why, id_ if isinstance(id_, float) and isfinite(id_) else None)
+    text = _HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False))
     try:
         return SessionMessage(types.jsonrpc_message_adapter.validate_json(text, by_name=False))
     except ValidationError:
-        return _invalid(value)
+        known = value.get("id") if isinstance(value, dict) else None
+        why = "this is no message that can be read; give an object with jsonrpc, id, method and params"
+        return _refused(types.INVALID_REQUEST, why, known if isinstance(known, str) or type(known) is int else None)
 
 
 def _number(digits: str) -> int | float:
@@ -119,17 +205,5 @@ def _number(digits: str) -> int | float:
     return int(digits) if len(digits) <= LONGEST_NUMBER else float(digits)
 
 
-def _input(told: Iterable[Mapping[str, Any]], what: str, kind: type[T]) -> T | None:
-    """Return what the first error of type ``what`` was found in."""
-    return next((one["input"] for one in told if one["type"] == what and isinstance(one["input"], kind)), None)
-
-
-def _invalid(value: object) -> types.JSONRPCError:
-    id_ = value.get("id") if isinstance(value, dict) else None
-    known = id_ if isinstance(id_, str) or type(id_) is int else None
-    why = "this is no message that can be read; give an object with jsonrpc, id, method and params"
-    return _refused(types.INVALID_REQUEST, why, known)
-
-
-def _refused(code: int, why: str, id_: types.RequestId | None = None) -> types.JSONRPCError:
-    return types.JSONRPCError(jsonrpc="2.0", id=id_, error=types.ErrorData(code=code, message=why))
+def _refused(code: int, why: str, id_: types.RequestId | float | None = None) -> Refused:
+    return Refused(jsonrpc="2.0", id=id_, error=types.ErrorData(code=code, message=why))

@@ -41,7 +41,7 @@ from holdfast.model.entries import (
 from holdfast.model.gauging import Anchor, Gauge, Learned, Used, reframed
 from holdfast.model.learning import from_overflow, from_usage, is_newest
 from holdfast.model.messages import Message, media_of
-from holdfast.model.projected import base_mark, chained, shown, slot_after
+from holdfast.model.projected import base_mark, chained, mark_at, shown, slot_after
 from holdfast.model.sequence import Seq, common
 from holdfast.model.slots import Slot
 
@@ -97,9 +97,10 @@ class Branch(Struct, frozen=True):
     model: str = ""
     window: int = 0
     """Window of the newest request as it was configured; 0 = not known."""
-    anchor: Anchor | None = None
-    used: Used | None = None
-    """Nothing where a compaction came later."""
+    measured: Anchor | None = None
+    """The newest request whose size was told, whatever it shows now; ``anchor`` where that still stands."""
+    answered: Used | None = None
+    """What was in use at the newest good answer; ``used`` where no compaction came later."""
     gauge: Gauge = Gauge()
     learned: Learned = Learned()
     """What overflows told of the model that was asked last."""
@@ -122,13 +123,30 @@ class Branch(Struct, frozen=True):
     settled: Settled | None = None
     """What hygiene found so far; a memory of the planner's, it changes no result."""
 
+    @property
+    def anchor(self) -> Anchor | None:
+        """The request whose size was told, if what it showed still stands; so it does once a decision is undone."""
+        told = self.measured
+        return told if told is not None and told.mark and told.mark == mark_at(self, told.slots) else None
+
+    @property
+    def used(self) -> Used | None:
+        """What was in use at the newest good answer, under the summary that is shown now."""
+        return self.answered if self.answered is not None and self.answered.mark == base_mark(self) else None
+
     @classmethod
     def build(cls, entries: Iterable[Entry]) -> Branch:
         """Return the branch of ``entries``, given in order from the root."""
         return extended(cls(), entries)
 
     def reported(self, input_tokens: int, output_tokens: int = 0) -> Branch:
-        """Return the branch knowing what the request it was planned for really cost, cached tokens included."""
+        """Return the branch knowing what the request it was planned for really cost, cached tokens included.
+
+        Raises ``TypeError`` for what is no number of tokens.
+        """
+        for name, given in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
+            if not isinstance(given, int):
+                raise TypeError(f"{name} is of type {type(given).__name__}; give the number that the provider reported")
         usage = Usage(input_tokens, output_tokens)
         return extend(self, Entry("", None, Answer(self.basis, usage)))
 
@@ -202,6 +220,7 @@ def cut_back(branch: Branch, count: int) -> Branch:
         framed=min(branch.framed, count),
         seen=min(branch.seen, count),
         model=branch.model,
+        measured=branch.measured,
         gauge=branch.gauge,
         learned=branch.learned,
         broken=tuple(index for index in branch.broken if index < count),
@@ -289,9 +308,10 @@ def _opening(messages: Sequence[Message]) -> int:
 def _frame(branch: Branch, _id: str, body: Frame) -> Branch:
     if body == branch.frame:
         return branch
-    anchor = reframed(branch.anchor, body.tokens - branch.frame.tokens) if body.exact == branch.frame.exact else None
+    more, same = body.tokens - branch.frame.tokens, body.exact == branch.frame.exact
+    measured = reframed(branch.measured, more) if same else None
     framed = len(branch.slots) if branch.seen or branch.frame != Frame() else branch.framed  # the first changes nothing
-    return replace(branch, frame=body, framed=framed, anchor=anchor, quiet=0, settled=None)
+    return replace(branch, frame=body, framed=framed, measured=measured, quiet=0, settled=None)
 
 
 def _decision(branch: Branch, id_: str, body: Decision) -> Branch:
@@ -312,12 +332,10 @@ def _decided(branch: Branch, new: tuple[Edit, ...]) -> Branch:
     edits = branch.edits | {start: (*branch.edits.get(start, ()), *more) for start, more in added.items()}
     first = min(edit.span.start for edit in new)
     saved = sum(edit.saves for edit in new if edit.span.start >= branch.keep)
-    kept = branch.anchor is not None and first >= branch.anchor.slots
     branch = replace(
         branch,
         edits=edits,
         held=branch.held - saved,
-        anchor=branch.anchor if kept else None,
         quiet=branch.quiet if first >= branch.seen else 0,
         standing=min(branch.standing, _first_changed(branch, new)),
         settled=branch.settled if branch.settled is not None and first >= branch.settled.slot else None,
@@ -337,7 +355,7 @@ def _compaction(branch: Branch, id_: str, body: Compaction) -> Branch:
 
 def _compacted(branch: Branch, body: Compaction) -> Branch:
     standing = min(branch.standing, body.keep)
-    branch = replace(branch, keep=body.keep, compaction=body, standing=standing, anchor=None, used=None, settled=None)
+    branch = replace(branch, keep=body.keep, compaction=body, standing=standing, settled=None)
     head = sum(slot.size for slot in branch.slots.slice(0, branch.pinned))
     tail = branch.slots.slice(body.keep)
     saved = sum(edit.saves for start, edits in branch.edits.items() if start >= body.keep for edit in edits)
@@ -375,9 +393,7 @@ def _brought_back(branch: Branch, before: Branch, gone: Decision | Compaction) -
 def _without(branch: Branch, law: tuple[tuple[str, Decision | Compaction], ...]) -> Branch:
     """Return the branch with ``law`` alone in force."""
     held = branch.sums[-1] if len(branch.slots) else 0
-    branch = replace(
-        branch, keep=branch.pinned, compaction=None, edits={}, held=held, anchor=None, used=None, quiet=0, settled=None
-    )
+    branch = replace(branch, keep=branch.pinned, compaction=None, edits={}, held=held, quiet=0, settled=None)
     branch = _remark(branch, branch.pinned)
     waiting: list[Edit] = []
     for _, what in law:
@@ -412,7 +428,7 @@ def _request(branch: Branch, _id: str, body: Request) -> Branch:
         gauge=Gauge() if other else branch.gauge,
         window=body.window,
         learned=Learned() if forgets else branch.learned,
-        anchor=None if other else branch.anchor,
+        measured=None if other else branch.measured,
     )
 
 
@@ -426,7 +442,8 @@ def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
     if body.stop in BROKEN and last >= 0 and branch.slots[last].message.role == "assistant":
         branch = replace(branch, broken=(*branch.broken, last), open=(), settled=None)  # its calls never ran
     if body.stop not in BROKEN and is_newest(branch, body):  # the answer may be said before this entry or after it
-        branch = replace(branch, used=Used(max(branch.seen + 1, len(branch.slots)), body.usage.total))
+        slots = max(branch.seen + 1, len(branch.slots))
+        branch = replace(branch, answered=Used(slots, body.usage.total, base_mark(branch)))
     return from_usage(branch, body)
 
 

@@ -38,7 +38,6 @@ class _Dump(Struct, frozen=True):
     asked: int
     basis: str
     model: str
-    anchor: Anchor | None
     gauge: Gauge
     quiet: int
     compactions: int
@@ -46,7 +45,8 @@ class _Dump(Struct, frozen=True):
     law: tuple[tuple[str, Decision | Compaction], ...]
     settled: Settled | None
     truncations: int = 0
-    used: Used | None = None
+    measured: Anchor | None = None
+    answered: Used | None = None
     standing: int = 0
     found: tuple[int, int] = (0, 0)
     spared: dict[int, tuple[int | None, ...]] = {}

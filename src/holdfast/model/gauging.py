@@ -29,6 +29,8 @@ class Anchor(Struct, frozen=True):
     held: int
     tokens: int
     stretch: Stretch | None = None
+    mark: bytes = b""
+    """Digest of what it showed; nothing where that was changed before the answer came."""
 
 
 FEW = 16
@@ -73,6 +75,8 @@ class Used(Struct, frozen=True):
 
     slots: int
     tokens: int
+    mark: bytes = b""
+    """Digest of what stood before the first kept slot: another summary is another request."""
 
 
 class Gauge(Struct, frozen=True):

@@ -21,7 +21,7 @@ from holdfast.model.gauging import (
     stretched,
     taught,
 )
-from holdfast.model.projected import basis_at
+from holdfast.model.projected import basis_at, mark_at
 
 if TYPE_CHECKING:
     from holdfast.model.branch import Branch
@@ -49,9 +49,9 @@ def from_usage(branch: Branch, body: Answer) -> Branch:
     if (anchor is not None or branch.frame.exact) and (anchor is None or true <= LARGEST):
         gauge = taught(gauge, true, estimated)
     newest = _anchored(branch, tokens, body.basis)
-    if newest is not None:
+    if newest.mark:
         newest = replace(newest, stretch=stretched(anchor, branch.asked + branch.frame.tokens, fresh(branch), tokens))
-    return replace(branch, gauge=gauge, anchor=newest)
+    return replace(branch, gauge=gauge, measured=newest)
 
 
 def _disproved(branch: Branch, tokens: int) -> Branch:
@@ -113,11 +113,11 @@ def from_overflow(branch: Branch, body: Failure) -> Branch:
     explained = limit and (requested > limit or not again)
     branch = _limited(branch, limit, 0 if explained else requested)
     if requested:
-        return replace(_weighed(branch, requested), anchor=_anchored(branch, requested, branch.basis))
+        return replace(_weighed(branch, requested), measured=_anchored(branch, requested, branch.basis))
     if not limit or again:
         branch = _refused(branch)
     heavier = is_sensible(limit, estimated) and _ratio(branch, limit) > _known_ratio(branch)
-    return replace(_weighed(branch, limit), anchor=None) if heavier else branch
+    return replace(_weighed(branch, limit), measured=None) if heavier else branch
 
 
 def _limited(branch: Branch, limit: int, below: int) -> Branch:
@@ -158,7 +158,7 @@ def _known_ratio(branch: Branch) -> float:
     return max(gauge.true / gauge.estimated if gauge.estimated else 1.0, branch.learned.prior)
 
 
-def _anchored(branch: Branch, tokens: int, basis: str) -> Anchor | None:
-    """Return the anchor of the newest request, where what it showed still stands."""
+def _anchored(branch: Branch, tokens: int, basis: str) -> Anchor:
+    """Return the measure of the newest request, with the digest of what it showed where that still stands."""
     stands = not basis or basis == basis_at(branch, branch.seen)
-    return Anchor(branch.seen, branch.asked, tokens) if stands else None
+    return Anchor(branch.seen, branch.asked, tokens, mark=mark_at(branch, branch.seen) if stands else b"")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -11,6 +11,7 @@ from holdfast.model.parts import Media, Opaque, Part, Text, ToolCall, ToolResult
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 """Who speaks. A message that holds nothing but tool results is a ``tool`` message, whatever its API calls it."""
+ROLES: tuple[str, ...] = get_args(Role)
 
 
 class Message(Struct, frozen=True, tag="message", gc=False):
@@ -21,7 +22,14 @@ class Message(Struct, frozen=True, tag="message", gc=False):
 
     @classmethod
     def of(cls, role: Role, text: str) -> Message:
-        """Return a message that says ``text`` and nothing else."""
+        """Return a message that says ``text`` and nothing else.
+
+        Raises ``ValueError`` for a role that there is not, ``TypeError`` for what is no text.
+        """
+        if role not in ROLES:
+            raise ValueError(f"role is {role!r}; the roles are {', '.join(ROLES)}")
+        if not isinstance(text, str):
+            raise TypeError(f"text is of type {type(text).__name__}; give words, or make Message(role, parts) of parts")
         return cls(role, (Text(text),))
 
     @property

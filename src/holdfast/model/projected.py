@@ -166,8 +166,14 @@ def prefix_basis(branch: Branch) -> str:
 
 def basis_at(branch: Branch, count: int) -> str:
     """Return the basis of the projection of the first ``count`` slots."""
-    mark = branch.marks[count - 1] if count > branch.keep else base_mark(branch)
-    return blake2b(branch.frame.digest.encode() + mark, digest_size=16).hexdigest()
+    return blake2b(branch.frame.digest.encode() + mark_at(branch, count), digest_size=16).hexdigest()
+
+
+def mark_at(branch: Branch, count: int) -> bytes:
+    """Return the digest of the projection of the first ``count`` slots; nothing where there are fewer."""
+    if count > len(branch.slots):
+        return b""
+    return branch.marks[count - 1] if count > branch.keep else base_mark(branch)
 
 
 # -- digests -----------------------------------------------------------------------------------------------------------

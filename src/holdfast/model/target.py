@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from msgspec import Raw, Struct
 
@@ -11,6 +11,7 @@ from holdfast.model.entries import Frame
 
 Rung: TypeAlias = Literal["", "truncate", "media", "fallback"]
 """How hard a request is made smaller beside compaction: results cut · media gone · whatever still gives way."""
+Warmth: TypeAlias = Literal["warm", "cold"]
 
 
 class Limits(Struct, frozen=True, omit_defaults=True):
@@ -79,7 +80,7 @@ class Written(Struct, frozen=True, omit_defaults=True):
 class World(Struct, frozen=True, omit_defaults=True):
     """All that the planner knows of the world outside: nothing here is asked for, everything is told."""
 
-    cache: str = "warm"
+    cache: Warmth = "warm"
     """``warm`` or ``cold``: whether the provider still holds the prefix of the last request."""
     idle: int = 0
     """Seconds since the last request."""
@@ -99,3 +100,11 @@ class World(Struct, frozen=True, omit_defaults=True):
     """Texts from their source (rules, plan, skills) that stand behind a new summary, within their budgets."""
     cooled: bool = False
     """Whether compaction failed too often, but so long ago that it may be tried once more."""
+
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for words that there are not, ``TypeError`` for a time that is none."""
+        for name, given, known in (("cache", self.cache, get_args(Warmth)), ("rung", self.rung, get_args(Rung))):
+            if given not in known:
+                raise ValueError(f"World.{name} is {given!r}; it is one of {', '.join(map(repr, known))}")
+        if not isinstance(self.idle, int | float):
+            raise TypeError(f"World.idle is of type {type(self.idle).__name__}; give seconds")

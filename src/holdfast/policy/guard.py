@@ -14,7 +14,7 @@ from holdfast.model.gauging import HIGHEST, LEAST_LIMIT, LOWEST, Learned
 from holdfast.model.plan import Notice
 from holdfast.model.target import Target
 from holdfast.policy.settings import Settings
-from holdfast.view.tokens import cautious_ratio, frame_tokens, is_same_model, refused_size
+from holdfast.view.tokens import cautious_ratio, frame_tokens, is_same_model, ratio, refused_size
 
 DEFAULT_WINDOW = 200_000
 """[O] Tokens assumed of a window that nobody knows: the guard is never off."""
@@ -152,8 +152,12 @@ def sized(target: Target, branch: Branch) -> Frame:
     """Return the frame of ``target`` in tokens of its model: what is left of the last reported usage for it.
 
     Where that was of other messages or of another frame it is the estimate, by the ratio that was reported so far;
-    where nothing was reported it stays what it is.
+    where nothing was reported it stays what it is. One that nobody told is what the usage had beside its messages,
+    whatever became of them.
     """
+    if target.frame == branch.frame == Frame() and branch.measured is not None:
+        rest = branch.measured.tokens - round(ratio(branch, target) * branch.measured.held)
+        return Frame("", rest, exact=True) if rest > 0 else target.frame
     frame, anchor = target.frame, branch.anchor if branch.frame == target.frame else None
     if frame.exact or not frame.tokens or not (anchor or branch.gauge.estimated):
         return frame

@@ -84,11 +84,15 @@ class Policy(Struct, frozen=True):
     def replace(self, name: str, stage: Stage) -> Policy:
         """Return the policy with ``stage`` in place of the one called ``name``."""
         self._place(name)
+        _callable(name, stage)
         return replace(self, stages=tuple((old, stage if old == name else kept) for old, kept in self.stages))
 
     def before(self, name: str, new: str, stage: Stage) -> Policy:
         """Return the policy with ``stage``, called ``new``, in front of the one called ``name``."""
         at = self._place(name)
+        _callable(new, stage)
+        if new in dict(self.stages):
+            raise ConfigError(f"policy {self.name!r} has a stage {new!r} already; give this one another name")
         return replace(self, stages=(*self.stages[:at], (new, stage), *self.stages[at:]))
 
     def with_settings(self, **changes: Any) -> Policy:
@@ -111,6 +115,15 @@ class Policy(Struct, frozen=True):
         return names.index(name)
 
 
+def _callable(name: str, stage: object) -> None:
+    """Do nothing for a stage; ``ConfigError`` for what cannot be called."""
+    if not callable(stage):
+        raise ConfigError(f"stage {name!r} is of type {type(stage).__name__}; {_STAGE}")
+
+
+_STAGE = "a stage is a function that takes a Draft and returns it, with its decisions added"
+
+
 def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: World = World()) -> Plan:
     """Return the plan of the next request of ``branch``. Costs what is new since the last one."""
     settings = policy.settings
@@ -121,8 +134,10 @@ def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: Wo
     target = in_window(target, settings)
     draft = Draft(branch, target, settings, world, room, notices=notices)
     before = draft.estimate
-    for _name, stage in policy.stages:
+    for name, stage in policy.stages:
         draft = stage(draft)
+        if not isinstance(draft, Draft):
+            raise TypeError(f"stage {name!r} of policy {policy.name!r} returned a {type(draft).__name__}; {_STAGE}")
     draft = _fitted(draft)
     repair, settled = repair_projection(draft.branch, target.dialect)
     request = Request(prefix_basis(draft.branch), len(branch.slots), target.model, believed)

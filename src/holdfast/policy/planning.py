@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.model.branch import Branch, cut_back, extend, restated
-from holdfast.model.entries import Entry, Said
-from holdfast.model.messages import Message
+from holdfast.model.entries import Entry, Frame, Said
+from holdfast.model.messages import ROLES, Message
 from holdfast.model.packing import fault
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
-from holdfast.model.target import Target, World
+from holdfast.model.target import Limits, Target, World
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.view.tokens import measure
@@ -32,7 +32,8 @@ def plan(
     ``TypeError`` for what is none of these.
     """
     _checked(messages=(messages, Sequence), target=(target, Target), policy=(policy, Policy), world=(world, World))
-    _checked(branch=(branch, Branch | None))
+    _checked(branch=(branch, Branch | None), **{"target.limits": (target.limits, Limits)})
+    _checked(**{"target.limits.window": (target.limits.window, int), "target.frame": (target.frame, Frame)})
     return advance(reconcile(branch or Branch(), messages), target, policy, world)
 
 
@@ -67,6 +68,8 @@ def reconcile(branch: Branch, messages: Sequence[Message]) -> Branch:
                 f"messages[{index}] is a {type(message).__name__}; plan takes Message values, "
                 "which holdfast.wire.<api>.messages makes of dicts"
             )
+        if message.role not in ROLES:
+            raise TypeError(f"messages[{index}] is no message: its role is {message.role!r}, not one of {ROLES}")
         branch = extend(branch, Entry("", None, Said(_measured(message, index))))
     return branch
 

@@ -1,7 +1,8 @@
 """Unsealing: what a provider sealed in answers of this conversation and takes no more is left out, for good.
 
 Thinking goes whole; words and calls that carry a signature stay without it. Of what a provider compacted the readable
-twin is shown. What the next answers hold is sealed anew and stays.
+twin is shown; what a client had compacted has none here, so a line says that there was something. What the next answers
+hold is sealed anew and stays.
 """
 
 from __future__ import annotations
@@ -25,13 +26,21 @@ from holdfast.view.tokens import MESSAGE_OVERHEAD, measure
 
 RULE = "unseal"
 """Rule of the edits, and trigger of the compaction, that leave out what is sealed."""
+RESPONSES = "openai-responses"
 _WHY = "the provider takes no more what it had sealed here: another key or organisation asks now"
 _SEALING: dict[str, tuple[type, ...]] = {
     "anthropic": (Thinking,),
-    "openai-responses": (Thinking,),
+    RESPONSES: (Thinking,),
     "gemini": (Thinking, Text, ToolCall, Opaque),
 }
 """The kinds of parts that an API seals; elsewhere a seal is only the name of a field."""
+_COMPACTED = frozenset({"compaction", "compaction_summary"})
+"""Items in which Responses gives back a whole past, sealed."""
+GONE = (
+    "[What was said and done up to here, beside the messages above, was summarised in a form that cannot be read any "
+    "more. Look again at what you need, and ask for what is missing.]"
+)
+"""What is shown in place of one."""
 _DETAILS = "message.reasoning_details"
 """The part in which servers of Chat Completions send thinking that somebody else sealed."""
 
@@ -59,7 +68,7 @@ def _edits(branch: Branch, dialect: Dialect) -> Iterator[Edit]:
         if message.role == "assistant" and None not in edited:
             for place, part in enumerate(message.parts):
                 if place not in edited and _is_sealed(part, dialect):
-                    put = _bare(part)
+                    put = _bare(part, dialect)
                     saves = _tokens(part) - sum(map(_tokens, put))
                     yield Edit(Span(index, index + 1, place), put, RULE, _WHY, saves)
         index = slot_after(branch, index)
@@ -67,15 +76,22 @@ def _edits(branch: Branch, dialect: Dialect) -> Iterator[Edit]:
 
 def _is_sealed(part: Part, dialect: Dialect) -> bool:
     """Whether ``part`` would be sent with something in it that only its maker can check."""
-    if isinstance(part, Opaque) and part.kind == _DETAILS:
+    if isinstance(part, Opaque) and (part.kind == _DETAILS or _is_past(part, dialect)):
         return True
     if isinstance(part, Media | ToolResult) or part.seal is None or not isinstance(part, _SEALING.get(dialect.api, ())):
         return False
     return part.seal.data not in {"", STAND_IN} and may_go(part.seal, dialect)
 
 
-def _bare(part: Part) -> tuple[Part, ...]:
+def _is_past(part: Part, dialect: Dialect) -> bool:
+    """Whether ``part`` is a past that its provider compacted for the client; Anthropic's can be read."""
+    return dialect.api == RESPONSES and isinstance(part, Opaque) and part.kind in _COMPACTED
+
+
+def _bare(part: Part, dialect: Dialect) -> tuple[Part, ...]:
     """Return what is left of a sealed part: what it says, in bytes of our own, or nothing."""
+    if _is_past(part, dialect):
+        return (Text(GONE),)
     bare = None if isinstance(part, Thinking) else unnamed(part)
     return () if bare is None else (bare,)
 

@@ -18,19 +18,20 @@ from pathlib import Path
 from urllib.parse import quote
 
 import httpx2
-from anyio import current_time
+from anyio import Lock, current_time
 from msgspec.structs import replace
 
 from holdfast.config.addresses import leads_to
-from holdfast.errors import FormatError, HoldfastError, InvalidRequest, UpstreamError, WindowTooSmall
+from holdfast.errors import FormatError, HoldfastError, InvalidRequest, StoreError, UpstreamError, WindowTooSmall
 from holdfast.policy.projection import send_slots
 from holdfast.proxy.admission import Refusal, refusal
-from holdfast.proxy.answering import Unfit, answer, surely_fits, unfit
+from holdfast.proxy.answering import Unfit, Unwritten, answer, surely_fits, unfit
 from holdfast.proxy.beside import beside
 from holdfast.proxy.bodies import Bodies
 from holdfast.proxy.clients import Tooled, client, kind
 from holdfast.proxy.exchange import Exchange, Turn
 from holdfast.proxy.forwarding import forward, pass_through
+from holdfast.proxy.halves import whole
 from holdfast.proxy.headers import State, upward
 from holdfast.proxy.health import Ended, Health
 from holdfast.proxy.identity import session_key
@@ -43,6 +44,7 @@ from holdfast.proxy.relay import Onward, Piece
 from holdfast.proxy.replies import about, error_reply, refuse, refuse_body, send_whole
 from holdfast.proxy.routes import Route, address
 from holdfast.proxy.settings import Settings
+from holdfast.proxy.shelf import Shelf
 from holdfast.proxy.unpacking import BadBody, decoded
 from holdfast.runtime.following import glimpse
 from holdfast.runtime.means import Means
@@ -63,9 +65,12 @@ class Proxy:
     _settings: Settings
     _branches: OpenBranches
 
-    def __init__(self, means: Means, web: httpx2.AsyncClient, health: Health, switch: Path | None = None) -> None:
+    def __init__(
+        self, means: Means, web: httpx2.AsyncClient, health: Health, shelf: Shelf, switch: Path | None = None
+    ) -> None:
         self.means, self.health = means, health
-        self._web, self._switch = web, switch
+        self._web, self._shelf, self._switch = web, shelf, switch
+        self._opening = Lock(fast_acquire=True)
         self._bodies, self._tooled = Bodies(), Tooled()
         health.mode = self._mode
 
@@ -178,14 +183,15 @@ class Proxy:
 
     async def _by_purpose(self, exchange: Exchange, body: bytes) -> State:
         """Answer a request of which the whole body is here, by what it is for."""
-        turn = self._identify(exchange, body)
-        if turn is None:
-            return await forward(exchange, body, "relayed")
+        lens = self._open(body, exchange.api)
+        turn = None if lens is None else self._identify(exchange, lens)
+        if lens is None or turn is None:
+            return await forward(exchange, body if lens is None else lens.body, "relayed")
         if turn.route.endpoint != "generate":
             reduced = await self._reduce(turn)
             return await forward(turn, reduced, "relayed" if reduced is turn.lens.body else "managed")
         if turn.is_summary and await self._is_alone(turn):
-            return await forward(turn, body, "relayed")
+            return await forward(turn, lens.body, "relayed")
         return await self._manage(turn)
 
     async def _is_alone(self, turn: Turn) -> bool:
@@ -195,10 +201,10 @@ class Proxy:
 
     # -- identified ----------------------------------------------------------------------------------------------------
 
-    def _identify(self, exchange: Exchange, body: bytes) -> Turn | None:
-        """Return the conversation that ``body`` is part of; nothing for what is beside one, or is none of ours."""
-        incoming, lens = exchange.incoming, self._open(body, exchange.api)
-        if lens is None or any(bytes(lens.fields.get(name, b"null")) not in UNSET for name in ELSEWHERE):
+    def _identify(self, exchange: Exchange, lens: Lens) -> Turn | None:
+        """Return the conversation that a body is part of; nothing for what is beside one, or is none of ours."""
+        incoming = exchange.incoming
+        if any(bytes(lens.fields.get(name, b"null")) not in UNSET for name in ELSEWHERE):
             return None
         who = client(lens.api, incoming.headers, lens)
         what = kind(who, incoming.headers, lens, has_tools_before=self._tooled.had(who, lens))
@@ -218,10 +224,19 @@ class Proxy:
     def _open(self, body: bytes, api: str) -> Lens | None:
         """Return the opened body, or nothing for what is no conversation of ``api``: its provider says so."""
         try:
-            lens = self._bodies.read(body, api)
+            lens = self._read_whole(body, api)
         except FormatError:
             return None
         return lens if lens.slots and lens.api == api else None
+
+    def _read_whole(self, body: bytes, api: str) -> Lens:
+        """Return ``body`` opened, without what makes it unreadable to its provider too; ``FormatError`` for no body."""
+        try:
+            return self._bodies.read(body, api)
+        except FormatError:
+            if self._settings.observe or (mended := whole(body)) is body:
+                raise
+        return self._bodies.read(mended, api)
 
     def _writers(self, incoming: Incoming, lens: Lens) -> tuple[Writer, ...]:
         """Return who writes summaries for a request: nobody, its own model, or another one with the same login."""
@@ -239,7 +254,7 @@ class Proxy:
 
     async def _manage(self, turn: Turn) -> State:
         """Answer a turn by the engine; where that fails before anything was said, send it on as it is known."""
-        outgoing = turn.outgoing
+        outgoing, branches = turn.outgoing, self._branches
         outgoing.session = turn.session
         try:
             return await self._continued(turn)
@@ -252,11 +267,14 @@ class Proxy:
         except Exception as error:
             if outgoing.is_answered and outgoing.if_left() == "failed":
                 raise
-            self._degrade(error)
+            is_new = isinstance(error, StoreError) and await self._opened_anew(error, branches)
+            if not is_new:
+                self._degrade(error.why if isinstance(error, Unwritten) else error)
             if not outgoing.is_answered:
-                return await forward(turn, await self._reduce(turn), "unrecorded")
-            await outgoing.end()  # all of the answer was given out, and could not be recorded
-            return "unrecorded"
+                return await (self._manage(turn) if is_new else forward(turn, await self._reduce(turn), "unrecorded"))
+            state = await self._written_down(turn, error) if is_new else "unrecorded"
+            await outgoing.end()  # all of the answer was given out
+            return state
 
     async def _continued(self, turn: Turn) -> State:
         """Let the session that a turn belongs to go on with it, and give its answer to the client.
@@ -268,10 +286,38 @@ class Proxy:
             try:
                 await deliver(answer(session, turn), turn.outgoing, sign, self._settings.keepalive)
                 await turn.outgoing.end()
+                self._shelf.wrote()
             except Unfit as error:
                 self._degrade(error.why, "nothing that fits can be made of a request, so it is refused")
                 await send_whole(turn.outgoing, await unfit(error, session, turn))
                 return error.state
+        return turn.state
+
+    async def _opened_anew(self, error: StoreError, used: OpenBranches) -> bool:
+        """Whether there is another store now than that of the branches that were ``used``: it is opened if need be."""
+        async with self._opening:
+            if self._branches is not used:
+                return True
+            store = await self.means.in_worker(self._shelf.renewed)
+            if store is not None:
+                self.means.store = store
+                self.use(self._settings, used.anew())
+                why = error.why if isinstance(error, Unwritten) else error
+                self._degrade(why, "the store was opened anew, what is said from now on is in that")
+        return store is not None
+
+    async def _written_down(self, turn: Turn, error: Exception) -> State:
+        """Have the answer to ``turn``, of which the client has all, in the store that was opened since."""
+        if not isinstance(error, Unwritten):
+            return "unrecorded"
+        lens = replace(turn.lens, model=turn.model)
+        try:
+            async with self._branches.continued(turn.session, lens.slots, aside=turn.is_summary) as session:
+                await session.prepare(lens)
+                await session.record(error.attempt.answer)
+        except HoldfastError as failed:
+            self._degrade(failed)
+            return "unrecorded"
         return turn.state
 
     # -- what several of these need ------------------------------------------------------------------------------------

@@ -69,6 +69,10 @@ class OpenBranches:
         self._choosing: WeakValueDictionary[str, Lock] = WeakValueDictionary()
         """Held by session while it is chosen where a request goes on."""
 
+    def anew(self) -> OpenBranches:
+        """Return the same for the store that there is now, with nothing in memory."""
+        return OpenBranches(self._means, self._policy, self._named, self._most)
+
     @asynccontextmanager
     async def continued(self, key: str, slots: Sequence[Slot], *, aside: bool = False) -> AsyncIterator[Session]:
         """Hold the branch of session ``key`` that ``slots``, a whole conversation, continues; a new one where none is.

@@ -96,9 +96,10 @@ class Outgoing:
 async def deliver(pieces: AsyncGenerator[Piece], outgoing: Outgoing, sign: bytes, patience: float) -> None:
     """Send ``pieces``, and ``sign`` after every ``patience`` seconds before the first; none where either is nothing.
 
-    All of ``pieces`` is read in the task that calls; what they raise, or sending does, comes out as it is.
+    All of ``pieces`` is read in the task that calls, and they are over before anything else is, for what they hold was
+    taken last; what they raise, or sending does, comes out as it is.
     """
     signs = partial(outgoing.keep_alive, sign, patience) if sign and patience > 0 else None
-    async with aclosing(pieces), beside(signs):
+    async with beside(signs), aclosing(pieces):
         async for piece in pieces:
             await outgoing.give(piece)

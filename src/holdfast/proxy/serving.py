@@ -23,13 +23,16 @@ from holdfast.proxy.health import Health
 from holdfast.proxy.modes import switch_of
 from holdfast.proxy.open_branches import OpenBranches
 from holdfast.proxy.settings import Settings
+from holdfast.proxy.shelf import Shelf
 from holdfast.runtime.lanes import Permits
 from holdfast.runtime.means import Means
 from holdfast.runtime.upstream import CONNECT, PATIENCE, Reply, Sent
-from holdfast.store import open_store
 from holdfast.store.base import Quota, SessionStore
 
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # what goes wrong is told by ``health``
+UNHEARD = "socket.send() raised exception."
+"""What the loop says, again and again, where a client left while it was sent to: that is no news to anybody."""
+logging.getLogger("asyncio").addFilter(lambda told: told.msg != UNHEARD)
 IDLE = 60.0
 """Seconds that an idle connection to a provider or a client stays open. [H]"""
 
@@ -66,9 +69,9 @@ async def serve(
     """
     known = known or configuration()
     limits = known.store.limits
-    with _bound(settings) as listener, open_store(place, quota=Quota(**limits)) as store:
+    with _bound(settings) as listener, Shelf.at(place, Quota(**limits)) as shelf:
         settings = replace(settings, port=listener.getsockname()[1])
-        async with application(settings, store, bypass=switch_of(place), known=known) as app:
+        async with application(settings, shelf, bypass=switch_of(place), known=known) as app:
             server = _Server(_config(app, settings))
             async with create_task_group() as tasks:
                 tasks.start_soon(server.serve, [listener])
@@ -86,7 +89,7 @@ async def serve(
 @asynccontextmanager
 async def application(
     settings: Settings,
-    store: SessionStore,
+    store: SessionStore | Shelf,
     *,
     bypass: Path | None = None,
     known: Configuration | None = None,
@@ -99,9 +102,10 @@ async def application(
     """
     known = known or configuration()
     health = Health()
-    means = Means(store, Nobody(), listen=health.told, check="changed", trusting=True)
+    shelf = store if isinstance(store, Shelf) else Shelf(store)
+    means = Means(shelf.store, Nobody(), listen=health.told, check="changed", trusting=True)
     async with _web(settings, transport) as web:
-        proxy = Proxy(means, web, health, bypass)
+        proxy = Proxy(means, web, health, shelf, bypass)
         configure(proxy, settings, known)
         yield proxy
 

@@ -193,10 +193,9 @@ def _kind(error: UpstreamError) -> Kind:
 
 def said_by(report: ErrorReport, verdict: Verdict) -> str:
     """Return what the provider said, with its status and its numbers."""
-    said = report.message or (report.body.decode("utf-8", "replace") if isinstance(report.body, bytes) else "")
     status = f"HTTP {report.status}" if report.status else "an error"
     numbers = f", {verdict.requested:,} of {verdict.limit:,} tokens" if verdict.requested and verdict.limit else ""
-    return f"the provider answered with {status} ({verdict.kind}{numbers}): {' '.join(said.split())[:_CUT]}"
+    return f"the provider answered with {status} ({verdict.kind}{numbers}): {report.words[:_CUT]}"
 
 
 async def attempt_at(course: Course, request: Request, prepared: Prepared, *, quiet: bool) -> Attempt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from hashlib import blake2b
 from operator import is_
@@ -16,6 +17,7 @@ from holdfast.model.entries import (
     Said,
 )
 from holdfast.model.messages import Message
+from holdfast.model.parts import Opaque, Part, Thinking
 from holdfast.model.plan import Plan
 from holdfast.model.sequence import Seq, common
 from holdfast.model.slots import Slot
@@ -23,7 +25,7 @@ from holdfast.model.target import Target, World
 from holdfast.policy.capping import cap
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.settings import Settings
-from holdfast.view.alike import alike
+from holdfast.view.alike import alike, is_beside, stream
 from holdfast.view.sealed import sealed_as, signatures
 from holdfast.wire.apis import FORMS
 from holdfast.wire.openai_responses import API as RESPONSES
@@ -31,14 +33,19 @@ from holdfast.wire.responses_items import item_of, items_of
 
 
 class Twins(Struct, frozen=True):
-    """Messages of the log, and those of a conversation that repeat them, one by one."""
+    """Messages of the log, and those of a conversation that repeat them: the first ``single`` one by one."""
 
     known: Sequence[Slot] = ()
     said: Sequence[Slot] = ()
+    single: int = 0
 
-    def stand(self, known: Sequence[Slot], said: Sequence[Slot]) -> int:
-        """Return how many messages at the start of both are such twins."""
-        return min(common(known, self.known), common(said, self.said))
+    def stand(self, known: Sequence[Slot], said: Sequence[Slot]) -> tuple[int, int]:
+        """Return how many messages at the start of both are such twins: all, or as many as are so one by one."""
+        mine, theirs = common(known, self.known), common(said, self.said)
+        if (mine, theirs) == (len(self.known), len(self.said)):
+            return mine, theirs
+        one = min(mine, theirs, self.single)
+        return one, one
 
 
 class Repeated(Struct, frozen=True):
@@ -60,9 +67,9 @@ def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, tw
     long as they are about as large.
     What is known to be alike by ``twins`` is not compared again.
     """
-    count = standing = twins.stand(known, said)
+    standing, count = twins.stand(known, said)
     opening = _same_places(known, said)
-    slots, single = [*known[:count]], -1
+    slots, single = [*known[:standing]], -1 if standing == count <= twins.single else twins.single
     while len(slots) < len(known) and count < len(said):
         slot, one = known[len(slots)], said[count]
         if count < opening:
@@ -74,10 +81,13 @@ def repeated(known: Sequence[Slot], said: Sequence[Slot], settings: Settings, tw
             count += 1
             continue
         mine, theirs = _run(known, len(slots)), _run(said, count)
-        if max(len(mine), len(theirs)) < 2 or not alike(_joined(mine), _joined(theirs)):
+        pieces = theirs[: _pieces(slot, theirs)]
+        if len(pieces) > 1 and alike(slot.message, _joined(pieces)):
+            mine, theirs = [_in_pieces(slot, pieces)], pieces
+        elif max(len(mine), len(theirs)) < 2 or not alike(_joined(mine), _joined(theirs)):
             break
         single = len(slots) if single < 0 else single
-        slots += _together(mine, theirs)
+        slots += mine
         count += len(theirs)
     return Repeated(slots, count, count if single < 0 else single, standing)
 
@@ -99,8 +109,8 @@ class Following:
 
     def went_on(self, known: Seq[Slot], said: tuple[Slot, ...], same: Repeated) -> None:
         """Know which messages repeat each other, now that what is new of ``said`` stands behind the ``same`` too."""
-        stop = None if same.single == same.count == len(same.slots) else same.single
-        self._twins = Twins(known.slice(0, stop), said[:stop])
+        is_single = same.single == same.count == len(same.slots)
+        self._twins = Twins(known.slice(), said, len(known) if is_single else same.single)
 
 
 def reframed(frame: Frame, known: Sequence[Slot], said: Sequence[Slot]) -> Frame:
@@ -173,13 +183,30 @@ def _run(slots: Sequence[Slot], at: int) -> list[Slot]:
     return list(slots[at:stop])
 
 
-def _together(mine: Sequence[Slot], theirs: Sequence[Slot]) -> Sequence[Slot]:
-    """Return ``mine`` in the bytes of ``theirs``, where one answer came back in pieces of an API that has such."""
-    api, raws = theirs[0].api, [slot.raw for slot in theirs if slot.raw is not None]
-    if len(mine) > 1 or len(raws) < len(theirs) or api not in FORMS or FORMS[api].groups is None:
-        return mine
-    whole = replace(mine[0], api=api, raw=Raw(b",".join(raws)), base=None)
-    return [whole] if _stands_alone(whole, _joined(theirs)) else mine
+def _pieces(slot: Slot, run: Sequence[Slot]) -> int:
+    """Return how many of ``run``, from the first on, may be what ``slot`` came back as: they say as much together."""
+    left = len(stream(slot.message))
+    for at, one in enumerate(run):
+        said = len(stream(one.message))
+        if said > left:
+            return at if not left else 0
+        left -= said
+    return 0 if left else len(run)
+
+
+def _in_pieces(slot: Slot, pieces: Sequence[Slot]) -> Slot:
+    """Return ``slot`` in the bytes of ``pieces``, which it came back as.
+
+    They stay apart where their API takes them so: Gemini takes no call behind another answer.
+    """
+    form, raws = FORMS.get(pieces[0].api), [slot.raw for slot in pieces if slot.raw is not None]
+    if form is None or len(raws) < len(pieces):
+        return slot
+    said, raw = _joined(pieces), Raw(b",".join(raws))
+    if form.dialect("").calls_after_user and any(slot.message.calls for slot in pieces[1:]):
+        raw = Raw(b",".join(form.encode(said, None)))
+        said = form.decode(raw)
+    return _in_bytes_of(slot, said, form.api, raw)
 
 
 def _stands_alone(slot: Slot, said: Message) -> bool:
@@ -204,19 +231,50 @@ def _is_same(slot: Slot, said: Slot, settings: Settings) -> bool:
 
 
 def _as_said(slot: Slot, said: Slot) -> Slot:
-    """Return ``slot`` in the bytes of ``said``, unless it was cut when it was appended, or they lack what they need.
-
-    Its parts stay those of the log, which decisions are about.
-    """
+    """Return ``slot`` in the bytes of ``said``, unless it was cut when it was appended, or they lack what they need."""
     if said.raw is None or (said.api == slot.api and said.raw == slot.raw):
         return slot
     if said.digest != slot.digest and not alike(slot.message, said.message):
         return slot
-    mine, theirs = slot.message.parts, said.message.parts
-    if list(map(type, mine)) != list(map(type, theirs)):
-        bare = replace(slot, api=said.api, raw=said.raw, base=None)
-        return bare if _stands_alone(bare, said.message) else slot
-    message = sealed_as(said.message, slot.message)
-    if message is said.message and (slot.size, slot.digest, None) == (said.size, said.digest, said.base):
-        return said
-    return replace(slot, message=message, api=said.api, raw=said.raw, base=None)
+    shown = _in_bytes_of(slot, said.message, said.api, said.raw)
+    whole = (slot.size, slot.digest, None) == (said.size, said.digest, said.base)
+    return said if whole and shown.message is said.message else shown
+
+
+def _in_bytes_of(slot: Slot, said: Message, api: str, raw: Raw) -> Slot:
+    """Return ``slot`` in the bytes ``raw`` of ``said``, which is alike; ``slot`` where they lack what they need.
+
+    Its parts stay as many and in the places that they have in the log, which decisions are about.
+    """
+    bare, mine, theirs = replace(slot, api=api, raw=raw, base=None), slot.message.parts, said.parts
+    if list(map(type, mine)) == list(map(type, theirs)):
+        return replace(bare, message=sealed_as(said, slot.message))
+    if not _stands_alone(bare, said):
+        return slot
+    parts = _in_place(mine, theirs)
+    return bare if parts is None else replace(bare, message=sealed_as(Message(said.role, parts), slot.message))
+
+
+def _in_place(mine: Sequence[Part], theirs: Sequence[Part]) -> tuple[Part, ...] | None:
+    """Return each of ``theirs`` in the place of its own among ``mine``, where some of these were left out.
+
+    Nothing where they are cut otherwise.
+    """
+    rest, out = deque(theirs), list[Part]()
+    for part in mine:
+        if rest and _is_of(part, rest[0]):
+            out.append(rest.popleft())
+        elif isinstance(part, Thinking) or is_beside(part):
+            out.append(part)
+        else:
+            return None
+    return None if rest else tuple(out)
+
+
+def _is_of(part: Part, said: Part) -> bool:
+    """Whether ``said`` is what became of ``part``, in messages that are alike."""
+    if isinstance(part, Thinking) and isinstance(said, Thinking):
+        return part.text == said.text
+    if isinstance(part, Opaque) and isinstance(said, Opaque):
+        return part.kind == said.kind
+    return type(part) is type(said)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import suppress
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -19,6 +20,11 @@ from holdfast.wire.overflow import ErrorReport
 from holdfast.wire.sse import ArrayReader, Event, Reader
 
 _EVENTS = "text/event-stream"
+_JSON = "application/json"
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""How a line of server-sent events begins that says something."""
+_BLANKS = b"\xef\xbb\xbf \t\r\n"
+"""What may stand before: white space, and a byte order mark."""
 
 
 class Incoming:
@@ -30,8 +36,12 @@ class Incoming:
     def __init__(self, reply: Reply, sent: Sent) -> None:
         self.reply = reply
         self.api = sent.api
-        self.fold: Fold | None = Fold(sent.api) if reply.is_fine and _is_streamed(reply, sent) else None
+        self.fold: Fold | None = None
+        """What the events say, once it is known that they are some."""
+        self._is_asked = sent.stream
         self._body = b""
+        self._objects: list[bytes] = []
+        """The first ones that came, where each may be an event, and one alone a whole answer."""
 
     @property
     def is_stream(self) -> bool:
@@ -40,24 +50,55 @@ class Incoming:
 
     async def events(self) -> AsyncGenerator[tuple[list[Event], bool]]:
         """Yield the events that came at once, and whether any holds something the model said."""
-        if self.fold is None:
-            self._body = await self.reply.read()
+        chunks = aiter(self.reply.chunks)
+        first, reader = await self._begun(chunks)
+        if reader is None:
+            self._body = first + b"".join([chunk async for chunk in chunks])
             yield [Event(self._body, raw=self._body)], self.reply.is_fine and bool(self._body)
             return
-        reader = Reader() if _has_events(self.reply) else ArrayReader()
+        fold = self.fold = Fold(self.api)
+        is_listed = isinstance(reader, ArrayReader)
         try:
-            async for chunk in self.reply.chunks:
+            async for chunk in chunks if not first else _then(first, chunks):
                 if events := reader.feed(chunk):
-                    yield events, True in [self.fold.feed(event) for event in events]
+                    if is_listed:
+                        self._note(events)
+                    yield events, True in [fold.feed(event) for event in events]
             if events := reader.close():
-                yield events, True in [self.fold.feed(event) for event in events]
+                if is_listed:
+                    self._note(events)
+                yield events, True in [fold.feed(event) for event in events]
         except FormatError as error:
             raise UpstreamError(f"the answer cannot be read: {error}", "network") from error
+
+    async def _begun(self, chunks: AsyncIterator[bytes]) -> tuple[bytes, Reader | ArrayReader | None]:
+        """Return what was read to tell what reads the rest, and that; nothing for a body that is no stream.
+
+        Servers of one's own may call a stream anything, so it is told by how it begins.
+        """
+        kind, first = self.reply.headers.get("content-type", "").lower(), b""
+        if not self.reply.is_fine:
+            return b"", None
+        if _EVENTS in kind:
+            return b"", Reader()
+        if not self._is_asked:
+            return b"", None
+        while (signs := _signs(first)) is None and (chunk := await anext(chunks, None)) is not None:
+            first += chunk
+        if signs:
+            return first, Reader()
+        is_listed = self.api == "gemini" or (not kind.startswith(_JSON) and first.strip(_BLANKS).startswith(b"{"))
+        return first, ArrayReader() if is_listed else None
+
+    def _note(self, events: Sequence[Event]) -> None:
+        """Keep the objects of ``events`` as long as it may be that one came alone."""
+        if len(self._objects) < 2:
+            self._objects += [event.data for event in events if event.data]
 
     def answer(self) -> Answer:
         """Return what the reply says so far; ``UpstreamError`` where a status of success came without an answer."""
         if self.fold is not None:
-            return self._told(self.fold.answer())
+            return self._told(self._alone() or self.fold.answer())
         try:
             return self._told(answer(self.api, self._body))
         except FormatError as error:
@@ -66,6 +107,15 @@ class Incoming:
                 why = f"HTTP {self.reply.status} came without an answer: {told}; try again"
                 raise UpstreamError(why, "server") from error
             return self._told(Answer(stop="error", complete=False))
+
+    def _alone(self) -> Answer | None:
+        """Return what the one object that came says, where it is a whole answer and no event."""
+        if len(self._objects) != 1:
+            return None
+        with suppress(FormatError):
+            told = answer(self.api, self._objects[0])
+            return told if told.message.parts or told.error is not None else None
+        return None
 
     def _told(self, told: Answer) -> Answer:
         if self.reply.is_fine and told.error is None:
@@ -76,13 +126,19 @@ class Incoming:
         return replace(told, error=said)
 
 
-def _is_streamed(reply: Reply, sent: Sent) -> bool:
-    """Whether the body comes as events, or as an array of them (Gemini without ``alt=sse``)."""
-    return _has_events(reply) or (sent.stream and sent.api == "gemini")
+async def _then(first: bytes, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield what was read already, then the rest."""
+    yield first
+    async for chunk in chunks:
+        yield chunk
 
 
-def _has_events(reply: Reply) -> bool:
-    return _EVENTS in reply.headers.get("content-type", "").lower()
+def _signs(first: bytes) -> bool | None:
+    """Whether a body begins as server-sent events do; nothing where that cannot be told yet."""
+    said = first.strip(_BLANKS)
+    if not said or any(len(said) < len(sign) and sign.startswith(said) for sign in _FIELDS):
+        return None
+    return said.startswith(_FIELDS)
 
 
 async def ask(upstream: Upstream, sent: Sent) -> Answer:

@@ -18,6 +18,7 @@ from msgspec.json import Decoder
 
 from holdfast.model.messages import Message, placeholder
 from holdfast.model.parts import Media, MediaForm, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.wire import strangers
 from holdfast.wire.breakpoints import kept_marks
 from holdfast.wire.media import is_web, words_of
 from holdfast.wire.models import anthropic_dialect as dialect
@@ -305,8 +306,11 @@ def _source(part: Media) -> dict[str, str] | None:
 
 
 def messages(wire: Sequence[dict[str, Any]]) -> list[Message]:
-    """Return ``messages`` of a request, as dicts, as values."""
-    return [decode(write(one)) for one in wire]
+    """Return ``messages`` of a request, as dicts, as values.
+
+    Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
+    """
+    return strangers.read_all(wire, API, decode)
 
 
 def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
@@ -314,4 +318,4 @@ def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
 
     Raises ``FormatError`` where arguments hold a number that Python has no value for (``1e999``).
     """
-    return [read(_DICT, wire, "the message") for message in values for wire in encode(message)]
+    return [read(_DICT, wire, "the message") for message in strangers.values(values) for wire in encode(message)]

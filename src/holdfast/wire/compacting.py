@@ -176,8 +176,8 @@ def _refused(error: ErrorReport) -> Unmade:
     verdict = classify(error)
     body = error.body if isinstance(error.body, bytes) else write(error.body)
     code = found[1].decode() if (found := _CODE.search(body)) else ""
-    words = error.message or body.decode("utf-8", "replace")
-    why = f"the provider did not compact ({code or verdict.kind}): {' '.join(words.split())[:_CUT]}"
+    status = f"HTTP {error.status}, " if error.status else ""
+    why = f"the provider did not compact ({status}{code or verdict.kind}): {error.words[:_CUT]}"
     if code == _NOTHING:
         return Unmade("nothing_to_compact", why)
     again = code == _LATER or (verdict.kind in PASSING and not code.startswith("compaction_"))

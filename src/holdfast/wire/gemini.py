@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from holdfast.model.messages import Message, Role, placeholder
 from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.wire import strangers
 from holdfast.wire.media import packed
 from holdfast.wire.models import gemini_dialect as dialect
 from holdfast.wire.places import places
@@ -447,8 +448,11 @@ def _nameless(result: ToolResult) -> bool:
 
 
 def messages(wire: Sequence[dict[str, Any]]) -> list[Message]:
-    """Return ``contents`` of a request, as dicts, as values; results carry the ids of their calls."""
-    return linked([decode(write(one)) for one in wire])
+    """Return ``contents`` of a request, as dicts, as values; results carry the ids of their calls.
+
+    Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
+    """
+    return linked(strangers.read_all(wire, API, decode))
 
 
 def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
@@ -456,4 +460,6 @@ def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
 
     Raises ``FormatError`` where arguments hold a number that Python has no value for (``1e999``).
     """
-    return [read(_DICT, wire, "the content") for message in linked(values) for wire in encode(message)]
+    return [
+        read(_DICT, wire, "the content") for message in linked(strangers.values(values)) for wire in encode(message)
+    ]

@@ -21,10 +21,11 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.model.entries import Frame
 from holdfast.model.messages import Message
-from holdfast.model.parts import Text
+from holdfast.model.parts import Opaque, Part, Text, Thinking
 from holdfast.model.plan import Options
 from holdfast.model.sequence import common
 from holdfast.model.slots import Slot
+from holdfast.view.alike import is_beside
 from holdfast.view.foreign import native
 from holdfast.view.tokens import count_bytes, measure, measures_of
 from holdfast.wire import breakpoints
@@ -271,11 +272,28 @@ def _shown(data: bytes) -> bytes:
 
 
 def _same(slots: Sequence[Slot], own: Sequence[Slot]) -> bool:
-    rest = slice(common(slots, own), None)
-    return len(slots) == len(own) and all(
+    """Whether ``slots`` are the very bytes of ``own``, of which one slot may hold several."""
+    first = common(slots, own)
+    if len(slots) != len(own):
+        rest = iter(own[first:])
+        return len(slots) < len(own) and all(_is_next(slot, rest) for slot in slots[first:]) and not [*rest]
+    return all(
         a is b or (a.raw is not None and a.api == b.api and a.raw == b.raw)
-        for a, b in zip(slots[rest], own[rest], strict=True)
+        for a, b in zip(slots[first:], own[first:], strict=True)
     )
+
+
+def _is_next(slot: Slot, own: Iterator[Slot]) -> bool:
+    """Whether ``slot`` is the bytes of what comes next of ``own``, which is taken."""
+    one, told = next(own, None), slot.raw
+    if one is slot:
+        return True
+    if told is None or one is None or one.raw is None or one.api != slot.api:
+        return False
+    said = one.raw
+    while len(said) < len(told) and (one := next(own, None)) is not None and one.raw is not None:
+        said = Raw(b"%b,%b" % (said, one.raw))
+    return said == told
 
 
 def wires(form: Form, slots: Sequence[Slot]) -> list[list[Bytes]]:
@@ -293,8 +311,28 @@ def _wire(form: Form, slot: Slot, message: Message | None) -> list[Bytes]:
         return [slot.raw if form.listed is None else form.listed(slot.raw)]
     message = _speaking(form, slot) if message is None else message
     if slot.api in ("", form.api):
-        return [*form.encode(message, slot.base)]
+        return [*form.encode(*_as_sent(form, message, slot.base))]
     return [*form.encode(message, None)] if message.parts else []
+
+
+def _as_sent(form: Form, message: Message, base: Raw | None) -> tuple[Message, Raw | None]:
+    """Return ``message`` without what its ``base``, as its client sent that, leaves out of an answer; and the base.
+
+    That is reasoning, and fields beside the content. A base of several messages is none.
+    """
+    if base is None or message.role != "assistant":
+        return message, base
+    pieces = [base] if form.groups is not None else read(_MESSAGES, b"[%b]" % base, "the base message")
+    if any(map(_may_be_left_out, message.parts)):
+        sent = {bytes(part.raw or b"") for piece in pieces for part in form.decode(piece).parts}
+        parts = (part for part in message.parts if not _may_be_left_out(part) or bytes(part.raw or b"") in sent)
+        message = Message(message.role, tuple(parts))
+    return message, base if len(pieces) == 1 else None
+
+
+def _may_be_left_out(part: Part) -> bool:
+    """Whether clients leave ``part`` out of an answer that they send back, and it came with bytes of its own."""
+    return part.raw is not None and (isinstance(part, Thinking) or (isinstance(part, Opaque) and is_beside(part)))
 
 
 def _speaking(form: Form, slot: Slot) -> Message:

@@ -19,6 +19,7 @@ from msgspec.json import Decoder
 
 from holdfast.model.messages import Message, Role, placeholder
 from holdfast.model.parts import Media, MediaForm, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.wire import strangers
 from holdfast.wire.media import data_url, told
 from holdfast.wire.models import chat_dialect as dialect
 from holdfast.wire.splice import Bytes, decoded_size, fields, overlay, read, unpacked_url, write
@@ -358,8 +359,11 @@ def _extras(parts: Sequence[Part]) -> Iterator[tuple[str, Any]]:
 
 
 def messages(wire: Sequence[dict[str, Any]]) -> list[Message]:
-    """Return ``messages`` of a request, as dicts, as values."""
-    return [decode(write(one)) for one in wire]
+    """Return ``messages`` of a request, as dicts, as values.
+
+    Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
+    """
+    return strangers.read_all(wire, API, decode)
 
 
 def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
@@ -367,4 +371,4 @@ def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
 
     Raises ``FormatError`` where a field holds a number that Python has no value for (``1e999``).
     """
-    return [read(_DICT, wire, "the message") for message in values for wire in encode(message)]
+    return [read(_DICT, wire, "the message") for message in strangers.values(values) for wire in encode(message)]

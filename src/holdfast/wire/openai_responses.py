@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from holdfast.model.messages import Message, Role, placeholder
 from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.hygiene.pairing import is_made_up
+from holdfast.wire import strangers
 from holdfast.wire.media import data_url, told
 from holdfast.wire.models import responses_dialect as dialect
 from holdfast.wire.responses_items import (
@@ -151,7 +152,7 @@ def _owner(part: Part, place: _Place | None, index: int) -> tuple[bool, int]:
     spoken = isinstance(part, Text | Media) or (isinstance(part, Opaque) and part.kind.startswith(INNER))
     if spoken and part.raw is not None and _is_item(part.raw):
         return False, index
-    same = place is not None and isinstance(place.part, Text | Opaque)
+    same = place is not None and _is_item(place.item)
     return spoken, place.number if spoken and place is not None and same else -1 if spoken else index
 
 
@@ -188,7 +189,7 @@ def _kept(raw: Raw, *, loose: bool) -> bytes:
 def _spoken(pairs: Sequence[tuple[Part, _Place | None]], stood: Sequence[_Place], loose: frozenset[int]) -> bytes:
     """Return a message item with these pieces: the one that stood, if they are all of it, as they were."""
     place = next((place for _, place in pairs if place is not None), None)
-    if place is None or not isinstance(place.part, Text | Opaque):
+    if place is None or not _is_item(place.item):
         return write({"type": "message", "role": "assistant", "content": [_piece(part, None) for part, _ in pairs]})
     old = [one.part.raw for one in stood if one.number == place.number]
     if [part.raw for part, _ in pairs] == old and None not in old:
@@ -392,12 +393,19 @@ def _fitted(wire: bytes, kinds: Mapping[str, str]) -> bytes:
 
 
 def messages(wire: str | Sequence[dict[str, Any]]) -> list[Message]:
-    """Return the ``input`` of a request, a string or dicts, as values."""
+    """Return the ``input`` of a request, a string or dicts, as values.
+
+    Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
+    """
     if isinstance(wire, str):
         return [Message.of("user", wire)]
-    return grouped([Raw(write(one)) for one in wire])
+    return grouped([Raw(one) for one in strangers.written(wire, API)])
 
 
 def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
     """Return values as the ``input`` of a request, as dicts."""
-    return [msgspec.json.decode(wire) for group in answering([[*encode(value)] for value in values]) for wire in group]
+    return [
+        msgspec.json.decode(wire)
+        for group in answering([[*encode(value)] for value in strangers.values(values)])
+        for wire in group
+    ]

@@ -15,7 +15,7 @@ from holdfast.model.parts import Opaque, Seal, Text, Thinking, ToolCall
 from holdfast.model.projected import project
 from holdfast.policy.hygiene.signatures import STAND_IN
 from holdfast.policy.pipeline import Policy, advance
-from holdfast.policy.unsealing import RULE, unseal
+from holdfast.policy.unsealing import GONE, RULE, unseal
 from holdfast.view.tokens import measure
 
 GEMINI = target("gemini", "gemini-3-pro")
@@ -104,3 +104,11 @@ def test_a_compaction_that_has_no_seal_or_no_twin_stays(goal, words, native):
     summary = Message.of("user", words) if words else Message("user")
     made = Compaction(1, summary, 9, native=None if native is None else Raw(native))
     assert planned(goal, Text("well"), then=[made]).compaction is None
+
+
+@pytest.mark.parametrize("kind", ["compaction", "compaction_summary"])
+def test_a_past_that_was_compacted_by_a_client_is_missed_by_a_line(kind):
+    """On Responses it cannot be read; Anthropic's can, and what stands before it would be shown again without it."""
+    past = Opaque(kind, Raw(b'{"type":"compaction"}'))
+    assert left(planned(GPT, past, Text("well"))) == (Text(GONE), Text("well"))
+    assert left(planned(CLAUDE, past, Text("well"))) == (past, Text("well"))

@@ -1,4 +1,4 @@
-"""``plan`` and ``apply`` say what is wrong with what they are given, before anything is made of it."""
+"""The public doors say what is wrong with what they are given, before anything is made of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Message, Policy, Target, apply, plan
+from holdfast import Branch, Message, Policy, Target, World, apply, open_store, plan
+from holdfast.errors import ConfigError
 from holdfast.model.parts import Text
+from holdfast.model.target import Limits
+from holdfast.policy.draft import Draft
 
 HELLO = [Message.of("user", "hello")]
 
@@ -22,6 +25,13 @@ HELLO = [Message.of("user", "hello")]
         ({"policy": "holdfast"}, "policy is of type str; give a value of type Policy"),
         ({"branch": plan(HELLO, Target())}, "branch is of type Plan; give a value of type .*Branch"),
         ({"world": {"force": True}}, "world is of type dict; give a value of type World"),
+        ({"target": Target(limits=5)}, "target.limits is of type int; give a value of type Limits"),
+        ({"target": Target(limits=Limits("200k"))}, "target.limits.window is of type str; give a value of type int"),
+        ({"target": Target(frame=9_000)}, "target.frame is of type int; give a value of type Frame"),
+        (
+            {"messages": [Message("robot", (Text("hi"),))]},
+            r"messages\[0\] is no message: its role is 'robot', not one of",
+        ),
     ],
 )
 def test_a_plan_is_made_of_its_own_values(given: dict[str, Any], told: str) -> None:
@@ -47,3 +57,66 @@ def test_a_plan_is_applied_to_messages() -> None:
         apply(planned, HELLO)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^plan is of type Branch; give a value of type Plan"):
         apply(HELLO, planned.branch)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda: World(cache="hot"), "World.cache is 'hot'; it is one of 'warm', 'cold'"),
+        (lambda: World(rung="cut"), "World.rung is 'cut'; it is one of '', 'truncate', 'media', 'fallback'"),
+        (lambda: World(idle="900"), "World.idle is of type str; give seconds"),
+        (lambda: Message.of("robot", "hi"), "role is 'robot'; the roles are system, user, assistant, tool"),
+        (lambda: Message.of("user", 7), "text is of type int; give words, or make Message"),
+        (lambda: Message.of("user", None), "text is of type NoneType; give words, or make Message"),
+        (lambda: Branch().reported("9000"), "input_tokens is of type str; give the number that the provider reported"),
+        (lambda: Branch().reported(9, 1.5), "output_tokens is of type float; give the number"),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_where_it_is_made(made: Any, told: str) -> None:
+    """The error names the argument, what was given, and what is allowed."""
+    with pytest.raises((TypeError, ValueError), match=f"^{told}"):
+        made()
+
+
+@pytest.mark.parametrize(
+    ("where", "given", "told"),
+    [
+        ("agent.db", {"durability": "fast"}, "durability is 'fast'; it is one of 'process', 'power'"),
+        (":memory:", {"durability": None}, "durability is None; it is one of"),
+        ("agent.db", {"quota": 1_000}, "quota is of type int; give a value of type .*Quota"),
+        (7, {}, "where is of type int; give a value of type"),
+    ],
+)
+def test_a_store_is_opened_by_what_it_knows(where: Any, given: dict[str, Any], told: str) -> None:
+    """A promise that is none, and a place that is none, are no store."""
+    with pytest.raises(ConfigError, match=f"^{told}"):
+        open_store(where, **given)
+
+
+def test_a_stage_is_a_function_with_a_name_of_its_own() -> None:
+    """What cannot be called, and a name that is taken, are refused when the policy is made."""
+    with pytest.raises(ConfigError, match=r"^stage 'prune' is of type NoneType; a stage is a function that takes a"):
+        Policy().replace("prune", None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^stage 'mine' is of type str; a stage is a function"):
+        Policy().before("prune", "mine", "prune")  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=r"^policy 'holdfast' has a stage 'media' already; give this one another name"
+    ):
+        Policy().before("prune", "media", lambda draft: draft)
+
+
+def forgetful(draft: Draft) -> Draft:
+    """Decide, and forget to return it."""
+    draft.note("mine", "noted")
+    return None  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy().replace("relief", forgetful), Policy().before("history", "mine", forgetful)]
+)
+def test_a_stage_that_returns_no_draft_is_named(policy: Policy) -> None:
+    """The error says which stage of which policy it was, what it returned, and what it must return."""
+    name = next(name for name, stage in policy.stages if stage is forgetful)
+    told = f"^stage '{name}' of policy 'holdfast' returned a NoneType; a stage is a function that takes a Draft"
+    with pytest.raises(TypeError, match=told):
+        plan(HELLO, Target(), policy)

@@ -2,7 +2,7 @@
 
 from functools import reduce
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from holdfast.model.parts import Text
 from holdfast.model.sequence import Seq, common
 from holdfast.policy.settings import Settings
 from holdfast.runtime.carrying import carried
-from holdfast.runtime.following import Twins, reframed, repeated
+from holdfast.runtime.following import Following, reframed, repeated
 from holdfast.runtime.journal import Journal
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
@@ -32,20 +32,26 @@ def slots(said, mark=""):
     ]
 
 
-@given(words, words, words, st.integers(0, 8))
-def test_twins_change_nothing_that_is_found(said, known_behind, said_behind, edited):
-    """What was compared once and stands on both sides is taken as it was; whatever changed is compared again."""
-    mine, theirs = slots(said, "1"), slots(said, "2")
-    first = repeated(mine, theirs, Settings())
-    twins = Twins(mine[: first.single], theirs[: first.single])
+@given(words, words, words, st.integers(0, 8), st.integers(0, 8))
+def test_twins_change_nothing_that_is_found(said, known_behind, said_behind, edited, cut):
+    """What was compared once and stands on both sides is taken as it was; whatever changed is compared again.
+
+    So it is where a message came in two pieces: all of it stands, or what stood one by one.
+    """
+    cut = min(cut, len(said))
+    pieces = [(role, text) for role, word in said[cut : cut + 1] for text in (word, "+")]
+    mine = slots([*said[:cut], *((role, f"{word}+") for role, word in said[cut : cut + 1]), *said[cut + 1 :]], "1")
+    theirs = slots([*said[:cut], *pieces, *said[cut + 1 :]], "2")
+    first, following = repeated(mine, theirs, Settings()), Following()
+    assume((first.count, len(first.slots)) == (len(theirs), len(mine)))
+    following.went_on(Seq(mine), tuple(theirs), first)
     known, new = mine + slots(known_behind), theirs + slots(said_behind)
     if edited < len(theirs):
         new[edited] = slots([("user", "z")])[0]
-    found = repeated(known, new, Settings(), twins)
+    found = following.repeated(Seq(known), tuple(new), Settings())
     fresh = repeated(known, new, Settings())
-    assert twins.stand(known, new) == min(first.single, edited)
     assert (len(found.slots), found.count, found.single) == (len(fresh.slots), fresh.count, fresh.single)
-    assert found.standing == min(first.single, edited)
+    assert found.standing == (min(first.single, edited) if edited < len(theirs) else len(mine))
     assert all(slot is own for slot, own in zip(found.slots[: found.standing], known, strict=False))
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.config import target
-from holdfast.errors import ContextOverflow
+from holdfast.errors import ContextOverflow, UpstreamError
 from holdfast.model.messages import Message
 from holdfast.runtime.engine import Engine
 from holdfast.store.memory import MemoryStore
@@ -90,3 +90,22 @@ def test_an_answer_that_says_nothing_not_even_why_is_asked_for_again():
     assert wanted == [900, 900]
     (refused,) = [event for event in heard if isinstance(event, events.Refused)]
     assert (refused.kind, "not even why" in refused.why) == ("server", True)
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+@pytest.mark.parametrize("pieces", [(), (b"",), (b"  \r\n",), (b"{}",)])
+def test_a_refusal_without_a_word_is_told_as_such(status, pieces):
+    """The error says the status, the kind, that no reason came, and what to do: no sentence of it is empty."""
+    refusal = Given(pieces, status)
+
+    async def go():
+        upstream = ScriptedUpstream([refusal] * 9)
+        async with Engine.open(MemoryStore(), upstream=upstream, api="anthropic", model=MODEL) as engine:
+            session = await engine.session(KEY)
+            with pytest.raises(UpstreamError) as raised:
+                await session.ask("Go.")
+            return str(raised.value)
+
+    said = run(go)
+    assert f"HTTP {status} (" in said
+    assert "): it gave no reason; " in said

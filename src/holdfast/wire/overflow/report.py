@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
+import msgspec
 from msgspec import Struct
 
 Overflow: TypeAlias = Literal[
@@ -36,6 +37,25 @@ class ErrorReport(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     estimate: int | None = None
     window: int | None = None
+
+    @property
+    def words(self) -> str:
+        """What the provider said, on one line; that it said nothing, where it did."""
+        body = self.body.decode("utf-8", "replace") if isinstance(self.body, bytes) else _shown(self.body)
+        said = " ".join((self.message.strip() or body).split())
+        return SILENT if said in _NOTHING else said
+
+
+SILENT = "it gave no reason"
+"""What is told of a refusal without a word."""
+_NOTHING = frozenset({"", "null", "{}", "[]", '""'})
+
+
+def _shown(body: Any) -> str:
+    try:
+        return msgspec.json.encode(body).decode("utf-8", "replace")
+    except (TypeError, ValueError):
+        return str(body)
 
 
 class AnswerReport(Struct, frozen=True):

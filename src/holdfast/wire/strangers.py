@@ -1,0 +1,199 @@
+"""Messages that surely belong to another API, told by their place before their words are lost.
+
+``messages`` of each API reads lists that a caller holds as dicts. What an API does not know is kept there, so a list
+of another API would be read without a word and its calls and results be lost. Only what no provider of the API takes
+counts as foreign: a field that is merely unknown is none. Bodies on their way through a proxy are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from holdfast.errors import FormatError
+from holdfast.model.messages import Message
+from holdfast.wire.splice import write
+
+_A, _C, _R, _G = "anthropic", "openai-chat", "openai-responses", "gemini"
+_FIELD = {_A: "messages", _C: "messages", _R: "input", _G: "contents"}
+_MODULE = {_A: "anthropic", _C: "openai_chat", _R: "openai_responses", _G: "gemini"}
+
+Sign = tuple[str, str, tuple[str, ...]]
+"""Where something stands, what it is, and the APIs that it may belong to."""
+
+
+_EMPTY = Raw()
+
+
+class _Block(Struct, gc=False):
+    """What is looked at of one element of a content."""
+
+    type: Any = ""
+    source: Raw = _EMPTY
+    file: Raw = _EMPTY
+    signature: Raw = _EMPTY
+    content: Raw = _EMPTY
+
+
+_FIELDS = Decoder(dict[str, Raw])
+_BLOCKS = Decoder(list[_Block])
+_BAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_NOTHING = frozenset({b"", b"null", b"[]", b"{}", b'""', b"false"})
+_LONGEST = 5
+"""Bytes of the longest of them."""
+_COMMON = frozenset({"user", "assistant", "system"})
+
+_CHATS = frozenset({"tool_calls", "tool_call_id", "function_call", "reasoning_content", "refusal", "audio"})
+"""Fields beside the content that say something in Chat, and nowhere else."""
+_ROLES = {b'"tool"': (_C,), b'"function"': (_C,), b'"developer"': (_C, _R)}
+"""Roles that not every API knows; Gemini is told by its ``parts`` and had functions once."""
+_ITEMS = frozenset(
+    {b'"function_call"', b'"function_call_output"', b'"custom_tool_call"', b'"custom_tool_call_output"', b'"reasoning"'}
+)
+_BLOCKS_OF: dict[str, tuple[str, ...]] = {
+    "tool_use": (_A,),
+    "tool_result": (_A,),
+    "server_tool_use": (_A,),
+    "redacted_thinking": (_A,),
+    "image_url": (_C,),
+    "input_audio": (_C, _R),
+    "refusal": (_C, _R),
+    "input_text": (_R,),
+    "output_text": (_R,),
+    "input_image": (_R,),
+    "input_file": (_R,),
+}
+"""Whose an element of a content surely is, by its type."""
+
+
+def read_all(wire: object, api: str, decode: Callable[[bytes], Message]) -> list[Message]:
+    """Return each message of a list as a value.
+
+    Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API, and who reads it.
+    """
+    raws = written(wire, api)
+    return [_read(decode, raw, f"$.{_FIELD[api]}[{index}]") for index, raw in enumerate(raws)]
+
+
+def _read(decode: Callable[[bytes], Message], raw: bytes, path: str) -> Message:
+    try:
+        return decode(raw)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
+
+
+def written(wire: object, api: str) -> list[bytes]:
+    """Return each message of a list as JSON; ``FormatError`` where it is no list or one belongs to another API."""
+    given = list(_listed(wire, api))
+    raws = [write(one) for one in given]
+    odd = [index for index, one in enumerate(given) if api == _G or not _is_plain(one)]
+    signs = [sign for index in odd for sign in _signs(given[index], raws[index], f"$.{_FIELD[api]}[{index}]", api)]
+    if signs:
+        raise FormatError(_told(signs, api))
+    return raws
+
+
+def values(given: Sequence[Message]) -> Sequence[Message]:
+    """Return what ``dicts`` was given; ``TypeError`` where one is no ``Message``."""
+    for index, one in enumerate(given):
+        if not isinstance(one, Message):
+            raise TypeError(f"values[{index}] is a {type(one).__name__}; dicts() takes what messages() makes of dicts")
+    return given
+
+
+def _listed(wire: object, api: str) -> Iterable[Any]:
+    """Return ``wire`` where it is a list of messages."""
+    if isinstance(wire, Mapping):
+        known = next((field for field in _FIELD.values() if field in wire), None)
+        why = f"give its {known!r}" if known else "put it into a list"
+        raise FormatError(f"messages() takes a list of messages, and a dict was given; {why}")
+    if isinstance(wire, str | bytes) or not isinstance(wire, Iterable):
+        raise FormatError(f"messages() takes a list of messages of {api}, and a {type(wire).__name__} was given")
+    return wire
+
+
+def _is_plain(one: object) -> bool:
+    """Return whether a message has words and nothing else, which three APIs say alike."""
+    return type(one) is dict and len(one) == 2 and type(one.get("content")) is str and one.get("role") in _COMMON
+
+
+def _told(signs: Sequence[Sign], api: str) -> str:
+    """Return what to say of a list: its first strange thing, and who reads all that is strange in it."""
+    path, what, fit = signs[0]
+    common = [one for one in fit if all(one in owners for _, _, owners in signs)]
+    readers = " or ".join(f"holdfast.wire.{_MODULE[one]}.messages" for one in common or fit)
+    cure = f"read this list with {readers}" if common else f"the list mixes APIs, {readers} reads this one"
+    return f"{path}: {what} is not part of {api} and would be lost; {cure}"
+
+
+# -- what is strange in a message --------------------------------------------------------------------------------------
+
+
+def _signs(one: object, raw: bytes, path: str, api: str) -> Iterator[Sign]:
+    """Yield what surely belongs to another API in one message."""
+    if isinstance(one, Message):
+        raise FormatError(f"{path} is a Message already; messages() reads what is sent, dicts() writes it")
+    try:
+        found = _FIELDS.decode(raw)
+    except _BAD:
+        return
+    for place, what, owners in _found(found, api):
+        if api not in owners:
+            yield path + place, what, owners
+
+
+def _found(found: Mapping[str, Raw], api: str) -> Iterator[Sign]:
+    """Yield what is known to belong to some APIs only."""
+    role, kind = bytes(found.get("role", _EMPTY)), bytes(found.get("type", _EMPTY))
+    if kind and not role:
+        if kind in _ITEMS:
+            yield ".type", f"an item of type {kind.decode()}", (_R,)
+        if api == _R:
+            return
+    for name, value in found.items():
+        if name in _CHATS and bytes(value) not in _NOTHING:
+            yield f".{name}", f"a field {name!r}", (_C,)
+    if role in _ROLES and api != _G:
+        yield ".role", f"the role {role.decode()}", _ROLES[role]
+    content, parts = found.get("content", _EMPTY), found.get("parts", _EMPTY)
+    said = len(memoryview(content)) > _LONGEST or bytes(content) not in _NOTHING
+    if not said and bytes(memoryview(parts)[:1]) == b"[" and bytes(parts) != b"[]":
+        yield ".parts", "a list of parts", (_G,)
+    yield from _in_content(content, ".content")
+    if said:
+        yield ".content", "a field 'content'", (_A, _C, _R)
+    yield from _in_content(parts, ".parts")
+
+
+def _in_content(content: Raw, path: str) -> Iterator[Sign]:
+    """Yield the elements of a content, and of what a result holds, that are known to belong to some APIs only."""
+    if bytes(memoryview(content)[:1]) != b"[":
+        return
+    try:
+        blocks = _BLOCKS.decode(content)
+    except _BAD:
+        return
+    for index, block in enumerate(blocks):
+        owners = _owners(block)
+        if owners:
+            yield f"{path}[{index}]", f'an element of type "{block.type}"', owners
+        if block.content is not _EMPTY:
+            yield from _in_content(block.content, f"{path}[{index}].content")
+
+
+def _owners(block: _Block) -> tuple[str, ...]:
+    """Return whose an element is: by its type, or by the field it shows images and thinking in, as others do too."""
+    kind = block.type
+    if kind == "text" or type(kind) is not str:
+        return ()
+    if kind in ("image", "document") and bytes(memoryview(block.source)[:1]) == b"{":
+        return (_A,)
+    if kind == "thinking" and block.signature:
+        return (_A,)
+    if kind == "file" and bytes(memoryview(block.file)[:1]) == b"{":
+        return (_C,)
+    return _BLOCKS_OF.get(kind, ())

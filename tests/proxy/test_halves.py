@@ -1,0 +1,82 @@
+"""Halves of characters, which clients leave where they cut a text and send again with every request."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.proxy.halves import whole
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider import Provider
+from holdfast.testing.provider import Settings as Strict
+from holdfast.testing.provider.client import MODELS
+
+APIS = list(MODELS)
+CUT = "an emoji cut in half: \ud83d"
+STATE = "x-holdfast-state"
+
+
+def escaped(body):
+    """Return a body as most clients write it."""
+    return json.dumps(body).encode()
+
+
+def in_bytes(body):
+    """Return a body as those write it that escape nothing."""
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+PUT = {escaped: (b'\\ud83d"', b'\\ufffd"'), in_bytes: (b"\xed\xa0\xbd", b"\xef\xbf\xbd")}
+"""What stands for what, by who writes."""
+
+
+@pytest.mark.parametrize("write", PUT)
+@pytest.mark.parametrize("api", APIS)
+def test_a_conversation_with_one_goes_on(api, write, proxied):
+    """Its provider would refuse every request from then on; so it is shown U+FFFD, and nothing else is changed."""
+    through, upstreams, talking = proxied
+    upstream, talk, store = upstreams(Provider(Strict(window=200_000))), talking(api), MemoryStore()
+    sent = []
+
+    async def go():
+        async with through(upstream, store) as client:
+            for text in ("It begins well \N{OCTOPUS}.", CUT, "And on \N{OCTOPUS}."):
+                talk.say(text)
+                sent.append(write(talk.body()))
+                reply = await client.post(talk.path, sent[-1])
+                assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
+                talk.hear(reply.content)
+
+    anyio.run(go)
+    assert upstream.bodies == [one.replace(*PUT[write]) for one in sent]
+    assert len(list(store.sessions())) == 1
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_who_only_looks_changes_nothing(api, proxied):
+    """The provider is sent what came, and its refusal comes as it came."""
+    through, upstreams, talking = proxied
+    upstream, talk = upstreams(Provider(Strict(window=200_000))), talking(api)
+    talk.say(CUT)
+
+    async def go():
+        async with through(upstream, observe=True) as client:
+            return await client.post(talk.path, escaped(talk.body()))
+
+    reply = anyio.run(go)
+    assert (upstream.bodies, reply.content) == ([escaped(talk.body())], upstream.answers[-1])
+
+
+@given(st.text(st.characters(exclude_categories=[]) | st.sampled_from('\\u d8\ud83d\ude00"')))
+def test_what_is_whole_stays_and_what_is_not_becomes_readable(text):
+    """By whatever is beside it: escapes of escapes, characters in two halves that make one."""
+    joined = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    for body, said in ((escaped(text), joined), (in_bytes(text), text)):
+        told = whole(body)
+        assert json.loads(told) == "".join("\ufffd" if "\ud800" <= one <= "\udfff" else one for one in said)
+        assert len(told) == len(body)
+        assert whole(told) is told

@@ -1,0 +1,116 @@
+"""One answer that comes back as several messages, as some clients send it, goes up as they sent it."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider import Provider
+from holdfast.testing.provider import Settings as Strict
+from holdfast.testing.provider.calls import Said
+
+TURNS = 3
+ANSWERS = [
+    said
+    for at in range(TURNS)
+    for said in (
+        Said(f"I look into file {at}.", calls=(("read", {"path": f"f{at}"}),), thinking=f"hm {at}"),
+        Said(f"File {at} tells of kelp.", thinking=f"so {at}"),
+    )
+]
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
+FIELDS = {
+    "anthropic": {"thinking": {"type": "adaptive"}, "tools": [{"name": "read", "input_schema": SCHEMA}]},
+    "openai-chat": {"tools": [{"type": "function", "function": {"name": "read", "parameters": SCHEMA}}]},
+    "gemini": {
+        "generationConfig": {"thinkingConfig": {"includeThoughts": True}},
+        "tools": [{"functionDeclarations": [{"name": "read", "parametersJsonSchema": SCHEMA}]}],
+    },
+}
+
+
+def heard(api, answer):
+    """Return an answer as the messages that such a client sends back: one for its words and one for each call."""
+    told = json.loads(answer)
+    if api == "openai-chat":
+        message = told["choices"][0]["message"]
+        calls = [{"role": "assistant", "content": None, "tool_calls": [one]} for one in message.get("tool_calls") or []]
+        return [{"role": "assistant", "content": message["content"]}, *calls]
+    if api == "anthropic":
+        return [{"role": "assistant", "content": [one]} for one in told["content"] if one["type"] != "thinking"]
+    parts = told["candidates"][0]["content"]["parts"]
+    return [{"role": "model", "parts": [one]} for part in parts if not part.get("thought") for one in halves(part)]
+
+
+def results(api, said):
+    """Return the messages with the results of the calls in ``said``."""
+    if api == "openai-chat":
+        ids = [call["id"] for one in said for call in one.get("tool_calls", ())]
+        return [{"role": "tool", "tool_call_id": id_, "content": "kelp"} for id_ in ids]
+    if api == "anthropic":
+        ids = [block["id"] for one in said for block in one["content"] if block["type"] == "tool_use"]
+        found = [{"type": "tool_result", "tool_use_id": id_, "content": "kelp"} for id_ in ids]
+        return [{"role": "user", "content": found}] if found else []
+    calls = [part["functionCall"] for one in said for part in one["parts"] if "functionCall" in part]
+    known = [{key: one[key] for key in ("id", "name") if key in one} for one in calls]
+    found = [{"functionResponse": one | {"response": {"output": "kelp"}}} for one in known]
+    return [{"role": "user", "parts": found}] if found else []
+
+
+def halves(part):
+    """Return a part of Gemini as two, where it is words."""
+    if "text" not in part:
+        return [part]
+    half = len(part["text"]) // 2
+    return [part | {"text": part["text"][:half]}, {"text": part["text"][half:]}]
+
+
+async def talked(through, upstream, talk, turns, *, restarts=False, spaced=False):
+    """Return the requests of such a client, to a proxy that begins anew before each or not."""
+    sent, store = [], MemoryStore()
+
+    async def ask(client):
+        separators = None if spaced else (",", ":")
+        sent.append(json.dumps(talk.body() | FIELDS[talk.api], separators=separators).encode())
+        reply = await client.post(talk.path, sent[-1])
+        assert reply.status_code == 200, reply.text
+        said = heard(talk.api, reply.content)
+        answers = results(talk.api, said)
+        talk.said += said + answers
+        if not answers:
+            talk.say("And the next?")
+
+    talk.say("What do the files tell?")
+    for _ in range(turns if restarts else 1):
+        async with through(upstream, store) as client:
+            for _ in range(1 if restarts else turns):
+                await ask(client)
+    assert len(list(store.sessions())) == 1
+    return sent
+
+
+@pytest.mark.parametrize("spaced", [False, True], ids=["tight", "spaced"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
+@pytest.mark.parametrize("api", FIELDS)
+def test_every_request_goes_up_byte_for_byte(api, restarts, spaced, proxied):
+    """Nothing is put together again, nothing that was left out is put back, and it is one conversation all the same."""
+    through, upstreams, talking = proxied
+    answers = [one for one in ANSWERS if api != "gemini" or not one.calls]  # its provider takes none in pieces
+    upstream, talk = upstreams(Provider(Strict(window=200_000), answers)), talking(api)
+    sent = anyio.run(lambda: talked(through, upstream, talk, len(answers), restarts=restarts, spaced=spaced))
+    assert upstream.bodies == sent
+    assert b"hm " not in b"".join(sent)
+
+
+def test_a_call_that_its_provider_takes_behind_no_other_answer_goes_up_with_that(proxied):
+    """Gemini refuses what such a client sends; what it left out stays out."""
+    through, upstreams, talking = proxied
+    bare, mended = (upstreams(Provider(Strict(window=200_000), ANSWERS)) for _ in range(2))
+    anyio.run(lambda: talked(through, mended, talking("gemini"), len(ANSWERS)))
+    assert not any(b'"thought"' in body for body in mended.bodies)
+    assert all(f"I look into file {at}." not in mended.bodies[-1].decode() for at in range(TURNS)), "it is in halves"
+    with pytest.raises(AssertionError, match="function call turn"):
+        anyio.run(lambda: talked(lambda *given: through(*given, observe=True), bare, talking("gemini"), len(ANSWERS)))

@@ -1,0 +1,119 @@
+"""The file of the store is taken away, or another one put there, while the proxy runs."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+
+import anyio
+import pytest
+import sockets
+
+from holdfast.model.entries import Said
+from holdfast.store import open_store
+
+STATE, SESSION = "x-holdfast-state", "x-holdfast-session"
+ANSWER = sockets.ANSWER
+SAID = ("Where does kelp grow?", ANSWER, "And where does it not?")
+ENDINGS = {"the file alone": ("",), "all its files": ("", "-wal", "-shm"), "the folder": None}
+
+
+@pytest.fixture
+def proxy():
+    """A proxy on a store of its own."""
+    with sockets.proxied() as proxy:
+        yield proxy
+
+
+def take_away(proxy, endings):
+    """Take the files away that the store has under these endings; without any, the whole folder."""
+    if endings is None:
+        shutil.rmtree(proxy.store.parent)
+        proxy.store.parent.mkdir()  # the test takes it away at its end
+        return
+    for ending in endings:
+        with suppress(FileNotFoundError):
+            proxy.store.with_name(proxy.store.name + ending).unlink()
+
+
+def asked(said, name="one", api="anthropic", *, stream=False):
+    """Return the bytes of a request of a session."""
+    path = (sockets.STREAMED if stream else sockets.PATHS)[api]
+    return sockets.request(path, sockets.body(api, *said, stream=stream), **{SESSION.replace("-", "_"): name})
+
+
+def logged(proxy):
+    """Return what was said in each session of the store that there is."""
+    return {
+        key: [entry.body.slot.message.text for entry in entries if isinstance(entry.body, Said)]
+        for key, entries in proxy.sessions().items()
+    }
+
+
+@pytest.mark.parametrize("what", ENDINGS)
+def test_the_next_request_begins_a_new_one(what, proxy, capfd):
+    """It is served and recorded in full, all that its client says; that is told once, and all is well again."""
+    asking = [(SAID[:1], "one"), (SAID, "one"), (SAID[:1], "another")]
+    first = proxy.send(asked(*asking[0]))
+    take_away(proxy, ENDINGS[what])
+    replies = [proxy.send(asked(*one)) for one in asking[1:]]
+    assert [reply.headers[STATE] for reply in (first, *replies)] == ["managed"] * 3
+    assert [heard.body for heard in proxy.upstream.heard] == [sockets.body("anthropic", *said) for said, _ in asking]
+    assert [logged(proxy)[reply.headers[SESSION]] for reply in replies] == [[*SAID, ANSWER], [SAID[0], ANSWER]]
+    livez = proxy.send(sockets.request("/livez", method="GET")).json
+    assert (livez["status"], [one["times"] for one in livez["troubles"]]) == ("ok", [1])
+    assert capfd.readouterr().err.count("opened anew") == 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("api", sockets.PATHS)
+def test_an_answer_that_was_on_its_way_is_in_the_new_one(api, stream, proxy):
+    """Its client was given all of it before anybody knew: question and answer are written down all the same."""
+    proxy.send(asked(SAID[:1], api=api))
+
+    async def play(line, told):
+        take_away(proxy, ("", "-wal", "-shm"))
+        await sockets.well(line, told)
+
+    proxy.upstream.play = play
+    reply = proxy.send(asked(SAID, api=api, stream=stream))
+    assert (reply.status, reply.complete) == (200, True)
+    assert logged(proxy) == {reply.headers[SESSION]: [*SAID, ANSWER]}
+    assert proxy.stats()["requests"]["all"]["unrecorded"] == 0
+
+
+def test_sessions_that_talk_at_once_all_go_on(proxy):
+    """Whoever is first opens it, once; nobody's words are lost, and nobody's request goes up twice."""
+    names = [f"s{number}" for number in range(8)]
+    for name in names:
+        proxy.send(asked(SAID[:1], name))
+    proxy.upstream.heard.clear()
+    take_away(proxy, ("", "-wal", "-shm"))
+
+    async def go():
+        replies = {}
+
+        async def ask(name):
+            replies[name] = await proxy.sent(asked(SAID, name))
+
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(ask, name)
+        return replies
+
+    replies = proxy.call(go)
+    assert {reply.headers[STATE] for reply in replies.values()} == {"managed"}
+    assert sorted(logged(proxy).values()) == [[*SAID, ANSWER]] * len(names)
+    assert len(proxy.upstream.heard) == len(names)
+
+
+def test_another_file_in_its_place_is_the_store(proxy):
+    """What that one knows of a session goes on there, as after a restart."""
+    first = proxy.send(asked(SAID[:1]))
+    copy = proxy.store.with_name("copy.db")
+    with open_store(proxy.store) as store, open_store(copy) as other:
+        other.put(first.headers[SESSION], store.entries(first.headers[SESSION]))
+    take_away(proxy, ("", "-wal", "-shm"))
+    copy.rename(proxy.store)
+    proxy.send(asked(SAID))
+    assert logged(proxy) == {first.headers[SESSION]: [SAID[0], ANSWER, SAID[2], ANSWER]}
