@@ -110,7 +110,7 @@ def _forgive(stream: TextIO) -> None:
     cls=Commands,
     invoke_without_command=True,
     epilog=FIRST_THINGS,
-    context_settings={"max_content_width": 100},
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="holdfast", prog_name="holdfast", message="%(prog)s %(version)s")
 @click.pass_context

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from holdfast.cli.branches import over, refusals, repeated
 from holdfast.cli.explaining import acting, edits_shown
-from holdfast.cli.paying import MILLION, dollars, paid
 from holdfast.config import Catalog
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import (
@@ -27,6 +26,7 @@ from holdfast.model.entries import (
     Usage,
 )
 from holdfast.model.gauging import smaller
+from holdfast.model.paying import MILLION, dollars, paid
 from holdfast.model.projected import basis_at, shown
 from holdfast.model.target import Prices
 from holdfast.view.tokens import measure

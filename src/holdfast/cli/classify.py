@@ -12,6 +12,7 @@ import click
 from holdfast.cli.faults import Stopped
 from holdfast.cli.files import STDIN, content
 from holdfast.cli.mistaken import session_of
+from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, say_json
 from holdfast.wire.overflow import AnswerReport, ErrorReport, Report, Verdict, classify
 
@@ -68,7 +69,7 @@ _MEANINGS: dict[str, tuple[str, str]] = {
 
 @click.command("classify", epilog=EXAMPLES)
 @click.argument("file", metavar="FILE|-")
-@click.option("--status", type=int, help="The HTTP status it came with.")
+@click.option("--status", type=Whole(100, 599), help="The HTTP status it came with.")
 @click.option("--provider", default="", help="Who said it.")
 @click.option("--jsonl", is_flag=True, help="A case a line in, a verdict a line out, in order.")
 @json_option("the verdict")

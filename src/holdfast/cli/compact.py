@@ -14,6 +14,7 @@ from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.explaining import SHORT, read_log
 from holdfast.cli.next_plan import world_of
 from holdfast.cli.places import opened, store_option
+from holdfast.cli.ranges import Whole
 from holdfast.cli.sizing import about, target_of
 from holdfast.cli.terminal import clean, console, json_option, say_command, say_json, say_line, say_whole
 from holdfast.model.target import Target, World
@@ -50,7 +51,7 @@ class Made(Struct, frozen=True, omit_defaults=True):
 @click.argument("session")
 @click.option("--policy", default="holdfast", show_default=True, help="Whose compaction.")
 @click.option("--model", help="The model it goes to. [default: the recorded one]")
-@click.option("--window", type=click.IntRange(1), help="Its window in tokens. [default: the model's]")
+@click.option("--window", type=Whole(1), help="Its window in tokens. [default: the model's]")
 @store_option
 @json_option("what became of it")
 def command(

@@ -17,6 +17,7 @@ from holdfast.cli.explaining import SHORT, Log, named, read_log, through
 from holdfast.cli.faults import Stopped
 from holdfast.cli.next_plan import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
 from holdfast.cli.places import opened, store_option
+from holdfast.cli.ranges import Whole
 from holdfast.cli.sizing import about, counted, ended, measured, target_of
 from holdfast.cli.terminal import GAP, clean, console, json_option, many, say_json, say_line, say_table, say_whole
 from holdfast.model.branch import Branch
@@ -94,8 +95,8 @@ class Asked(Struct, frozen=True):
 @click.command("context", epilog=EXAMPLES)
 @click.argument("session")
 @click.option("--model", help="The model it goes to. [default: the recorded one]")
-@click.option("--window", type=click.IntRange(1), help="Its window in tokens. [default: the model's]")
-@click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="How many large parts to list.")
+@click.option("--window", type=Whole(1), help="Its window in tokens. [default: the model's]")
+@click.option("--top", type=Whole(0), default=10, show_default=True, help="How many large parts to list.")
 @click.option("--policy", metavar="NAME", help="Show what this policy would decide before the request.")
 @click.option("--record", is_flag=True, help="Decide it: spills, decisions and compaction go into the log.")
 @store_option

@@ -14,6 +14,7 @@ from holdfast.cli.describing import session_line
 from holdfast.cli.explaining import SHORT, Log, entry_named, log_of, named, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
+from holdfast.cli.ranges import Whole
 from holdfast.cli.sent import OF_REQUESTS, as_sent, as_shown, request_of, sent, size_of
 from holdfast.cli.sizing import about, ended, measured_in
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
@@ -42,7 +43,7 @@ class Side(Struct, frozen=True):
 @click.command("diff", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("moments", metavar="[A..B]", required=False)
-@click.option("--lines", type=click.IntRange(0), default=4, show_default=True, help="How many lines of each change.")
+@click.option("--lines", type=Whole(0), default=4, show_default=True, help="How many lines of each change.")
 @store_option
 @json_option("both requests, message by message,")
 def command(session: str, moments: str | None, lines: int, store: str | None, *, as_json: bool) -> None:

@@ -8,6 +8,7 @@ import click
 
 from holdfast.cli.ls import ago
 from holdfast.cli.places import is_missing, opened, store_option, store_place
+from holdfast.cli.ranges import Measure
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
 from holdfast.store.base import Held
 from holdfast.store.cleaning import GRACE, Unused, collect, unused
@@ -24,7 +25,7 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
 @click.option(
     "--grace",
-    type=click.FloatRange(0),
+    type=Measure(0),
     default=GRACE,
     show_default=True,
     metavar="SECONDS",

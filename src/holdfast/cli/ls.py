@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from holdfast.cli.describing import client_of, shortest
 from holdfast.cli.places import is_missing, opened, store_option, store_place
+from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import clean, console, fitting, json_option, say_json, say_line
 from holdfast.errors import HoldfastError
 from holdfast.model.entries import Answer, Body, Request, Said
@@ -36,7 +37,7 @@ TITLE = 12
 
 
 @click.command("ls", epilog=EXAMPLES)
-@click.option("-n", "--limit", type=click.IntRange(1), help="How many, the last changed first. [default: all]")
+@click.option("-n", "--limit", type=Whole(1), help="How many, the last changed first. [default: all]")
 @store_option
 @json_option("the sessions")
 def command(limit: int | None, store: str | None, *, as_json: bool) -> None:

@@ -43,7 +43,23 @@ Examples:
 """
 
 
-@click.group("policy", invoke_without_command=True, epilog=SHOW_EXAMPLES)
+class _Policies(click.Group):
+    """The commands about policies; who names a policy alone is told how it is shown."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that ``args`` begin with; one that is not there is an error that says what to write."""
+        name = args[0]
+        if name not in self.commands and not name.startswith("-"):
+            known = (
+                f"write: holdfast policy show {name}" if name in PRESETS else f"there are: {', '.join(self.commands)}"
+            )
+            ctx.fail(f"no command of holdfast policy is called {name!r}; {known}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group("policy", cls=_Policies, invoke_without_command=True, epilog=SHOW_EXAMPLES)
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """Show the policies there are, and each of their numbers with its origin."""

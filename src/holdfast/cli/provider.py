@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.cli.faults import Stopped
 from holdfast.cli.files import STDIN, content
+from holdfast.cli.ranges import Measure, Whole
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
 from holdfast.config.providers import leading_to
 from holdfast.errors import FormatError
@@ -44,12 +45,10 @@ MOST_PORTS = 65_535
 
 
 @click.command("provider", epilog=EXAMPLES)
-@click.option(
-    "--port", type=click.IntRange(0, MOST_PORTS), default=0, help="Port of this machine. [default: a free one]"
-)
+@click.option("--port", type=Whole(0, MOST_PORTS), default=0, help="Port of this machine. [default: a free one]")
 @click.option(
     "--window",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=Settings().window,
     show_default=True,
     help="Tokens of the context window.",
@@ -73,7 +72,7 @@ MOST_PORTS = 65_535
 )
 @click.option(
     "--factor",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Measure(min=0, min_open=True),
     default=Settings().factor,
     show_default=True,
     help="Tokens for one token of the tokenizer.",

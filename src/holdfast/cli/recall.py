@@ -70,6 +70,8 @@ def command(session: str, store: str | None, **given: Any) -> None:
     asked = Asked(**given)
     if asked.id_ is None and (asked.lines or asked.chars or asked.output):
         raise Stopped("--lines, --chars and -o are of one text; give its ID too (holdfast recall SESSION lists them)")
+    if asked.search is not None and not asked.search.strip():
+        raise Stopped("--search has no words in it; give a word to look for")
     with opened(store, readonly=True) as there:
         key = there.session(session).key
         if asked.id_ is not None:

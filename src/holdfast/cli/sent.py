@@ -11,7 +11,6 @@ from msgspec import Struct
 from holdfast.cli.branches import refusals
 from holdfast.cli.describing import when
 from holdfast.cli.explaining import SHORT, Log, acting, log_of
-from holdfast.cli.paying import dollars
 from holdfast.cli.show import told
 from holdfast.cli.sizing import Measured, about, counted, ended, measured, target_of
 from holdfast.cli.terminal import clean, many, say_command, say_whole
@@ -19,6 +18,7 @@ from holdfast.config import Catalog
 from holdfast.errors import UnknownId
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Answer, Decision, Entry, Failure, Request, Usage
+from holdfast.model.paying import dollars
 from holdfast.model.projected import project
 from holdfast.model.target import Target
 from holdfast.policy import guard

@@ -11,6 +11,7 @@ from msgspec import Struct
 from holdfast.cli.describing import LINE, in_short, session_line, when
 from holdfast.cli.explaining import SHORT, Log, as_shown, log_of, named, states, tokens_of
 from holdfast.cli.places import opened, store_option
+from holdfast.cli.ranges import Whole
 from holdfast.cli.sizing import PLAIN, Measured, about, measured_in
 from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
 from holdfast.model.entries import (
@@ -61,7 +62,7 @@ class Line(Struct, frozen=True, omit_defaults=True):
 
 @click.command("show", epilog=EXAMPLES)
 @click.argument("session")
-@click.option("--last", type=click.IntRange(1), help="The last so many lines only.")
+@click.option("--last", type=Whole(1), help="The last so many lines only.")
 @click.option("--all", "everything", is_flag=True, help="Requests, answers and frames too.")
 @store_option
 @json_option("the entries")

@@ -27,6 +27,7 @@ from holdfast.cli.explaining import (
 from holdfast.cli.explaining import tokens_of as size_of
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
+from holdfast.cli.ranges import Whole
 from holdfast.cli.sent import OF_REQUESTS, request_of, say, sent
 from holdfast.cli.sizing import Measured, about, measured_in
 from holdfast.cli.terminal import clean, console, json_option, many, say_command, say_json, say_line, say_whole
@@ -81,7 +82,7 @@ class Why(Struct, frozen=True):
 @click.command("why", epilog=EXAMPLES)
 @click.argument("session")
 @click.argument("message", required=False)
-@click.option("--lines", type=click.IntRange(0), default=5, show_default=True, help="How many lines of each text.")
+@click.option("--lines", type=Whole(0), default=5, show_default=True, help="How many lines of each text.")
 @click.option("--said", is_flag=True, help="Print the message as it was said, whole, and nothing else.")
 @store_option
 @json_option("what happened")

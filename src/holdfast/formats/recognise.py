@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError, Unrecognised
@@ -103,9 +104,20 @@ def _whole(data: bytes, seen: dict[str, Raw], broken: int) -> str:
     keys = sorted(found or seen)
     if not keys:
         _refuse_other_encodings(data[:LOOKED_AT])
-        raise Unrecognised(f"no line of the file is a JSON object ({broken:,} are something else). {_known()}")
+        raise Unrecognised(f"{_what_else(data.removeprefix(BOM).strip(), broken)}. {_known()}")
     shown = ", ".join(keys[:8]) + (", …" if len(keys) > 8 else "")
     raise Unrecognised(f"this JSON, with the keys {shown}, is no session that is known. {_known()}")
+
+
+def _what_else(data: bytes, broken: int) -> str:
+    """Return what a file is of which no line is a JSON object, nor all of it."""
+    if broken == 1 and data[:1] in (b"{", b"["):
+        try:
+            msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError) as error:
+            return f"the JSON in it cannot be read ({error})"
+    those = "its one line is" if broken == 1 else f"all its {broken:,} lines are"
+    return f"no line of the file is a JSON object: {those} something else"
 
 
 def _refuse_other_encodings(start: bytes) -> None:

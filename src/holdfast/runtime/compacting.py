@@ -101,7 +101,10 @@ async def planned(
 async def _summarised(course: Course, occasion: Occasion, world: World) -> tuple[Plan, World]:
     """Return the plan with the summary that was asked for, or with an extract; what hooks said meanwhile is in it."""
     target = occasion.request.target
-    written, outcome, why = await _in_flight(course, occasion)
+    try:
+        written, outcome, why = await _in_flight(course, occasion)
+    finally:
+        await course.means.in_worker(course.note_costs)
     await _told(course, occasion.request, outcome, why)
     plan, world = await _with(course, target, world, written, outcome)
     if written is not None and plan.compaction is None:
@@ -237,7 +240,7 @@ def _restored(course: Course) -> tuple[str, ...]:
 
 def _terms(course: Course) -> Terms:
     """Return the terms on which models are asked for a compaction here."""
-    return Terms(course.settings, course.means.permits.hold, course.tell, course.key)
+    return Terms(course.settings, course.means.permits.hold, course.tell, course.unpaid.append, course.key)
 
 
 async def _told(course: Course, request: Request, outcome: Outcome, why: str) -> None:

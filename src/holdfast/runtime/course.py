@@ -6,13 +6,14 @@ What needs a plan, a summary or an answer is done elsewhere, to a ``Course``; th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Any
 
 from msgspec import Struct
 
-from holdfast.errors import ConfigError, WindowTooSmall
+from holdfast.errors import ConfigError, StoreError, WindowTooSmall
 from holdfast.model.messages import Message
+from holdfast.model.paying import Paid, noted
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
@@ -43,6 +44,8 @@ class Course:
         means.flights.add(self.inflight)
         self.prefix: Prefix | None = None
         """The last request that was answered, as the provider's cache holds it."""
+        self.unpaid: list[Paid] = []
+        """Calls for summaries that the log does not tell of yet."""
         self.unwritten = Unwritten()
         """How many summaries in a row came to nothing."""
         self.is_answering = False
@@ -79,6 +82,12 @@ class Course:
     def lane(self) -> AbstractAsyncContextManager[None]:
         """Return the lane of this branch, to be held by one run at a time."""
         return self.means.lanes.hold(self._lane)
+
+    def note_costs(self) -> None:
+        """Write down what summaries cost, in the worker: no answer tells it."""
+        calls, self.unpaid = self.unpaid, []
+        with suppress(StoreError):  # of a store that takes nothing the request itself tells
+            self.journal.remark(*map(noted, calls))
 
     # -- what is said while an answer is on its way --------------------------------------------------------------------
 

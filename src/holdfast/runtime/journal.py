@@ -152,10 +152,11 @@ class Journal(Strand):
         self._ready = ready
         return entries[0].id
 
-    def remark(self, reason: str) -> None:
-        """Append a note of ``reason``, which changes no request."""
-        with self.leased():
-            self._write([Note(reason)])
+    def remark(self, *notes: Note) -> None:
+        """Append ``notes`` that change no request."""
+        if notes:
+            with self.leased():
+                self._write(notes)
 
     def learn(self, reason: str, limit: int = 0, requested: int = 0, *, as_planned: bool = True) -> str:
         """Append that the last prepared request was too large, by the provider's numbers; return the entry's id.

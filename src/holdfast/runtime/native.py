@@ -78,7 +78,9 @@ async def _made(upstream: Upstream, sent: Sent, terms: Terms) -> Made:
 async def _tried(upstream: Upstream, sent: Sent, terms: Terms) -> Made | Unmade:
     try:
         async with terms.call():
-            return made(sent.api, await asked(upstream, sent))
+            told = await asked(upstream, sent)
+            terms.paid(sent, told)
+            return made(sent.api, told)
     except UpstreamError as error:
         why = f"the provider did not compact ({error.kind}): {error}"
         return Unmade("provider_error", why, error.kind in PASSING, error.retry_after)

@@ -98,8 +98,11 @@ def meant(ids: Sequence[str], prefix: str | None) -> str:
         return ids[-1]
     found = [id_ for id_ in ids if id_ == prefix] or [id_ for id_ in ids if prefix and id_.startswith(prefix)]
     if len(found) != 1:
-        those = ", ".join(ids[-5:]) or "none"
-        raise UnknownId(f"{prefix!r} names {len(found)} decisions in force; give the id of one; newest: {those}")
+        told = (
+            f"{len(found)} decisions in force begin with {prefix!r}" if found else f"no decision in force is {prefix!r}"
+        )
+        cure = f"give the id of one; newest: {', '.join(ids[-5:])}" if ids else "there is none that could be undone"
+        raise UnknownId(f"{told}; {cure}")
     return found[0]
 
 

@@ -56,7 +56,7 @@ async def show_again(course: Course) -> None:
             for id_ in helpless:
                 journal.undo(id_)
             if helpless:
-                journal.remark(NO_HELP)
+                journal.remark(Note(NO_HELP))
         return bool(helpless)
 
     if await course.means.in_worker(taken_back):

@@ -10,7 +10,9 @@ from anyio import sleep
 from msgspec import Struct
 
 from holdfast.errors import Aborted, CompactionFailed, DeadlineExceeded, HoldfastError, UpstreamError
+from holdfast.model.entries import Usage
 from holdfast.model.messages import Message
+from holdfast.model.paying import Paid
 from holdfast.model.plan import Options
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
@@ -46,6 +48,8 @@ class Terms(Struct, frozen=True):
     settings: Settings = Settings()
     permit: Permit = nullcontext
     tell: Listener = lambda _: None
+    pay: Callable[[Paid], None] = lambda _: None
+    """Is told of each call that was answered."""
     session: str = ""
     """The name of the session that is told about."""
 
@@ -58,6 +62,12 @@ class Terms(Struct, frozen=True):
         except Aborted as error:
             outcome = "timed_out" if isinstance(error, DeadlineExceeded) else "cancelled"
             raise CompactionFailed(f"no summary was written: {error}", outcome) from error
+
+    def paid(self, sent: Sent, told: Answer) -> None:
+        """Take note of what the answer to ``sent`` cost, where it says so."""
+        usage = told.spent or told.asked
+        if usage is not None and usage != Usage():
+            self.pay(Paid(sent.api, sent.model, usage))
 
     async def pause(self, kind: str, tried: int, wanted: float | None) -> None:
         """Wait before a request goes out again that was tried so often, and tell of it; ``kind`` is of its error."""
@@ -172,6 +182,7 @@ async def _tried(writer: Writer, sent: Sent, terms: Terms, tokens: int) -> tuple
     try:
         async with terms.call():
             told = await ask(writer.upstream, sent)
+            terms.paid(sent, told)
     except UpstreamError as error:
         return None, _verdict(error), str(error)
     except CompactionFailed:

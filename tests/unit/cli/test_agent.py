@@ -16,11 +16,11 @@ import pytest
 
 from holdfast.agent.loop import LOST, NOT_RUN, STOPPED_IN
 from holdfast.cli.agent.meter import Spent
-from holdfast.cli.paying import dollars
 from holdfast.config import target
 from holdfast.model.entries import Said as SaidEntry
 from holdfast.model.entries import Usage
 from holdfast.model.messages import result_text
+from holdfast.model.paying import dollars
 from holdfast.model.target import Prices
 from holdfast.store import open_store
 from holdfast.testing.provider import Answered, Fault, Provider, Said, Settings

@@ -100,7 +100,11 @@ def test_a_session_without_decisions(run, session, store):
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [(("zz",), "names 0 decisions"), (("u6",), "names 0 decisions"), (("c1", "--list"), "leave the decision out")],
+    [
+        (("zz",), "no decision in force is 'zz'; give"),
+        (("u6",), "no decision in force is 'u6'; give the id of one; newest: "),
+        (("c1", "--list"), "leave the decision out"),
+    ],
 )
 def test_wrong_use(run, decided, arguments, told):
     """A message is no decision, and ``--list`` takes none."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.config import target
+from holdfast.cli.account import account
+from holdfast.config import shipped, target
 from holdfast.model.messages import Message
+from holdfast.model.paying import dollars, paid
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.summary.prompts import HEADINGS
 from holdfast.runtime.engine import Engine
@@ -137,3 +139,31 @@ def test_a_rung_asks_nobody_for_a_summary():
     _, _, heard = done(ask, notes=20, window=6_000, summary_model="claude-opus-5-5", policy=policy)
     assert [event.rung for event in heard if isinstance(event, events.Pressed)] == ["truncate"]
     assert {event.by for event in heard if isinstance(event, events.Compacted | events.Compacting)} == {"extract"}
+
+
+@pytest.mark.parametrize(
+    ("said", "calls", "options"),
+    [
+        ([SUMMARY], 1, {}),
+        (["I cannot.", SUMMARY], 2, {}),
+        (["no"] * 9, 2, {}),
+        ([], 1, {"api": "openai-responses", "native": True}),
+    ],
+    ids=["written", "refused once", "never accepted", "by the provider"],
+)
+def test_what_summaries_cost_is_in_the_log(said, calls, options):
+    """Every call that was answered is noted with its model and usage, and ``stats`` counts its tokens and dollars."""
+
+    async def compact(session):
+        await session.compact()
+        return session.means.store, session.means.upstream.provider.requests
+
+    model = "gpt-5.5" if options else "claude-haiku-4-5"
+    (store, requests), _, _ = done(compact, notes=40, said=said, summary_model=model, **options)
+    noted = [call for entry in store.path(KEY) if (call := paid(entry.body)) is not None]
+    assert (len(noted), {call.model for call in noted}) == (calls, {model})
+    assert [call.usage.input for call in noted] == [one.tokens for one in requests]
+    told = account(KEY, store.path(KEY), shipped())
+    assert told.dollars == pytest.approx(sum(dollars(one.usage, shipped().prices(one.api, model)) for one in noted))
+    assert (told.answers, told.input) == (0, sum(one.tokens for one in requests))
+    assert told.dollars > 0

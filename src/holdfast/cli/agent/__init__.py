@@ -20,6 +20,7 @@ from holdfast.cli.agent.talking import ended, talk
 from holdfast.cli.faults import INTERRUPTED, Stopped
 from holdfast.cli.places import store_option
 from holdfast.cli.providers import address, headers
+from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import clean, json_option, say_json
 from holdfast.config import Catalog
 from holdfast.model.target import Target
@@ -77,10 +78,8 @@ class Asked(Struct, frozen=True):
 @click.option("--allow-bash", is_flag=True, help="Let it run any shell command; else each one is asked for.")
 @click.option("--session", metavar="KEY", help="Go on with this session, or give a new one this name.")
 @click.option("--policy", metavar="NAME", default=DEFAULT, show_default=True, help="Who keeps the context small.")
-@click.option("--window", type=click.IntRange(1), help="The model's window in tokens. [default: the model's]")
-@click.option(
-    "--steps", type=click.IntRange(1), default=STEPS, show_default=True, help="Answers that one task may take."
-)
+@click.option("--window", type=Whole(1), help="The model's window in tokens. [default: the model's]")
+@click.option("--steps", type=Whole(1), default=STEPS, show_default=True, help="Answers that one task may take.")
 @click.option("--summary-model", metavar="NAME", help="The model that writes summaries. [default: none is needed]")
 @click.option(
     "--skills", metavar="DIR", multiple=True, help="A folder of skills beside the project's own. Again for more."

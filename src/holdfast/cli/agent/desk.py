@@ -6,7 +6,7 @@ So ^C is what it is everywhere: it stops what runs, and a second one leaves.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
@@ -19,16 +19,13 @@ from msgspec import Struct
 from holdfast.agent.agent import place_for, surroundings
 from holdfast.agent.loop import Outcome, work
 from holdfast.agent.workplace import Allow, everything_allowed, nothing_allowed
-from holdfast.cli.agent.meter import Metered, Spent, spent, status
+from holdfast.cli.agent.meter import Spent, spent, status
 from holdfast.cli.agent.screen import Screen
 from holdfast.cli.faults import Stopped
-from holdfast.cli.paying import noted
 from holdfast.cli.places import opened
 from holdfast.cli.providers import KEYS
 from holdfast.cli.terminal import clean
 from holdfast.config import Catalog
-from holdfast.errors import StoreError
-from holdfast.model.entries import Entry
 from holdfast.model.target import Target
 from holdfast.policy.pipeline import Policy
 from holdfast.runtime.engine import Engine
@@ -36,7 +33,6 @@ from holdfast.runtime.session import Session
 from holdfast.runtime.summarise import Writer
 from holdfast.runtime.upstream import Http
 from holdfast.store.base import SessionStore
-from holdfast.store.tree import new_id, now_ms
 
 T = TypeVar("T")
 
@@ -81,10 +77,8 @@ class Question:
 class Desk:
     """The session, and what can be done with it from the terminal."""
 
-    def __init__(self, portal: BlockingPortal, session: Session, order: Order, screen: Screen, meter: Metered) -> None:
+    def __init__(self, portal: BlockingPortal, session: Session, order: Order, screen: Screen) -> None:
         self.session, self.order, self.screen = session, order, screen
-        self._meter = meter
-        """Of the model that writes summaries."""
         self.queue: SimpleQueue[object] = SimpleQueue()
         self._portal = portal
         self._scope: CancelScope | None = None
@@ -130,7 +124,6 @@ class Desk:
         while True:
             try:
                 if (item := self.queue.get()) is future:
-                    self._note_summaries()
                     return future.result()
                 self._take(item)
             except (KeyboardInterrupt, click.Abort):
@@ -148,17 +141,6 @@ class Desk:
     def status(self) -> str:
         """Return how full the context is, and what was spent."""
         return status(self.session.report(), self.spent())
-
-    def _note_summaries(self) -> None:
-        """Write down what summaries cost, for no answer tells it; a store that takes nothing is told of elsewhere."""
-        store, key, writer = self.store, self.session.key, self.order.writer
-        costs = self._meter.take()
-        if writer is None or not costs:
-            return
-        with suppress(StoreError), store.writing(key):
-            leaf, ids = store.session(key).leaf, [new_id() for _ in costs]
-            notes = zip(ids, [leaf, *ids], [noted(writer, usage) for usage in costs], strict=False)
-            store.append(key, [Entry(*one, at=now_ms()) for one in notes])
 
     def _take(self, item: object) -> None:
         if isinstance(item, Question):
@@ -205,18 +187,17 @@ def desk(order: Order, screen: Screen) -> Iterator[Desk]:
 
     with opened(order.store) as store, start_blocking_portal() as portal:
         upstream = Http(order.url, order.target.api, order.headers)
-        meter = Metered(upstream)
         engine = Engine.open(
             store,
             upstream=upstream,
             target=order.target,
             policy=order.policy,
             environment=surrounding,
-            writers=() if order.writer is None else (Writer(meter, order.writer),),
+            writers=() if order.writer is None else (Writer(upstream, order.writer),),
             listen=told,
         )
         with portal.wrap_async_context_manager(upstream), portal.wrap_async_context_manager(engine) as there:
-            made = Desk(portal, portal.call(there.session, _key(store, order)), order, screen, meter)
+            made = Desk(portal, portal.call(there.session, _key(store, order)), order, screen)
             queues.append(made.queue)
             screen.share = made.session.report().share
             yield made

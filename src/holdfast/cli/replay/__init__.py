@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from holdfast import config
 from holdfast.cli.faults import EXPECTED, Stopped, of_file, reason
 from holdfast.cli.places import changed, own_sessions, stored, tools
+from holdfast.cli.ranges import Whole
 from holdfast.cli.recordings import Source, sources
 from holdfast.cli.replay.dump import Dump
 from holdfast.cli.replay.session_report import DEFAULT_FRAME, Order, Report, check, reported
@@ -76,14 +77,14 @@ class Failed(Struct, frozen=True):
 @click.option("--all", "all_sessions", is_flag=True, help="All your sessions of these.")
 @click.option(
     "--window",
-    type=click.IntRange(max=LARGEST),
+    type=Whole(max=LARGEST),
     default=DEFAULT_WINDOW,
     show_default=True,
     help="The context window, in tokens.",
 )
 @click.option(
     "--frame",
-    type=click.IntRange(0),
+    type=Whole(0),
     help=f"Tokens of system prompt and tools. [default: as recorded, else {DEFAULT_FRAME}]",
 )
 @click.option("--policy", default="all", show_default=True, help="Policies, with commas between them.")

@@ -33,6 +33,8 @@ class Dump:
         self._folder = Path(folder)
         self._taken: dict[str, int] = {}
         probe = self._folder / ".holdfast"
+        if self._folder.exists() and not self._folder.is_dir():
+            raise Stopped(f"requests cannot be written to {self._folder}: it is a file; give a folder with --dump")
         with _naming(self._folder):
             private_folder(self._folder)
             with private_file(probe):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.model.entries import Body, Note, Usage
-from holdfast.model.target import Prices, Target
+from holdfast.model.target import Prices
 
 SUMMARY = "a model wrote a summary"
 """Reason of a note that tells what that cost."""
@@ -29,9 +29,9 @@ def dollars(usage: Usage, prices: Prices) -> float:
     return (told + usage.output * prices.output) / MILLION
 
 
-def noted(target: Target, usage: Usage) -> Note:
-    """Return the note that a call to ``target`` for a summary had this ``usage``."""
-    return Note(SUMMARY, data={"api": target.api, "model": target.model, **msgspec.to_builtins(usage)})
+def noted(call: Paid) -> Note:
+    """Return the note of a ``call`` for a summary."""
+    return Note(SUMMARY, data={"api": call.api, "model": call.model, **msgspec.to_builtins(call.usage)})
 
 
 def paid(body: Body) -> Paid | None:

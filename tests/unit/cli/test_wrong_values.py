@@ -1,0 +1,76 @@
+"""A wrong value of an option is told with what was given, what is allowed, and where it can be seen what was meant."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("200k", "'200k' is no whole number; write 200000"),
+        ("1.5M", "'1.5M' is no whole number; write 1500000"),
+        ("2e5", "'2e5' is no whole number; write 200000"),
+        ("200,000", "'200,000' is no whole number; write 200000"),
+        ("1.5", "'1.5' is no whole number; give digits alone"),
+        ("many", "'many' is no whole number; give digits alone"),
+        ("", "'' is no whole number; give digits alone"),
+        ("0", "0 is not in the range x>=1"),
+    ],
+)
+def test_a_number_that_is_none(run, decided, given, told):
+    """What people write for a number is not taken, but it is said how to write it."""
+    result = run("context", decided, "--window", given)
+    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("gc", "--grace", "nan"), "'nan' is no number; give digits, for example 0.5"),
+        (("gc", "--grace", "soon"), "'soon' is no number"),
+        (("provider", "--factor", "inf"), "'inf' is no number"),
+        (("classify", "-", "--status", "99"), "99 is not in the range 100<=x<=599"),
+        (("policy", "pi"), "no command of holdfast policy is called 'pi'; write: holdfast policy show pi"),
+        (("policy", "zzz"), "no command of holdfast policy is called 'zzz'; there are: list, show"),
+    ],
+)
+def test_what_is_out_of_place(run, arguments, told):
+    """No number is infinite or none, a status is one of HTTP, and who names a policy alone is told how it is shown."""
+    result = run(*arguments)
+    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+
+
+@pytest.mark.parametrize("words", ["", " \t"])
+def test_a_search_without_words(run, decided, words):
+    """It is no search; all that could be listed is no answer to it."""
+    result = run("recall", decided, "--search", words)
+    assert result.exit_code == 2
+    assert "--search has no words in it" in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["replay", "import"])
+def test_json_that_ends_early(run, home, verb):
+    """A request that was cut off is told as JSON that cannot be read, and why; other text as what it is."""
+    file = home / "cut.json"
+    file.write_bytes(b'{"model":"m","messages":[{"role":"user"')
+    assert "the JSON in it cannot be read (Input data was truncated)" in run(verb, file).stderr
+    file.write_bytes(b"hello\n")
+    assert "no line of the file is a JSON object: its one line is something else" in run(verb, file).stderr
+    file.write_bytes(b"hello\n" * 2_000)
+    assert "no line of the file is a JSON object: all its 2,000 lines are something else" in run(verb, file).stderr
+
+
+def test_requests_go_into_a_folder(run, home, talk, write):
+    """A file where requests were to be written is told as such."""
+    there = home / "requests"
+    there.write_text("mine")
+    result = run("replay", write(talk()), "--dump", there)
+    assert result.exit_code == 2
+    assert f"requests cannot be written to {there}: it is a file; give a folder with --dump" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("ls",), ("policy", "show")])
+def test_help_has_a_short_name(run, arguments):
+    """``-h`` is ``--help``, everywhere."""
+    assert run(*arguments, "-h").stdout == run(*arguments, "--help").stdout != ""
