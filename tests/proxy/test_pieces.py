@@ -114,3 +114,32 @@ def test_a_call_that_its_provider_takes_behind_no_other_answer_goes_up_with_that
     assert all(f"I look into file {at}." not in mended.bodies[-1].decode() for at in range(TURNS)), "it is in halves"
     with pytest.raises(AssertionError, match="function call turn"):
         anyio.run(lambda: talked(lambda *given: through(*given, observe=True), bare, talking("gemini"), len(ANSWERS)))
+
+
+@pytest.mark.parametrize("api", ["anthropic", "openai-chat"])
+def test_calls_that_came_at_once_may_come_back_one_by_one(api, proxied):
+    """Each with its result behind it, as some clients keep them: it is their past, and goes up byte for byte."""
+    through, upstreams, talking = proxied
+    calls = (("read", {"path": "a"}), ("read", {"path": "b"}))
+    upstream = upstreams(
+        Provider(Strict(window=200_000), [Said("", calls=calls, thinking="hm"), Said("ok"), Said("ok")])
+    )
+    talk, sent, store = talking(api), [], MemoryStore()
+
+    async def ask(client):
+        sent.append(json.dumps(talk.body() | FIELDS[api]).encode())
+        reply = await client.post(talk.path, sent[-1])
+        assert reply.status_code == 200, reply.text
+        told = [one for one in heard(api, reply.content) if one["content"] or "tool_calls" in one]
+        talk.said += [message for one in told for message in (one, *results(api, [one]))]
+
+    async def go():
+        async with through(upstream, store) as client:
+            for text in ("What do both tell?", None, "And the next?"):
+                if text is not None:
+                    talk.say(text)
+                await ask(client)
+
+    anyio.run(go)
+    assert upstream.bodies == sent
+    assert len(list(store.sessions())) == 1

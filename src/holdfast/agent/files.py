@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from holdfast.agent.workplace import Workplace
 from holdfast.errors import FormatError
-from holdfast.runtime.within import opened, words
+from holdfast.runtime.folder import opened, words
 from holdfast.view.text import one_line
 
 READ_BYTES = 4_000_000

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.errors import FormatError
+from holdfast.runtime.folder import within
 from holdfast.runtime.skills import SKILL, Skill
-from holdfast.runtime.within import within
 
 
 def skill_file(skills: Sequence[Skill], named: str) -> Path:

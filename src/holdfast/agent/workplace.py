@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from holdfast.agent.skills import skill_file
 from holdfast.errors import FormatError
+from holdfast.runtime.folder import within
 from holdfast.runtime.recall import Told
 from holdfast.runtime.skills import SCHEME, Skill
-from holdfast.runtime.within import within
 
 Allow: TypeAlias = Callable[[str], Awaitable[bool]]
 """Says whether a command may run."""

@@ -114,7 +114,9 @@ def _what_else(data: bytes, broken: int) -> str:
     if broken == 1 and data[:1] in (b"{", b"["):
         try:
             msgspec.json.decode(data)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except RecursionError:
+            return "the JSON in it is nested too deeply to be read"
+        except msgspec.DecodeError as error:
             return f"the JSON in it cannot be read ({error})"
     those = "its one line is" if broken == 1 else f"all its {broken:,} lines are"
     return f"no line of the file is a JSON object: {those} something else"

@@ -42,7 +42,7 @@ from holdfast.model.gauging import Anchor, Gauge, Learned, Used, reframed
 from holdfast.model.learning import from_overflow, from_usage, is_newest
 from holdfast.model.messages import Message, media_of
 from holdfast.model.projected import base_mark, chained, mark_at, shown, slot_after
-from holdfast.model.sequence import Seq, common
+from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 
 TRUNCATE = "truncate"
@@ -188,66 +188,6 @@ def is_spared(branch: Branch, slot: int, part: int | None) -> bool:
     """Return whether an undo brought back this part, or all of its slot."""
     parts = branch.spared.get(slot, ())
     return part in parts or None in parts
-
-
-def restated(branch: Branch, slots: Sequence[Slot], start: int = 0) -> Branch:
-    """Return the branch with its first slots said in other bytes; repairs stand where they are of other slots alone.
-
-    Those before ``start`` are known to be its own.
-    """
-    told, known, settled = slots[start:], branch.slots.slice(start), branch.settled
-    same = common(told, known)
-    if same == len(told):
-        return branch
-    first, rest = start + same, [*told[same:], *known[len(told) :]]
-    return replace(
-        branch,
-        slots=branch.slots.changed(first, rest),
-        messages=branch.messages.changed(first, [slot.message for slot in rest]),
-        settled=settled if settled is None or not settled.repairs or settled.slot <= first else None,
-    )
-
-
-def cut_back(branch: Branch, count: int) -> Branch:
-    """Return the branch as if it ended after ``count`` slots: decisions about those stay in force, word for word."""
-    if count >= len(branch.slots):
-        return branch
-    shorter = Branch.build(Entry("", None, Said(slot)) for slot in branch.slots.slice(0, count))
-    shorter = replace(
-        shorter,
-        born=Seq(branch.born.slice(0, count)),
-        frame=branch.frame,
-        framed=min(branch.framed, count),
-        seen=min(branch.seen, count),
-        model=branch.model,
-        measured=branch.measured,
-        gauge=branch.gauge,
-        learned=branch.learned,
-        broken=tuple(index for index in branch.broken if index < count),
-    )
-    for id_, what in branch.law:
-        kept = within(what, count)
-        shorter = shorter if kept is None else extend(shorter, Entry(id_, None, kept))
-    return replace(
-        shorter,
-        compactions=0,
-        truncations=0,
-        failures=branch.failures,
-        standing=min(branch.standing, count),
-        spared={slot: parts for slot, parts in branch.spared.items() if slot < count},
-        counted=min(branch.counted, count),
-        policy=branch.policy,
-    )
-
-
-def within(what: Decision | Compaction, count: int) -> Decision | Compaction | None:
-    """Return the part of what was decided that is about the first ``count`` slots; nothing where none of it is.
-
-    A summary of them stands, whatever was decided with it about those behind.
-    """
-    kept = replace(what, edits=tuple(edit for edit in what.edits if edit.span.stop <= count))
-    stands = kept.keep <= count if isinstance(kept, Compaction) else kept.edits
-    return kept if stands else None
 
 
 # -- the steps of the fold ---------------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.model.branch import Branch, cut_back, extend, restated
+from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Entry, Frame, Said
+from holdfast.model.forking import cut_back, restated
 from holdfast.model.messages import ROLES, Message
 from holdfast.model.packing import fault
 from holdfast.model.plan import Plan

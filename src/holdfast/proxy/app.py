@@ -295,16 +295,21 @@ class Proxy:
 
     async def _opened_anew(self, error: StoreError, used: OpenBranches) -> bool:
         """Whether there is another store now than that of the branches that were ``used``: it is opened if need be."""
+
+        def opened() -> bool:
+            store = self._shelf.renewed()
+            self.means.store = store or self.means.store  # in the worker, where nobody reads meanwhile
+            return store is not None
+
         async with self._opening:
             if self._branches is not used:
                 return True
-            store = await self.means.in_worker(self._shelf.renewed)
-            if store is not None:
-                self.means.store = store
+            is_new = await self.means.in_worker(opened)
+            if is_new:
                 self.use(self._settings, used.anew())
                 why = error.why if isinstance(error, Unwritten) else error
                 self._degrade(why, "the store was opened anew, what is said from now on is in that")
-        return store is not None
+        return is_new
 
     async def _written_down(self, turn: Turn, error: Exception) -> State:
         """Have the answer to ``turn``, of which the client has all, in the store that was opened since."""

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from holdfast.errors import UpstreamError
 from holdfast.proxy.headers import downward, is_unpacked, named
-from holdfast.runtime.discreet import secrets
+from holdfast.runtime.redacting import secrets
 from holdfast.runtime.upstream import Reply, Sent
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]

@@ -10,7 +10,7 @@ from itertools import takewhile
 
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch, within
+from holdfast.model.branch import Branch
 from holdfast.model.entries import (
     FORGOTTEN,
     HISTORY,
@@ -27,6 +27,7 @@ from holdfast.model.entries import (
     Revoke,
     Said,
 )
+from holdfast.model.forking import within
 from holdfast.model.gauging import LEAST_LIMIT
 
 NEARLY = 2

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.model.messages import Message
 from holdfast.policy.restored import restored_plan
+from holdfast.runtime.folder import beginning
 from holdfast.runtime.skills import SCHEME, SKILL, Skill, found_skills, in_use, used_skills
-from holdfast.runtime.within import beginning
 from holdfast.view.clipping import clipped
 from holdfast.view.text import fingerprint
 from holdfast.view.tokens import count

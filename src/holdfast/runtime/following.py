@@ -10,12 +10,13 @@ from operator import is_
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch, cut_back, extended, restated
+from holdfast.model.branch import Branch, extended
 from holdfast.model.entries import (
     Entry,
     Frame,
     Said,
 )
+from holdfast.model.forking import cut_back, restated
 from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Part, Thinking
 from holdfast.model.plan import Plan

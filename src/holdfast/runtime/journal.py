@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import StoreError
-from holdfast.model.branch import Branch, restated
+from holdfast.model.branch import Branch
 from holdfast.model.edits import Blob
 from holdfast.model.entries import (
     FORGOTTEN,
@@ -30,6 +30,7 @@ from holdfast.model.entries import (
     Said,
     Usage,
 )
+from holdfast.model.forking import restated
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
 from holdfast.model.projected import prefix_basis
@@ -41,9 +42,9 @@ from holdfast.policy.guard import in_force
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.runtime.carrying import carried, told_there
+from holdfast.runtime.entering import begun, cost, decided, is_of_compaction, is_pressed, meant, measured, sound, told
 from holdfast.runtime.following import Following, Repeated
 from holdfast.runtime.strand import Strand
-from holdfast.runtime.taking import begun, cost, decided, is_of_compaction, is_pressed, meant, measured, sound, told
 from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
 from holdfast.store.base import Decode, SessionStore

@@ -31,8 +31,8 @@ from holdfast.policy.summary.prompts import focused
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.replies import ask as asked
 from holdfast.runtime.requests import Request
+from holdfast.runtime.summary_writer import Terms
 from holdfast.runtime.upstream import Sent, Upstream
-from holdfast.runtime.writing import Terms
 from holdfast.wire.compacting import Made, Unmade, asking, brought, by_itself, made
 from holdfast.wire.thresholds import betas, headers
 

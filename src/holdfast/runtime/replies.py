@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError, UpstreamError
 from holdfast.model.entries import Usage
 from holdfast.model.slots import Slot
-from holdfast.runtime import discreet
+from holdfast.runtime import redacting
 from holdfast.runtime.upstream import Reply, Sent, Upstream
 from holdfast.view.foreign import native
 from holdfast.view.sealed import sealed_by
@@ -122,7 +122,7 @@ class Incoming:
             return told
         said = told.error or ErrorReport(self.api, body=self._body)
         status = said.status if self.reply.is_fine else self.reply.status
-        said = discreet.told(replace(said, status=status, headers=self.reply.headers), self.reply.secrets)
+        said = redacting.told(replace(said, status=status, headers=self.reply.headers), self.reply.secrets)
         return replace(told, error=said)
 
 

@@ -15,8 +15,8 @@ from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.runtime.journal import Prepared
+from holdfast.runtime.summary_writer import Writer
 from holdfast.runtime.upstream import Sent, Upstream
-from holdfast.runtime.writing import Writer
 from holdfast.wire.apis import form_of
 from holdfast.wire.lens import Lens, body, measured, open_body, render, whole_frame
 from holdfast.wire.mending import mend

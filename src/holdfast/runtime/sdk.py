@@ -19,7 +19,7 @@ from anyio import CancelScope, CapacityLimiter, fail_after, to_thread
 from msgspec import Struct
 
 from holdfast.errors import ConfigError, FormatError, UpstreamError
-from holdfast.runtime.discreet import discreet, secrets
+from holdfast.runtime.redacting import redacted, secrets
 from holdfast.runtime.upstream import PATIENCE, Endpoint, Http, Reply, Sent, Upstream
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ def _unanswered(name: str, error: Exception) -> UpstreamError:
     """Return the error of a request without an answer: lost on its way, or not sent for what the client lacks."""
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     why = f"{said} ({error.__cause__})" if error.__cause__ is not None and str(error.__cause__) else said
-    why = discreet(why, _secrets(error))
+    why = redacted(why, _secrets(error))
     if _is_lost(error):
         return UpstreamError(f"no answer came to {name} ({why}); check its address and the connection", "network")
     return UpstreamError(f"{name} did not send the request ({why}); check how it was made", "config")

@@ -15,7 +15,7 @@ from holdfast.errors import FormatError
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall
 from holdfast.policy.ledger import PATH_KEYS
-from holdfast.runtime.within import beginning, within
+from holdfast.runtime.folder import beginning, within
 from holdfast.view.references import arguments
 from holdfast.view.text import one_line
 

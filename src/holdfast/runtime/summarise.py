@@ -25,8 +25,8 @@ from holdfast.policy.summary.judging import Told, Wanted, objections, tidy
 from holdfast.policy.summary.keeping import newest_identifiers, newest_request
 from holdfast.policy.summary.prompts import Order
 from holdfast.policy.summary.rendering import Style, rendered
+from holdfast.runtime.summary_writer import Prefix, Terms, TooLarge, Writer, answered
 from holdfast.runtime.upstream import Sent
-from holdfast.runtime.writing import Prefix, Terms, TooLarge, Writer, answered
 from holdfast.telemetry.events import Noticed
 from holdfast.view.tokens import count
 

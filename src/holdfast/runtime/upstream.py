@@ -13,7 +13,7 @@ import httpx2
 from msgspec import Struct
 
 from holdfast.errors import ConfigError, FormatError, UpstreamError
-from holdfast.runtime.discreet import discreet, secrets
+from holdfast.runtime.redacting import redacted, secrets
 from holdfast.wire.apis import form_of
 
 PATIENCE = 600.0
@@ -142,7 +142,7 @@ class Http:
                 keys = secrets(reply.request.headers.items())
                 yield Reply(reply.status_code, dict(reply.headers), self._read(reply), secrets=keys)
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
-            why = discreet(_unreached(self.base_url, error), secrets(self._client.headers.items()))
+            why = redacted(_unreached(self.base_url, error), secrets(self._client.headers.items()))
             raise UpstreamError(why, "network") from error
 
     def _headers(self, sent: Sent) -> dict[str, str]:

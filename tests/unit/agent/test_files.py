@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.agent.files import READ_BYTES, Edit, edit
 from holdfast.agent.workplace import workplace
 from holdfast.errors import FormatError, HoldfastError
-from holdfast.runtime.within import within
+from holdfast.runtime.folder import within
 
 
 def everything(folder):

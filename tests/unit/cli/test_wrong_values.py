@@ -61,11 +61,11 @@ def test_json_that_ends_early(run, home, verb):
     assert "no line of the file is a JSON object: all its 2,000 lines are something else" in run(verb, file).stderr
 
 
-def test_requests_go_into_a_folder(run, home, talk, write):
+def test_requests_go_into_a_folder(run, home, session):
     """A file where requests were to be written is told as such."""
     there = home / "requests"
     there.write_text("mine")
-    result = run("replay", write(talk()), "--dump", there)
+    result = run("replay", session, "--dump", there)
     assert result.exit_code == 2
     assert f"requests cannot be written to {there}: it is a file; give a folder with --dump" in result.stderr
 

@@ -65,9 +65,9 @@ def test_recognised_by_content(data, format_):
         (b'{"model":"m","input":[5]}', Unrecognised, "Responses"),
         (b'{"trajectory":[],"history":[]}', Unrecognised, "SWE-agent"),
         (b'{"name":"x","version":1}', Unrecognised, "with the keys name, version"),
-        (b"hello\nworld\n", Unrecognised, "no line of the file is a JSON object (2 are"),
-        (b"[" * 100_000, Unrecognised, "no line of the file is a JSON object"),
-        (b'{"messages":' + b"[" * 100_000, Unrecognised, "no line of the file is a JSON object"),
+        (b"hello\nworld\n", Unrecognised, "no line of the file is a JSON object: all its 2 lines"),
+        (b"[" * 100_000, Unrecognised, "the JSON in it is nested too deeply"),
+        (b'{"messages":' + b"[" * 100_000, Unrecognised, "the JSON in it is nested too deeply"),
         (b'{"messages":[]}', Unrecognised, "messages"),
     ],
 )

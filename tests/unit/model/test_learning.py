@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast import Branch
 from holdfast.config import target
-from holdfast.model.branch import cut_back, extend
+from holdfast.model.branch import extend
 from holdfast.model.entries import (
     FORGOTTEN,
     OVERFLOW,
@@ -22,6 +22,7 @@ from holdfast.model.entries import (
     Said,
     Usage,
 )
+from holdfast.model.forking import cut_back
 from holdfast.model.gauging import Learned, is_sensible, raised, smaller, taught
 from holdfast.model.learning import fresh
 from holdfast.model.messages import Message

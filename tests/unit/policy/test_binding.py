@@ -6,8 +6,9 @@ import pytest
 
 from holdfast import Branch
 from holdfast.config import target
-from holdfast.model.branch import cut_back, extended
+from holdfast.model.branch import extended
 from holdfast.model.entries import Compaction, Entry, Frame, Request, Said
+from holdfast.model.forking import cut_back
 from holdfast.model.messages import Message
 from holdfast.model.parts import Seal, Text, Thinking
 from holdfast.policy.pipeline import advance

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch, cut_back, within
+from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import HISTORY, Compaction, Decision, Entry, Request, Revoke, Said
+from holdfast.model.forking import cut_back, within
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.model.projected import project

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch, extend, extended, restated
+from holdfast.model.branch import Branch, extend, extended
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import FORGOTTEN, OVERFLOW, Answer, Decision, Entry, Failure, Frame, Note, Request, Said
+from holdfast.model.forking import restated
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text
 from holdfast.model.sequence import Seq, common

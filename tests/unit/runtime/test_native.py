@@ -27,8 +27,8 @@ from holdfast.runtime.journal import Journal
 from holdfast.runtime.native import compacted, head_request, taken_over
 from holdfast.runtime.replies import as_said, ask
 from holdfast.runtime.requests import Way, of_body, of_words, opened
+from holdfast.runtime.summary_writer import Terms
 from holdfast.runtime.upstream import Reply, Sent
-from holdfast.runtime.writing import Terms
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.calls import Said
 from holdfast.testing.provider.faults import Fault

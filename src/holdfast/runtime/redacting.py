@@ -30,7 +30,7 @@ def _is_secret(value: str) -> bool:
     return len(value) >= (WORD if value.isalpha() else SHORTEST)
 
 
-def discreet(text: str, secrets: Iterable[str]) -> str:
+def redacted(text: str, secrets: Iterable[str]) -> str:
     """Return ``text`` without the ``secrets``."""
     for secret in secrets:
         text = text.replace(secret, _MASK)
@@ -42,4 +42,4 @@ def told(report: ErrorReport, secrets: Iterable[str]) -> ErrorReport:
     body = report.body
     for secret in secrets if isinstance(body, bytes) else ():
         body = body.replace(secret.encode(), _MASK.encode())
-    return replace(report, message=discreet(report.message, secrets), body=body)
+    return replace(report, message=redacted(report.message, secrets), body=body)

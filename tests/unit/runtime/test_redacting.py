@@ -15,8 +15,8 @@ import pytest
 from google import genai
 
 from holdfast.errors import UpstreamError
-from holdfast.runtime.discreet import secrets
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.redacting import secrets
 from holdfast.runtime.replies import ask
 from holdfast.runtime.sdk import as_upstream
 from holdfast.runtime.upstream import Http, Sent
