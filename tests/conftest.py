@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 NOBODY = 65_534
@@ -26,6 +27,27 @@ settings.load_profile("thorough" if os.environ.get("HOLDFAST_THOROUGH") == "1" e
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background: its children would ignore ^C
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Count the lines of chosen examples: a test that draws, measures time or takes long only has to pass.
+
+    Counting makes it two or three times as slow, and what a draw happens to reach proves that nobody chose it.
+    """
+    counting = Coverage.current()
+    if counting is None or not _is_uncounted(item):
+        return (yield)
+    counting.stop()
+    try:
+        return (yield)
+    finally:
+        counting.start()
+
+
+def _is_uncounted(item: pytest.Item) -> bool:
+    draws = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return draws or "grows_slowly" in item.fixturenames or item.get_closest_marker("uncounted") is not None
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ Each message says what happened, the numbers, and one thing to do.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class HoldfastError(Exception):
     """Root of all errors of this package."""
@@ -125,3 +127,11 @@ class LogConflict(StoreError, ValueError):
 
     Nothing was written.
     """
+
+
+def check_types(error: type[Exception], /, **given: tuple[object, Any]) -> None:
+    """Do nothing for values of their types; raise ``error``, which names the first other one and what it should be."""
+    for name, (value, kind) in given.items():
+        if not isinstance(value, kind):
+            wanted = getattr(kind, "__name__", str(kind))
+            raise error(f"{name} is of type {type(value).__name__}; give a value of type {wanted}")

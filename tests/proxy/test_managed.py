@@ -87,6 +87,7 @@ def test_an_overflow_never_reaches_a_client(api, words, proxied):
     assert run(go)["overflows"]["avoided"] > 0
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("api", APIS)
 def test_a_restart_before_each_request_changes_no_byte(api, proxied, strict):
     """K2 on the wire: what goes up is a function of what the client sent and of the log."""

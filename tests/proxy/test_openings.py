@@ -33,6 +33,7 @@ async def told_the_time(client, talk, turns, more=lambda _: ""):
         assert reply.status_code == 200, reply.text
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("more", ["", " Notes so far." + " kelp" * 400], ids=["clock", "grows and shrinks"])
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
 def test_a_system_message_that_tells_the_time_is_no_other_conversation(api, more, proxied, strict):

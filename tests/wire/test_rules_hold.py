@@ -75,6 +75,7 @@ def damaged(value, path, odd):
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("odd", ODD, ids=json.dumps)
 def test_no_damage_makes_the_validator_fail(odd):
     """Whatever stands in place of any value of any case, the validator answers with findings."""

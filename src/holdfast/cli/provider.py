@@ -72,7 +72,7 @@ MOST_PORTS = 65_535
 )
 @click.option(
     "--factor",
-    type=Measure(min=0, min_open=True),
+    type=Measure(min=0, max=100, min_open=True),
     default=Settings().factor,
     show_default=True,
     help="Tokens for one token of the tokenizer.",

@@ -28,12 +28,12 @@ class Whole(click.IntRange):
 
 
 class Measure(click.FloatRange):
-    """A number within bounds, no infinite one."""
+    """A number within bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number; it ends the command where ``value`` is none."""
         try:
-            is_number = math.isfinite(float(value))
+            is_number = not math.isnan(float(value))
         except ValueError:
             is_number = False
         if not is_number:

@@ -15,7 +15,7 @@ from holdfast.config.catalog import Catalog
 from holdfast.config.parsing import Told, checked, parse, told
 from holdfast.config.proxy import of_project
 from holdfast.config.tables import Override, StoreLimits
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, check_types
 from holdfast.model.entries import Frame
 from holdfast.model.target import Target
 from holdfast.policy.check import Problem, check
@@ -141,8 +141,8 @@ def target(
     API the strictest dialect. Without ``catalog`` the shipped one is asked. ``trusting`` leaves a client's own messages
     to a server that is not known as they are. Raises ``ConfigError`` for values of other types.
     """
-    _of_types(api=(api, str), model=(model, str), frame=(frame, Frame))
-    _of_types(window=(window, int | None), asked_output=(asked_output, int | None))
+    check_types(ConfigError, api=(api, str), model=(model, str), frame=(frame, Frame))
+    check_types(ConfigError, window=(window, int | None), asked_output=(asked_output, int | None))
     known = catalog or shipped()
     return Target(
         api=api,
@@ -154,11 +154,3 @@ def target(
         prices=known.prices(api, model),
         prior=known.prior(model),
     )
-
-
-def _of_types(**given: tuple[object, Any]) -> None:
-    """Do nothing for values of their types; ``ConfigError`` for any other."""
-    for name, (value, kind) in given.items():
-        if not isinstance(value, kind):
-            wanted = getattr(kind, "__name__", str(kind))
-            raise ConfigError(f"{name} is of type {type(value).__name__}; give a value of type {wanted}")

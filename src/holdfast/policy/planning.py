@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from holdfast.errors import check_types
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Entry, Frame, Said
 from holdfast.model.forking import cut_back, restated
@@ -32,9 +32,13 @@ def plan(
     only what is new is looked at. Raises ``WindowTooSmall`` where the window cannot hold what must be sent, and
     ``TypeError`` for what is none of these.
     """
-    _checked(messages=(messages, Sequence), target=(target, Target), policy=(policy, Policy), world=(world, World))
-    _checked(branch=(branch, Branch | None), **{"target.limits": (target.limits, Limits)})
-    _checked(**{"target.limits.window": (target.limits.window, int), "target.frame": (target.frame, Frame)})
+    check_types(
+        TypeError, messages=(messages, Sequence), target=(target, Target), policy=(policy, Policy), world=(world, World)
+    )
+    check_types(TypeError, branch=(branch, Branch | None), **{"target.limits": (target.limits, Limits)})
+    check_types(
+        TypeError, **{"target.limits.window": (target.limits.window, int), "target.frame": (target.frame, Frame)}
+    )
     return advance(reconcile(branch or Branch(), messages), target, policy, world)
 
 
@@ -43,7 +47,7 @@ def apply(messages: Sequence[Message], plan: Plan) -> list[Message]:
 
     Raises ``ValueError`` where the plan was made for another number of messages.
     """
-    _checked(messages=(messages, Sequence), plan=(plan, Plan))
+    check_types(TypeError, messages=(messages, Sequence), plan=(plan, Plan))
     if len(messages) != len(plan.branch.slots):
         raise ValueError(
             f"the plan was made for {len(plan.branch.slots)} messages and {len(messages)} were given; "
@@ -82,14 +86,6 @@ def _measured(message: Message, index: int) -> Slot:
     except (KeyError, TypeError, AttributeError) as error:
         why = fault(message, Message) or str(error)
         raise TypeError(f"messages[{index}] is no message: {why}; Message.of(role, text) makes one of words") from error
-
-
-def _checked(**given: tuple[object, Any]) -> None:
-    """Do nothing for values of their types; ``TypeError`` for any other."""
-    for name, (value, kind) in given.items():
-        if not isinstance(value, kind):
-            wanted = getattr(kind, "__name__", str(kind))
-            raise TypeError(f"{name} is of type {type(value).__name__}; give a value of type {wanted}")
 
 
 def _same_words(branch: Branch, messages: Sequence[Message]) -> list[Slot]:

@@ -12,7 +12,7 @@ from anyio import CancelScope
 
 from holdfast.config import Catalog, configuration
 from holdfast.config import target as known_target
-from holdfast.errors import ConfigError, DeadlineExceeded
+from holdfast.errors import ConfigError, DeadlineExceeded, check_types
 from holdfast.model.target import Target
 from holdfast.policy.pipeline import Policy
 from holdfast.runtime.environment import Environment
@@ -74,16 +74,17 @@ class Engine:
         """
         known = configuration()
         chosen = known.policy(policy) if isinstance(policy, str) else policy
-        _checked(policy=(chosen, Policy), target=(target, Target | None), hooks=(hooks, Hooks))
-        _checked(fields=(fields, Mapping), environment=(environment, Environment | None), writers=(writers, Sequence))
-        _checked(permits=(permits, int), listen=(listen, Callable | None), model=(model, str))
-        _checked(**{f"writers[{at}]": (one, Writer) for at, one in enumerate(writers)})
+        check_types(ConfigError, policy=(chosen, Policy), target=(target, Target | None), hooks=(hooks, Hooks))
+        check_types(ConfigError, environment=(environment, Environment | None), listen=(listen, Callable | None))
+        check_types(ConfigError, fields=(fields, Mapping), writers=(writers, Sequence))
+        check_types(ConfigError, permits=(permits, int), model=(model, str))
+        check_types(ConfigError, **{f"writers[{at}]": (one, Writer) for at, one in enumerate(writers)})
         answers = as_upstream(upstream, api)
         goal = target or _target(api, model, known.catalog)
         spoken = api or (goal.api if goal is not None else "")
         writers = (*writers, *_writer(answers, spoken, summary_model, known.catalog))
         allowed = Permits(permits)
-        store = open_store(place) if isinstance(place, str | os.PathLike) else place  # last: nothing may fail behind it
+        store = _store(place)  # last: nothing may fail behind it
         means = Means(
             store,
             answers,
@@ -111,7 +112,7 @@ class Engine:
 
         What was said to it while an answer was on its way, before a crash, is said with the next of its verbs.
         """
-        _checked(key=(key, str))
+        check_types(ConfigError, key=(key, str))
         means = self.means
 
         def opened() -> Journal:
@@ -137,12 +138,13 @@ class Engine:
             await self.means.lanes.drain(deadline=CLOSING)
 
 
-def _checked(**given: tuple[object, Any]) -> None:
-    """Do nothing for values of their kinds; ``ConfigError`` for any other."""
-    for name, (value, kind) in given.items():
-        if not isinstance(value, kind):
-            wanted = getattr(kind, "__name__", str(kind))
-            raise ConfigError(f"{name} is of type {type(value).__name__}; give a value of type {wanted}")
+def _store(place: str | os.PathLike[str] | SessionStore) -> SessionStore:
+    """Return the store at ``place``; ``ConfigError`` for what is none."""
+    if isinstance(place, str | os.PathLike):
+        return open_store(place)
+    if not hasattr(place, "append"):
+        raise ConfigError(f"place is of type {type(place).__name__}; give the path of a store, or a store")
+    return place
 
 
 def _writer(upstream: Upstream, api: str, model: str, catalog: Catalog) -> list[Writer]:

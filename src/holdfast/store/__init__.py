@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, check_types
 
 if TYPE_CHECKING:
     from holdfast.store.base import Quota, SessionStore
@@ -36,10 +36,7 @@ def open_store(
 
     if durability not in _DURABILITIES:
         raise ConfigError(f"durability is {durability!r}; it is one of {', '.join(map(repr, _DURABILITIES))}")
-    for name, value, kind in (("where", where, str | os.PathLike), ("quota", quota, Quota | None)):
-        if not isinstance(value, kind):
-            wanted = getattr(kind, "__name__", str(kind))
-            raise ConfigError(f"{name} is of type {type(value).__name__}; give a value of type {wanted}")
+    check_types(ConfigError, where=(where, str | os.PathLike), quota=(quota, Quota | None))
     limits = quota or Quota()
     place = os.fspath(where)
     scheme = _SCHEME.match(place)

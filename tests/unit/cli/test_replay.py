@@ -97,6 +97,7 @@ def test_table_and_picture(run, long_session):
     assert max(map(len, lines)) <= 100
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("width", [80, 120])
 def test_table_and_picture_fit_the_terminal(run, long_session, monkeypatch, width):
     """No line is longer than the terminal is wide, and no heading of the table is cut off."""
@@ -293,6 +294,7 @@ def test_the_file_stays_what_it_was(run, session):
     assert Path(session).read_bytes() == before
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("columns", [40, 50, 60, 72, 80, 96, 120])
 def test_no_figure_is_cut_off(run, long_session, monkeypatch, columns):
     """A narrow terminal gets fewer columns, each of them whole."""

@@ -29,14 +29,14 @@ def test_a_number_that_is_none(run, decided, given, told):
     [
         (("gc", "--grace", "nan"), "'nan' is no number; give digits, for example 0.5"),
         (("gc", "--grace", "soon"), "'soon' is no number"),
-        (("provider", "--factor", "inf"), "'inf' is no number"),
+        (("provider", "--factor", "inf"), "inf is not in the range 0<x<=100"),
         (("classify", "-", "--status", "99"), "99 is not in the range 100<=x<=599"),
         (("policy", "pi"), "no command of holdfast policy is called 'pi'; write: holdfast policy show pi"),
         (("policy", "zzz"), "no command of holdfast policy is called 'zzz'; there are: list, show"),
     ],
 )
 def test_what_is_out_of_place(run, arguments, told):
-    """No number is infinite or none, a status is one of HTTP, and who names a policy alone is told how it is shown."""
+    """A number is one, a factor is no infinite one, a status is one of HTTP, and who names a policy alone is told how it is shown."""
     result = run(*arguments)
     assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
 

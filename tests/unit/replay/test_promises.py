@@ -118,6 +118,7 @@ def queued(talk):
     talk.agent(text("k"))
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("shape", [pasted, batches, giants, long_turn, queued])
 @pytest.mark.parametrize(("window", "frame"), SETTINGS)
 def test_every_request_is_valid_fits_and_keeps_the_words_of_the_user(shape, window, frame):

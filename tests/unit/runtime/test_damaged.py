@@ -91,6 +91,7 @@ async def gone_on(place, api, stream):
     return upstream.size
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("api", FIELDS)
 def test_a_session_goes_on_behind_broken_bytes(api, stream):

@@ -386,6 +386,17 @@ def test_what_an_engine_cannot_do_is_said(given, error, text):
     assert upstream.sent == []
 
 
+def test_a_place_that_is_no_store_is_said():
+    """Whoever gives neither a path nor a store is told so, and what to give."""
+
+    async def go():
+        async with Engine.open(5, upstream=ScriptedUpstream(["yes"]), target=OPUS):
+            pytest.fail("it was opened")
+
+    with pytest.raises(ConfigError, match="place is of type int; give the path of a store"):
+        anyio.run(go)
+
+
 def test_a_store_that_takes_no_more_stops_the_session_and_loses_nothing():
     """S6: what was acknowledged is there; the error is the store's own."""
     store, upstream = MemoryStore(), ScriptedUpstream(["one", "two"])
