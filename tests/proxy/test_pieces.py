@@ -6,6 +6,7 @@ import json
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider
@@ -68,7 +69,7 @@ def halves(part):
     return [part | {"text": part["text"][:half]}, {"text": part["text"][half:]}]
 
 
-async def talked(through, upstream, talk, turns, *, restarts=False, spaced=False):
+async def talked(through, upstream, talk, turns, *, restarts=False, spaced=False, **given):
     """Return the requests of such a client, to a proxy that begins anew before each or not."""
     sent, store = [], MemoryStore()
 
@@ -85,7 +86,7 @@ async def talked(through, upstream, talk, turns, *, restarts=False, spaced=False
 
     talk.say("What do the files tell?")
     for _ in range(turns if restarts else 1):
-        async with through(upstream, store) as client:
+        async with through(upstream, store, **given) as client:
             for _ in range(1 if restarts else turns):
                 await ask(client)
     assert len(list(store.sessions())) == 1
@@ -114,6 +115,21 @@ def test_a_call_that_its_provider_takes_behind_no_other_answer_goes_up_with_that
     assert all(f"I look into file {at}." not in mended.bodies[-1].decode() for at in range(TURNS)), "it is in halves"
     with pytest.raises(AssertionError, match="function call turn"):
         anyio.run(lambda: talked(lambda *given: through(*given, observe=True), bare, talking("gemini"), len(ANSWERS)))
+
+
+@pytest.mark.parametrize("api", FIELDS)
+def test_what_is_reduced_is_taken_too_and_brings_nothing_back(api, proxied):
+    """In a window that holds a part of the conversation, edited and compacted as it comes; by a strict provider."""
+    through, upstreams, talking = proxied
+    long = [
+        replace(one, text=one.text + " And kelp." * 200 * (at % 3), thinking=f"hm {at}" * 50)
+        for at, one in enumerate(ANSWERS * 6)
+    ]
+    upstream, talk = upstreams(Provider(Strict(window=12_000), long)), talking(api)
+    talk.fields |= {"max_tokens": 4_000} if api == "anthropic" else {}
+    sent = anyio.run(lambda: talked(through, upstream, talk, len(long), window=12_000))
+    assert len(upstream.bodies[-1]) < len(sent[-1]) / 2
+    assert not any(b"hm " in body for body in upstream.bodies)
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat"])

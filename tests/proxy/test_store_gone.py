@@ -6,11 +6,17 @@ import shutil
 from contextlib import suppress
 
 import anyio
+import httpx2
 import pytest
 import sockets
 
+from holdfast.config import configuration
 from holdfast.model.entries import Said
+from holdfast.proxy.serving import configure
+from holdfast.proxy.settings import Settings
+from holdfast.proxy.shelf import Shelf
 from holdfast.store import open_store
+from holdfast.store.base import Quota
 
 STATE, SESSION = "x-holdfast-state", "x-holdfast-session"
 ANSWER = sockets.ANSWER
@@ -65,11 +71,13 @@ def test_the_next_request_begins_a_new_one(what, proxy, capfd):
     assert capfd.readouterr().err.count("opened anew") == 1
 
 
+@pytest.mark.parametrize("is_first", [False, True], ids=["later", "first"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", sockets.PATHS)
-def test_an_answer_that_was_on_its_way_is_in_the_new_one(api, stream, proxy):
+def test_an_answer_that_was_on_its_way_is_in_the_new_one(api, stream, is_first, proxy):
     """Its client was given all of it before anybody knew: question and answer are written down all the same."""
-    proxy.send(asked(SAID[:1], api=api))
+    if not is_first:
+        proxy.send(asked(SAID[:1], api=api))
 
     async def play(line, told):
         take_away(proxy, ("", "-wal", "-shm"))
@@ -117,3 +125,38 @@ def test_another_file_in_its_place_is_the_store(proxy):
     copy.rename(proxy.store)
     proxy.send(asked(SAID))
     assert logged(proxy) == {first.headers[SESSION]: [SAID[0], ANSWER, SAID[2], ANSWER]}
+
+
+class Taking(httpx2.AsyncBaseTransport):
+    """A provider; while it answers the store's file goes away, and the settings are read again."""
+
+    def __init__(self, upstream, place) -> None:
+        self._inner, self._place = upstream.inner, place
+        self.app = None
+
+    async def handle_async_request(self, request):
+        """Answer."""
+        self._place.unlink(missing_ok=True)
+        configure(self.app, Settings(anthropic="http://up"), configuration())
+        return await self._inner.handle_async_request(request)
+
+
+def test_settings_that_are_read_meanwhile_change_nothing_of_that(proxied, strict, tmp_path):
+    """What began by the old ones is in the new store, whole, and so is what begins by the new ones."""
+    through, _, talking = proxied
+    upstream, talk, place = strict(), talking("anthropic"), tmp_path / "store.db"
+
+    async def go():
+        with Shelf.at(str(place), Quota()) as shelf:
+            async with through(upstream, shelf) as client:
+                first = await talk.turn(client, SAID[0])
+                upstream.inner = taking = Taking(upstream, place)
+                taking.app = client.web._transport.app
+                return [first, *[await talk.turn(client, text) for text in SAID[1:]]]
+
+    replies = anyio.run(go)
+    assert [reply.headers[STATE] for reply in replies] == ["managed"] * len(SAID)
+    with open_store(place) as store:
+        (info,) = store.sessions()
+        said = [entry for entry in store.path(info.key, info.leaf) if isinstance(entry.body, Said)]
+    assert len(said) == 2 * len(SAID)

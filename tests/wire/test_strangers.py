@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import Message
 from holdfast.errors import FormatError
+from holdfast.model.parts import ToolCall
 from holdfast.wire import anthropic, gemini, openai_chat, openai_responses
 
 READERS = {
@@ -122,3 +123,21 @@ def test_dicts_are_made_of_values(module: ModuleType) -> None:
     """A list that was not read yet is told as such."""
     with pytest.raises(TypeError, match=r"^values\[1\] is a dict; dicts\(\) takes what messages\(\) makes of dicts"):
         module.dicts([Message.of("user", "a"), {"role": "user", "content": "b"}])
+
+
+@pytest.mark.parametrize("module", READERS.values(), ids=READERS)
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (Message("user", "hello"), r"Expected `array`, got `str` - at `\$\.parts`"),  # type: ignore[arg-type]
+        (Message("assistant", (ToolCall("c", "sh", {"a": 1}),)), r"Expected `str`, got `object`"),  # type: ignore[arg-type]
+        (Message("user", ("hello",)), r"at `\$\.parts\[0\]`"),  # type: ignore[arg-type]
+    ],
+    ids=["words for parts", "arguments that are no text", "words for a part"],
+)
+def test_values_that_were_made_wrong(module: ModuleType, value: Message, told: str) -> None:
+    """Messages are made without being checked: what is wrong in one is told where it is to be sent, by its place."""
+    with pytest.raises(TypeError, match=r"^values\[1\] is no message: .*" + told):
+        module.dicts([Message.of("user", "a"), value])
+    with pytest.raises(TypeError, match=r"^values is a Message; dicts\(\) takes a list"):
+        module.dicts(value)

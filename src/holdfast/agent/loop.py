@@ -22,6 +22,7 @@ from holdfast.model.branch import Branch
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.runtime.session import Session
+from holdfast.view.turns import newest_answer
 from holdfast.wire.answers import Answer
 
 STEPS = 1_000
@@ -173,9 +174,8 @@ def open_calls(branch: Branch) -> tuple[ToolCall, ...]:
     """Return the calls of the newest answer that have no result yet; where it broke off its calls are not open."""
     if not branch.open:
         return ()
-    at = next(at for at in range(len(branch.slots) - 1, -1, -1) if branch.messages[at].role == "assistant")
     waiting, found = list(branch.open), list[ToolCall]()
-    for call in reversed(branch.messages[at].calls):
+    for call in reversed(branch.messages[newest_answer(branch, 0)].calls):
         if waiting and call.id == waiting[-1]:
             found.append(call)
             waiting.pop()

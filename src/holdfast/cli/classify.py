@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
 from holdfast.cli.faults import Stopped
-from holdfast.cli.files import STDIN, content
+from holdfast.cli.files import STDIN, content, standard_input
 from holdfast.cli.mistaken import session_of
 from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, say_json
@@ -161,7 +160,7 @@ def _report_of(data: bytes, status: int | None, provider: str) -> Report:
 
 def _lines(file: str) -> Iterator[bytes]:
     if file == STDIN:
-        yield from (line.removesuffix(b"\n") for line in sys.stdin.buffer)
+        yield from (line.removesuffix(b"\n") for line in standard_input())
     elif data := content(file):
         yield from data.removesuffix(b"\n").split(b"\n")
 

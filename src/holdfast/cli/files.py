@@ -24,7 +24,7 @@ def content(name: str) -> bytes:
     Raises ``FormatError`` for a folder, a device and a pipe without a writer, and ``OSError`` for what cannot be read.
     """
     if name == STDIN:
-        return sys.stdin.buffer.read()
+        return standard_input().read()
     path = Path(name)
     if not name:
         raise FormatError("an empty text is no file's name; give the name of a file")
@@ -33,6 +33,13 @@ def content(name: str) -> bytes:
     if path.is_char_device() or path.is_block_device():  # some never end
         raise FormatError(f"{name} is a device and no file; give a file, or - for standard input")
     return piped(path) if path.is_fifo() else path.read_bytes()
+
+
+def standard_input() -> BinaryIO:
+    """Return standard input; ``Stopped`` where it is closed."""
+    if sys.stdin is None:
+        raise Stopped("standard input is closed; give the name of a file")
+    return sys.stdin.buffer
 
 
 def private_folder(path: Path) -> None:
@@ -44,6 +51,8 @@ def private_folder(path: Path) -> None:
 @contextmanager
 def new_file(name: str, *, force: bool) -> Iterator[BinaryIO]:
     """Open the file ``name`` as ``private_file`` does; one that is there already gives way only to ``force``."""
+    if name == STDIN:
+        raise Stopped("'-' is no file to write to; leave --output out for standard output")
     path = Path(name)
     if path.is_dir():
         raise Stopped(f"{path} is a folder; give the name of a file in it")

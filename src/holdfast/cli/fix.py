@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, BinaryIO
 
 import click
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.cli.files import STDIN, content, private_file
+from holdfast.cli.files import content, new_file
 from holdfast.cli.lint import FOUND, Case, betas_of, case_of, cases
 from holdfast.cli.mistaken import instead
 from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, many
@@ -45,6 +44,7 @@ class Wish(Struct, frozen=True):
 @click.option("--model", default="", help="The model it shall be for. [default: the request's own]")
 @click.option("--beta", "betas", metavar="NAME", multiple=True, help="A beta header it is sent with; may be repeated.")
 @click.option("-o", "--output", metavar="FILE", help="Where the request is written. [default: standard output]")
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @click.option("--jsonl", is_flag=True, help='A case a line in, {"api", "request"}; {"request", "edits"} a line out.')
 @json_option("request, edits and what is left")
 @click.pass_context
@@ -54,6 +54,7 @@ def command(
     file: str,
     output: str | None,
     *,
+    force: bool,
     jsonl: bool,
     as_json: bool,
     **asked: Any,
@@ -64,23 +65,38 @@ def command(
     still broken: what it takes to mend it is told on standard error.
     """
     wish = Wish(**asked)
-    fine = _lines(file, wish, output) if jsonl else _whole(file, wish, output, as_json=as_json)
+    with _opened(output, force=force) as out:
+        fine = _each(file, wish, out) if jsonl else _whole(file, wish, out, as_json=as_json, is_file=output is not None)
     if not fine:
         ctx.exit(FOUND)
 
 
-def _whole(file: str, wish: Wish, output: str | None, *, as_json: bool) -> bool:
+class _Printed:
+    """Standard output, where there is one."""
+
+    def write(self, data: bytes) -> None:
+        """Print ``data`` at once."""
+        click.echo(data, nl=False)
+
+
+def _opened(output: str | None, *, force: bool) -> AbstractContextManager[_Printed | BinaryIO]:
+    """Return where the request goes: standard output, or the file ``output``, there whole at the end or not at all."""
+    return nullcontext(_Printed()) if output is None else new_file(output, force=force)
+
+
+def _whole(file: str, wish: Wish, out: _Printed | BinaryIO, *, as_json: bool, is_file: bool) -> bool:
     data = content(file)
     try:
         made = fixed(data, wish, whole=True)
     except FormatError as error:
         advice = instead(data)
         raise type(error)(f"{error}{advice and f' ({advice})'}") from None
+    if is_file or not as_json:
+        out.write(made.body)
     if as_json:
         click.echo(told(made))
-        return made.is_valid
-    _write(made.body, output)
-    _say(made)
+    else:
+        _say(made)
     return made.is_valid
 
 
@@ -115,21 +131,13 @@ def told(made: Mended) -> bytes:
 # -- a case a line -----------------------------------------------------------------------------------------------------
 
 
-def _lines(file: str, wish: Wish, output: str | None) -> bool:
-    """Print a repaired case for each line, in order; return whether all are valid."""
-    if output is None:
-        return _each(file, wish, sys.stdout.buffer)
-    with private_file(Path(output)) as out:
-        return _each(file, wish, out)
-
-
-def _each(file: str, wish: Wish, out: Any) -> bool:
+def _each(file: str, wish: Wish, out: _Printed | BinaryIO) -> bool:
+    """Write a repaired case for each line, in order; return whether all are valid."""
     every = True
     for line in cases(file):
         answer, fine = of_line(line, wish)
         every = every and fine
         out.write(answer + b"\n")
-        out.flush()
     return every
 
 
@@ -145,16 +153,6 @@ def of_line(line: bytes, wish: Wish = Wish()) -> tuple[bytes, bool]:
 
 
 # -- for people --------------------------------------------------------------------------------------------------------
-
-
-def _write(body: bytes, output: str | None) -> None:
-    if output is None:
-        click.echo(body, nl=False)
-        return
-    if output == STDIN:
-        raise FormatError("'-' is no file to write to; leave --output out for standard output")
-    with private_file(Path(output)) as file:
-        file.write(body)
 
 
 def _say(made: Mended) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO
@@ -11,7 +10,7 @@ import click
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.cli.files import STDIN, content
+from holdfast.cli.files import STDIN, content, standard_input
 from holdfast.cli.mistaken import instead
 from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, many, say_json, say_whole
 from holdfast.errors import FormatError, Unrecognised
@@ -129,7 +128,7 @@ def _lines(file: str, wish: Wish) -> bool:
 def cases(file: str) -> Iterator[bytes]:
     """Yield the lines of a file or of standard input, each as soon as it is there."""
     if file == STDIN:
-        yield from _cut(sys.stdin.buffer)
+        yield from _cut(standard_input())
     else:
         yield from content(file).removesuffix(b"\n").split(b"\n")
 

@@ -132,7 +132,7 @@ def _say_rules(out: Any, found: Account) -> None:
     if not found.rules:
         out.print("nothing was reduced in it")
         return
-    told = f"the next request saves {about(found.saved)} of {about(found.said)} tokens that were said"
+    told = f"the next request saves {about(found.saved)} of {about(found.said)} tokens said"
     say_whole(out, Text(f"{told}; {many(found.requests, 'request')} so far saved {about(found.saved_since)}"))
     out.print()
     _say_table(out, _RULES, [_row(one) for one in found.rules])

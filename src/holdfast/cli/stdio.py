@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import AsyncIterator
 from io import TextIOWrapper
 from math import isfinite
@@ -22,6 +21,8 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from pydantic import RootModel, ValidationError
+
+from holdfast.cli.files import standard_input
 
 PATIENCE = 30.0
 """[H] Seconds that running calls may take when the input has ended: a search of 100 MB takes less than one."""
@@ -108,7 +109,7 @@ async def serve(server: Server[Any]) -> None:
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception]()
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage]()
     unanswered, gathered = Unanswered(), Gathered()
-    lines: Any = anyio.wrap_file(TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace"))
+    lines: Any = anyio.wrap_file(TextIOWrapper(standard_input(), encoding="utf-8", errors="replace"))
     nothing: Any = _nothing()
     async with stdio_server(stdin=nothing) as (_, out), anyio.create_task_group() as tasks:
         tasks.start_soon(_pass_in, lines, to_server, out, unanswered, gathered)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.model.parts import Media, Opaque, Part, Text, ToolCall, ToolResult
 
@@ -63,11 +65,25 @@ def media_of(message: Message) -> tuple[Media, ...]:
     """Return the media in a message, those inside tool results too."""
     found: list[Media] = []
     for part in message.parts:
-        if type(part) is Media:
-            found.append(part)
-        elif type(part) is ToolResult:
-            found += [inner for inner in part.content if type(inner) is Media]
+        if type(part) is Media or type(part) is ToolResult:
+            found += media_in(part)
     return tuple(found)
+
+
+def media_in(part: Part) -> list[Media]:
+    """Return the media in a part: itself, or those inside a tool result."""
+    inner = part.content if type(part) is ToolResult else (part,)
+    return [one for one in inner if type(one) is Media]
+
+
+def with_words(part: Part, words: Callable[[Media], str]) -> Part:
+    """Return ``part`` with words in place of its media, but those for which ``words`` has none."""
+    if type(part) is Media:
+        return Text(text) if (text := words(part)) else part
+    if type(part) is not ToolResult or not any(map(words, media_in(part))):
+        return part
+    content = tuple(Text(text) if type(one) is Media and (text := words(one)) else one for one in part.content)
+    return replace(part, content=content, raw=None)
 
 
 def characters(message: Message) -> int:
@@ -86,6 +102,13 @@ def characters(message: Message) -> int:
 def result_text(result: ToolResult) -> str:
     """Return the words of a tool result, its text parts joined by newlines."""
     return "\n".join([p.text for p in result.content if type(p) is Text])
+
+
+def part_text(part: Part) -> str:
+    """Return the words of a text or of a result; nothing of any other part."""
+    if type(part) is Text:
+        return part.text
+    return result_text(part) if type(part) is ToolResult else ""
 
 
 def placeholder(part: Media | Opaque) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.model.edits import Blob
-from holdfast.model.messages import Message, characters, result_text
+from holdfast.model.messages import Message, characters, part_text
 from holdfast.model.parts import Part, Text, ToolResult
 from holdfast.policy.settings import HANDLE, SMALL_TEXT, Settings
 from holdfast.policy.spill import replaced
@@ -28,7 +28,7 @@ def cap(message: Message, settings: Settings) -> tuple[Message, tuple[Blob, ...]
 
 def _capped(part: Part, settings: Settings) -> tuple[Part, Blob | None]:
     """Return ``part`` within the cap, and its text where that was over it and the ends with their notice are not."""
-    text = _said(part)
+    text = part_text(part)
     if len(text) <= settings.append_chars:
         return part, None
     blob = Blob(fingerprint(text), text)
@@ -36,10 +36,6 @@ def _capped(part: Part, settings: Settings) -> tuple[Part, Blob | None]:
     if len(short) >= len(text):
         return part, None
     return replaced(part, short) if isinstance(part, ToolResult) else Text(short), blob
-
-
-def _said(part: Part) -> str:
-    return result_text(part) if isinstance(part, ToolResult) else part.text if isinstance(part, Text) else ""
 
 
 def is_capped(text: str) -> bool:

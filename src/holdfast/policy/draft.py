@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -35,6 +37,11 @@ class Draft(Struct, frozen=True):
             return self
         branch = extend(self.branch, Entry("", None, Decision(edits)))
         return replace(self, branch=branch, record=(*self.record, *edits), blobs=(*self.blobs, *blobs))
+
+    def give_way(self, pairs: Iterable[tuple[Edit, Blob | None]]) -> Draft:
+        """Return the draft with texts given way: each edit, and the whole text to be stored for it, if there is one."""
+        held = list(pairs)
+        return self.decide(tuple([edit for edit, _ in held]), tuple([blob for _, blob in held if blob is not None]))
 
     def compact(self, compaction: Compaction) -> Draft:
         """Return the draft with its head given way to a summary."""

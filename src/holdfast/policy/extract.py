@@ -13,12 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.messages import Message, result_text
-from holdfast.model.parts import Part, Text, ToolCall, ToolResult
+from holdfast.model.parts import Part, ToolCall, ToolResult
 from holdfast.model.slots import Slot
 from holdfast.policy.cover import lazy_greedy
 from holdfast.policy.ledger import Deed, command_lines, deed, deeds, file_lines
 from holdfast.policy.salience import Line, lines, message_refs, text_refs, traces, weigh
-from holdfast.policy.settings import REACH, SCAN
+from holdfast.policy.settings import REACH, SCAN, Settings
 from holdfast.view.references import Reference, part_words
 from holdfast.view.text import clip, one_line
 from holdfast.view.tokens import count
@@ -38,52 +38,42 @@ _CUES = re.compile(
 _SENTENCE = re.compile(r"(?<=[.!?。!?])\s+|\n+")
 
 
-class Shares(Struct, frozen=True):
-    """How the budget of an extract is divided; what a section leaves over goes to the coverage lines."""
+def extract(head: Sequence[Slot], tail: Sequence[Slot], budget: int, settings: Settings = Settings()) -> str:
+    """Return a summary of ``head`` in at most about ``budget`` estimator tokens, of which the settings give shares.
 
-    words: float = 0.15
-    """The user's words."""
-    ledger: float = 0.11
-    """Files and commands."""
-    decisions: float = 0.03
-    index: float = 0.07
-    """Pointers to results worth reading again."""
-
-
-def extract(head: Sequence[Slot], tail: Sequence[Slot], budget: int, shares: Shares = Shares()) -> str:
-    """Return a summary of ``head`` in at most about ``budget`` estimator tokens.
-
-    ``tail`` is what stays visible behind it: a reference that stands there needs no line here.
+    ``tail`` is what stays visible behind it: a reference that stands there needs no line here. What a section leaves
+    over goes to the coverage lines.
     """
-    return _render(len(head), _sections(head, tail, budget, shares))
+    return _render(len(head), _sections(head, tail, budget, settings))
 
 
-def supplement(head: Sequence[Slot], tail: Sequence[Slot], told: str, budget: int, shares: Shares = Shares()) -> str:
+def supplement(head: Sequence[Slot], tail: Sequence[Slot], told: str, budget: int, settings: Settings) -> str:
     """Return what ``told``, a summary of ``head`` that somebody wrote, leaves uncovered, in about ``budget`` tokens.
 
     That is the user's words, the ledger and coverage lines for references that stand neither in it nor in ``tail``.
     """
-    return _render_beside(_sections(head, tail, budget, replace(shares, decisions=0.0), told))
+    return _render_beside(_sections(head, tail, budget, replace(settings, summary_decision_share=0.0), told))
 
 
-def _sections(head: Sequence[Slot], tail: Sequence[Slot], budget: int, shares: Shares, told: str = "") -> Sections:
+def _sections(head: Sequence[Slot], tail: Sequence[Slot], budget: int, settings: Settings, told: str = "") -> Sections:
     """Return what an extract says of ``head`` beside ``told``."""
     every = [slot.message for slot in head]
     head = newest(head, SCAN)
     messages = every[len(every) - len(head) :]
     done = list(deeds(messages))
-    goal, constraints = _user_words(every, int(budget * shares.words))
+    ledger = budget * settings.summary_ledger_share
+    goal, constraints = _user_words(every, int(budget * settings.summary_user_share))
     errors = [one_line(one.error, 200) for one in done[-30:] if one.failed and one.error][-3:]
     said = Sections(
         goal=goal,
         constraints=constraints,
-        commands=_fill(command_lines(done), int(budget * shares.ledger * 0.4)),
+        commands=_fill(command_lines(done), int(ledger * 0.4)),
         errors=errors,
-        decisions=_fill(_decisions(messages), int(budget * shares.decisions)),
-        files=_fill(file_lines(done), int(budget * shares.ledger * 0.6)),
+        decisions=_fill(_decisions(messages), int(budget * settings.summary_decision_share)),
+        files=_fill(file_lines(done), int(ledger * 0.6)),
     )
     spent = sum(count(text) + LINE_TOKENS for text in said.texts) + HEADINGS
-    spare = int(budget * shares.index)
+    spare = int(budget * settings.summary_index_share)
     weights = _weights(
         head, {ref for slot in tail for ref in message_refs(slot)}.union(*map(text_refs, [told, *said.texts]))
     )
@@ -254,7 +244,7 @@ def _by_source(head: Sequence[Slot], quotes: Sequence[Quote]) -> list[str]:
     """Return the lines in order, with a heading wherever they come from another result."""
     out: list[str] = []
     source = ""
-    calls = {call.id: (index, call) for index, slot in enumerate(head) for call in slot.message.calls}
+    calls = {call.id: call for slot in head for call in slot.message.calls}
     for quote in quotes:
         heading = _heading(head[quote.place[0]].message.parts[quote.place[1]], calls)
         if heading and heading != source:
@@ -264,21 +254,12 @@ def _by_source(head: Sequence[Slot], quotes: Sequence[Quote]) -> list[str]:
     return out
 
 
-def _heading(part: Part, calls: dict[str, tuple[int, ToolCall]]) -> str:
-    if isinstance(part, Text):
+def _heading(part: Part, calls: dict[str, ToolCall]) -> str:
+    call = calls.get(part.call_id) if isinstance(part, ToolResult) else part
+    if not isinstance(call, ToolCall):
         return ""
-    if isinstance(part, ToolResult) and part.call_id in calls:
-        index, call = calls[part.call_id]
-        return _title(deed(index, call, None))
-    if isinstance(part, ToolCall):
-        return _title(deed(0, part, None))
-    return ""
-
-
-def _title(one: Deed) -> str:
-    if one.verb in {"read", "edit"}:
-        return "/".join(one.what.split("/")[-2:])
-    return one_line(f"{one.tool} {one.what}", 48)
+    one = deed(call)
+    return "/".join(one.what.split("/")[-2:]) if one.is_of_file else one_line(f"{one.tool} {one.what}", 48)
 
 
 # -- pointers ----------------------------------------------------------------------------------------------------------
@@ -302,8 +283,8 @@ def pointers(head: Sequence[Slot], done: Sequence[Deed], weights: dict[Reference
             unnamed.append((one, refs))
     for number in lazy_greedy([(refs, 1) for _, refs in unnamed], left, len(unnamed)):
         one = unnamed[number][0]
-        yield one.what if one.verb in {"read", "edit"} else f"{one.call_id} {one_line(one.what, 30)}"
+        yield one.what if one.is_of_file else f"{one.call_id} {one_line(one.what, 30)}"
 
 
 def _handle(one: Deed) -> str:
-    return one.what if one.verb in {"read", "edit"} else one.call_id
+    return one.what if one.is_of_file else one.call_id

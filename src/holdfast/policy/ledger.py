@@ -27,33 +27,33 @@ _FAILED = re.compile(
 class Deed(Struct, frozen=True):
     """One call and how it ended: ``verb`` is read, edit, run or ask; ``what`` is a path, a command or a query."""
 
-    slot: int
     verb: str
     tool: str
     what: str
     call_id: str
     failed: bool = False
     error: str = ""
-    chars: int = 0
-    """Length of what it gave back."""
+
+    @property
+    def is_of_file(self) -> bool:
+        """Whether ``what`` is a path."""
+        return self.verb in {"read", "edit"}
 
 
 def deeds(messages: Iterable[Message]) -> Iterator[Deed]:
     """Yield what was done, in order."""
-    waiting: dict[str, tuple[int, ToolCall]] = {}
-    for index, message in enumerate(messages):
-        for call in message.calls:
-            waiting[call.id] = (index, call)
+    waiting: dict[str, ToolCall] = {}
+    for message in messages:
+        waiting.update((call.id, call) for call in message.calls)
         for result in message.results:
             found = waiting.pop(result.call_id, None)
             if found is not None:
-                yield deed(found[0], found[1], result)
-    for index, call in waiting.values():
-        yield deed(index, call, None)
+                yield deed(found, result)
+    yield from map(deed, waiting.values())
 
 
-def deed(slot: int, call: ToolCall, result: ToolResult | None) -> Deed:
-    """Return what ``call`` did and how ``result`` says it ended."""
+def deed(call: ToolCall, result: ToolResult | None = None) -> Deed:
+    """Return what ``call`` did and how ``result`` says it ended, if it has."""
     values = arguments(call)
     path = _first(values, PATH_KEYS)
     command = _first(values, COMMAND_KEYS)
@@ -62,11 +62,9 @@ def deed(slot: int, call: ToolCall, result: ToolResult | None) -> Deed:
     error = first_error(text) if failed else ""
     if path:
         verb = "edit" if _EDITS.search(call.name) else "read"
-        return Deed(slot, verb, call.name, path, call.id, failed, error, len(text))
-    if command:
-        return Deed(slot, "run", call.name, one_line(command, COMMAND_CHARS), call.id, failed, error, len(text))
-    query = _first(values, QUERY_KEYS)
-    return Deed(slot, "ask", call.name, one_line(query, COMMAND_CHARS), call.id, failed, error, len(text))
+        return Deed(verb, call.name, path, call.id, failed, error)
+    verb, what = ("run", command) if command else ("ask", _first(values, QUERY_KEYS))
+    return Deed(verb, call.name, one_line(what, COMMAND_CHARS), call.id, failed, error)
 
 
 def first_error(text: str) -> str:
@@ -93,7 +91,7 @@ def file_lines(done: Iterable[Deed]) -> list[str]:
     """Return a line for each file, last touched first: ``src/main.py: read x3, edit x2``."""
     counts: dict[str, dict[str, int]] = {}
     for one in done:
-        if one.verb in {"read", "edit"}:
+        if one.is_of_file:
             held = counts.pop(one.what, {})
             held[one.verb] = held.get(one.verb, 0) + 1
             counts[one.what] = held

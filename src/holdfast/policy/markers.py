@@ -35,7 +35,7 @@ def breakpoints(branch: Branch, repair: tuple[Edit, ...], target: Target, settin
         return Options(markers=(patched_position(tail, repair),))
     others = [max(branch.standing, branch.keep) - 1, _frontier(branch)]
     if target.cache.lookback is not None and settings.markers_every:
-        others += _between(branch, branch.seen, settings.markers_every)
+        others += _between(branch, settings.markers_every)
     wanted = (tail, *(place(index) for index in others))
     chosen = dict.fromkeys(patched_position(one, repair) for one in wanted if one >= branch.pinned or one == tail)
     return Options(markers=tuple(chosen)[: max(1, most - 1)], frame_marker=most > 1)
@@ -60,10 +60,10 @@ def _frontier(branch: Branch) -> int:
     return max(changed, default=branch.keep - 1)
 
 
-def _between(branch: Branch, seen: int, every: int) -> Iterator[int]:
+def _between(branch: Branch, every: int) -> Iterator[int]:
     """Yield slots from the newest back to what was seen, with at least so many blocks behind each."""
     blocks = 0
-    for index in range(len(branch.slots) - 1, max(seen, branch.keep) - 1, -1):
+    for index in range(len(branch.slots) - 1, max(branch.seen, branch.keep) - 1, -1):
         if blocks >= every:
             blocks = 0
             yield index

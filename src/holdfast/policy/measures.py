@@ -13,6 +13,7 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import messages_at, slot_after
 from holdfast.policy.draft import Draft
+from holdfast.view.text import sound
 
 IMAGE_CHARS = 4_800
 """Characters that pi counts for a picture, which makes 1,200 tokens of it. [P]"""
@@ -69,27 +70,22 @@ def _value(arguments: str) -> object:
 def _block(part: Part) -> dict[str, object]:
     """Return a part in the form in which opencode hands it to a model's library."""
     if isinstance(part, Text | Thinking):
-        return {"type": "text" if isinstance(part, Text) else "reasoning", "text": _sound(part.text)}
+        return {"type": "text" if isinstance(part, Text) else "reasoning", "text": sound(part.text)}
     if isinstance(part, ToolCall):
         given = _value(part.arguments)
         return _of_tool("tool-call", part.id, part.name) | {
-            "input": _sound(part.arguments) if given is part.arguments else given
+            "input": sound(part.arguments) if given is part.arguments else given
         }
     if isinstance(part, ToolResult):
         said = {"type": "content", "value": [_block(inner) for inner in part.content]}
         return _of_tool("tool-result", part.call_id, part.name) | {"output": said}
     if isinstance(part, Media):
-        return {"type": "file", "mediaType": part.mime, "data": _sound(part.source)}
+        return {"type": "file", "mediaType": part.mime, "data": sound(part.source)}
     return {"type": part.kind, "raw": part.raw}
 
 
 def _of_tool(kind: str, id_: str, name: str) -> dict[str, object]:
-    return {"type": kind, "toolCallId": _sound(id_), "toolName": _sound(name)}
-
-
-def _sound(text: str) -> str:
-    """Return ``text`` without lone surrogates, which JSON cannot hold."""
-    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return {"type": kind, "toolCallId": sound(id_), "toolName": sound(name)}
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, is_spared
 from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit, Span
-from holdfast.model.messages import Message, placeholder
-from holdfast.model.parts import Media, Part, Text, ToolResult
+from holdfast.model.messages import Message, media_in, placeholder, with_words
+from holdfast.model.parts import Part
 from holdfast.model.projected import slot_after
 from holdfast.policy.draft import Draft
-from holdfast.view.tokens import DOCUMENT_TOKENS, IMAGE_TOKENS, count
+from holdfast.view.tokens import count, media_tokens
+from holdfast.view.turns import newest_words
 
 
 class Load(Struct, frozen=True):
@@ -71,7 +71,7 @@ def limit_media(draft: Draft) -> Draft:
     if held.fits(most):
         return draft
     why = f"{held.number} media of {held.bytes:,} bytes; at most {most.number} of {most.bytes:,} are sent"
-    newest = _newest_words(branch)
+    newest = newest_words(branch, branch.keep)
     edits: list[Edit] = []
 
     def rank(one: Holder) -> tuple[bool, bool, bool]:
@@ -90,7 +90,7 @@ def drop_media(draft: Draft) -> Draft:
 
     There is need where it is still too big, or where no others were shown: then these were too much.
     """
-    found, newest = list(_media(draft.branch)), _newest_words(draft.branch)
+    found, newest = list(_media(draft.branch)), newest_words(draft.branch, draft.branch.keep)
     why = "the provider refused the request as too large"
     own = [one for one in found if one.slot == newest]
     without = draft.decide(tuple(_edit(one, why) for one in found if one.slot != newest))
@@ -118,12 +118,6 @@ def _total(holders: Iterable[Holder]) -> Load:
     return Load(sum(one.load.number for one in found), sum(one.load.bytes for one in found))
 
 
-def _newest_words(branch: Branch) -> int:
-    """Return the slot of the user's newest message, or -1."""
-    slots = range(len(branch.slots) - 1, branch.keep - 1, -1)
-    return next((index for index in slots if branch.messages[index].starts_turn), -1)
-
-
 def _media(branch: Branch) -> Iterator[Holder]:
     """Yield what shows media, oldest first, as it is shown now; what stands for whole messages is left alone."""
     index = branch.keep
@@ -131,29 +125,11 @@ def _media(branch: Branch) -> Iterator[Holder]:
         put = {edit.span.part: edit.put for edit in branch.edits.get(index, ())}
         for place, said in enumerate(branch.messages[index].parts if None not in put else ()):
             for part in put.get(place, (said,)):
-                inner = part.content if isinstance(part, ToolResult) else (part,)
-                held = [one for one in inner if isinstance(one, Media)]
-                if held and not isinstance(part, Message):
+                if not isinstance(part, Message) and (held := media_in(part)):
                     yield Holder(index, place, part, Load(len(held), sum(one.size for one in held)))
         index = slot_after(branch, index)
 
 
 def _edit(one: Holder, why: str) -> Edit:
-    put, saves = _replaced(one.part)
-    return Edit(Span(one.slot, one.slot + 1, one.place), (put,), "media", why, saves)
-
-
-def _replaced(part: Part) -> tuple[Part, int]:
-    """Return ``part`` with words in place of media, and the tokens that saves."""
-    if isinstance(part, Media):
-        text = placeholder(part)
-        return Text(text), _tokens(part) - count(text)
-    if not isinstance(part, ToolResult):
-        return part, 0
-    content = tuple(Text(placeholder(one)) if isinstance(one, Media) else one for one in part.content)
-    saves = sum(_tokens(one) - count(placeholder(one)) for one in part.content if isinstance(one, Media))
-    return replace(part, content=content, raw=None), saves
-
-
-def _tokens(media: Media) -> int:
-    return DOCUMENT_TOKENS if media.kind == "document" else IMAGE_TOKENS
+    saves = sum(media_tokens(media) - count(placeholder(media)) for media in media_in(one.part))
+    return Edit(Span(one.slot, one.slot + 1, one.place), (with_words(one.part, placeholder),), "media", why, saves)

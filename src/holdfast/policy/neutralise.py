@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
-from holdfast.model.messages import Message, result_text
+from holdfast.model.messages import Message, part_text
 from holdfast.model.parts import Part, Text, ToolResult
 from holdfast.policy.draft import Draft
 from holdfast.view.tokens import count
@@ -122,7 +122,7 @@ def harmless_summary(texts: Sequence[str], branch: Branch) -> list[str]:
 def blocks(branch: Branch) -> tuple[str, ...]:
     """Return the blocks that decisions in force show, word for word."""
     words = [
-        _words(put)
+        part_text(put)
         for edits in branch.edits.values()
         for edit in edits
         for put in edit.put
@@ -159,7 +159,7 @@ def _edits(branch: Branch, index: int, ours: tuple[str, ...]) -> Iterator[Edit]:
         return
     for place, new in zip(parts, _told(tuple(parts.values()), ours), strict=True):
         if new is not parts[place]:
-            old, words = _words(parts[place]), _words(new)
+            old, words = part_text(parts[place]), part_text(new)
             number = (len(words) - len(old)) // (len(ESCAPE) - 1)
             why = f"{number} look-alikes of <{TAG}> escaped: no decision put them there"
             yield Edit(Span(index, index + 1, place), (new,), NEUTRALISE, why, count(old) - count(words))
@@ -192,9 +192,3 @@ def _escaped_texts(texts: Sequence[Text], ours: tuple[str, ...]) -> list[Text]:
 
 def _texts(parts: Sequence[Part]) -> list[Text]:
     return [part for part in parts if isinstance(part, Text)]
-
-
-def _words(part: Part) -> str:
-    if isinstance(part, ToolResult):
-        return result_text(part)
-    return part.text if isinstance(part, Text) else ""

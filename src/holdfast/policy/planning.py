@@ -80,12 +80,14 @@ def reconcile(branch: Branch, messages: Sequence[Message]) -> Branch:
 
 
 def _measured(message: Message, index: int) -> Slot:
-    """Return ``message`` with its size; ``TypeError`` where its parts are none."""
+    """Return ``message`` with its size; ``TypeError`` where its parts are none, or a call's arguments are no text."""
     try:
-        return measure(message)
+        if all(type(call.arguments) is str for call in message.calls):
+            return measure(message)
+        why = fault(message, Message)
     except (KeyError, TypeError, AttributeError) as error:
         why = fault(message, Message) or str(error)
-        raise TypeError(f"messages[{index}] is no message: {why}; Message.of(role, text) makes one of words") from error
+    raise TypeError(f"messages[{index}] is no message: {why}; Message.of(role, text) makes one of words")
 
 
 def _same_words(branch: Branch, messages: Sequence[Message]) -> list[Slot]:

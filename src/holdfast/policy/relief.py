@@ -20,14 +20,13 @@ def relieve(draft: Draft) -> Draft:
     if not (draft.settings.goal_share and draft.world.spill) or draft.at_most <= draft.room.usable:
         return draft
     excess = draft.own(draft.at_most - draft.room.usable) + 1
-    edits, blobs = [], []
+    pairs = []
     shown = wholes(draft.branch, range(draft.branch.keep, len(draft.branch.slots)))
     for one in sorted(shown, key=lambda one: (-one.tokens, one.slot, one.place)):
         if excess <= 0:
             break
         edit, blob = spilled(draft, one, RELIEF)
         if edit.saves > 0:
-            edits.append(edit)
-            blobs.append(blob)
+            pairs.append((edit, blob))
             excess -= edit.saves
-    return draft.decide(tuple(edits), tuple(blobs))
+    return draft.give_way(pairs)

@@ -23,7 +23,7 @@ _WORDS = ("content", "text", "step", "task", "title", "description")
 _DONE = frozenset({"done", "completed", "complete", "cancelled", "canceled"})
 
 
-def restored(head: Sequence[Message], most: int, tokens: int, scale: float = 1.0) -> tuple[Text, ...]:
+def restored(head: Sequence[Message], most: int, tokens: int, scale: float = 1.0) -> tuple[str, ...]:
     """Return the ``most`` files of ``head`` touched last, newest first, as they were read; longer ones only by name.
 
     Longer is what has more than ``tokens`` tokens, where ``scale`` real ones are one of the estimator. What the agent
@@ -35,7 +35,7 @@ def restored(head: Sequence[Message], most: int, tokens: int, scale: float = 1.0
     reads: dict[str, str] = {}
     results = {result.call_id: result_text(result) for message in head for result in message.results}
     for one in deeds(head):
-        if one.verb in ("read", "edit") and not one.failed:
+        if one.is_of_file and not one.failed:
             touched.pop(one.what, None)
             touched[one.what] = one.verb
         if one.verb == "read" and not one.failed:
@@ -43,23 +43,23 @@ def restored(head: Sequence[Message], most: int, tokens: int, scale: float = 1.0
     return tuple(_told(path, touched[path], reads.get(path), tokens / scale) for path in [*reversed(touched)][:most])
 
 
-def _told(path: str, verb: str, text: str | None, tokens: float) -> Text:
+def _told(path: str, verb: str, text: str | None, tokens: float) -> str:
     if text is None:
-        return Text(f"{path} was changed and never read; read it to see it")
+        return f"{path} was changed and never read; read it to see it"
     if count(text) > tokens:
-        return Text(f"{path} was read; it is too long to show")
+        return f"{path} was read; it is too long to show"
     changed = ", and changed since" if verb == "edit" else ""
-    return Text(f"{path} as it was last read{changed}:\n{text}")
+    return f"{path} as it was last read{changed}:\n{text}"
 
 
-def restored_plan(head: Sequence[Message], tokens: int, scale: float = 1.0) -> tuple[Text, ...]:
+def restored_plan(head: Sequence[Message], tokens: int) -> tuple[str, ...]:
     """Return the plan of the newest call in ``head`` that makes one, in at most ``tokens``; nothing where all is done.
 
     A call makes a plan where its tool is named so and a list of items stands in it. A plan that an earlier summary told
     counts as long as no newer one is made.
     """
     plan = next((told for message in reversed(head) if (told := _plan(message)) is not None), "")
-    return (Text(clipped(plan, int(tokens / scale), "the plan")),) if plan and tokens else ()
+    return (clipped(plan, tokens, "the plan"),) if plan and tokens else ()
 
 
 def _plan(message: Message) -> str | None:

@@ -13,21 +13,22 @@ from msgspec.structs import replace
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.entries import FALLBACK
-from holdfast.model.messages import placeholder, result_text
+from holdfast.model.messages import part_text, placeholder
 from holdfast.model.parts import Media, Part, Text, ToolResult
 from holdfast.model.projected import messages_at, shown
 from holdfast.model.target import Target, World
 from holdfast.policy.draft import Draft
 from holdfast.policy.guard import in_force, measure_room
 from holdfast.policy.neutralise import harmless
-from holdfast.policy.select import cuts, first_unseen
+from holdfast.policy.select import cuts, first_unseen, tail_size
 from holdfast.policy.settings import HANDLE, LEAST_SUMMARY, Settings
 from holdfast.policy.stand_in import stand_in
 from holdfast.policy.truncate import truncate_text
 from holdfast.policy.weighing import CHARS_A_TOKEN
 from holdfast.view.boundaries import group_ends
 from holdfast.view.text import fingerprint
-from holdfast.view.tokens import DOCUMENT_TOKENS, IMAGE_TOKENS, count
+from holdfast.view.tokens import count, media_tokens
+from holdfast.view.turns import newest_answer, newest_words
 
 LEVELS = ((500, 500), (500, 100), (200, 40))
 """[H] Estimator tokens that a text of the user keeps, and a result; the next ones where those are too many."""
@@ -65,19 +66,11 @@ def floor(branch: Branch, target: Target, settings: Settings) -> int:
     return room.frame + round(draft.scale * size)
 
 
-def newest_words(branch: Branch, start: int) -> int:
-    """Return the slot of the user's newest message from slot ``start`` on, or -1."""
-    places = range(len(branch.slots) - 1, start - 1, -1)
-    return next((index for index in places if branch.messages[index].starts_turn), -1)
-
-
 def open_group(branch: Branch) -> int:
     """Return the slot of the message whose calls are not all answered; the end where there is none."""
-    messages = branch.messages.slice(branch.keep)
-    back = range(len(messages) - 1, -1, -1)
-    newest = next((place for place in back if messages[place].role == "assistant"), -1)
-    is_open = newest >= 0 and group_ends(messages)[newest] > len(messages)
-    return branch.keep + newest if is_open else len(branch.slots)
+    newest, messages = newest_answer(branch, branch.keep), branch.messages.slice(branch.keep)
+    is_open = newest >= 0 and group_ends(messages)[newest - branch.keep] > len(messages)
+    return newest if is_open else len(branch.slots)
 
 
 def _places(draft: Draft) -> list[int]:
@@ -97,10 +90,7 @@ def _made(draft: Draft, keep: int, level: tuple[int, int]) -> Draft:
     """Return the draft with all before ``keep`` in a short extract, and every text behind it short."""
     branch = draft.branch
     cut = {*range(keep, len(branch.slots)), newest_words(branch, branch.pinned)} - {-1}
-    pairs = [pair for index in sorted(cut) for pair in _shorter(draft, index, level)]
-    short = draft.decide(
-        tuple(edit for edit, _ in pairs), tuple(blob for _, blob in pairs if blob is not None and draft.world.spill)
-    )
+    short = draft.give_way(pair for index in sorted(cut) for pair in _shorter(draft, index, level))
     if keep <= branch.pinned:
         return short
     alone = replace(short, settings=replace(draft.settings, restore_files=0), world=replace(draft.world, restored=()))
@@ -113,8 +103,7 @@ def _made(draft: Draft, keep: int, level: tuple[int, int]) -> Draft:
 
 def _is_modest(draft: Draft) -> bool:
     """Return whether what is kept leaves as much room for what comes."""
-    held = sum(_size(draft.branch, index) for index in range(draft.branch.keep, len(draft.branch.slots)))
-    return draft.scale * held <= draft.room.share(TAIL_SHARE)
+    return draft.scale * tail_size(draft.branch, draft.branch.keep) <= draft.room.share(TAIL_SHARE)
 
 
 def _size(branch: Branch, index: int) -> int:
@@ -143,13 +132,12 @@ def _short(draft: Draft, part: Part, old: Part, most: int) -> tuple[Part, Blob |
     """Return what stands for ``part``, said as ``old``, in about ``most`` tokens, and the text to be stored for it."""
     if isinstance(part, Media):
         return Text(placeholder(part)), None
-    if isinstance(part, Text):
-        short, blob = _cut(draft, part.text, old.text if isinstance(old, Text) else part.text, most)
-        return (Text(short), blob) if short != part.text else (part, None)
-    if not isinstance(part, ToolResult):
+    if not isinstance(part, Text | ToolResult):
         return part, None
-    text = result_text(part)
-    short, blob = _cut(draft, text, result_text(old) if isinstance(old, ToolResult) else text, most)
+    text = part_text(part)
+    short, blob = _cut(draft, text, part_text(old) if type(old) is type(part) else text, most)
+    if isinstance(part, Text):
+        return (Text(short), blob) if short != text else (part, None)
     media = [Text(placeholder(one)) for one in part.content if isinstance(one, Media)]
     if short == text and not media:
         return part, None
@@ -174,7 +162,7 @@ def _cut(draft: Draft, text: str, whole: str, most: int) -> tuple[str, Blob | No
 def _tokens(part: Part) -> int:
     """Return the tokens of a part, as the estimator counts them."""
     if isinstance(part, Media):
-        return DOCUMENT_TOKENS if part.kind == "document" else IMAGE_TOKENS
+        return media_tokens(part)
     if isinstance(part, ToolResult):
         return sum(map(_tokens, part.content))
     return count(part.text) if isinstance(part, Text) else 0

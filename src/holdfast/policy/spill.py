@@ -10,7 +10,7 @@ from msgspec.json import Decoder
 
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Blob, Edit, Span
-from holdfast.model.messages import result_text
+from holdfast.model.messages import part_text
 from holdfast.model.parts import Media, Opaque, Part, Text, ToolResult
 from holdfast.policy.draft import Draft
 from holdfast.policy.neutralise import NEUTRALISE, TAG, harmless
@@ -48,7 +48,7 @@ def wholes(branch: Branch, slots: Iterable[int]) -> Iterator[Whole]:
         alone = len(message.parts) == 1
         escaped = {edit.span.part: edit.saves for edit in branch.edits.get(index, ()) if edit.rule == NEUTRALISE}
         for place, part in enumerate(message.parts):
-            text = part.text if isinstance(part, Text) else result_text(part) if isinstance(part, ToolResult) else ""
+            text = part_text(part)
             if place not in edited and len(text) > STUB_CHARS:
                 size, saved = branch.slots[index].size if alone else count(text), escaped.get(place, 0)
                 yield Whole(index, place, part, text, size - saved, saved)
@@ -61,14 +61,8 @@ def edited_parts(branch: Branch, index: int) -> set[int | None]:
 
 def spill(draft: Draft, texts: Iterable[Whole], rule: str) -> Draft:
     """Return the draft with ``texts`` spilled, those left out for which nothing shorter could stay."""
-    edits: list[Edit] = []
-    blobs: list[Blob] = []
-    for one in sorted(texts, key=lambda one: (one.slot, one.place)):
-        edit, blob = spilled(draft, one, rule)
-        if edit.saves > 0:
-            edits.append(edit)
-            blobs.append(blob)
-    return draft.decide(tuple(edits), tuple(blobs))
+    pairs = [spilled(draft, one, rule) for one in sorted(texts, key=lambda one: (one.slot, one.place))]
+    return draft.give_way(pair for pair in pairs if pair[0].saves > 0)
 
 
 def spilled(draft: Draft, one: Whole, rule: str) -> tuple[Edit, Blob]:

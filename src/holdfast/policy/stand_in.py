@@ -17,10 +17,9 @@ from holdfast.model.projected import edited, native_of
 from holdfast.model.slots import Slot
 from holdfast.model.target import Written
 from holdfast.policy.draft import Draft
-from holdfast.policy.extract import Shares, extract, supplement
+from holdfast.policy.extract import extract, supplement
 from holdfast.policy.neutralise import harmless_summary
 from holdfast.policy.restored import restored
-from holdfast.policy.settings import Settings
 from holdfast.view.clipping import clipped
 from holdfast.view.tokens import count, measure
 
@@ -78,36 +77,24 @@ def told(draft: Draft, keep: int) -> list[Slot]:
 
 def _words(draft: Draft, head: Sequence[Slot], keep: int, budget: int, written: Written | None) -> Iterator[str]:
     """Yield the texts of the summary: an extract, or a preface, what was written, and what that leaves out."""
-    tail, shares = draft.branch.slots.slice(keep), _shares(draft.settings)
+    tail, settings = draft.branch.slots.slice(keep), draft.settings
     if written is None or not written.text.strip():
-        yield extract(head, tail, budget, shares)
+        yield extract(head, tail, budget, settings)
         return
     yield PREFACE.format(messages=len(head))
     yield written.text.strip()
     left = budget - count(written.text)
     if left < LEAST_BESIDE and any(slot.message.starts_turn for slot in tail):
         return
-    beside = supplement(head, tail, written.text, max(0, left), shares)
+    beside = supplement(head, tail, written.text, max(0, left), settings)
     if beside:
         yield beside
 
 
-def _shares(settings: Settings) -> Shares:
-    return Shares(
-        settings.summary_user_share,
-        settings.summary_ledger_share,
-        settings.summary_decision_share,
-        settings.summary_index_share,
-    )
-
-
-def _files(draft: Draft, head: Sequence[Slot]) -> list[str]:
+def _files(draft: Draft, head: Sequence[Slot]) -> tuple[str, ...]:
     """Return the files of the head that the agent touched last, as it read them."""
-    settings = draft.settings
-    if not settings.restore_files:
-        return []
-    files = restored([slot.message for slot in head], settings.restore_files, settings.restore_tokens, draft.scale)
-    return [part.text for part in files]
+    settings, messages = draft.settings, [slot.message for slot in head]
+    return restored(messages, settings.restore_files, settings.restore_tokens, draft.scale)
 
 
 def _sources(draft: Draft) -> Iterator[str]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.model.branch import TRUNCATE, Branch
 from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.entries import BranchSummary, Entry, Said
-from holdfast.model.messages import Message, result_text
+from holdfast.model.messages import Message, part_text, result_text
 from holdfast.model.parts import Text, ToolResult
 from holdfast.model.projected import messages_at, origins, project
 from holdfast.model.slots import Slot
@@ -25,6 +25,7 @@ from holdfast.policy.settings import HANDLE, Settings
 from holdfast.policy.weighing import CHARS_A_TOKEN, head_within, tail_within, weight
 from holdfast.view.text import clip, clip_start, fingerprint
 from holdfast.view.tokens import count
+from holdfast.view.turns import newest_answer
 
 KEEP = 2_000
 """[O] Characters that a result keeps at least, unless its budget is smaller."""
@@ -197,8 +198,8 @@ def _cut_to(draft: Draft, limits: Bounds) -> Draft:
         return draft
     held = list(held_results(draft.branch))
     wanted = _wanted(draft, held, limits)
-    pairs = [pair for index, most in wanted.items() if (pair := _cut(draft, held[index], most)) is not None]
-    return draft.decide(tuple(edit for edit, _ in pairs), tuple(blob for _, blob in pairs if blob is not None))
+    pairs = (_cut(draft, held[index], most) for index, most in wanted.items())
+    return draft.give_way(pair for pair in pairs if pair is not None)
 
 
 def reducible(draft: Draft) -> int:
@@ -209,16 +210,13 @@ def reducible(draft: Draft) -> int:
 
 def _wanted(draft: Draft, held: Sequence[Held], limits: Bounds) -> dict[int, int]:
     """Return what results that must get shorter may keep; those behind the newest answer are fresh."""
-    messages = draft.branch.messages
-    back = range(len(messages) - 1, draft.branch.keep - 1, -1)
-    newest = next((index for index in back if messages[index].role == "assistant"), -1)
+    newest = newest_answer(draft.branch, draft.branch.keep)
     return budgets([one.weight for one in held], limits, sum(one.slot > newest for one in held))
 
 
 def _cut(draft: Draft, one: Held, most: int) -> tuple[Edit, Blob | None] | None:
     """Return the edit that cuts one result, and its whole text where it can be stored away."""
-    old = draft.branch.messages[one.slot].parts[one.place]
-    whole = result_text(old) if isinstance(old, ToolResult) else ""
+    whole = part_text(draft.branch.messages[one.slot].parts[one.place])
     blob = Blob(fingerprint(whole), whole) if draft.world.spill else None
     put = truncate_result(one.result, most, blob.hash[:HANDLE] if blob else "")
     text, short = result_text(one.result), result_text(put)

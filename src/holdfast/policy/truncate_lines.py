@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from msgspec import Struct
@@ -56,20 +56,16 @@ def limit_lines(draft: Draft) -> Draft:
     if not (settings.output_lines or settings.output_bytes) or not draft.world.spill:
         return draft
     names = tool_names(branch)
-    edits: list[Edit] = []
-    blobs: list[Blob] = []
-    for one in wholes(branch, range(max(branch.seen, branch.keep), len(branch.slots))):
-        tool = names(one.slot, one.part) if isinstance(one.part, ToolResult) else ""
-        made = _limited(settings, one, tool)
-        if made is not None:
-            edits.append(made[0])
-            blobs.append(made[1])
-    return draft.decide(tuple(edits), tuple(blobs))
+    fresh = wholes(branch, range(max(branch.seen, branch.keep), len(branch.slots)))
+    return draft.give_way(pair for one in fresh if (pair := _limited(settings, one, names)) is not None)
 
 
-def _limited(settings: Settings, one: Whole, tool: str) -> tuple[Edit, Blob] | None:
+def _limited(settings: Settings, one: Whole, names: Callable[[int, ToolResult], str]) -> tuple[Edit, Blob] | None:
     """Return the edit that leaves one end of a result, and its text to be stored; nothing where it is short."""
-    if not isinstance(one.part, ToolResult) or {tool, own_name(tool)} & set(settings.spill_exempt):
+    if not isinstance(one.part, ToolResult):
+        return None
+    tool = names(one.slot, one.part)
+    if {tool, own_name(tool)} & set(settings.spill_exempt):
         return None
     end: Literal["head", "tail"] = "tail" if tool in settings.output_tail else "head"
     found = truncate(one.text, settings.output_lines, settings.output_bytes, end)

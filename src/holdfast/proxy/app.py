@@ -50,6 +50,7 @@ from holdfast.runtime.following import glimpse
 from holdfast.runtime.means import Means
 from holdfast.runtime.requests import of_body
 from holdfast.runtime.summarise import Writer
+from holdfast.store.base import SessionStore
 from holdfast.wire.lens import Lens, render
 
 READ = frozenset({"generate", "count", "compact"})
@@ -254,7 +255,7 @@ class Proxy:
 
     async def _manage(self, turn: Turn) -> State:
         """Answer a turn by the engine; where that fails before anything was said, send it on as it is known."""
-        outgoing, branches = turn.outgoing, self._branches
+        outgoing, used = turn.outgoing, (self.means.store, self._branches)
         outgoing.session = turn.session
         try:
             return await self._continued(turn)
@@ -267,7 +268,7 @@ class Proxy:
         except Exception as error:
             if outgoing.is_answered and outgoing.if_left() == "failed":
                 raise
-            is_new = isinstance(error, StoreError) and await self._opened_anew(error, branches)
+            is_new = isinstance(error, StoreError) and await self._opened_anew(error, *used)
             if not is_new:
                 self._degrade(error.why if isinstance(error, Unwritten) else error)
             if not outgoing.is_answered:
@@ -293,23 +294,20 @@ class Proxy:
                 return error.state
         return turn.state
 
-    async def _opened_anew(self, error: StoreError, used: OpenBranches) -> bool:
-        """Whether there is another store now than that of the branches that were ``used``: it is opened if need be."""
+    async def _opened_anew(self, error: StoreError, used: SessionStore, branches: OpenBranches) -> bool:
+        """Whether there are another store or branches now than were ``used``; a store that is gone is opened anew."""
+        why = error.why if isinstance(error, Unwritten) else error
 
         def opened() -> bool:
-            store = self._shelf.renewed()
+            store = self._shelf.renewed(why)
             self.means.store = store or self.means.store  # in the worker, where nobody reads meanwhile
             return store is not None
 
         async with self._opening:
-            if self._branches is not used:
-                return True
-            is_new = await self.means.in_worker(opened)
-            if is_new:
-                self.use(self._settings, used.anew())
-                why = error.why if isinstance(error, Unwritten) else error
+            if self.means.store is used and await self.means.in_worker(opened):
+                self.use(self._settings, self._branches.anew())
                 self._degrade(why, "the store was opened anew, what is said from now on is in that")
-        return is_new
+        return self.means.store is not used or self._branches is not branches
 
     async def _written_down(self, turn: Turn, error: Exception) -> State:
         """Have the answer to ``turn``, of which the client has all, in the store that was opened since."""
@@ -320,6 +318,7 @@ class Proxy:
             async with self._branches.continued(turn.session, lens.slots, aside=turn.is_summary) as session:
                 await session.prepare(lens)
                 await session.record(error.attempt.answer)
+                self._shelf.wrote()
         except HoldfastError as failed:
             self._degrade(failed)
             return "unrecorded"

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from holdfast.errors import StoreCorrupt, StoreError
 from holdfast.proxy.modes import file_of
 from holdfast.store import open_store
 from holdfast.store.base import Quota, SessionStore
@@ -35,16 +36,22 @@ class Shelf:
         if self._known is None and self._file is not None:
             self._known = _identity(self._file)
 
-    def renewed(self) -> SessionStore | None:
-        """Return the store opened anew, where its file is not the one any more that took a write; else nothing.
+    def renewed(self, refused: StoreError) -> SessionStore | None:
+        """Return the store opened anew, where it ``refused`` because its file is not there any more; else nothing.
 
         What was begun with the old one fails from then on.
         """
-        if self._file is None or self._known is None or _identity(self._file) == self._known:
+        if self._file is None or not self._is_gone(_identity(self._file), refused):
             return None
         self.store.close()
         self.store, self._known = open_store(self._place, quota=self._quota), None
         return self.store
+
+    def _is_gone(self, there: tuple[int, int] | None, refused: StoreError) -> bool:
+        """Whether the file that is ``there`` is not the one that took a write, or the first one went at once."""
+        if self._known is None:
+            return there is None and isinstance(refused, StoreCorrupt)
+        return there != self._known
 
     def __enter__(self) -> Self:
         """Return the shelf; behind the block its store is closed."""

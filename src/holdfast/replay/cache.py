@@ -12,7 +12,7 @@ of provider are told apart by ``CacheRules``:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import accumulate
 from typing import TypeAlias
@@ -20,8 +20,10 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
+from holdfast.model.entries import Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Part, ToolResult
+from holdfast.model.paying import dollars
 from holdfast.model.target import CacheRules, Prices
 from holdfast.replay.tokenizer import Counter, part_tokens
 from holdfast.view.tokens import MESSAGE_OVERHEAD
@@ -48,8 +50,14 @@ class Hit(Struct, frozen=True):
 
 def cost(hit: Hit, output: int, prices: Prices) -> float:
     """Return dollars for a request that met the cache as ``hit`` says and was answered with ``output`` tokens."""
-    parts = hit.read * prices.read + hit.write * prices.write + hit.fresh * prices.input + output * prices.output
-    return parts / 1_000_000
+    return dollars(Usage(hit.total, output, hit.read, hit.write), prices)
+
+
+def read_share(hits: Iterable[Hit]) -> float | None:
+    """Return the share of all input tokens that was read from the cache; nothing where there were none."""
+    met = list(hits)
+    total = sum(hit.total for hit in met)
+    return sum(hit.read for hit in met) / total if total else None
 
 
 def blocks(message: Message, counter: Counter) -> list[Block]:

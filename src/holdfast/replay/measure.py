@@ -18,7 +18,7 @@ from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.settings import HANDLE
-from holdfast.replay.cache import FRAME, Block, Cache, Hit, blocks, cost
+from holdfast.replay.cache import FRAME, Block, Cache, Hit, blocks, cost, read_share
 from holdfast.replay.cuts import Cut, CutScore, pool, positions
 from holdfast.replay.recall import Dependencies, Hits
 from holdfast.replay.session import Session
@@ -243,7 +243,6 @@ class _Run:
 
     def measured(self) -> Measured:
         points = self._points
-        total = sum(point.hit.total for point in points)
         p50, p95 = _percentiles(self._seconds)
         notes = [f"{rule} x{times}" for rule, times in self._notes.items()]
         if self._shortest is not None:
@@ -256,7 +255,7 @@ class _Run:
             user_words_missing=self._missing,
             tokens_sum=sum(point.tokens for point in points),
             tokens_peak=max((point.tokens for point in points), default=0),
-            cache_hit=sum(point.hit.read for point in points) / total if total else None,
+            cache_hit=read_share(point.hit for point in points),
             usd=sum(point.usd for point in points),
             online=self._online,
             mutations=self._mutations,

@@ -8,6 +8,7 @@ from itertools import groupby
 from msgspec import Struct
 from rich.text import Text
 
+from holdfast.replay.cache import read_share
 from holdfast.replay.measure import Point
 from holdfast.replay.report import thousands
 
@@ -64,12 +65,6 @@ class Group(Struct, frozen=True):
         """The numbers of its requests."""
         last = self.first + len(self.points) - 1
         return f"#{self.first}" if last == self.first else f"#{self.first}-{last}"
-
-    @property
-    def read_share(self) -> float:
-        """Share of the input tokens that came from the cache."""
-        total = sum(point.hit.total for point in self.points)
-        return sum(point.hit.read for point in self.points) / total if total else 0.0
 
 
 def groups(points: Sequence[Point], rows: int = ROWS) -> list[Group]:
@@ -151,7 +146,7 @@ class _Draw(Struct, frozen=True):
         line.append_text(self.bar(point))
         line.append(f" {thousands(point.tokens):>6}", style="red" if over else "")
         line.append(f" {_percent(point.tokens, self.usable):>4}", style="red" if over else "dim")
-        share = group.read_share
+        share = read_share(one.hit for one in group.points) or 0.0
         strip = _STRIP[round(share * (len(_STRIP) - 1))]
         line.append(f" {strip}", style="green" if share >= 0.5 else "yellow")
         line.append(f"{round(100 * share):>3}%", style="dim")

@@ -35,8 +35,6 @@ class Sent(Struct, frozen=True):
     """Of the whole request, as the judge counts."""
     seconds: float
     """What planning took."""
-    cold: bool = False
-    """Whether the cache had gone cold."""
     before: list[Slot] = []
     """What the request would have shown without this plan's compaction, if there is one."""
 
@@ -78,4 +76,4 @@ def _send(branch: Branch, step: Step, policy: Policy, target: Target, judge: Jud
     seconds = time.perf_counter() - began
     slots = send_slots(plan)
     before = project(branch) if plan.compaction is not None else []
-    return Sent(step, plan, slots, judge.request(slots), seconds, world.cache == "cold", before)
+    return Sent(step, plan, slots, judge.request(slots), seconds, before)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall
-from holdfast.view.tokens import DOCUMENT_TOKENS, IMAGE_TOKENS, MESSAGE_OVERHEAD, count
+from holdfast.view.tokens import MESSAGE_OVERHEAD, count, media_tokens
 
 Counter: TypeAlias = Callable[[str], int]
 """Tokens of a text, as some tokenizer or estimator counts them."""
@@ -75,7 +75,7 @@ def part_tokens(part: Part, counter: Counter) -> int:
     if isinstance(part, ToolCall):
         return counter(part.name) + counter(part.arguments)
     if isinstance(part, Media):
-        return DOCUMENT_TOKENS if part.kind == "document" else IMAGE_TOKENS
+        return media_tokens(part)
     if isinstance(part, Opaque):
         return 0 if part.raw is None else counter(bytes(part.raw).decode("utf-8", "replace"))
     return sum(part_tokens(inner, counter) for inner in part.content)

@@ -103,8 +103,7 @@ class Environment(Struct, frozen=True):
         known = {skill.name: skill for skill in self.skills}
         told = used_skills(said, {name: skill.path for name, skill in known.items()})
         used = [known[name] for name in dict.fromkeys((*skills, *told)) if name in known]
-        plan = (part.text for part in restored_plan(said, PLAN_TOKENS))
-        return (*_changed(self.rules), *_bodies(used, most), *plan)
+        return (*_changed(self.rules), *_bodies(used, most), *restored_plan(said, PLAN_TOKENS))
 
 
 def environment(

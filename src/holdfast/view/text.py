@@ -23,6 +23,11 @@ def fingerprint(text: str) -> str:
     return made.hexdigest()
 
 
+def sound(text: str) -> str:
+    """Return ``text`` with every lone surrogate replaced, since no provider takes one."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def clip(text: str, limit: int) -> str:
     """Return ``text`` in at most ``limit`` characters, cut at a newline if one lies in the last fifth."""
     if len(text) <= limit:

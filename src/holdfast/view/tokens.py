@@ -85,6 +85,11 @@ def _joined(every: Iterable[bytes | _Long], between: bytes) -> Iterator[bytes]:
         yield from (held,) if isinstance(held, bytes) else held.pieces()
 
 
+def media_tokens(media: Media) -> int:
+    """Return the tokens of an image or a document, whatever is in it."""
+    return DOCUMENT_TOKENS if media.kind == "document" else IMAGE_TOKENS
+
+
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 _Held: TypeAlias = list[bytes | _Long]
@@ -177,7 +182,7 @@ def _take_result(part: ToolResult, words: _Held, marks: _Held) -> int:
 def _take_media(part: Media, _words: _Held, marks: _Held) -> int:
     source = blake2b(part.source.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     marks += (f"{part.kind} {part.mime} {part.name}".encode("utf-8", "surrogatepass"), source)
-    return DOCUMENT_TOKENS if part.kind == "document" else IMAGE_TOKENS
+    return media_tokens(part)
 
 
 def _take_opaque(part: Opaque, words: _Held, marks: _Held) -> int:

@@ -460,6 +460,5 @@ def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
 
     Raises ``FormatError`` where arguments hold a number that Python has no value for (``1e999``).
     """
-    return [
-        read(_DICT, wire, "the content") for message in linked(strangers.values(values)) for wire in encode(message)
-    ]
+    every = linked(strangers.values(values))
+    return [read(_DICT, wire, "the content") for message in every for wire in encode(message)]

@@ -55,6 +55,8 @@ def body_fields(body: bytes) -> dict[str, Raw]:
     Raises ``FormatError`` with the reason and the place for anything that is not one JSON object in UTF-8, and for a
     field that stands twice.
     """
+    if not isinstance(body, bytes):
+        raise FormatError(f"the body is of type {type(body).__name__}; give the bytes of a request")
     if body.startswith(b"\xef\xbb\xbf"):
         raise FormatError("the body begins with a byte order mark (byte 0); send it without")
     if not body.isascii():

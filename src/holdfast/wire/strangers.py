@@ -8,7 +8,7 @@ counts as foreign: a field that is merely unknown is none. Bodies on their way t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import Raw, Struct
@@ -16,6 +16,8 @@ from msgspec.json import Decoder
 
 from holdfast.errors import FormatError
 from holdfast.model.messages import Message
+from holdfast.model.packing import fault
+from holdfast.model.parts import Part, ToolCall
 from holdfast.wire.splice import write
 
 _A, _C, _R, _G = "anthropic", "openai-chat", "openai-responses", "gemini"
@@ -39,6 +41,7 @@ class _Block(Struct, gc=False):
     content: Raw = _EMPTY
 
 
+_PARTS = frozenset(get_args(Part))
 _FIELDS = Decoder(dict[str, Raw])
 _BLOCKS = Decoder(list[_Block])
 _BAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -97,12 +100,21 @@ def written(wire: object, api: str) -> list[bytes]:
     return raws
 
 
-def values(given: Sequence[Message]) -> Sequence[Message]:
-    """Return what ``dicts`` was given; ``TypeError`` where one is no ``Message``."""
-    for index, one in enumerate(given):
+def values(given: object) -> list[Message]:
+    """Return the messages that ``dicts`` was given; ``TypeError`` for what is none, by its place."""
+    if not isinstance(given, Iterable):
+        raise TypeError(f"values is a {type(given).__name__}; dicts() takes a list of what messages() makes of dicts")
+    every = list(given)
+    for index, one in enumerate(every):
         if not isinstance(one, Message):
             raise TypeError(f"values[{index}] is a {type(one).__name__}; dicts() takes what messages() makes of dicts")
-    return given
+        if not isinstance(one.parts, tuple | list) or not all(map(_is_part, one.parts)):
+            raise TypeError(f"values[{index}] is no message: {fault(one, Message)}")
+    return every
+
+
+def _is_part(part: object) -> bool:
+    return type(part) in _PARTS and (type(part) is not ToolCall or type(part.arguments) is str)
 
 
 def _listed(wire: object, api: str) -> Iterable[Any]:

@@ -53,6 +53,22 @@ def test_the_request_may_go_to_a_file(run, tmp_path):
     assert json.loads(out.read_text())["model"] == "claude-sonnet-4-5"
 
 
+@pytest.mark.parametrize("options", [(), ("--jsonl",), ("--json",)])
+def test_a_file_that_is_there_is_replaced_by_force_alone(run, tmp_path, options):
+    """As ``export`` and ``recall`` do it, whatever is printed: what lay there is nobody's to lose, the input either."""
+    file, out = tmp_path / "a.json", tmp_path / "notes.txt"
+    file.write_text(json.dumps(BROKEN))
+    out.write_text("mine")
+    for there, kept in ((out, "mine"), (file, json.dumps(BROKEN))):
+        refused = run("fix", str(file), "-o", str(there), *options)
+        assert (refused.exit_code, there.read_text()) == (2, kept)
+        assert "is there already; give another name, or --force to replace it" in refused.stderr
+    done = run("fix", str(file), "-o", str(out), "--force", *options)
+    assert done.exit_code == 0
+    assert json.loads(out.read_text()).keys() & {"model", "request"}
+    assert bool(done.stdout) is ("--json" in options)
+
+
 def test_what_cannot_be_mended_is_left_and_told(run, tmp_path):
     """What has no one right mending stays, is told, and makes exit code 1."""
     file = tmp_path / "a.json"

@@ -194,6 +194,35 @@ def test_a_closed_standard_output_is_no_fault(session, arguments):
     assert b"Traceback" not in told.stderr
 
 
+@pytest.mark.parametrize("options", [(), ("--jsonl",)])
+def test_a_request_without_standard_output_is_repaired_for_nobody(home, options):
+    """``fix`` has nowhere to print to either; it ends as it would."""
+    (home / "body.json").write_text('{"model":"m","messages":[{"role":"user","content":"hi"}]}')
+    program = [sys.executable, "-m", "holdfast", "fix", home / "body.json", *options]
+    told = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *program], capture_output=True, check=False)
+    assert (told.returncode, b"Traceback" in told.stderr) == (0, False)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("lint", "-"), ("fix", "-"), ("fix", "-", "--jsonl"), ("classify", "-", "--jsonl"), ("import", "-"), ("mcp",)],
+)
+def test_a_closed_standard_input_is_told(home, arguments):
+    """With ``<&-`` there is nothing to read from, and that is said."""
+    program = [sys.executable, "-m", "holdfast", *arguments]
+    told = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *program], capture_output=True, check=False)
+    assert (told.returncode, b"Error: standard input is closed" in told.stderr) == (2, True), told.stderr
+
+
+@pytest.mark.parametrize("verb", ["export", "recall"])
+def test_standard_output_is_no_file(run, decided, home, monkeypatch, verb):
+    """``-o -`` would make a file of that name; it is told how standard output is meant."""
+    monkeypatch.chdir(home)
+    result = run(verb, decided, *(["#6"] if verb == "recall" else []), "-o", "-")
+    assert (result.exit_code, (home / "-").exists()) == (2, False)
+    assert "'-' is no file to write to; leave --output out for standard output" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -36,7 +36,7 @@ def test_a_number_that_is_none(run, decided, given, told):
     ],
 )
 def test_what_is_out_of_place(run, arguments, told):
-    """A number is one, a factor is no infinite one, a status is one of HTTP, and who names a policy alone is told how it is shown."""
+    """No factor is infinite, a status is one of HTTP, and who names a policy alone is told how it is shown."""
     result = run(*arguments)
     assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
 

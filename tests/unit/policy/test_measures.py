@@ -155,7 +155,7 @@ def test_an_edit_of_what_was_sent_ends_its_usage():
     assert made.is_empty
     policy = Policy.preset("claude-code").with_settings(prune_keep_results=0, prune_idle=0, prune_tools=())
     draft = draft_of(policy.settings, branch)
-    cleared = extend(branch, entry(Decision(tuple(idle(draft)))))
+    cleared = extend(branch, entry(Decision(idle(draft).record)))
     assert usage_estimate(cleared).usage == 0
     assert usage_estimate(cleared).trailing < 400
 

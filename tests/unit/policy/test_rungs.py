@@ -14,9 +14,10 @@ from holdfast.policy.guard import measure_room
 from holdfast.policy.pipeline import advance
 from holdfast.policy.planning import reconcile
 from holdfast.policy.projection import send_slots
-from holdfast.policy.smallest import floor, newest_words, open_group
+from holdfast.policy.smallest import floor, open_group
 from holdfast.testing.histories import words
 from holdfast.view.tokens import count, estimate, measure
+from holdfast.view.turns import newest_words
 
 OURS = Policy()
 WHERE = target("anthropic", "claude-sonnet-4-5", window=12_000)

@@ -195,13 +195,13 @@ def test_files_come_back_newest_first():
         *did("Write", "d.py", "ok"),
         *did("Read", "e.py", "no such file", error=True),
     ]
-    texts = [part.text for part in restored(head, 5, 5_000)]
-    assert texts == [
+    texts = restored(head, 5, 5_000)
+    assert texts == (
         "d.py was changed and never read; read it to see it",
         "c.py as it was last read, and changed since:\ngamma",
         "a.py as it was last read:\nalpha 2",
         "b.py was read; it is too long to show",
-    ]
-    assert [part.text for part in restored(head, 2, 5_000)] == texts[:2]
+    )
+    assert restored(head, 2, 5_000) == texts[:2]
     assert restored(head, 0, 5_000) == ()
-    assert "too long" in restored(did("Read", "a.py", "word " * 100), 1, 100, scale=1.3)[0].text
+    assert "too long" in restored(did("Read", "a.py", "word " * 100), 1, 100, scale=1.3)[0]

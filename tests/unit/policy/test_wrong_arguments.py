@@ -8,9 +8,13 @@ import pytest
 
 from holdfast import Branch, Message, Policy, Target, World, apply, open_store, plan
 from holdfast.errors import ConfigError
-from holdfast.model.parts import Text
+from holdfast.model.parts import Text, ToolCall
 from holdfast.model.target import Limits
 from holdfast.policy.draft import Draft
+from holdfast.wire.convert import convert
+from holdfast.wire.lens import open_body
+from holdfast.wire.native_errors import render
+from holdfast.wire.overflow import Verdict, classify
 
 HELLO = [Message.of("user", "hello")]
 
@@ -41,7 +45,13 @@ def test_a_plan_is_made_of_its_own_values(given: dict[str, Any], told: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("parts", "place"), [("hello", "$.parts"), (("hello",), "$.parts[0]"), ((Text(None),), "$.parts[0].text")]
+    ("parts", "place"),
+    [
+        ("hello", "$.parts"),
+        (("hello",), "$.parts[0]"),
+        ((Text(None),), "$.parts[0].text"),
+        ((ToolCall("c", "sh", {"c": "ls"}),), "$.parts[0].arguments"),
+    ],
 )
 def test_a_message_that_is_none_is_told_by_its_place(parts: Any, place: str) -> None:
     """Messages are made without being checked; the one whose parts are none is named, with the place in it."""
@@ -120,3 +130,21 @@ def test_a_stage_that_returns_no_draft_is_named(policy: Policy) -> None:
     told = f"^stage '{name}' of policy 'holdfast' returned a NoneType; a stage is a function that takes a Draft"
     with pytest.raises(TypeError, match=told):
         plan(HELLO, Target(), policy)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (lambda: open_body("{}"), "the body is of type str; give the bytes of a request"),  # type: ignore[arg-type]
+        (lambda: convert({"messages": []}, "gemini", "m"), "the body is of type dict; give the bytes of a request"),  # type: ignore[arg-type]
+        (lambda: classify("busy"), "report is of type str; give an ErrorReport or an AnswerReport"),  # type: ignore[arg-type]
+        (
+            lambda: render("aol", Verdict("server")),
+            "no error can be said for 'aol'; the APIs are anthropic, openai-chat",
+        ),
+    ],
+)
+def test_the_wire_takes_what_it_knows(asked: Any, told: str) -> None:
+    """Bytes, reports and APIs are told from what is none, by what to give."""
+    with pytest.raises((TypeError, ValueError), match=f"^{told}"):
+        asked()

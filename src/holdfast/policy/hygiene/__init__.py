@@ -76,7 +76,6 @@ def _passes(
     first: int, cut: frozenset[int], summary: int, *, lead: bool, told: bool
 ) -> tuple[tuple[Callable[[list[Item], Dialect], list[Item]], Reason], ...]:
     """Return the passes in their order, each with what is said of a message that it leaves out."""
-    ends = partial(_close_ends, first=first, told=told)
     return (
         (set_free, ("drop", "")),
         (tie, ("drop", "")),
@@ -93,13 +92,9 @@ def _passes(
         (partial(join, summary=summary), ("merge", "neighbours of one role")),
         (answer_results, ("drop", "")),
         (sign, ("drop", "")),
-        (ends, ("end", "nothing is left of the last message")),
+        (partial(close_ends, first=first, told=told), ("end", "nothing is left of the last message")),
         (fit_media, ("drop", "")),
     )
-
-
-def _close_ends(items: list[Item], dialect: Dialect, *, first: int, told: bool) -> list[Item]:
-    return close_ends(items, dialect, first, told=told)
 
 
 def _without_thinking(item: Item) -> Item:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from holdfast.model.dialect import Dialect
-from holdfast.model.messages import Message, media_of, placeholder
+from holdfast.model.messages import Message, media_in, media_of, placeholder, with_words
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.hygiene.items import Item
 
@@ -44,8 +42,8 @@ def fit_media(items: list[Item], dialect: Dialect) -> list[Item]:
         if images <= 0 and size <= 0:
             break
         part = out[index].message.parts[place]
-        new = _named(part, everything=size > 0)
-        images -= sum(one.kind == "image" for one in _held(part)) - sum(one.kind == "image" for one in _held(new))
+        new = with_words(part, placeholder if size > 0 else _image)
+        images -= _images(part) - _images(new)
         size -= _weight(part) - _weight(new)
         if new is not part:
             out[index] = _with(out[index], place, new, dialect)
@@ -61,26 +59,17 @@ def _with(item: Item, place: int, part: Part, dialect: Dialect) -> Item:
 def _places(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
     for index, message in enumerate(messages):
         for place, part in enumerate(message.parts):
-            if _held(part):
+            if media_in(part):
                 yield index, place
 
 
-def _held(part: Part) -> list[Media]:
-    inner = part.content if isinstance(part, ToolResult) else (part,)
-    return [one for one in inner if isinstance(one, Media)]
+def _images(part: Part) -> int:
+    return sum(one.kind == "image" for one in media_in(part))
 
 
-def _named(part: Part, *, everything: bool) -> Part:
-    """Return a part with words in place of its images, or of all its media."""
-    if isinstance(part, Media):
-        return Text(placeholder(part)) if everything or part.kind == "image" else part
-    if not isinstance(part, ToolResult) or not (everything or any(one.kind == "image" for one in _held(part))):
-        return part
-    content = tuple(
-        Text(placeholder(one)) if isinstance(one, Media) and (everything or one.kind == "image") else one
-        for one in part.content
-    )
-    return replace(part, content=content, raw=None)
+def _image(media: Media) -> str:
+    """Return the words for an image, none for other media."""
+    return placeholder(media) if media.kind == "image" else ""
 
 
 def _weight(part: Part) -> int:

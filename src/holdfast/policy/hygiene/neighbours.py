@@ -22,7 +22,7 @@ GO_ON = "Continue."
 """What a user says where the assistant may not be the last."""
 
 
-def place_system(items: list[Item], dialect: Dialect, *, lead: bool = True) -> list[Item]:
+def place_system(items: list[Item], dialect: Dialect, *, lead: bool) -> list[Item]:
     """Return the items with system messages turned into user data where the API does not take them.
 
     ``lead`` is true where those at the start go into a field of their own.
@@ -78,7 +78,7 @@ def _as_user(item: Item) -> Item | None:
     return item.changed(told, "system", "no system message stands here on this model")
 
 
-def join(items: list[Item], dialect: Dialect, summary: int = -1) -> list[Item]:
+def join(items: list[Item], dialect: Dialect, *, summary: int) -> list[Item]:
     """Return the items with neighbours of one role made one message, where the API wants that.
 
     ``summary`` is the slot of what stands for older turns, if there is one.
@@ -174,7 +174,7 @@ def _trails(last: Message, dialect: Dialect) -> bool:
     return not dialect.trailing_space and isinstance(part, Text) and part.text != part.text.rstrip()
 
 
-def close_ends(items: list[Item], dialect: Dialect, first: int, *, told: bool = False) -> list[Item]:
+def close_ends(items: list[Item], dialect: Dialect, *, first: int, told: bool) -> list[Item]:
     """Return the items with a user first and not the assistant last, where the API wants that.
 
     ``told`` is true where something was said: then a request remains, though nothing of it may be sent.

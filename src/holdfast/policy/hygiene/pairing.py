@@ -39,7 +39,7 @@ Places = dict[int, set[int]]
 """Results, by the item they stand in."""
 
 
-def drop_unfinished(items: list[Item], dialect: Dialect, cut: frozenset[int] = frozenset()) -> list[Item]:
+def drop_unfinished(items: list[Item], dialect: Dialect, *, cut: frozenset[int]) -> list[Item]:
     """Return the items without calls that never ran: nobody answered them, and they or their answer were cut off.
 
     ``cut`` are slots of answers that failed or were interrupted.
@@ -179,16 +179,17 @@ Names = dict[int, tuple[str, str]]
 
 def _named(items: Sequence[Item], answers: Answers, ids: Mapping[int, Sequence[str]], dialect: Dialect) -> list[Item]:
     """Return the items with calls, and the results that answer them, under the ids that they are sent with."""
+    why = "an id has letters or a length that the API does not take, or was used before, or a result names another tool"
     out = list(items)
     new: dict[int, Names] = defaultdict(dict)
     for index, mine in ids.items():
-        out[index] = _with_names(out[index], {number: (id_, "") for number, id_ in enumerate(mine)}, ToolCall)
+        out[index] = with_names(out[index], {number: (id_, "") for number, id_ in enumerate(mine)}, ToolCall, why)
         calls = items[index].message.calls
         for call, id_, found in zip(calls, mine, answers[index], strict=True):
             if found is not None:
                 new[found.home][found.place] = id_, call.name if misnamed(found.result, calls, dialect) else ""
     for home, names in new.items():
-        out[home] = _with_names(out[home], names, ToolResult)
+        out[home] = with_names(out[home], names, ToolResult, why)
     return out
 
 
@@ -199,7 +200,8 @@ def misnamed(result: ToolResult, calls: Sequence[ToolCall], dialect: Dialect) ->
     return not is_sent(result.call_id, dialect) or all(call.name != result.name for call in calls)
 
 
-def _with_names(item: Item, names: Names, kind: type) -> Item:
+def with_names(item: Item, names: Names, kind: type, why: str) -> Item:
+    """Return the item with its parts of a ``kind`` under ``names``, by number; the same where they are so already."""
     parts: list[Part] = []
     number = 0
     for part in item.message.parts:
@@ -210,7 +212,6 @@ def _with_names(item: Item, names: Names, kind: type) -> Item:
             parts.append(part)
     if all(new is old for new, old in zip(parts, item.message.parts, strict=True)):
         return item
-    why = "an id has letters or a length that the API does not take, or was used before, or a result names another tool"
     return item.changed(Message(item.message.role, tuple(parts)), "call-id", why)
 
 

@@ -157,6 +157,18 @@ def unnamed(part: Part | None) -> Part | None:
     return None if isinstance(part, Opaque) else part
 
 
+Places = dict[int, set[int]]
+"""Places of parts, by the message they stand in."""
+
+
+def left_out(items: Sequence[Item], gone: Places, dialect: Dialect, rule: str, why: str) -> list[Item]:
+    """Return the items without the parts at the places ``gone``; a message of which nothing is left goes too."""
+    out = list(items)
+    for index, places in gone.items():
+        out[index] = items[index].changed(without(items[index].message, places, dialect), rule, why)
+    return [item for item in out if item.message.parts or rule not in item.rules]
+
+
 def without(message: Message, gone: Collection[int], dialect: Dialect) -> Message:
     """Return the message without the parts at the places ``gone``, and without the thinking that they came of."""
     parts: list[Part | None] = [None if place in gone else part for place, part in enumerate(message.parts)]

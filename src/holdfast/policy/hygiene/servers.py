@@ -13,20 +13,14 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Part, ToolCall, ToolResult
 from holdfast.policy.hygiene.ids import is_use
 from holdfast.policy.hygiene.items import Item
-from holdfast.policy.hygiene.parts import without
-
-Places = dict[int, set[int]]
-"""Places of parts, by the message they stand in."""
+from holdfast.policy.hygiene.parts import Places, left_out
 
 
 def pair_servers(items: list[Item], dialect: Dialect) -> list[Item]:
     """Return the items with no half of a server's call and result."""
     why = "a call that the server answered and its result stand together or not at all"
     while broken := halves([item.message for item in items], dialect):
-        out = list(items)
-        for index, places in broken.items():
-            out[index] = items[index].changed(without(items[index].message, places, dialect), "server-pair", why)
-        items = [item for item in out if item.message.parts or "server-pair" not in item.rules]
+        items = left_out(items, broken, dialect, "server-pair", why)
     return items
 
 

@@ -6,18 +6,17 @@ behind, where there are as many of the one as of the other. A call that Holdfast
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from itertools import groupby
 
-from msgspec.structs import replace
-
 from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message
-from holdfast.model.parts import Opaque, Part, ToolCall, ToolResult
+from holdfast.model.parts import Opaque, ToolCall, ToolResult
 from holdfast.policy.hygiene.ids import is_sent
 from holdfast.policy.hygiene.items import Item, inserted
-from holdfast.policy.hygiene.pairing import Answers, is_made_up, matched
-from holdfast.policy.hygiene.parts import without
+from holdfast.policy.hygiene.pairing import Answers, Names, is_made_up, matched, with_names
+from holdfast.policy.hygiene.parts import Places, left_out
 
 Spot = tuple[int, int]
 """A result: the message that holds it, and the how-manieth of its results it is."""
@@ -68,8 +67,12 @@ def tie(items: list[Item], dialect: Dialect) -> list[Item]:
         return items
     found = matched(messages)
     used = {(one.home, one.place) for answers in found.values() for one in answers if one is not None}
-    named = dict(pair for index in found for pair in _by_place(messages, found, index, used, dialect))
-    return [_tied(item, home, named, dialect) for home, item in enumerate(items)]
+    names: dict[int, Names] = defaultdict(dict)
+    for index in found:
+        for (home, place), call in _by_place(messages, found, index, used, dialect):
+            names[home][place] = call.id, call.name if dialect.named_results else ""
+    why = "a result that names no call answers the one it stands behind"
+    return [with_names(item, names[home], ToolResult, why) for home, item in enumerate(items)]
 
 
 def _is_nameless(result: ToolResult, dialect: Dialect) -> bool:
@@ -93,39 +96,19 @@ def _by_place(
         yield from zip(spots, calls, strict=True)
 
 
-def _tied(item: Item, home: int, named: dict[Spot, ToolCall], dialect: Dialect) -> Item:
-    parts: list[Part] = []
-    place = 0
-    for part in item.message.parts:
-        call = named.get((home, place)) if isinstance(part, ToolResult) else None
-        if call is not None and isinstance(part, ToolResult):
-            name = call.name if dialect.named_results else part.name
-            parts.append(replace(part, call_id=call.id, name=name, raw=None))
-        else:
-            parts.append(part)
-        place += isinstance(part, ToolResult)
-    if all(new is old for new, old in zip(parts, item.message.parts, strict=True)):
-        return item
-    why = "a result that names no call answers the one it stands behind"
-    return item.changed(Message(item.message.role, tuple(parts)), "call-id", why)
-
-
 # -- calls that are not read -------------------------------------------------------------------------------------------
 
 
 def drop_unseen(items: list[Item], dialect: Dialect) -> list[Item]:
     """Return the items without calls for a screenshot that none came of."""
-    out = list(items)
     why = "no screenshot came of the call, and none can be made up"
-    for index, places in unseen([item.message for item in items]).items():
-        out[index] = items[index].changed(without(items[index].message, places, dialect), "pairing", why)
-    return [item for item in out if item.message.parts or "pairing" not in item.rules]
+    return left_out(items, unseen([item.message for item in items]), dialect, "pairing", why)
 
 
-def unseen(messages: Sequence[Message]) -> dict[int, set[int]]:
+def unseen(messages: Sequence[Message]) -> Places:
     """Return the places of calls for a screenshot that none stands behind."""
     told: set[str] = set()
-    out: dict[int, set[int]] = {}
+    out: Places = {}
     for index in reversed(range(len(messages))):
         for place, part in enumerate(messages[index].parts):
             if isinstance(part, Opaque) and part.seal is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.model.edits import Edit
 from holdfast.policy.draft import Draft
 from holdfast.policy.prune.epoch import epoch
 from holdfast.policy.prune.idle import idle
@@ -14,16 +13,11 @@ from holdfast.policy.prune.ttl import ttl
 
 __all__ = ["CLEARED", "prune"]
 
-_DIALECTS: dict[str, Callable[[Draft], list[Edit]]] = {  # those of others keep no text to read back
-    "opencode": opencode,
-    "idle": idle,
-    "ttl": ttl,
-}
+_DIALECTS: dict[str, Callable[[Draft], Draft]] = {"epoch": epoch, "opencode": opencode, "idle": idle, "ttl": ttl}
+"""Ours stores what it clears; those of others keep no text to read back."""
 
 
 def prune(draft: Draft) -> Draft:
     """Return the draft with old results cleared as the policy's dialect says."""
-    if draft.settings.prune == "epoch":
-        return epoch(draft)
     dialect = _DIALECTS.get(draft.settings.prune)
-    return draft if dialect is None else draft.decide(tuple(dialect(draft)))
+    return draft if dialect is None else dialect(draft)

@@ -19,6 +19,7 @@ from holdfast.policy.settings import HANDLE
 from holdfast.policy.spill import Whole, replaced, wholes
 from holdfast.view.text import fingerprint
 from holdfast.view.tokens import count
+from holdfast.view.turns import newest_answer
 
 
 def epoch(draft: Draft) -> Draft:
@@ -41,7 +42,7 @@ def epoch(draft: Draft) -> Draft:
         pairs = pairs[: _worth(draft, [edit for edit, _ in pairs])]
     if sum(edit.saves for edit, _ in pairs) <= least:
         return draft
-    return draft.decide(tuple(edit for edit, _ in pairs), tuple(blob for _, blob in pairs))
+    return draft.give_way(pairs)
 
 
 def _reasons(draft: Draft) -> Iterator[str]:
@@ -72,7 +73,7 @@ def _old(draft: Draft, keep: int) -> Iterator[Whole]:
     which results went stands on what no later prune changes.
     """
     branch, held, edge = draft.branch, 0, len(draft.branch.slots)
-    for one in reversed(list(wholes(branch, range(branch.keep, _answered(branch))))):
+    for one in reversed(list(wholes(branch, range(branch.keep, newest_answer(branch, branch.keep))))):
         if one.is_result and not _stays(draft, one):
             held += one.tokens
             if held <= keep:
@@ -85,12 +86,6 @@ def _stays(draft: Draft, one: Whole) -> bool:
     """Return whether a result stays for good: its tool's do, or it holds the only handle of a longer text."""
     tool = tool_name(draft.branch, one.slot, one.part) if isinstance(one.part, ToolResult) else ""
     return tool in draft.settings.prune_exempt or is_capped(one.text)
-
-
-def _answered(branch: Branch) -> int:
-    """Return the slot of the newest answer: what lies before it was seen by a model."""
-    slots = range(len(branch.slots) - 1, branch.keep - 1, -1)
-    return next((index for index in slots if branch.messages[index].role == "assistant"), branch.keep)
 
 
 def _cleared(one: Whole) -> tuple[Edit, Blob] | None:

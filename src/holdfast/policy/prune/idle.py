@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from holdfast.model.edits import Edit
 from holdfast.policy.draft import Draft
 from holdfast.policy.prune.shown import CLEARED, Result, cleared, results_as_shown
 from holdfast.policy.results import tool_name
 
 
-def idle(draft: Draft) -> list[Edit]:
-    """Claude Code: when the last answer is over an hour old, all but the newest five results of its own tools."""
+def idle(draft: Draft) -> Draft:
+    """Return the draft with all but the newest five results of its tools cleared, an hour after the last answer."""
     settings = draft.settings
     if draft.world.idle <= settings.prune_idle:
-        return []
+        return draft
     mine = [one for one in results_as_shown(draft.branch) if one.text != CLEARED and _may_go(draft, one)]
-    return [edit for one in mine[settings.prune_keep_results :] if (edit := cleared(one)) is not None]
+    edits = (cleared(one) for one in mine[settings.prune_keep_results :])
+    return draft.decide(tuple(edit for edit in edits if edit is not None))
 
 
 def _may_go(draft: Draft, one: Result) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
 from holdfast.model.branch import Branch, is_spared
 from holdfast.model.edits import Edit, Span
-from holdfast.model.parts import Media, Part, Text, ToolResult
+from holdfast.model.messages import media_in, with_words
+from holdfast.model.parts import Media
 from holdfast.model.projected import shown
 from holdfast.policy.draft import Draft
 from holdfast.view.tokens import IMAGE_TOKENS, count
@@ -48,17 +47,10 @@ def _edits(branch: Branch, index: int) -> Iterator[Edit]:
     if len(found[0].message.parts) != len(branch.messages[index].parts):
         return
     for place, part in enumerate(found[0].message.parts):
-        images = sum(map(_is_image, part.content if isinstance(part, ToolResult) else (part,)))
-        if images and not is_spared(branch, index, place):
-            saves = images * (IMAGE_TOKENS - count(SEEN))
-            yield Edit(Span(index, index + 1, place), (_without(part),), "image", "answered images", saves)
+        saves = sum(IMAGE_TOKENS - count(words) for words in map(_words, media_in(part)) if words)
+        if saves and not is_spared(branch, index, place):
+            yield Edit(Span(index, index + 1, place), (with_words(part, _words),), "image", "answered images", saves)
 
 
-def _is_image(part: Part) -> bool:
-    return isinstance(part, Media) and part.kind == "image"
-
-
-def _without(part: Part) -> Part:
-    if not isinstance(part, ToolResult):
-        return Text(SEEN)
-    return replace(part, content=tuple(Text(SEEN) if _is_image(one) else one for one in part.content), raw=None)
+def _words(media: Media) -> str:
+    return SEEN if media.kind == "image" else ""

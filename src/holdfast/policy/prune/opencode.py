@@ -10,8 +10,8 @@ from holdfast.policy.measures import text_tokens
 from holdfast.policy.prune.shown import CLEARED, Result, cleared, is_exempt, results_as_shown
 
 
-def opencode(draft: Draft) -> list[Edit]:
-    """opencode: skip until the second user message from the end, keep the newest tokens, free enough or nothing.
+def opencode(draft: Draft) -> Draft:
+    """Return the draft with results cleared behind the newest tokens of them and the second user message, if enough go.
 
     Results of failed calls stay and do not count, nor do those of exempt tools; the first one that was cleared before
     ends the search. Tokens are characters over four.
@@ -25,7 +25,7 @@ def opencode(draft: Draft) -> list[Edit]:
         if held > settings.prune_keep and (edit := cleared(one)) is not None:
             freed += size
             edits.append(edit)
-    return edits if freed > settings.prune_minimum else []
+    return draft.decide(tuple(edits)) if freed > settings.prune_minimum else draft
 
 
 def _finished(draft: Draft) -> Iterator[Result]:

@@ -21,13 +21,12 @@ CLEARED = "[Old tool result content cleared]"
 
 
 class Result(Struct, frozen=True):
-    """A result that is shown now, with the size of its words in estimator tokens."""
+    """A result that is shown now, where it stands, and its words."""
 
     slot: int
-    part: int
+    place: int
     result: ToolResult
     text: str
-    tokens: int
 
 
 def results_as_shown(branch: Branch) -> Iterator[Result]:
@@ -40,17 +39,16 @@ def results_as_shown(branch: Branch) -> Iterator[Result]:
         for place in range(len(parts) - 1, -1, -1):
             part = parts[place]
             if isinstance(part, ToolResult) and not is_spared(branch, index, place):
-                text = result_text(part)
-                yield Result(index, place, part, text, count(text))
+                yield Result(index, place, part, result_text(part))
 
 
 def cleared(one: Result) -> Edit | None:
     """Return the edit that puts a short line in place of a result, or nothing where that frees nothing."""
-    saves = one.tokens - count(CLEARED)
+    saves = count(one.text) - count(CLEARED)
     if saves <= 0 or len(CLEARED) >= len(one.text):
         return None
     why = f"an old result of {len(one.text):,} characters, {len(CLEARED):,} stay"
-    return Edit(Span(one.slot, one.slot + 1, one.part), (replaced(one.result, CLEARED),), "prune", why, saves)
+    return Edit(Span(one.slot, one.slot + 1, one.place), (replaced(one.result, CLEARED),), "prune", why, saves)
 
 
 def is_exempt(draft: Draft, one: Result) -> bool:

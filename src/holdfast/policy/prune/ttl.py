@@ -33,11 +33,10 @@ class _Old(Struct, frozen=True):
     rule: str = ""
 
 
-def ttl(draft: Draft) -> list[Edit]:
-    """OpenClaw: leave out answered images; when the cache is cold, trim long results and clear old ones."""
-    images = seen_images(draft)
-    draft = draft.decide(tuple(images))
-    return [*images, *_pruned(draft)] if _is_cold(draft) else images
+def ttl(draft: Draft) -> Draft:
+    """Return the draft without answered images and, when the cache is cold, with old results trimmed or cleared."""
+    draft = draft.decide(tuple(seen_images(draft)))
+    return draft.decide(tuple(_pruned(draft))) if _is_cold(draft) else draft
 
 
 def _is_cold(draft: Draft) -> bool:
@@ -51,9 +50,9 @@ def _pruned(draft: Draft) -> Iterator[Edit]:
     if total < settings.prune_soft_share * chars:
         return
     old = [_trimmed(one, settings) for one in _prunable(draft)]
-    total -= sum(_size(one.held.result) - _size(one.now) for one in old)
+    total -= sum(weigh_part(one.held.result) - weigh_part(one.now) for one in old)
     over = total - settings.prune_hard_share * chars
-    if over >= 0 and sum(_size(one.now) for one in old) >= settings.prune_hard_chars:
+    if over >= 0 and sum(weigh_part(one.now) for one in old) >= settings.prune_hard_chars:
         old = list(_cleared(old, over))
     for one in old:
         if one.rule:
@@ -110,7 +109,7 @@ def _words(part: Text | Media | Opaque) -> str:
 def _cleared(old: list[_Old], over: float) -> Iterator[_Old]:
     """Yield ``old``, the oldest cleared until less than the share of the window is taken."""
     for one in old:
-        frees = _size(one.now) - len(CLEARED)
+        frees = weigh_part(one.now) - len(CLEARED)
         if over >= 0 and frees > 0:
             over -= frees
             yield _Old(one.held, _saying(one.held.result, CLEARED), "prune")
@@ -126,10 +125,6 @@ def _saying(result: ToolResult, text: str) -> ToolResult:
 
 def _weight(message: Message) -> int:
     return weigh((message,))
-
-
-def _size(result: ToolResult) -> int:
-    return weigh_part(result)
 
 
 def _edit(one: _Old) -> Edit:

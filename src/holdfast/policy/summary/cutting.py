@@ -33,13 +33,6 @@ def ends(text: str, most: int, tail_share: float) -> tuple[str, str]:
     return text[: before(text, max(0, most - end))], text[start:]
 
 
-def sound(text: str) -> str:
-    """Return ``text`` with every lone surrogate replaced, since no provider takes one."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
 def _is_inside(text: str, place: int) -> bool:
     """Return whether ``place`` lies inside what a reader sees as one character."""
     if not 0 < place < len(text):

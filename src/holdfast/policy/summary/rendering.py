@@ -16,10 +16,11 @@ from msgspec.structs import replace
 from holdfast.model.messages import Message, placeholder
 from holdfast.model.parts import Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.slots import Slot
-from holdfast.policy.summary.cutting import ends, sound
+from holdfast.policy.summary.cutting import ends
 from holdfast.policy.truncate import is_important
 from holdfast.view.foreign import words_of
 from holdfast.view.references import arguments
+from holdfast.view.text import sound
 
 _LABELS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
 _FORGED = re.compile(r"^([ \t]*)\[(?=(?:system|user|assistant|tool)\b)", re.IGNORECASE | re.MULTILINE)

@@ -23,5 +23,7 @@ __all__ = [
 
 
 def classify(report: Report) -> Verdict:
-    """Return what ``report`` is, with the numbers that it states."""
+    """Return what ``report`` is, with the numbers that it states; ``TypeError`` for what is no report."""
+    if not isinstance(report, ErrorReport | AnswerReport):
+        raise TypeError(f"report is of type {type(report).__name__}; give an ErrorReport or an AnswerReport")
     return of_error(report) if isinstance(report, ErrorReport) else of_answer(report)

@@ -14,10 +14,11 @@ from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, 
 from holdfast.policy.settings import Settings
 from holdfast.policy.summary import tags
 from holdfast.policy.summary.chunks import LEAST_ROOM, parts, room, shortened, told_within
-from holdfast.policy.summary.cutting import before, behind, ends, sound
+from holdfast.policy.summary.cutting import before, behind, ends
 from holdfast.policy.summary.rendering import Style, rendered
 from holdfast.testing.strategies import broken_histories, conversations, messages
 from holdfast.view.boundaries import legal_cuts
+from holdfast.view.text import sound
 from holdfast.view.tokens import count, measure
 
 # -- cutting -----------------------------------------------------------------------------------------------------------
