@@ -21,6 +21,7 @@
         ├── StoreReadOnly               the disk refused a write; nothing more is written
         ├── QuotaExceeded               the store, or a session of it, would grow over its limit; nothing was written
         ├── StoreCorrupt                the database is damaged or of a newer version
+        │   └── StoreGone               its file was taken away, or another one put in its place
         ├── UnknownId (LookupError)     no session, entry or blob has this name, or several begin with it
         └── LogConflict (ValueError)    the entries would break the log; nothing was written
 
@@ -116,6 +117,10 @@ class QuotaExceeded(StoreError):
 
 class StoreCorrupt(StoreError):
     """The database is damaged, or of a newer version than this program."""
+
+
+class StoreGone(StoreCorrupt):
+    """The file of the store was taken away, or another one put in its place, since it was opened."""
 
 
 class UnknownId(StoreError, LookupError):

@@ -131,12 +131,12 @@ class Talk:
 
 
 @asynccontextmanager
-async def through(upstream, store=None, *, bypass=None, known=None, **given):
+async def through(upstream, store=None, *, reopen=None, bypass=None, known=None, **given):
     """Yield a client of the proxy in front of ``upstream``."""
     told = Settings(anthropic="http://up", openai="http://up/v1", gemini="http://up", **given)
     store = MemoryStore() if store is None else store
     async with (
-        application(told, store, transport=upstream, bypass=bypass, known=known) as proxy,
+        application(told, store, reopen=reopen, transport=upstream, bypass=bypass, known=known) as proxy,
         httpx2.AsyncClient(transport=httpx2.ASGITransport(proxy), base_url="http://127.0.0.1:8642") as web,
     ):
         yield Proxied(web, upstream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import anyio
 import httpx2
@@ -14,9 +14,7 @@ from holdfast.config import configuration
 from holdfast.model.entries import Said
 from holdfast.proxy.serving import configure
 from holdfast.proxy.settings import Settings
-from holdfast.proxy.shelf import Shelf
 from holdfast.store import open_store
-from holdfast.store.base import Quota
 
 STATE, SESSION = "x-holdfast-state", "x-holdfast-session"
 ANSWER = sockets.ANSWER
@@ -75,7 +73,7 @@ def test_the_next_request_begins_a_new_one(what, proxy, capfd):
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", sockets.PATHS)
 def test_an_answer_that_was_on_its_way_is_in_the_new_one(api, stream, is_first, proxy):
-    """Its client was given all of it before anybody knew: question and answer are written down all the same."""
+    """Its client was given all of it before anybody knew, and brings it along: it is in the log with its next words."""
     if not is_first:
         proxy.send(asked(SAID[:1], api=api))
 
@@ -83,11 +81,13 @@ def test_an_answer_that_was_on_its_way_is_in_the_new_one(api, stream, is_first, 
         take_away(proxy, ("", "-wal", "-shm"))
         await sockets.well(line, told)
 
-    proxy.upstream.play = play
+    proxy.upstream.play, usual = play, proxy.upstream.play
     reply = proxy.send(asked(SAID, api=api, stream=stream))
     assert (reply.status, reply.complete) == (200, True)
-    assert logged(proxy) == {reply.headers[SESSION]: [*SAID, ANSWER]}
-    assert proxy.stats()["requests"]["all"]["unrecorded"] == 0
+    assert proxy.stats()["requests"]["all"]["unrecorded"] == 1
+    proxy.upstream.play, said = usual, (*SAID, ANSWER, "Why?")
+    reply = proxy.send(asked(said, api=api, stream=stream))
+    assert logged(proxy) == {reply.headers[SESSION]: [*said, ANSWER]}
 
 
 def test_sessions_that_talk_at_once_all_go_on(proxy):
@@ -128,16 +128,16 @@ def test_another_file_in_its_place_is_the_store(proxy):
 
 
 class Taking(httpx2.AsyncBaseTransport):
-    """A provider; while it answers the store's file goes away, and the settings are read again."""
+    """A provider; while it answers for the first time the store's file goes away, and the settings are read again."""
 
-    def __init__(self, upstream, place) -> None:
-        self._inner, self._place = upstream.inner, place
-        self.app = None
+    def __init__(self, upstream, place, app) -> None:
+        self._upstream, self._inner, self._place, self._app = upstream, upstream.inner, place, app
 
     async def handle_async_request(self, request):
         """Answer."""
-        self._place.unlink(missing_ok=True)
-        configure(self.app, Settings(anthropic="http://up"), configuration())
+        self._place.unlink()
+        configure(self._app, Settings(anthropic="http://up"), configuration())
+        self._upstream.inner = self._inner
         return await self._inner.handle_async_request(request)
 
 
@@ -147,11 +147,14 @@ def test_settings_that_are_read_meanwhile_change_nothing_of_that(proxied, strict
     upstream, talk, place = strict(), talking("anthropic"), tmp_path / "store.db"
 
     async def go():
-        with Shelf.at(str(place), Quota()) as shelf:
-            async with through(upstream, shelf) as client:
+        with ExitStack() as stores:
+
+            def opened():
+                return stores.enter_context(open_store(place))
+
+            async with through(upstream, opened(), reopen=opened) as client:
                 first = await talk.turn(client, SAID[0])
-                upstream.inner = taking = Taking(upstream, place)
-                taking.app = client.web._transport.app
+                upstream.inner = Taking(upstream, place, client.web._transport.app)
                 return [first, *[await talk.turn(client, text) for text in SAID[1:]]]
 
     replies = anyio.run(go)

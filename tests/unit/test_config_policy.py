@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
-from holdfast.config import FILE, Override, StoreLimits, configuration, parse, policy
+from holdfast.config import FILE, Override, StoreLimits, configuration, parse
 from holdfast.config.tables import overrides
 from holdfast.errors import ConfigError, UnknownPolicy
 from holdfast.policy.check import allowed, check, converted
@@ -43,22 +43,23 @@ def test_one_policy_or_all(files):
     folders = files("[policy]\nmessage_chars = 7\nspill_chars = 8\n[policy.pi]\nspill_chars = 9\n")
     for name, preset in PRESETS.items():
         changed = {"message_chars": 7, "spill_chars": 9 if name == "pi" else 8}
-        assert policy(name, *folders) == replace(Policy.preset(name), settings=replace(preset, **changed))
+        assert configuration(*folders).policy(name) == replace(Policy.preset(name), settings=replace(preset, **changed))
 
 
 def test_the_project_comes_before_the_user(files):
     """Any word of the project's file is stronger than any of the user's."""
     folders = files("[policy]\nspill_chars = 1\n", "[policy.pi]\nspill_chars = 2\nmessage_chars = 3\n")
-    settings = policy("pi", *folders).settings
+    settings = configuration(*folders).policy("pi").settings
     assert (settings.spill_chars, settings.message_chars) == (1, 3)
     assert configuration(*folders).changes("pi")["message_chars"].file == str(folders[1] / FILE)
 
 
 def test_no_file_no_change(tmp_path):
     """Without files every policy is its preset."""
-    assert all(policy(name, tmp_path, tmp_path) == Policy.preset(name) for name in PRESETS)
+    found = configuration(tmp_path, tmp_path)
+    assert all(found.policy(name) == Policy.preset(name) for name in PRESETS)
     with pytest.raises(UnknownPolicy):
-        policy("lru", tmp_path, tmp_path)
+        found.policy("lru")
 
 
 def test_limits_of_the_store(files):

@@ -7,6 +7,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast import Message
 from holdfast.errors import FormatError
@@ -141,3 +143,35 @@ def test_values_that_were_made_wrong(module: ModuleType, value: Message, told: s
         module.dicts([Message.of("user", "a"), value])
     with pytest.raises(TypeError, match=r"^values is a Message; dicts\(\) takes a list"):
         module.dicts(value)
+
+
+KEYS = ["role", "content", "parts", "type", "tool_calls", "tool_call_id", "text", "source", "file", "x"]
+WORDS = [
+    "user",
+    "assistant",
+    "tool",
+    "model",
+    "text",
+    "tool_use",
+    "image",
+    "image_url",
+    "function_call",
+    "thinking",
+    "x",
+]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(JSON | st.lists(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4), max_size=3))
+def test_any_json_is_read_or_refused(value: Any) -> None:
+    """Whatever a caller holds, a reader returns messages or raises ``FormatError``, and what it returns can be sent."""
+    for module in READERS.values():
+        try:
+            found = module.messages(value)
+        except FormatError:
+            continue
+        assert isinstance(module.dicts(found), list)

@@ -28,6 +28,7 @@ from holdfast.cli.proxying import address_of, in_force, mode
 from holdfast.cli.terminal import GAP, LEAST, SET_IN, Waiting, clean, console, json_option, many, say_json, say_table
 from holdfast.config.providers import PROVIDERS
 from holdfast.errors import UnknownId
+from holdfast.policy.guard import DEFAULT_WINDOW
 from holdfast.policy.presets import PRESETS
 from holdfast.proxy.settings import Settings
 from holdfast.store import open_store
@@ -296,7 +297,7 @@ def _windows() -> list[dict[str, object]]:
         {"models": [line.match] if isinstance(line.match, str) else list(line.match), "window": line.window}
         for line in lines
     ]
-    return [*table, {"models": ["any other"], "window": config.UNKNOWN_WINDOW}]
+    return [*table, {"models": ["any other"], "window": DEFAULT_WINDOW}]
 
 
 def _plain(pattern: str) -> str:

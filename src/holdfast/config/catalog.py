@@ -34,8 +34,6 @@ from holdfast.wire.models import trusting as trusted
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
 """The model whose prices replay takes when none is named (METRICS, "Cost and cache")."""
-UNKNOWN_WINDOW = DEFAULT_WINDOW
-"""Tokens assumed of a model that no line matches: the window of most current models, or less."""
 UNKNOWN_PRIOR = 1.1
 """Tokens for one estimated token of a model that no line matches (the reference's prior for all others)."""
 
@@ -179,7 +177,7 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         known = _first(self.model, model, "window")
         if known is not None:
             yield f"catalog: {_pattern(known)}", known.window
-        yield f"default: the catalog has no window for {model or 'an unnamed model'}", UNKNOWN_WINDOW
+        yield f"default: the catalog has no window for {model or 'an unnamed model'}", DEFAULT_WINDOW
 
     def rules(self, api: str, model: str) -> CacheRules:
         """Return how the cache of ``model`` works; on an API of another provider, what is usual there."""

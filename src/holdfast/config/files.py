@@ -98,11 +98,6 @@ def load(project: Path | None = None, user: Path | None = None) -> Catalog:
     return configuration(project, user).catalog
 
 
-def policy(name: str = "holdfast", project: Path | None = None, user: Path | None = None) -> Policy:
-    """Return policy ``name`` with the settings that ``holdfast.toml`` changes; see ``Configuration.policy``."""
-    return configuration(project, user).policy(name)
-
-
 def _is_there(path: Path) -> bool:
     """Return whether anything is called that: a link to nowhere, and what cannot be looked at, too."""
     try:

@@ -17,7 +17,7 @@ from holdfast.policy.settings import Settings
 from holdfast.view.tokens import cautious_ratio, frame_tokens, is_same_model, ratio, refused_size
 
 DEFAULT_WINDOW = 200_000
-"""[O] Tokens assumed of a window that nobody knows: the guard is never off."""
+"""[O] Tokens assumed of a window that nobody knows, that of most current models or less: the guard is never off."""
 
 
 class Window(Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from holdfast.errors import ContextOverflow, HoldfastError, StoreError, UpstreamError, WindowTooSmall
+from holdfast.errors import ContextOverflow, HoldfastError, UpstreamError, WindowTooSmall
 from holdfast.model.target import Target
 from holdfast.policy.guard import in_force
 from holdfast.proxy.exchange import Turn
@@ -38,20 +38,12 @@ class Unfit(Exception):
         return "refused" if self.attempt is None else "managed"
 
 
-class Unwritten(StoreError):
-    """A whole answer was given out, and the store did not take it."""
-
-    def __init__(self, why: StoreError, attempt: Attempt) -> None:
-        super().__init__(str(why))
-        self.why, self.attempt = why, attempt
-
-
 async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
     """Yield the answer to ``turn``, by which ``session`` goes on: the provider's own bytes.
 
     An overflow that nothing helps against is said in the client's own API, with true numbers; any other refusal comes
-    as it came. Raises what is Holdfast's own fault before anything was yielded, and ``Unfit``; what breaks off behind
-    that, and ``Unwritten``.
+    as it came. Raises what is Holdfast's own fault before anything was yielded, and ``Unfit``; and what breaks off
+    behind that.
     """
     run = session.run(
         turn.lens,
@@ -71,10 +63,6 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
                     yield _head(run, session, turn)
                     begun = True
                 yield b"".join([event.raw for event in events])
-    except StoreError as error:
-        if not begun or run.attempt is None or not run.attempt.is_answered:
-            raise
-        raise Unwritten(error, run.attempt) from error
     except (UpstreamError, WindowTooSmall) as error:
         if begun or (turn.observe and run.attempt is None):  # nothing went out: what is looked at alone has to
             raise

@@ -13,6 +13,7 @@ The methods of ``Proxy`` stand in this order, and each hands a request on to the
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -22,10 +23,18 @@ from anyio import Lock, current_time
 from msgspec.structs import replace
 
 from holdfast.config.addresses import leads_to
-from holdfast.errors import FormatError, HoldfastError, InvalidRequest, StoreError, UpstreamError, WindowTooSmall
+from holdfast.errors import (
+    FormatError,
+    HoldfastError,
+    InvalidRequest,
+    StoreError,
+    StoreGone,
+    UpstreamError,
+    WindowTooSmall,
+)
 from holdfast.policy.projection import send_slots
 from holdfast.proxy.admission import Refusal, refusal
-from holdfast.proxy.answering import Unfit, Unwritten, answer, surely_fits, unfit
+from holdfast.proxy.answering import Unfit, answer, surely_fits, unfit
 from holdfast.proxy.beside import beside
 from holdfast.proxy.bodies import Bodies
 from holdfast.proxy.clients import Tooled, client, kind
@@ -44,7 +53,6 @@ from holdfast.proxy.relay import Onward, Piece
 from holdfast.proxy.replies import about, error_reply, refuse, refuse_body, send_whole
 from holdfast.proxy.routes import Route, address
 from holdfast.proxy.settings import Settings
-from holdfast.proxy.shelf import Shelf
 from holdfast.proxy.unpacking import BadBody, decoded
 from holdfast.runtime.following import glimpse
 from holdfast.runtime.means import Means
@@ -67,10 +75,15 @@ class Proxy:
     _branches: OpenBranches
 
     def __init__(
-        self, means: Means, web: httpx2.AsyncClient, health: Health, shelf: Shelf, switch: Path | None = None
+        self,
+        means: Means,
+        web: httpx2.AsyncClient,
+        health: Health,
+        reopen: Callable[[], SessionStore] | None = None,
+        switch: Path | None = None,
     ) -> None:
         self.means, self.health = means, health
-        self._web, self._shelf, self._switch = web, shelf, switch
+        self._web, self._reopen, self._switch = web, reopen, switch
         self._opening = Lock(fast_acquire=True)
         self._bodies, self._tooled = Bodies(), Tooled()
         health.mode = self._mode
@@ -268,14 +281,13 @@ class Proxy:
         except Exception as error:
             if outgoing.is_answered and outgoing.if_left() == "failed":
                 raise
-            is_new = isinstance(error, StoreError) and await self._opened_anew(error, *used)
+            is_new = isinstance(error, StoreError) and await self._is_new(error, *used)
             if not is_new:
-                self._degrade(error.why if isinstance(error, Unwritten) else error)
+                self._degrade(error)
             if not outgoing.is_answered:
                 return await (self._manage(turn) if is_new else forward(turn, await self._reduce(turn), "unrecorded"))
-            state = await self._written_down(turn, error) if is_new else "unrecorded"
-            await outgoing.end()  # all of the answer was given out
-            return state
+            await outgoing.end()  # all of the answer was given out; the next request brings it along
+            return "unrecorded"
 
     async def _continued(self, turn: Turn) -> State:
         """Let the session that a turn belongs to go on with it, and give its answer to the client.
@@ -287,42 +299,25 @@ class Proxy:
             try:
                 await deliver(answer(session, turn), turn.outgoing, sign, self._settings.keepalive)
                 await turn.outgoing.end()
-                self._shelf.wrote()
             except Unfit as error:
                 self._degrade(error.why, "nothing that fits can be made of a request, so it is refused")
                 await send_whole(turn.outgoing, await unfit(error, session, turn))
                 return error.state
         return turn.state
 
-    async def _opened_anew(self, error: StoreError, used: SessionStore, branches: OpenBranches) -> bool:
-        """Whether there are another store or branches now than were ``used``; a store that is gone is opened anew."""
-        why = error.why if isinstance(error, Unwritten) else error
-
-        def opened() -> bool:
-            store = self._shelf.renewed(why)
-            self.means.store = store or self.means.store  # in the worker, where nobody reads meanwhile
-            return store is not None
-
+    async def _is_new(self, error: StoreError, store: SessionStore, branches: OpenBranches) -> bool:
+        """Whether others are in use now than ``store`` or ``branches``; a store whose file is gone is opened anew."""
         async with self._opening:
-            if self.means.store is used and await self.means.in_worker(opened):
+            if isinstance(error, StoreGone) and self.means.store is store and self._reopen is not None:
+                await self.means.in_worker(partial(self._renew, self._reopen))
                 self.use(self._settings, self._branches.anew())
-                self._degrade(why, "the store was opened anew, what is said from now on is in that")
-        return self.means.store is not used or self._branches is not branches
+                self._degrade(error, "the store was opened anew, what is said from now on is in that")
+        return self.means.store is not store or self._branches is not branches
 
-    async def _written_down(self, turn: Turn, error: Exception) -> State:
-        """Have the answer to ``turn``, of which the client has all, in the store that was opened since."""
-        if not isinstance(error, Unwritten):
-            return "unrecorded"
-        lens = replace(turn.lens, model=turn.model)
-        try:
-            async with self._branches.continued(turn.session, lens.slots, aside=turn.is_summary) as session:
-                await session.prepare(lens)
-                await session.record(error.attempt.answer)
-                self._shelf.wrote()
-        except HoldfastError as failed:
-            self._degrade(failed)
-            return "unrecorded"
-        return turn.state
+    def _renew(self, reopen: Callable[[], SessionStore]) -> None:
+        """Take another store in the place of the one there is; what was begun with that fails from then on."""
+        self.means.store.close()
+        self.means.store = reopen()
 
     # -- what several of these need ------------------------------------------------------------------------------------
 

@@ -22,10 +22,4 @@ def mode_of(settings: Settings, switch: Path | None = None) -> Mode:
 
 def switch_of(place: str) -> Path | None:
     """Return the file that switches the store at ``place`` off; nothing for one that is no file."""
-    file = file_of(place)
-    return None if file is None else file.parent / BYPASS
-
-
-def file_of(place: str) -> Path | None:
-    """Return the file of the store at ``place``; nothing for one that is no file."""
-    return None if place == ":memory:" else at_home(place.removeprefix("sqlite:///"))
+    return None if place == ":memory:" else at_home(place.removeprefix("sqlite:///")).parent / BYPASS

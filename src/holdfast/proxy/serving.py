@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,10 +23,10 @@ from holdfast.proxy.health import Health
 from holdfast.proxy.modes import switch_of
 from holdfast.proxy.open_branches import OpenBranches
 from holdfast.proxy.settings import Settings
-from holdfast.proxy.shelf import Shelf
 from holdfast.runtime.lanes import Permits
 from holdfast.runtime.means import Means
 from holdfast.runtime.upstream import CONNECT, PATIENCE, Reply, Sent
+from holdfast.store import open_store
 from holdfast.store.base import Quota, SessionStore
 
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # what goes wrong is told by ``health``
@@ -69,9 +69,13 @@ async def serve(
     """
     known = known or configuration()
     limits = known.store.limits
-    with _bound(settings) as listener, Shelf.at(place, Quota(**limits)) as shelf:
+    with _bound(settings) as listener, ExitStack() as stores:
+
+        def opened() -> SessionStore:
+            return stores.enter_context(open_store(place, quota=Quota(**limits)))
+
         settings = replace(settings, port=listener.getsockname()[1])
-        async with application(settings, shelf, bypass=switch_of(place), known=known) as app:
+        async with application(settings, opened(), reopen=opened, bypass=switch_of(place), known=known) as app:
             server = _Server(_config(app, settings))
             async with create_task_group() as tasks:
                 tasks.start_soon(server.serve, [listener])
@@ -89,23 +93,24 @@ async def serve(
 @asynccontextmanager
 async def application(
     settings: Settings,
-    store: SessionStore | Shelf,
+    store: SessionStore,
     *,
+    reopen: Callable[[], SessionStore] | None = None,
     bypass: Path | None = None,
     known: Configuration | None = None,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[Proxy]:
     """Return the ASGI application over ``store``; behind the block its connections to providers are closed.
 
-    As long as the file ``bypass`` is there, requests are relayed and nothing else. ``transport`` takes requests to
+    ``reopen`` opens the store anew where its file was taken away. As long as the file ``bypass`` is there, requests are
+    relayed and nothing else. ``transport`` takes requests to
     providers in place of the network.
     """
     known = known or configuration()
     health = Health()
-    shelf = store if isinstance(store, Shelf) else Shelf(store)
-    means = Means(shelf.store, Nobody(), listen=health.told, check="changed", trusting=True)
+    means = Means(store, Nobody(), listen=health.told, check="changed", trusting=True)
     async with _web(settings, transport) as web:
-        proxy = Proxy(means, web, health, shelf, bypass)
+        proxy = Proxy(means, web, health, reopen, bypass)
         configure(proxy, settings, known)
         yield proxy
 

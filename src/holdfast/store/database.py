@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 from urllib.parse import quote
 
-from holdfast.errors import StoreCorrupt, StoreError, StoreLocked, StoreReadOnly
+from holdfast.errors import StoreCorrupt, StoreError, StoreGone, StoreLocked, StoreReadOnly
 from holdfast.store.base import BUSY_WAIT
 from holdfast.store.files import FREE, create, make_directory, refusal, sync_directory
 from holdfast.store.migrations import MIGRATIONS, READABLE, migrate, version
@@ -74,8 +74,10 @@ class Database:
             self._reader = self._writer = None
 
     def look(self) -> None:
-        """Raise if the file is there and cannot be read; one that is open was looked at."""
-        if self._reader is None and self._writer is None:
+        """Raise if the file is there and cannot be read, or is not there any more."""
+        if self._writer is not None:
+            self._check_same()
+        elif self._reader is None:
             with self.reading():
                 pass
 
@@ -261,7 +263,7 @@ class Database:
                 f"{self.file} was replaced or taken away since it was opened (`holdfast repair` can do so); "
                 "nothing was written: open it again"
             )
-            raise StoreCorrupt(msg)
+            raise StoreGone(msg)
 
     def _check_file(self) -> bool:
         """Return whether the file is there; a ``StoreError`` if it cannot be a database of this user's."""
