@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from holdfast.model.entries import Compaction, Decision, Entry
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Text, ToolResult
 from holdfast.store import open_store
+from holdfast.store.base import SessionStore
 from holdfast.view.tokens import measure
 
 Run = Callable[..., Result]
@@ -117,6 +118,13 @@ def line() -> Callable[..., str]:
 def write() -> Callable[[Path, list[str]], Path]:
     """Return the function that writes lines to a file."""
     return _write
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[SessionStore]:
+    """Return the store that the commands use."""
+    with open_store(home / "store" / "holdfast.db") as there:
+        yield there
 
 
 @pytest.fixture

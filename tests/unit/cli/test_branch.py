@@ -8,15 +8,7 @@ import pytest
 
 from holdfast.model.entries import Entry, Said
 from holdfast.model.messages import Message
-from holdfast.store import open_store
 from holdfast.view.tokens import measure
-
-
-@pytest.fixture
-def store(home):
-    """Return the store that the commands use."""
-    with open_store(home / "store" / "holdfast.db") as there:
-        yield there
 
 
 def told(run, key: str, *arguments: str) -> dict:

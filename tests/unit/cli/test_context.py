@@ -18,13 +18,6 @@ KEY = "10009-bbbb"
 
 
 @pytest.fixture
-def store(home):
-    """Return the store that the commands use."""
-    with open_store(home / "store" / "holdfast.db") as there:
-        yield there
-
-
-@pytest.fixture
 def context(run, long_session):
     """Import the long session and return a function that asks for its next request."""
     assert run("import", long_session).exit_code == 0

@@ -10,7 +10,6 @@ from holdfast.cli.comparing import compare
 from holdfast.cli.explaining import log_of
 from holdfast.model.entries import Entry, Said
 from holdfast.model.messages import Message
-from holdfast.store import open_store
 from holdfast.view.tokens import measure
 
 
@@ -22,13 +21,6 @@ def diff(run, decided):
         return json.loads(run("diff", decided, moments, "--json").stdout)
 
     return ask
-
-
-@pytest.fixture
-def store(home):
-    """Return the store that the commands use."""
-    with open_store(home / "store" / "holdfast.db") as there:
-        yield there
 
 
 def kinds(found: dict) -> dict[str, list[int]]:

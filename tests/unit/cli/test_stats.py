@@ -16,15 +16,7 @@ from holdfast.config import shipped
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Frame, Request, Said, Usage
 from holdfast.model.messages import Message
-from holdfast.store import open_store
 from holdfast.view.tokens import measure
-
-
-@pytest.fixture
-def store(home):
-    """Return the store that the commands use."""
-    with open_store(home / "store" / "holdfast.db") as there:
-        yield there
 
 
 @pytest.fixture

@@ -8,14 +8,6 @@ import pytest
 
 from holdfast.cli.explaining import log_of
 from holdfast.model.entries import Entry, Failure, Request, Revoke
-from holdfast.store import open_store
-
-
-@pytest.fixture
-def store(home):
-    """Return the store that the commands use."""
-    with open_store(home / "store" / "holdfast.db") as there:
-        yield there
 
 
 def size(run, key: str) -> int:

@@ -13,7 +13,6 @@ from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.pipeline import Policy
 from holdfast.runtime.journal import Journal
-from holdfast.store import open_store
 from holdfast.view.tokens import measure
 
 
@@ -25,13 +24,6 @@ def why(run, decided):
         return json.loads(run("why", decided, str(message), "--json").stdout)
 
     return ask
-
-
-@pytest.fixture
-def store(home):
-    """Return the store that the commands use."""
-    with open_store(home / "store" / "holdfast.db") as there:
-        yield there
 
 
 def test_a_reduced_message_is_told_with_what_stands_for_it(why, store):
