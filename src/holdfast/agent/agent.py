@@ -29,9 +29,7 @@ def surroundings(folder: str | Path, *, skills: Sequence[str | Path] = ()) -> En
     return environment(folder, system=SYSTEM, tools=TOOLS, skills=skills)
 
 
-def place_for(
-    session: Session, folder: str | Path, *, allow: Allow | None = None, hidden: frozenset[str] = frozenset()
-) -> Workplace:
+def place_for(session: Session, folder: str | Path, *, allow: Allow, hidden: frozenset[str] = frozenset()) -> Workplace:
     """Return the workplace of the agent in ``folder``, whose ``fetch_result`` reads back from ``session``."""
     means = session.means
 
@@ -41,5 +39,4 @@ def place_for(
         return await means.in_worker(lambda: answer_recall(means.store, session.key, arguments, most))
 
     skills = () if means.environment is None else means.environment.skills
-    given = {} if allow is None else {"allow": allow}
-    return workplace(folder, skills=skills, recall=recall, hidden=hidden, **given)
+    return workplace(folder, skills=skills, recall=recall, allow=allow, hidden=hidden)

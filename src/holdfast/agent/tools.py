@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal
+from inspect import iscoroutinefunction
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from anyio import to_thread
@@ -61,26 +62,15 @@ class Spec(Struct, frozen=True):
 
 
 def _spec(name: str, kind: type[Struct], do: Callable[[Workplace, Any], Any], *, repeats: bool = True) -> Spec:
-    """Return the tool whose arguments are a ``kind``, done by ``do`` in a thread."""
+    """Return the tool whose arguments are a ``kind``, done by ``do``: in a thread, unless it can wait."""
 
     async def run(place: Workplace, arguments: str) -> Answered:
         asked = given(name, arguments, kind)
+        if iscoroutinefunction(do):
+            return cast("Answered", await do(place, asked))
         return Answered(await to_thread.run_sync(do, place, asked))
 
-    return Spec(name, _about(kind), schema(kind), run, repeats)
-
-
-def _waiting(name: str, kind: type[Struct], do: Callable[[Workplace, Any], Awaitable[Answered]], **more: bool) -> Spec:
-    """Return the tool whose arguments are a ``kind``, done by ``do``, which waits."""
-
-    async def run(place: Workplace, arguments: str) -> Answered:
-        return await do(place, given(name, arguments, kind))
-
-    return Spec(name, _about(kind), schema(kind), run, **more)
-
-
-def _about(kind: type[Struct]) -> str:
-    return " ".join((kind.__doc__ or "").split())
+    return Spec(name, " ".join((kind.__doc__ or "").split()), schema(kind), run, repeats)
 
 
 async def _fetch(place: Workplace, arguments: str) -> Answered:
@@ -107,8 +97,8 @@ SPECS = {
         _spec("read", files.Read, files.read),
         _spec("write", files.Write, files.write, repeats=False),
         _spec("edit", files.Edit, files.edit, repeats=False),
-        _waiting("bash", shell.Bash, shell.bash, repeats=False),
-        _waiting("grep", shell.Grep, shell.grep),
+        _spec("bash", shell.Bash, shell.bash, repeats=False),
+        _spec("grep", shell.Grep, shell.grep),
         _spec("find", shell.Find, shell.find),
         _spec("ls", files.Ls, files.ls),
         Spec("fetch_result", _ABOUT_FETCH, _FETCHED, _fetch),

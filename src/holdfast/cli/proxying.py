@@ -13,6 +13,7 @@ import click
 
 from holdfast import config
 from holdfast.cli.faults import Stopped
+from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import many
 from holdfast.config.providers import PROVIDERS
 from holdfast.proxy.modes import mode_of
@@ -57,9 +58,7 @@ def _options() -> list[Callable[[F], F]]:
             metavar="WHO",
             help="Who writes summaries: extract (no model), client (the request's own) or a model. [default: extract]",
         ),
-        click.option(
-            "--window", type=click.IntRange(0), help="Tokens a conversation may have. [default: what the model can]"
-        ),
+        click.option("--window", type=Whole(0), help="Tokens a conversation may have. [default: what the model can]"),
     ]
 
 

@@ -35,6 +35,7 @@ from holdfast.cli.proxying import (
     total,
     unrecorded,
 )
+from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
 from holdfast.config.providers import PROVIDERS, VARIABLES
 from holdfast.proxy.modes import mode_of, switch_of
@@ -60,7 +61,7 @@ OF_OUR_OWN = {"host": "127.0.0.1", "token": ""}
 
 @click.command("run", epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
 @proxy_options
-@click.option("--port", type=click.IntRange(0, MOST_PORTS), help="The port of the proxy. [default: a free one]")
+@click.option("--port", type=Whole(0, MOST_PORTS), help="The port of the proxy. [default: a free one]")
 @store_option
 @json_option("what was counted in the end, on standard error,")
 @click.argument("client", nargs=-1, required=True, metavar="CLIENT [ARGS]...")

@@ -22,6 +22,7 @@ from holdfast.cli.proxying import (
     total,
     unrecorded,
 )
+from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
 from holdfast.config import Configuration
 from holdfast.config.providers import PROVIDERS, leading_to
@@ -60,7 +61,7 @@ class Serving(Struct, frozen=True):
 @click.option(
     "--host", metavar="HOST", help="Where it listens; beyond this machine it wants a token. [default: 127.0.0.1]"
 )
-@click.option("--port", type=click.IntRange(0, MOST_PORTS), help="Its port, 0 for a free one. [default: 8642]")
+@click.option("--port", type=Whole(0, MOST_PORTS), help="Its port, 0 for a free one. [default: 8642]")
 @click.option(
     "--token", metavar="TOKEN", help="What clients must send in x-holdfast-token; better in $HOLDFAST_TOKEN, unseen."
 )

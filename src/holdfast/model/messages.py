@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
+from operator import is_
 from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
@@ -74,6 +75,11 @@ def media_in(part: Part) -> list[Media]:
     """Return the media in a part: itself, or those inside a tool result."""
     inner = part.content if type(part) is ToolResult else (part,)
     return [one for one in inner if type(one) is Media]
+
+
+def with_parts(message: Message, parts: Sequence[Part]) -> Message:
+    """Return ``message`` with other parts, one for each; the same object where all of them are the same."""
+    return message if all(map(is_, parts, message.parts)) else Message(message.role, tuple(parts))
 
 
 def with_words(part: Part, words: Callable[[Media], str]) -> Part:

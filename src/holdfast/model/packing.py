@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cache
+from operator import is_
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -91,7 +92,7 @@ def _swapped(value: Any, path: str, swap: Callable[[str, Raw | None], Raw | None
     """Return ``value`` with each field that holds raw bytes, or nothing, put through ``swap``."""
     if isinstance(value, tuple):
         items = tuple([_swapped(item, f"{path}/{index}", swap) for index, item in enumerate(value)])
-        return value if all(map(_is, items, value)) else items
+        return value if all(map(is_, items, value)) else items
     if not isinstance(value, Struct):
         return value
     changed = {}
@@ -102,7 +103,3 @@ def _swapped(value: Any, path: str, swap: Callable[[str, Raw | None], Raw | None
         if new is not old:
             changed[name] = new
     return replace(value, **changed) if changed else value
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other

@@ -63,9 +63,8 @@ def slide(draft: Draft) -> Draft:
     excess = draft.estimate + int(draft.settings.margin * draft.room.size) - draft.room.usable
     if draft.settings.compact != "slide" or not (draft.settings.auto or draft.world.force) or excess <= 0:
         return draft
-    freed = 0
     goal = draft.own(excess)
-    for cut in legal_cuts([slot.message for slot in branch.slots.slice(branch.keep)])[1:]:
+    for cut in legal_cuts(branch.messages.slice(branch.keep))[1:]:
         keep = branch.keep + cut
         freed = branch.sums[keep - 1] - (branch.sums[branch.keep - 1] if branch.keep else 0)
         if freed >= goal and keep < len(branch.slots):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import groupby
 from math import inf
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -112,13 +113,15 @@ def _groups(branch: Branch) -> Iterator[tuple[range, list[Slot]]]:
         start += len(slots)
 
 
-def tool_name(branch: Branch, index: int, result: ToolResult) -> str:
-    """Return the name of the tool that gave ``result``, looked up at its call where the result does not say."""
-    return tool_names(branch)(index, result)
+ToolNames: TypeAlias = Callable[[int, ToolResult], str]
+"""The name of the tool that gave a result, which stands in a slot."""
 
 
-def tool_names(branch: Branch) -> Callable[[int, ToolResult], str]:
-    """Return ``tool_name`` for many results of ``branch``: each message of calls is looked through once."""
+def tool_names(branch: Branch) -> ToolNames:
+    """Return what tells the tool of a result of ``branch``, looked up at its call where the result does not say.
+
+    Each message of calls is looked through once.
+    """
 
     @cache
     def called(home: int) -> dict[str, str]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.model.branch import TRUNCATE, Branch
 from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.entries import BranchSummary, Entry, Said
-from holdfast.model.messages import Message, part_text, result_text
+from holdfast.model.messages import Message, part_text, result_text, with_parts
 from holdfast.model.parts import Text, ToolResult
 from holdfast.model.projected import messages_at, origins, project
 from holdfast.model.slots import Slot
@@ -262,8 +262,8 @@ def truncated_entries(entries: Iterable[Entry], limits: Bounds) -> dict[str, Mes
 
 
 def _with_cuts(id_: str, message: Message, cuts: dict[tuple[str, int], int]) -> Message:
-    parts = tuple(
+    parts = [
         truncate_result(part, cuts[id_, place]) if isinstance(part, ToolResult) and (id_, place) in cuts else part
         for place, part in enumerate(message.parts)
-    )
-    return message if parts == message.parts else Message(message.role, parts)
+    ]
+    return with_parts(message, parts)

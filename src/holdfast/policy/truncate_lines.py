@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import Struct
@@ -11,7 +11,7 @@ from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.parts import ToolResult
 from holdfast.policy.draft import Draft
 from holdfast.policy.neutralise import harmless
-from holdfast.policy.results import own_name, tool_names
+from holdfast.policy.results import ToolNames, own_name, tool_names
 from holdfast.policy.settings import HANDLE, Settings
 from holdfast.policy.spill import Whole, replaced, wholes
 from holdfast.view.text import fingerprint
@@ -60,7 +60,7 @@ def limit_lines(draft: Draft) -> Draft:
     return draft.give_way(pair for one in fresh if (pair := _limited(settings, one, names)) is not None)
 
 
-def _limited(settings: Settings, one: Whole, names: Callable[[int, ToolResult], str]) -> tuple[Edit, Blob] | None:
+def _limited(settings: Settings, one: Whole, names: ToolNames) -> tuple[Edit, Blob] | None:
     """Return the edit that leaves one end of a result, and its text to be stored; nothing where it is short."""
     if not isinstance(one.part, ToolResult):
         return None

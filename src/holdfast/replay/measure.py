@@ -33,6 +33,10 @@ LARGEST_RESERVE = 20_000
 """usable = window - min(20,000, window / 4) (METRICS, "Reserve")."""
 
 
+GAP = "fewest steps between compactions"
+"""How the note begins that every policy has which compacts twice."""
+
+
 class Setting(Struct, frozen=True):
     """What a replay is asked for, beside the session and the policy."""
 
@@ -85,8 +89,8 @@ class Study:
         self.setting = setting
         self.factor = session.factor(setting.counter)
         self.messages: list[Message] = [slot.message for slot in session.slots]
-        steps = [step.index for step in session.steps]
-        self.dependencies = Dependencies(self.messages, steps)
+        self.steps = [step.index for step in session.steps]
+        self.dependencies = Dependencies(self.messages, self.steps)
         self._known: dict[bytes, list[Block]] = {}
         self._cuts: list[Cut] | None = None
 
@@ -102,10 +106,6 @@ class Study:
         """Return the judge's tokens of a message as sent."""
         return sum(tokens for _, tokens in self.blocks(slot))
 
-    def _cut(self, place: int) -> Cut:
-        steps = [step.index for step in self.session.steps]
-        return Cut(self.messages, place, self.count, lookup=self.dependencies.lookup, steps=steps)
-
     def count(self, text: str) -> int:
         """Return the judge's tokens of a text."""
         return round(self.factor * self.setting.counter(text))
@@ -114,8 +114,11 @@ class Study:
         """Return the cuts of the session with their dependencies."""
         if self._cuts is None:
             sizes = [self.tokens(slot) for slot in self.session.slots]
-            places = positions(self.messages, sizes, [step.index for step in self.session.steps])
-            self._cuts = [self._cut(place) for place in places]
+            lookup = self.dependencies.lookup
+            self._cuts = [
+                Cut(self.messages, place, self.count, lookup=lookup, steps=self.steps)
+                for place in positions(self.messages, sizes, self.steps)
+            ]
         return self._cuts
 
 
@@ -246,7 +249,7 @@ class _Run:
         p50, p95 = _percentiles(self._seconds)
         notes = [f"{rule} x{times}" for rule, times in self._notes.items()]
         if self._shortest is not None:
-            notes.append(f"fewest steps between compactions: {self._shortest}")
+            notes.append(f"{GAP}: {self._shortest}")
         return Measured(
             policy=self._policy.name,
             requests=len(points),

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.replay.cuts import CutScore, interval, pool
-from holdfast.replay.measure import Measured, cuts_json
+from holdfast.replay.measure import GAP, Measured, cuts_json
 from holdfast.replay.recall import Hits
 
 METRICS = 1
@@ -30,8 +30,6 @@ LEAST = (
 )  # fmt: skip
 """Columns in the order in which they are left out where the terminal is narrow; ``--json`` has them all."""
 _AT_CUTS = "at cuts, kept in"
-_GAP = "fewest steps between compactions"
-"""A note that is left to the JSON: every policy that compacts twice has it."""
 _BEST, _BAD, _DIM = "green", "red", "dim"
 
 
@@ -330,7 +328,7 @@ def remarks(rows: Sequence[Row]) -> Text:
     """Return the notes on each policy, a line each; empty where there are none."""
     out = Text(style=_DIM)
     for row in _ours_last(rows):
-        notes = [note for note in (*row.notes, *row.measured.notes) if not note.startswith(_GAP)]
+        notes = [note for note in (*row.notes, *row.measured.notes) if not note.startswith(GAP)]  # left to the JSON
         if notes:
             out.append(f"{row.measured.policy}: {'; '.join(notes)}\n")
     out.right_crop(1)

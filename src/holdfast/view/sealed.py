@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.model.messages import Message
+from holdfast.model.messages import Message, with_parts
 from holdfast.model.parts import Media, Part, Seal, Thinking, ToolResult
 
 _SIGNED = "gemini"
@@ -17,7 +17,7 @@ def sealed_by(message: Message, model: str) -> Message:
     Ids that tie parts together (a call to the block it came from) are seals of no model. Without a model the same
     object comes back.
     """
-    return _with_parts(message, [_sealed(part, model) for part in message.parts])
+    return with_parts(message, [_sealed(part, model) for part in message.parts])
 
 
 def sealed_as(message: Message, known: Message) -> Message:
@@ -26,7 +26,7 @@ def sealed_as(message: Message, known: Message) -> Message:
     models = {bare(seal.data): seal.model for seal in seals}
     if not models:
         return message
-    return _with_parts(message, [_sealed(part, models.get(bare(_data(part)), "")) for part in message.parts])
+    return with_parts(message, [_sealed(part, models.get(bare(_data(part)), "")) for part in message.parts])
 
 
 def signatures(message: Message) -> list[str]:
@@ -37,11 +37,6 @@ def signatures(message: Message) -> list[str]:
 def bare(data: str) -> str:
     """Return what is sealed in the plain alphabet of base64: SDKs send the same bytes in the other one."""
     return data.replace("-", "+").replace("_", "/").rstrip("=")
-
-
-def _with_parts(message: Message, parts: list[Part]) -> Message:
-    same = all(new is old for new, old in zip(parts, message.parts, strict=True))
-    return message if same else Message(message.role, tuple(parts))
 
 
 def _seal(part: Part) -> Seal | None:

@@ -30,6 +30,8 @@ def test_a_number_that_is_none(run, decided, given, told):
         (("gc", "--grace", "nan"), "'nan' is no number; give digits, for example 0.5"),
         (("gc", "--grace", "soon"), "'soon' is no number"),
         (("provider", "--factor", "inf"), "inf is not in the range 0<x<=100"),
+        (("serve", "--port", "abc"), "'abc' is no whole number"),
+        (("run", "--window", "200k", "--", "claude"), "'200k' is no whole number; write 200000"),
         (("classify", "-", "--status", "99"), "99 is not in the range 100<=x<=599"),
         (("policy", "pi"), "no command of holdfast policy is called 'pi'; write: holdfast policy show pi"),
         (("policy", "zzz"), "no command of holdfast policy is called 'zzz'; there are: list, show"),

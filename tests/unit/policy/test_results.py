@@ -14,7 +14,7 @@ from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.policy import results as stage
 from holdfast.policy.pipeline import advance
-from holdfast.policy.results import own_name, tool_name
+from holdfast.policy.results import own_name, tool_names
 from holdfast.testing.histories import words
 from holdfast.view.tokens import measure
 
@@ -176,9 +176,10 @@ def test_the_name_of_a_tool_is_that_of_its_first_call():
     for message in (Message.of("user", "go"), calls):
         branch = extend(branch, Entry("", None, Said(measure(message))))
     branch = extend(branch, Entry("", None, Request("", 2)))
-    assert tool_name(branch, 2, ToolResult("t")) == "first"
-    assert tool_name(branch, 2, ToolResult("t", "own")) == "own"
-    assert tool_name(branch, 2, ToolResult("u")) == ""
+    names = tool_names(branch)
+    assert names(2, ToolResult("t")) == "first"
+    assert names(2, ToolResult("t", "own")) == "own"
+    assert names(2, ToolResult("u")) == ""
 
 
 @pytest.mark.parametrize("text", ["", "\x00" * 60_000, "\ud83d" * 60_000, "\udc00\n" * 30_000, "\ufeff\r" * 30_000])

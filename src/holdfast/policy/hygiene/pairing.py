@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from holdfast.model.dialect import Dialect
-from holdfast.model.messages import Message, result_text
+from holdfast.model.messages import Message, result_text, with_parts
 from holdfast.model.parts import Opaque, Part, Text, ToolCall, ToolResult
 from holdfast.policy.hygiene.ids import calls_of, fresh_ids, is_sent, is_use
 from holdfast.policy.hygiene.items import Item, inserted
@@ -210,9 +210,8 @@ def with_names(item: Item, names: Names, kind: type, why: str) -> Item:
             number += 1
         else:
             parts.append(part)
-    if all(new is old for new, old in zip(parts, item.message.parts, strict=True)):
-        return item
-    return item.changed(Message(item.message.role, tuple(parts)), "call-id", why)
+    message = with_parts(item.message, parts)
+    return item if message is item.message else item.changed(message, "call-id", why)
 
 
 def _with_name(part: Part, id_: str, name: str) -> Part:

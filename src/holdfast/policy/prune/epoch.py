@@ -14,7 +14,7 @@ from holdfast.model.parts import ToolResult
 from holdfast.policy.capping import is_capped
 from holdfast.policy.compaction import over_trigger
 from holdfast.policy.draft import Draft
-from holdfast.policy.results import tool_name
+from holdfast.policy.results import tool_names
 from holdfast.policy.settings import HANDLE
 from holdfast.policy.spill import Whole, replaced, wholes
 from holdfast.view.text import fingerprint
@@ -69,23 +69,19 @@ def _is_broken(draft: Draft) -> bool:
 def _old(draft: Draft, keep: int) -> Iterator[Whole]:
     """Yield the answered results behind the newest ``keep`` tokens of results, newest first; no message is split.
 
-    What an undo brought back is not among them. A breakpoint behind the last message of
-    which results went stands on what no later prune changes.
+    What an undo brought back is not among them, nor what stays for good: results of exempt tools, and those that hold
+    the only handle of a longer text. A breakpoint behind the last message of which results went stands on what no
+    later prune changes.
     """
     branch, held, edge = draft.branch, 0, len(draft.branch.slots)
+    names, exempt = tool_names(branch), draft.settings.prune_exempt
     for one in reversed(list(wholes(branch, range(branch.keep, newest_answer(branch, branch.keep))))):
-        if one.is_result and not _stays(draft, one):
+        if isinstance(one.part, ToolResult) and names(one.slot, one.part) not in exempt and not is_capped(one.text):
             held += one.tokens
             if held <= keep:
                 edge = one.slot
             elif one.slot < edge and not is_spared(branch, one.slot, one.place):
                 yield one
-
-
-def _stays(draft: Draft, one: Whole) -> bool:
-    """Return whether a result stays for good: its tool's do, or it holds the only handle of a longer text."""
-    tool = tool_name(draft.branch, one.slot, one.part) if isinstance(one.part, ToolResult) else ""
-    return tool in draft.settings.prune_exempt or is_capped(one.text)
 
 
 def _cleared(one: Whole) -> tuple[Edit, Blob] | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from holdfast.model.edits import Edit
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import text_tokens
-from holdfast.policy.prune.shown import CLEARED, Result, cleared, is_exempt, results_as_shown
+from holdfast.policy.prune.shown import CLEARED, Result, cleared, results_as_shown
+from holdfast.policy.results import tool_names
 
 
 def opencode(draft: Draft) -> Draft:
@@ -30,11 +31,12 @@ def opencode(draft: Draft) -> Draft:
 
 def _finished(draft: Draft) -> Iterator[Result]:
     """Yield the results that may be counted, newest first, back to one that was cleared."""
-    start = _second_user(draft)
+    start, names = _second_user(draft), tool_names(draft.branch)
     for one in results_as_shown(draft.branch):
         if one.text == CLEARED:
             return
-        if one.slot < start and not one.result.is_error and not is_exempt(draft, one):
+        is_exempt = names(one.slot, one.result) in draft.settings.prune_exempt
+        if one.slot < start and not one.result.is_error and not is_exempt:
             yield one
 
 

@@ -11,8 +11,6 @@ from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolResult
 from holdfast.model.projected import replaced_parts
-from holdfast.policy.draft import Draft
-from holdfast.policy.results import tool_name
 from holdfast.policy.spill import edited_parts, replaced
 from holdfast.view.tokens import count
 
@@ -49,8 +47,3 @@ def cleared(one: Result) -> Edit | None:
         return None
     why = f"an old result of {len(one.text):,} characters, {len(CLEARED):,} stay"
     return Edit(Span(one.slot, one.slot + 1, one.place), (replaced(one.result, CLEARED),), "prune", why, saves)
-
-
-def is_exempt(draft: Draft, one: Result) -> bool:
-    """Return whether the tool's results are never cleared."""
-    return tool_name(draft.branch, one.slot, one.result) in draft.settings.prune_exempt

@@ -15,7 +15,7 @@ from holdfast.policy.draft import Draft
 from holdfast.policy.measures import total_shown
 from holdfast.policy.prune.images import seen_images
 from holdfast.policy.prune.shown import CLEARED
-from holdfast.policy.results import tool_name
+from holdfast.policy.results import tool_names
 from holdfast.policy.settings import Settings
 from holdfast.policy.truncate import Held, held_results
 from holdfast.policy.weighing import CHARS_A_TOKEN, weigh, weigh_part
@@ -66,11 +66,11 @@ def _prunable(draft: Draft) -> Iterator[Held]:
     if len(answers) < kept:
         return
     first = _first_words(branch)
-    last = answers[-kept] if kept else len(branch.slots)
+    last, names = answers[-kept] if kept else len(branch.slots), tool_names(branch)
     for one in held_results(branch):
         if is_spared(branch, one.slot, one.place):
             continue
-        if first < one.slot < last and _may_go(tool_name(branch, one.slot, one.result), draft.settings):
+        if first < one.slot < last and _may_go(names(one.slot, one.result), draft.settings):
             yield one
 
 
