@@ -103,9 +103,9 @@ def test_the_command_serves_until_it_is_ended(tmp_path, sign):
         (["--script", "-"], '{"stop": "tired"}', "the script, line 1 is no answer: Invalid enum value 'tired'"),
         (["--script", "nowhere.jsonl"], "", "nowhere.jsonl: no such file or directory"),
         (["--window", "0"], "", "0 is not in the range x>=1"),
-        (["--factor", "0"], "", "0.0 is not in the range x>0"),
-        (["--factor", "inf"], "", "a factor of inf counts nothing; give a finite number above 0"),
-        (["--factor", "nan"], "", "a factor of nan counts nothing; give a finite number above 0"),
+        (["--factor", "0"], "", "0.0 is not in the range 0<x<=100"),
+        (["--factor", "inf"], "", "inf is not in the range 0<x<=100"),
+        (["--factor", "nan"], "", "is no number; give digits, for example 0.5"),
         (["--port", "99999"], "", "99999 is not in the range"),
     ],
 )

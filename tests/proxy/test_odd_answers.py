@@ -145,7 +145,14 @@ def test_a_stream_may_be_called_so_in_capitals(api, proxy):
     assert "Kelp holds on" in str(proxy.sessions()[told.headers["x-holdfast-session"]])
 
 
-KINDS = ["text/plain; charset=utf-8", "application/octet-stream", "application/x-ndjson", "application/json", ""]
+KINDS = [
+    "text/plain; charset=utf-8",
+    "application/octet-stream",
+    "application/x-ndjson",
+    "application/jsonl",
+    "application/json",
+    "",
+]
 """What servers of one's own call a stream of events."""
 
 
@@ -214,6 +221,19 @@ def test_a_whole_answer_where_a_stream_was_asked_for_is_one(api, kind, proxy):
 
     proxy.upstream.play = play
     told = proxy.send(asked(api, f"whole {kind}", stream=True))
+    assert (told.status, told.complete) == (200, True)
+    assert sockets.ANSWER in str(proxy.sessions()[told.headers["x-holdfast-session"]])
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_whole_answer_may_be_called_a_stream(api, proxy):
+    """Some gateways call every answer so; where nobody asked for events, JSON is the answer that it is."""
+
+    async def play(line, told):
+        await sockets.well(line, told._replace(head=told.head.replace(b"application/json", b"text/event-stream")))
+
+    proxy.upstream.play = play
+    told = proxy.send(asked(api, "called a stream"))
     assert (told.status, told.complete) == (200, True)
     assert sockets.ANSWER in str(proxy.sessions()[told.headers["x-holdfast-session"]])
 

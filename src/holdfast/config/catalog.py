@@ -39,11 +39,10 @@ UNKNOWN_PRIOR = 1.1
 
 _DIALECTS: dict[str, Callable[[str], Dialect]] = {
     "anthropic": anthropic_dialect,
-    "openai-chat": chat_dialect,
     "openai-responses": responses_dialect,
     "gemini": gemini_dialect,
 }
-"""What makes the dialect of each API that we speak."""
+"""What makes the dialect of each API but Chat Completions, where it also counts whose server it is."""
 _CACHES = {"anthropic": "anthropic-1024", "openai": "openai", "gemini": "gemini"}
 """The cache assumed of a provider's API when the model is not known, or another provider's."""
 

@@ -27,9 +27,8 @@ def breakpoints(branch: Branch, repair: tuple[Edit, ...], target: Target, settin
     most = target.dialect.markers
     place = _placing(branch)
     tail = place(len(branch.slots) - 1)
-    if most == 0 or tail + 1 + sum(len(edit.put) - (edit.span.stop - edit.span.start) for edit in repair) <= 0:
-        return Options()
-    if settings.markers == "none":
+    left = tail + 1 + sum(len(edit.put) - (edit.span.stop - edit.span.start) for edit in repair)
+    if most == 0 or left <= 0 or settings.markers == "none":
         return Options()
     if settings.markers == "tail":
         return Options(markers=(patched_position(tail, repair),))

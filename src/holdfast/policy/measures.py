@@ -167,6 +167,13 @@ def shown_messages(branch: Branch, start: int) -> list[Message]:
     return [found[0] if len(found) == 1 else branch.messages[index] for index, found in slots]
 
 
+def shown_parts(branch: Branch, index: int) -> tuple[Part, ...]:
+    """Return the parts that are shown of a slot, each in its place; none where something else stands for all of it."""
+    found = messages_at(branch, index)
+    stands = len(found) == 1 and len(found[0].parts) == len(branch.messages[index].parts)
+    return found[0].parts if stands else ()
+
+
 def total_shown(branch: Branch, measure: Callable[[Message], int]) -> int:
     """Return the sum of ``measure``, as ``Seq.total`` takes it, over the messages of the projection."""
     summary = branch.compaction.summary if branch.compaction is not None else None

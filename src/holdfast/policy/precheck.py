@@ -20,7 +20,7 @@ from holdfast.policy.draft import Draft
 from holdfast.policy.measures import request_size, total_shown
 from holdfast.policy.spill import replaced
 from holdfast.policy.truncate import Held, cut_results, held_results, reducible, text_weight, truncate_result
-from holdfast.policy.weighing import CHARS_A_TOKEN, weigh
+from holdfast.policy.weighted_chars import CHARS_A_TOKEN, weigh
 from holdfast.view.tokens import count
 
 Way: TypeAlias = Literal["fits", "compact_only", "truncate_tool_results_only", "compact_then_truncate"]

@@ -15,16 +15,17 @@ from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.entries import FALLBACK
 from holdfast.model.messages import part_text, placeholder
 from holdfast.model.parts import Media, Part, Text, ToolResult
-from holdfast.model.projected import messages_at, shown
+from holdfast.model.projected import shown
 from holdfast.model.target import Target, World
 from holdfast.policy.draft import Draft
 from holdfast.policy.guard import in_force, measure_room
+from holdfast.policy.measures import shown_parts
 from holdfast.policy.neutralise import harmless
 from holdfast.policy.select import cuts, first_unseen, tail_size
 from holdfast.policy.settings import HANDLE, LEAST_SUMMARY, Settings
 from holdfast.policy.stand_in import stand_in
 from holdfast.policy.truncate import truncate_text
-from holdfast.policy.weighing import CHARS_A_TOKEN
+from holdfast.policy.weighted_chars import CHARS_A_TOKEN
 from holdfast.view.boundaries import group_ends
 from holdfast.view.text import fingerprint
 from holdfast.view.tokens import count, media_tokens
@@ -116,11 +117,10 @@ def _saved(draft: Draft, index: int, level: tuple[int, int]) -> int:
 
 def _shorter(draft: Draft, index: int, level: tuple[int, int]) -> Iterator[tuple[Edit, Blob | None]]:
     """Yield the edits that make what a slot shows short, with the texts to be stored."""
-    branch = draft.branch
-    message, found = branch.messages[index], messages_at(branch, index)
-    if message.role == "assistant" or len(found) != 1 or len(found[0].parts) != len(message.parts):
+    message = draft.branch.messages[index]
+    if message.role == "assistant":
         return
-    for place, (part, old) in enumerate(zip(found[0].parts, message.parts, strict=True)):
+    for place, (part, old) in enumerate(zip(shown_parts(draft.branch, index), message.parts, strict=False)):
         put, blob = _short(draft, part, old, level[isinstance(part, ToolResult)])
         saves = _tokens(part) - _tokens(put)
         if put is not part and saves > 0:

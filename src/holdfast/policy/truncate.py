@@ -17,12 +17,12 @@ from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.entries import BranchSummary, Entry, Said
 from holdfast.model.messages import Message, part_text, result_text, with_parts
 from holdfast.model.parts import Text, ToolResult
-from holdfast.model.projected import messages_at, origins, project
+from holdfast.model.projected import origins, project
 from holdfast.model.slots import Slot
 from holdfast.policy.draft import Draft
-from holdfast.policy.measures import request_size
+from holdfast.policy.measures import request_size, shown_parts
 from holdfast.policy.settings import HANDLE, Settings
-from holdfast.policy.weighing import CHARS_A_TOKEN, head_within, tail_within, weight
+from holdfast.policy.weighted_chars import CHARS_A_TOKEN, head_within, tail_within, weight
 from holdfast.view.text import clip, clip_start, fingerprint
 from holdfast.view.tokens import count
 from holdfast.view.turns import newest_answer
@@ -160,11 +160,9 @@ class Held(Struct, frozen=True):
 def held_results(branch: Branch) -> Iterator[Held]:
     """Yield the results that the projection shows, whole or cut, oldest first."""
     for index in range(branch.keep, len(branch.slots)):
-        found = messages_at(branch, index)
-        if len(found) == 1 and len(found[0].parts) == len(branch.messages[index].parts):
-            for place, part in enumerate(found[0].parts):
-                if isinstance(part, ToolResult):
-                    yield Held(index, place, part, text_weight(part))
+        for place, part in enumerate(shown_parts(branch, index)):
+            if isinstance(part, ToolResult):
+                yield Held(index, place, part, text_weight(part))
 
 
 def truncate(draft: Draft) -> Draft:

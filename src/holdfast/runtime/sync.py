@@ -19,7 +19,7 @@ from functools import partial, wraps
 from threading import Event as Flag
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from anyio import BrokenResourceError, ClosedResourceError, EndOfStream, create_memory_object_stream
+from anyio import BrokenResourceError, CancelScope, ClosedResourceError, EndOfStream, create_memory_object_stream
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
@@ -52,6 +52,29 @@ def _begun(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> Future[T
         raise Aborted(text) from error
 
 
+def _done(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> T:
+    """Return what ``work`` returns; it is given up where the caller is interrupted, also before its future is here."""
+    scopes: list[CancelScope] = []
+
+    async def held() -> T:
+        with CancelScope() as scope:
+            scopes.append(scope)
+            return await work()
+        raise Aborted("it was given up: its caller was interrupted")
+
+    async def given_up() -> None:
+        for scope in scopes:
+            scope.cancel()
+
+    try:
+        return _result(_begun(portal, held))
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            with suppress(Aborted):
+                _begun(portal, given_up)  # behind ``held``, which has its scope by then
+        raise
+
+
 def _result(future: Future[T]) -> T:
     """Return what is waited for; it is given up where the caller is interrupted."""
     try:
@@ -67,7 +90,7 @@ def _verb(verb: Callable[Concatenate[Session, P], Awaitable[T]]) -> Callable[Con
 
     @wraps(verb)
     def done(self: SyncSession, /, *args: P.args, **options: P.kwargs) -> T:
-        return _result(_begun(self.portal, partial(verb, self.session, *args, **options)))
+        return _done(self.portal, partial(verb, self.session, *args, **options))
 
     return done
 
@@ -121,11 +144,11 @@ class SyncSession:
     def branch(self, entry: str) -> SyncSession:
         """Return a session that goes on behind ``entry``; this one stays where it is."""
         branched = partial(self.session.branch, entry)
-        return SyncSession(self.portal, _result(_begun(self.portal, branched)))
+        return SyncSession(self.portal, _done(self.portal, branched))
 
     def recall(self, id: str = "", **where: Any) -> Page:  # noqa: A002 -- what it is called everywhere
         """Return a page of a text that was stored away, or of what an entry says."""
-        return _result(_begun(self.portal, partial(self.session.recall, id, **where)))
+        return _done(self.portal, partial(self.session.recall, id, **where))
 
     def report(self) -> Report:
         """Return how full the context is."""
@@ -133,7 +156,7 @@ class SyncSession:
         async def reported() -> Report:
             return self.session.report()
 
-        return _result(_begun(self.portal, reported))
+        return _done(self.portal, reported)
 
     run = _running(Session.run)
 
@@ -152,7 +175,12 @@ class SyncRun:
         gives, self._given = create_memory_object_stream[_Given]()
         self._is_asking = False
         self._has_left = Flag()
-        self._ended = _begun(portal, partial(self._task, asked, gives))
+        try:
+            self._ended = _begun(portal, partial(self._task, asked, gives))
+        except BaseException:
+            with suppress(Aborted):
+                _begun(portal, self._asks.aclose)  # the task waits to be asked
+            raise
 
     @property
     def answer(self) -> Answer:
@@ -171,7 +199,7 @@ class SyncRun:
     def leave(self) -> None:
         """Return when the run is over, with what was said so far in the log; raise what it raised."""
         try:
-            _result(_begun(self._portal, self._asks.aclose))
+            _done(self._portal, self._asks.aclose)
         except Aborted:
             self._asks.close()  # the loop has ended, and with it who waited for more
             raise
@@ -183,7 +211,7 @@ class SyncRun:
     def _next(self) -> Event | None:
         """Return the next event; nothing when the turn has come, and at the end."""
         self._is_asking = True
-        given = _result(_begun(self._portal, self._exchange))
+        given = _done(self._portal, self._exchange)
         self._is_asking = False
         if given is None:
             _result(self._ended)
@@ -202,17 +230,23 @@ class SyncRun:
 
     async def _task(self, asked: MemoryObjectReceiveStream[None], gives: MemoryObjectSendStream[_Given]) -> None:
         try:
-            async with asked, gives, self._given, self._run:
-                events = aiter(self._run)
-                await asked.receive()
-                await gives.send((None, copy_context()))
-                async for _ in asked:
-                    event = await anext(events, None)
-                    if event is None:
-                        break
-                    await gives.send((event, copy_context()))
+            async with asked, gives, self._given:
+                async for _ in asked:  # nothing begins before it is asked for: who is interrupted here never asks
+                    await self._told(asked, gives)
+                    break
         finally:
             self._has_left.set()
+
+    async def _told(self, asked: MemoryObjectReceiveStream[None], gives: MemoryObjectSendStream[_Given]) -> None:
+        """Give that the turn has come, and then an event whenever one is asked for."""
+        async with self._run:
+            events = aiter(self._run)
+            await gives.send((None, copy_context()))
+            async for _ in asked:
+                event = await anext(events, None)
+                if event is None:
+                    break
+                await gives.send((event, copy_context()))
 
 
 class SyncEngine:
@@ -225,7 +259,7 @@ class SyncEngine:
     def session(self, key: str, *, leaf: str | None = None) -> SyncSession:
         """Return the session called ``key``, created if need be; with ``leaf`` the branch that ends there."""
         opened = partial(self.engine.session, key, leaf=leaf)
-        return SyncSession(self._portal, _result(_begun(self._portal, opened)))
+        return SyncSession(self._portal, _done(self._portal, opened))
 
 
 def _entered(stack: ExitStack, context: AbstractContextManager[T]) -> T:

@@ -33,7 +33,7 @@ from holdfast.policy.truncate import (
     truncate_text,
     truncated_entries,
 )
-from holdfast.policy.weighing import IMAGE_CHARS, head_within, tail_within, weigh, weight
+from holdfast.policy.weighted_chars import IMAGE_CHARS, head_within, tail_within, weigh, weight
 from holdfast.store.memory import MemoryStore
 from holdfast.view.tokens import measure
 

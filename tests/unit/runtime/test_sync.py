@@ -273,8 +273,8 @@ def test_closing_gives_up_a_run_that_was_left_open(monkeypatch):
         going.__exit__(None, None, None)
 
 
-class Interrupted:
-    """An upstream at whose first request the user presses Ctrl-C, and that answers the next."""
+class Waiting:
+    """An upstream that never answers its first request, until that is given up, and answers the next."""
 
     def __init__(self):
         self.left = []
@@ -285,11 +285,21 @@ class Interrupted:
             async with ScriptedUpstream(["fine"]).send(sent) as reply:
                 yield reply
             return
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        self.interrupt()
         try:
             await anyio.sleep_forever()
         finally:
             self.left.append("left")
+
+    def interrupt(self):
+        """Do what the user does meanwhile."""
+
+
+class Interrupted(Waiting):
+    """Its user presses Ctrl-C."""
+
+    def interrupt(self):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
 @pytest.mark.parametrize("how", ["ask", "run"])
@@ -305,6 +315,36 @@ def test_ctrl_c_gives_up_what_runs(how):
                 list(run)
         assert session.ask().message.text == "fine"
     assert upstream.left == ["left"]
+
+
+class Hasty:
+    """A portal whose user presses Ctrl-C once so many pieces of work were begun, before anybody has the last one."""
+
+    def __init__(self, portal, most):
+        self._portal, self._left = portal, most
+
+    def start_task_soon(self, *work):
+        future = self._portal.start_task_soon(*work)
+        self._left -= 1
+        if self._left == 0:
+            raise KeyboardInterrupt
+        return future
+
+
+@pytest.mark.parametrize(("how", "most"), [("ask", 1), ("run", 1), ("run", 2)])
+def test_ctrl_c_at_the_very_beginning_gives_up_what_was_begun(how, most):
+    """Work that began and nobody waits for yet holds no lane either: the session goes on."""
+    upstream = Waiting()
+    with opened(upstream) as engine:
+        session = engine.session("tide")
+        hasty = SyncSession(Hasty(session.portal, most), session.session)
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            if how == "ask":
+                hasty.ask("How high is it?")
+            with hasty.run("How high is it?") as run:
+                list(run)
+        upstream.left.append("for the next one")
+        assert session.ask("And now?").message.text == "fine"
 
 
 def test_context_variables_reach_the_loop():

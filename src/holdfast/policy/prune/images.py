@@ -8,8 +8,8 @@ from holdfast.model.branch import Branch, is_spared
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import media_in, with_words
 from holdfast.model.parts import Media
-from holdfast.model.projected import shown
 from holdfast.policy.draft import Draft
+from holdfast.policy.measures import shown_parts
 from holdfast.view.tokens import IMAGE_TOKENS, count
 
 SEEN = "[Image left out: the model has seen it and answered]"
@@ -41,12 +41,9 @@ def _edge(branch: Branch, turns: int) -> int:
 
 
 def _edits(branch: Branch, index: int) -> Iterator[Edit]:
-    found = shown(branch, index)
-    if len(found) != 1 or found[0].message.role == "assistant":
+    if branch.messages[index].role == "assistant":
         return
-    if len(found[0].message.parts) != len(branch.messages[index].parts):
-        return
-    for place, part in enumerate(found[0].message.parts):
+    for place, part in enumerate(shown_parts(branch, index)):
         saves = sum(IMAGE_TOKENS - count(words) for words in map(_words, media_in(part)) if words)
         if saves and not is_spared(branch, index, place):
             yield Edit(Span(index, index + 1, place), (with_words(part, _words),), "image", "answered images", saves)

@@ -18,7 +18,7 @@ from holdfast.policy.prune.shown import CLEARED
 from holdfast.policy.results import tool_names
 from holdfast.policy.settings import Settings
 from holdfast.policy.truncate import Held, held_results
-from holdfast.policy.weighing import CHARS_A_TOKEN, weigh, weigh_part
+from holdfast.policy.weighted_chars import CHARS_A_TOKEN, weigh, weigh_part
 from holdfast.view.tokens import IMAGE_TOKENS, count
 
 NO_IMAGE = "[Image removed with the middle of this result]"
