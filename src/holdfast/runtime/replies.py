@@ -77,17 +77,18 @@ class Incoming:
         Servers of one's own may call a stream anything, so it is told by how it begins.
         """
         kind, first = self.reply.headers.get("content-type", "").lower(), b""
-        if not self.reply.is_fine:
+        is_named = _EVENTS in kind
+        if not self.reply.is_fine or not (is_named or self._is_asked):
             return b"", None
-        if _EVENTS in kind:
+        if is_named and self._is_asked:
             return b"", Reader()
-        if not self._is_asked:
-            return b"", None
         while (signs := _signs(first)) is None and (chunk := await anext(chunks, None)) is not None:
             first += chunk
-        if signs:
+        is_object = first.strip(_BLANKS).startswith(b"{")
+        if signs or (is_named and not is_object):
             return first, Reader()
-        is_listed = self.api == "gemini" or (not kind.startswith(_JSON) and first.strip(_BLANKS).startswith(b"{"))
+        is_whole = is_named or kind.partition(";")[0].strip() == _JSON
+        is_listed = self._is_asked and (self.api == "gemini" or (is_object and not is_whole))
         return first, ArrayReader() if is_listed else None
 
     def _note(self, events: Sequence[Event]) -> None:
