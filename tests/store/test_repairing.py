@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.errors import StoreCorrupt, StoreLocked
+from holdfast.errors import StoreCorrupt, StoreGone, StoreLocked
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Decision, Entry, Said
@@ -540,6 +540,24 @@ def test_nothing_is_written_into_a_file_that_was_replaced(tmp_path: Path) -> Non
     with open_store(path) as store:
         store.label(KEY, "e1", "after")
         assert store.path(KEY)
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["gone", "replaced"])
+def test_what_was_only_read_is_known_to_be_gone_too(tmp_path: Path, *, is_there: bool) -> None:
+    """Who read a store may not go on in another one, which knows nothing of what was read; nothing is made."""
+    path, copy = tmp_path / "agent.db", tmp_path / "copy.db"
+    for one in (path, copy):
+        broken(one)
+    with open_store(path) as store:
+        assert list(store.sessions())
+        for file in (path, path.with_name("agent.db-wal"), path.with_name("agent.db-shm")):
+            file.unlink(missing_ok=True)
+        if is_there:
+            copy.rename(path)
+        for write in (lambda: store.label(KEY, "e1", "after"), lambda: store.writing(KEY)):
+            with pytest.raises(StoreGone, match="replaced or taken away since it was opened"):
+                write()
+    assert path.exists() == is_there
 
 
 def test_a_store_is_at_its_path_all_the_while(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ def new_file(name: str, *, force: bool) -> Iterator[BinaryIO]:
     path = Path(name)
     if path.is_dir():
         raise Stopped(f"{path} is a folder; give the name of a file in it")
+    if path.exists() and not path.is_file():
+        raise Stopped(f"{path} is no file that could be replaced; leave --output out and use standard output")
     if os.path.lexists(path) and not force:
         raise Stopped(f"{path} is there already; give another name, or --force to replace it")
     with private_file(path) as file:

@@ -221,13 +221,14 @@ def _weights(head: Sequence[Slot], shown: set[Reference]) -> dict[Reference, flo
 def _quotes(head: Sequence[Slot], weights: dict[Reference, float]) -> list[Quote]:
     """Return each distinct line that holds a wanted reference, at its newest place."""
     newest: dict[str, Quote] = {}
+    wanted = weights.keys()
     for index, slot in enumerate(head):
         for place, part in enumerate(slot.message.parts):
             number = 0
             for text in part_words(part):
                 for line in lines(text):
                     number += 1
-                    if any(ref in weights for ref in line.refs):
+                    if not wanted.isdisjoint(line.refs):
                         newest[line.text] = Quote((index, place, number), line, line.cost + LINE_TOKENS)
     return list(newest.values())
 

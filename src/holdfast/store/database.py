@@ -75,9 +75,9 @@ class Database:
 
     def look(self) -> None:
         """Raise if the file is there and cannot be read, or is not there any more."""
-        if self._writer is not None:
+        if self._holds_file:
             self._check_same()
-        elif self._reader is None:
+        else:
             with self.reading():
                 pass
 
@@ -171,6 +171,7 @@ class Database:
     def _connect_reader(self) -> sqlite3.Connection:
         found = self._check_file()
         if found:
+            self._opened = _identity(self.file)
             db = self._connect_readonly()
             held = _closing_on_error(db, lambda: version(db, str(self.file)))
             if held == len(MIGRATIONS) or (self._readonly and held >= READABLE):
@@ -216,6 +217,8 @@ class Database:
         if self._readonly:
             msg = f"{self.file} was opened for reading only; nothing was written: open it again without readonly"
             raise StoreReadOnly(msg)
+        if self._holds_file:
+            self._check_same()
         self._create()
         self._opened = _identity(self.file)
         db = self._connect("mode=rw")
@@ -255,6 +258,11 @@ class Database:
         if self._closed:
             msg = f"the store {self.file} was closed; open it again"
             raise StoreError(msg)
+
+    @property
+    def _holds_file(self) -> bool:
+        """Whether the file is open, to write or to read."""
+        return self._writer is not None or (self._reader is not None and not self._blank)
 
     def _check_same(self) -> None:
         """Raise if the file at the path is another than the one that was opened: what is written would be lost."""

@@ -130,7 +130,10 @@ def _listed(wire: object, api: str) -> Iterable[Any]:
 
 def _is_plain(one: object) -> bool:
     """Return whether a message has words and nothing else, which three APIs say alike."""
-    return type(one) is dict and len(one) == 2 and type(one.get("content")) is str and one.get("role") in _COMMON
+    if type(one) is not dict or len(one) != 2:
+        return False
+    role, content = one.get("role"), one.get("content")
+    return type(role) is str and role in _COMMON and type(content) is str
 
 
 def _told(signs: Sequence[Sign], api: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -240,3 +241,14 @@ def test_betas_of_the_headers(run, tmp_path):
     assert run("fix", str(file), "--beta", "another").exit_code == 1
     done = run("fix", str(file), "--beta", "another", "--beta", "context-management-2025-06-27")
     assert (done.exit_code, done.stdout_bytes) == (0, file.read_bytes())
+
+
+@pytest.mark.parametrize("options", [(), ("--force",)], ids=["asked", "forced"])
+def test_what_is_no_file_is_never_replaced(run, tmp_path, options):
+    """A device or a pipe is no file that another one may stand in place of."""
+    file, pipe = tmp_path / "a.json", tmp_path / "pipe"
+    file.write_bytes(VALID)
+    os.mkfifo(pipe)
+    refused = run("fix", str(file), "-o", str(pipe), *options)
+    assert (refused.exit_code, pipe.is_fifo()) == (2, True)
+    assert "is no file that could be replaced" in refused.stderr
