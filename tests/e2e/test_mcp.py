@@ -258,27 +258,12 @@ def test_an_odd_id_gets_an_answer(folder):
     assert refused == [(id_, -32_600, why) for id_, why in zip([1.5, None, None, None, None], told, strict=True)]
 
 
-def test_a_batch_is_answered_in_one_line(folder):
-    """Each request of it gets its answer there, what is no request an error; notifications alone get none."""
-    note = '{"jsonrpc": "2.0", "method": "notifications/initialized"}'
-    given_up = '{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}}'
-    lines = [
-        "[" + ", ".join([ping("2"), note, "5", ping("3", "nothing"), searching(4, '"kelp"')]) + "]",
-        f"[{note}]",
-        f"[{note}, {given_up}]",
-        "[]",
-        "[null]",
-        ping("9"),
-    ]
-    answers = spoken(folder, *lines)
-    batches = [one for one in answers if isinstance(one, list)]
-    first = next(one for one in batches if len(one) > 1)
-    assert {one["id"]: one.get("error", {}).get("code") for one in first} == {
-        None: -32_600, 2: None, 3: -32_601, 4: None,
-    }  # fmt: skip
-    assert [[one["error"]["code"] for one in batch] for batch in batches if batch is not first] == [[-32_600]]
-    alone = {one["id"]: one.get("error", {}).get("code") for one in answers if isinstance(one, dict)}
-    assert alone == {None: -32_600, 9: None}
+def test_a_batch_is_refused(folder):
+    """The protocol has none since 2025-06-18: one error for all of it, and what comes next is answered."""
+    refused, fine = sorted(spoken(folder, f"[{ping('2')}, {ping('3')}]", ping("9")), key=lambda one: one["id"] or 0)
+    assert (refused["id"], refused["error"]["code"]) == (None, -32_600)
+    assert "a line of its own" in refused["error"]["message"]
+    assert fine["id"] == 9
 
 
 def test_many_requests_are_all_answered(folder):

@@ -1,8 +1,8 @@
 """Standard input and output as a connection of the Model Context Protocol on which every request gets its answer.
 
 The package's own transport hands on a line that it cannot read as an exception, of which the client hears nothing; it
-takes a request with an odd id for a notification and knows no batches; its server drops what is being answered when the
-input ends. So what comes in is read here.
+takes a request with an odd id for a notification; its server drops what is being answered when the input ends. So what
+comes in is read here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import AsyncIterator
 from io import TextIOWrapper
 from math import isfinite
-from typing import Any, cast
+from typing import Any
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -20,7 +20,7 @@ from mcp import types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from pydantic import RootModel, ValidationError
+from pydantic import ValidationError
 
 from holdfast.cli.files import standard_input
 
@@ -35,10 +35,6 @@ class Refused(types.JSONRPCError):
     """An error in answer to what is no request of the protocol; it names the id that came, if that was a number."""
 
     id: int | str | float | None  # type: ignore[assignment]
-
-
-class Batch(RootModel[list[Any]]):
-    """What answers the requests that came in one line, one after the other, in one line."""
 
 
 class Unanswered:
@@ -60,10 +56,6 @@ class Unanswered:
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             self._drop(message.id)
 
-    def waits_for(self, id_: types.RequestId) -> bool:
-        """Return whether this request still gets an answer."""
-        return id_ in self._ids
-
     async def none(self) -> None:
         """Return when there is none."""
         while self._ids:
@@ -75,45 +67,16 @@ class Unanswered:
         self._changed.set()
 
 
-class Gathered:
-    """The batches that came and have not all of their answers yet."""
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[set[types.RequestId], list[Any]]] = []
-
-    def came(self, found: list[SessionMessage | Refused]) -> None:
-        """Take down a batch, with the answers to those of its elements that are no messages."""
-        asked = [one.message for one in found if isinstance(one, SessionMessage)]
-        ids = {one.id for one in asked if isinstance(one, types.JSONRPCRequest)}
-        self._waiting.append((ids, [_json(one) for one in found if isinstance(one, Refused)]))
-
-    def taken(self, answer: SessionMessage) -> bool:
-        """Return whether ``answer`` is one of a batch; it waits for the others then."""
-        id_ = getattr(answer.message, "id", None)
-        for ids, answers in self._waiting if id_ is not None else ():
-            if id_ in ids:
-                ids.remove(id_)
-                answers.append(_json(answer.message))
-                return True
-        return False
-
-    def done(self, unanswered: Unanswered) -> list[Batch]:
-        """Return the answers to the batches that wait for nothing more; there are none to notifications alone."""
-        whole = [answers for ids, answers in self._waiting if not any(map(unanswered.waits_for, ids))]
-        self._waiting = [(ids, answers) for ids, answers in self._waiting if any(map(unanswered.waits_for, ids))]
-        return [Batch(answers) for answers in whole if answers]
-
-
 async def serve(server: Server[Any]) -> None:
     """Answer until standard input has ended and what was asked is answered."""
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception]()
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage]()
-    unanswered, gathered = Unanswered(), Gathered()
+    unanswered = Unanswered()
     lines: Any = anyio.wrap_file(TextIOWrapper(standard_input(), encoding="utf-8", errors="replace"))
     nothing: Any = _nothing()
     async with stdio_server(stdin=nothing) as (_, out), anyio.create_task_group() as tasks:
-        tasks.start_soon(_pass_in, lines, to_server, out, unanswered, gathered)
-        tasks.start_soon(_pass_out, from_server, out, unanswered, gathered)
+        tasks.start_soon(_pass_in, lines, to_server, out, unanswered)
+        tasks.start_soon(_pass_out, from_server, out, unanswered)
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
@@ -128,49 +91,29 @@ async def _pass_in(
     to_server: MemoryObjectSendStream[SessionMessage | Exception],
     out: Any,
     unanswered: Unanswered,
-    gathered: Gathered,
 ) -> None:
     """Give the server every message; answer what is none."""
     async with to_server:
         async for line in lines:
             found = understood(line)
-            every = found if isinstance(found, list) else [found]
-            asked = [one for one in every if isinstance(one, SessionMessage)]
-            for one in asked:
-                unanswered.came(one.message)
-            if isinstance(found, list):
-                gathered.came(found)
-            elif isinstance(found, Refused):
+            if isinstance(found, SessionMessage):
+                unanswered.came(found.message)
+                await to_server.send(found)
+            elif found is not None:
                 await out.send(SessionMessage(found))
-            for one in asked:
-                await to_server.send(one)
-            await _send_batches(out, unanswered, gathered)
         with anyio.move_on_after(PATIENCE):
             await unanswered.none()
 
 
-async def _pass_out(
-    from_server: MemoryObjectReceiveStream[SessionMessage], out: Any, unanswered: Unanswered, gathered: Gathered
-) -> None:
+async def _pass_out(from_server: MemoryObjectReceiveStream[SessionMessage], out: Any, unanswered: Unanswered) -> None:
     async with out, from_server:
         async for answer in from_server:
-            if not gathered.taken(answer):
-                await out.send(answer)
+            await out.send(answer)
             unanswered.went(answer.message)
-            await _send_batches(out, unanswered, gathered)
 
 
-async def _send_batches(out: Any, unanswered: Unanswered, gathered: Gathered) -> None:
-    for batch in gathered.done(unanswered):
-        await out.send(SessionMessage(cast("Any", batch)))  # it is written like a message
-
-
-def _json(message: Any) -> Any:
-    return message.model_dump(mode="json", by_alias=True, exclude_unset=True)
-
-
-def understood(line: str) -> SessionMessage | Refused | list[SessionMessage | Refused] | None:
-    """Return the message on a line, those of a batch, the answer to one that is none, or nothing for an empty line.
+def understood(line: str) -> SessionMessage | Refused | None:
+    """Return the message on a line, the answer to one that is none, or nothing for an empty line.
 
     Half a character is JSON, so a model can write it; it becomes U+FFFD.
     """
@@ -178,7 +121,7 @@ def understood(line: str) -> SessionMessage | Refused | list[SessionMessage | Re
         return None
     try:
         value = json.loads(line, parse_int=_number)
-        return [_message(one) for one in value] if isinstance(value, list) and value else _message(value)
+        return _message(value)
     except (ValueError, RecursionError) as wrong:
         return _refused(types.PARSE_ERROR, f"this line is no JSON ({wrong}); give one message a line")
 
@@ -198,6 +141,8 @@ def _message(value: object) -> SessionMessage | Refused:
     except ValidationError:
         known = value.get("id") if isinstance(value, dict) else None
         why = "this is no message that can be read; give an object with jsonrpc, id, method and params"
+        if isinstance(value, list):
+            why = "MCP has no batches any more; give each message a line of its own"
         return _refused(types.INVALID_REQUEST, why, known if isinstance(known, str) or type(known) is int else None)
 
 

@@ -18,6 +18,10 @@ class Slot(Struct, frozen=True, gc=False):
     api: str = ""
     """The API whose form ``raw`` has, or empty."""
     raw: Raw | None = None
-    """The message as it came, byte for byte; nothing when it was made from values or edited."""
+    """The message as it came, byte for byte; nothing when it was made from values or edited.
+
+    Where it came as several elements of its API's list (items of Responses, an answer in pieces), all of them, with
+    what stood between.
+    """
     base: Raw | None = None
     """The wire message an edited slot was made from: fields that no edit touched are taken from it."""
