@@ -159,3 +159,41 @@ def test_calls_that_came_at_once_may_come_back_one_by_one(api, proxied):
     anyio.run(go)
     assert upstream.bodies == sent
     assert len(list(store.sessions())) == 1
+
+
+def in_two_texts(item):
+    """Return the message of an answer, with its id, as two pieces of text."""
+    (told,) = item["content"]
+    return [item | {"content": [told | {"text": told["text"][:3]}, told | {"text": told["text"][3:]}]}]
+
+
+def as_strings(item):
+    """Return the message of an answer as two messages without ids."""
+    (told,) = item["content"]
+    return [{"role": "assistant", "content": text} for text in (told["text"][:3], told["text"][3:])]
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
+@pytest.mark.parametrize("shaped", [in_two_texts, as_strings])
+def test_items_that_lack_nothing_go_up_as_they_came(shaped, restarts, proxied):
+    """Ids of Responses ask for what was left out; where nothing was, whatever its pieces, they ask for nothing."""
+    through, upstreams, talking = proxied
+    upstream, talk = upstreams(Provider(Strict(window=200_000), ANSWERS[1::2])), talking("openai-responses")
+    store, sent = MemoryStore(), []
+
+    async def ask(client):
+        talk.say("And the next?")
+        sent.append(json.dumps(talk.body()).encode())
+        reply = await client.post(talk.path, sent[-1])
+        for item in reply.json()["output"]:
+            talk.said += shaped(item) if item["type"] == "message" else [item]
+
+    async def go():
+        for _ in range(TURNS if restarts else 1):
+            async with through(upstream, store) as client:
+                for _ in range(1 if restarts else TURNS):
+                    await ask(client)
+
+    anyio.run(go)
+    assert upstream.bodies == sent
+    assert len(list(store.sessions())) == 1

@@ -77,12 +77,19 @@ def _in_bytes_of(slot: Slot, said: Message, api: str, raw: Raw) -> Slot:
 def _stands_alone(slot: Slot, said: Message) -> bool:
     """Whether the bytes of ``slot``, which are those of ``said``, need nothing that it has in the log and not there.
 
-    A signature on what is no reasoning does, and an item of Responses does by its id. Else what a client leaves out it
-    does not want to be sent.
+    A signature on what is no reasoning does, and an item of Responses does by its id where anything is left out. Else
+    what a client leaves out it does not want to be sent.
     """
     if signatures(slot.message) != signatures(said):
         return False
+    if _beside(slot.message) == _beside(said):
+        return True
     return slot.api != RESPONSES or slot.raw is None or all(item_of(raw).id is None for raw in items_of(slot.raw))
+
+
+def _beside(message: Message) -> int:
+    """Return how many parts of ``message`` stand beside what it says: reasoning, above all."""
+    return sum(isinstance(part, Thinking) or is_beside(part) for part in message.parts)
 
 
 def _in_place(mine: Sequence[Part], theirs: Sequence[Part]) -> tuple[Part, ...] | None:
