@@ -190,6 +190,13 @@ def no_database() -> None:
         store.sessions()
 
 
+def gone() -> None:
+    with open_store("agent.db") as store:
+        store.create("one")
+        Path("agent.db").unlink()
+        store.create("two")
+
+
 def closed() -> None:
     store = open_store("agent.db")
     store.close()
@@ -221,6 +228,7 @@ CASES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("QuotaExceeded", over_quota),
     ("StoreCorrupt", newer),
     ("StoreCorrupt", no_database),
+    ("StoreGone", gone),
     ("StoreError", closed),
 )
 
