@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from itertools import chain, groupby
+from itertools import chain, groupby, repeat
 from typing import Any
 
 from msgspec.structs import astuple
@@ -30,6 +30,9 @@ _ANY, _ONE, _MANY = _inserting((*_PLACE, *COLUMNS)), _inserting(_BARE), _inserti
 
 def insert(db: sqlite3.Connection, session: int, placed: Sequence[Placed], rows: Sequence[Row]) -> None:
     """Insert ``rows`` of a session where ``placed`` says; the order is kept, so that parents come first."""
+    if len(rows) < ROWS_AT_ONCE:
+        db.executemany(_ANY, map(_columns, repeat(session), placed, rows))
+        return
     for bare, run in groupby(zip(placed, rows, strict=True), _is_bare):
         columns = [(_bare if bare else _columns)(session, *one) for one in run]
         whole = len(columns) - len(columns) % ROWS_AT_ONCE if bare else 0
