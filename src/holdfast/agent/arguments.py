@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.errors import FormatError
+from holdfast.model.reading import convert
 from holdfast.view.text import one_line
 
 A = TypeVar("A", bound=Struct)
@@ -49,7 +50,7 @@ def given(name: str, text: str, kind: type[A]) -> A:
         raise FormatError(f"the arguments of {name} are no object: {_cut(text)}; {_takes(name, kind)}")
     try:
         told = {key: value for key, value in values.items() if value is not None}
-        return msgspec.convert(told, kind, strict=False)
+        return convert(told, kind, strict=False)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"these are no arguments of {name}: {error}; {_takes(name, kind)}") from None
 

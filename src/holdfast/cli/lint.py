@@ -14,6 +14,7 @@ from holdfast.cli.files import STDIN, content, standard_input
 from holdfast.cli.mistaken import instead
 from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, many, say_json, say_whole
 from holdfast.errors import FormatError, Unrecognised
+from holdfast.model.reading import decoder
 from holdfast.wire.pieces import named
 from holdfast.wire.recognise import APIS
 from holdfast.wire.rules import Finding, validate
@@ -100,7 +101,7 @@ def betas_of(case: Case, told: Sequence[str]) -> tuple[str, ...] | None:
 def case_of(data: bytes) -> Case:
     """Return the case in ``data``; one without a request for what is none."""
     try:
-        return msgspec.json.decode(data, type=Case)
+        return decoder(Case).decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return Case()
 

@@ -16,6 +16,7 @@ from holdfast.cli.faults import EXPECTED, Stopped, reason
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.terminal import json_option, say_json
 from holdfast.errors import FormatError, UnknownId
+from holdfast.model.reading import convert
 from holdfast.runtime.recall import ABOUT, HITS, NAME, PARAMETERS, Told, answer_recall, searched
 from holdfast.store.base import SessionInfo, SessionStore
 
@@ -179,7 +180,7 @@ def _told(store: SessionStore, key: str, tool: str, arguments: Mapping[str, Any]
     if tool != "search":
         raise FormatError(f"no tool is called {tool[:40]!r}; there are {NAME} and search")
     try:
-        wanted = msgspec.convert(dict(arguments), _Wanted, strict=False)
+        wanted = convert(dict(arguments), _Wanted, strict=False)
     except msgspec.ValidationError as error:
         raise FormatError(f"these are no arguments of search: {error}; give query, and limit if you want") from None
     if not wanted.query.strip():

@@ -18,6 +18,7 @@ from holdfast.cli.ranges import Measure, Whole
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
 from holdfast.config.providers import leading_to
 from holdfast.errors import FormatError
+from holdfast.model.reading import decoder
 from holdfast.testing.provider.calls import Said
 from holdfast.testing.provider.faults import KINDS, Fault, parsed
 from holdfast.testing.provider.settings import Settings
@@ -175,7 +176,7 @@ def _said(line: bytes, where: str) -> Said:
         unknown = set(fields(line, where)) - set(Said.__struct_fields__)
         if unknown:
             raise FormatError(f"{where}: no answer has {min(unknown)!r}; give {', '.join(Said.__struct_fields__)}")
-        return msgspec.json.decode(line, type=Said)
+        return decoder(Said).decode(line)
     except (msgspec.MsgspecError, UnicodeError) as error:
         form = '{"text": "…", "calls": [["name", {"argument": 1}]]}'
         raise FormatError(f"{where} is no answer: {error}; give {form}") from None

@@ -15,6 +15,7 @@ from holdfast.config.catalog import CacheLine, Catalog, Model, Price
 from holdfast.config.proxy import proxy_table
 from holdfast.config.tables import Override, StoreLimits, overrides, store_limits
 from holdfast.errors import ConfigError
+from holdfast.model.reading import convert
 
 _OURS = ("policy", "store", "proxy")
 """Tables of the file that are no part of the catalogue."""
@@ -81,7 +82,7 @@ def _too_large(value: object, place: str = "") -> str:
 
 def _catalog(tables: dict[str, Any], name: str) -> Catalog:
     try:
-        return msgspec.convert(tables, Catalog)
+        return convert(tables, Catalog)
     except msgspec.ValidationError as error:
         allowed = _allowed(str(error))
         field = re.search(r"unknown field `(.*?)`", str(error))

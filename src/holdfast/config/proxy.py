@@ -21,6 +21,7 @@ from holdfast.config.addresses import BASE, is_base, is_local, is_loopback
 from holdfast.config.providers import PROVIDERS
 from holdfast.config.tables import as_table, shown, unknown
 from holdfast.errors import ConfigError
+from holdfast.model.reading import convert
 from holdfast.policy.presets import PRESETS
 
 SECRET = "token"  # noqa: S105
@@ -99,7 +100,7 @@ def setting(key: str, value: object, told: str) -> Any:
     """Return ``value`` as setting ``key`` holds it; ``ConfigError`` says what is allowed where it was ``told``."""
     kind = _hints()[key]
     try:
-        new = msgspec.convert(value, kind)
+        new = convert(value, kind)
     except msgspec.ValidationError as error:
         why = "is written otherwise" if "regex" in str(error) else str(error)
         raise ConfigError(_wrong(key, value, told, why)) from None

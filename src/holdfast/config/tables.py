@@ -23,6 +23,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from holdfast.errors import ConfigError
+from holdfast.model.reading import convert
 from holdfast.policy.check import allowed, converted
 from holdfast.policy.presets import PRESETS
 from holdfast.policy.settings import Settings
@@ -96,11 +97,11 @@ def store_limits(table: object, file: str) -> StoreLimits:
         if key not in known:
             raise ConfigError(unknown("limit", key, known, f"{file}: [store]"))
         try:
-            msgspec.convert({key: value}, StoreLimits)
+            convert({key: value}, StoreLimits)
         except msgspec.ValidationError as error:
             msg = f"{file}: [store] {key} = {shown(value)}: {error}; allowed is a whole number of bytes, 0 = no limit"
             raise ConfigError(msg) from error
-    return msgspec.convert(given, StoreLimits)
+    return convert(given, StoreLimits)
 
 
 def as_table(table: object, name: str, file: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
+from holdfast.model.reading import decoder
 from holdfast.wire.splice import write
 
 T = TypeVar("T", bound=Struct)
@@ -28,7 +29,7 @@ class Shape(Generic[T]):
 
     def __init__(self, kind: type[T]) -> None:
         self.kind = kind
-        self.decode = Decoder(kind).decode
+        self.decode = decoder(kind).decode
 
     def fit(self, raw: bytes | Raw) -> T:
         """Return ``raw`` decoded; raises what msgspec raises when it is no JSON object."""
@@ -54,7 +55,7 @@ class Shape(Generic[T]):
             value = found.get(field.encode_name)
             if value is not None:
                 try:
-                    values[field.name] = msgspec.json.decode(value, type=self._types[field.name])
+                    values[field.name] = decoder(self._types[field.name]).decode(value)
                 except UNREADABLE:
                     continue
         return self.kind(**values)

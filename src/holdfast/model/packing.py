@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cache
 from operator import is_
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
+
+from holdfast.model.reading import convert, decoder
 
 V = TypeVar("V")
 
@@ -49,7 +50,7 @@ def join(text: bytes, raws: bytes | None, kind: type[V]) -> V:
 def fault(value: object, kind: type) -> str:
     """Return where ``value`` is not of type ``kind`` all through, or nothing: values are made without being checked."""
     try:
-        msgspec.convert(msgspec.to_builtins(value), kind)
+        convert(msgspec.to_builtins(value), kind)
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
         return str(error)
     return ""
@@ -75,17 +76,11 @@ def _text(value: Struct) -> bytes:
 
 def _value(text: bytes, kind: type[V]) -> V:
     try:
-        value: V = _decoder(cast("Any", kind)).decode(text)
+        return decoder(kind).decode(text)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        return msgspec.convert(json.loads(text), kind)
-    return value
-
-
-@cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+        return convert(json.loads(text), kind)
 
 
 def _swapped(value: Any, path: str, swap: Callable[[str, Raw | None], Raw | None]) -> Any:

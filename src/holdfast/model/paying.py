@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.model.entries import Body, Note, Usage
+from holdfast.model.reading import convert
 from holdfast.model.target import Prices
 
 SUMMARY = "a model wrote a summary"
@@ -39,6 +40,6 @@ def paid(body: Body) -> Paid | None:
     if not isinstance(body, Note) or body.reason != SUMMARY:
         return None
     try:
-        return Paid(str(body.data.get("api")), str(body.data.get("model")), msgspec.convert(body.data, Usage))
+        return Paid(str(body.data.get("api")), str(body.data.get("model")), convert(body.data, Usage))
     except msgspec.ValidationError:
         return None

@@ -15,6 +15,7 @@ from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
 from holdfast.model.packing import pack
 from holdfast.model.parts import Part
+from holdfast.model.reading import decoder
 from holdfast.model.slots import Slot
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def native_of(compaction: Compaction) -> Native | None:
     if compaction.native is None:
         return None
     try:
-        made = msgspec.json.decode(compaction.native, type=Native)
+        made = decoder(Native).decode(compaction.native)
     except msgspec.MsgspecError:
         return None
     return made if made.items else None

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from holdfast.model.reading import convert
 from holdfast.policy.settings import LEAST_SUMMARY, Settings, origin
 
 LARGEST = 10**12
@@ -42,7 +43,7 @@ def check(settings: Settings) -> tuple[Problem, ...]:
 def converted(name: str, value: object) -> Any:
     """Return ``value`` as setting ``name`` holds it; ``ValueError`` says what is wrong with it."""
     try:
-        new = msgspec.convert(value, _hints(extras=True)[name])
+        new = convert(value, _hints(extras=True)[name])
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
     if why := _outside(name, new):

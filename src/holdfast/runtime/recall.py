@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError, HoldfastError, Unrecognised
+from holdfast.model.reading import convert
 from holdfast.policy.settings import HANDLE
 from holdfast.runtime.sources import Source, Spill, reachable, source
 from holdfast.store.base import Found, SessionStore
@@ -146,7 +147,7 @@ def _asked(arguments: str | Mapping[str, Any]) -> Asked:
         values = json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments)
         given = msgspec.convert(values, dict[str, Any])
         told = {name: _plain(value) for name, value in given.items() if value not in (None, "")}
-        return msgspec.convert(told, Asked, strict=False)
+        return convert(told, Asked, strict=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise FormatError(f"these are no arguments of {NAME}: {error}; give id, lines, chars, search or page") from None
 

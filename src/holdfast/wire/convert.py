@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.model.messages import Message, media_of, placeholder, result_text
 from holdfast.model.parts import Media, Opaque, Part, Thinking, ToolResult
+from holdfast.model.reading import decoder
 from holdfast.model.slots import Slot
 from holdfast.policy.hygiene.neighbours import GO_ON
 from holdfast.view.foreign import native, words_of
@@ -78,7 +79,7 @@ class _Kind(msgspec.Struct):
 
 def _is_reference(part: Opaque) -> bool:
     try:
-        return part.raw is not None and msgspec.json.decode(part.raw, type=_Kind).type == "item_reference"
+        return part.raw is not None and decoder(_Kind).decode(part.raw).type == "item_reference"
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
 

@@ -15,6 +15,7 @@ from holdfast.cli.clients.pointed import OWN, pointers
 from holdfast.cli.clients.starting import place_of
 from holdfast.config.addresses import is_base, is_local
 from holdfast.config.providers import VARIABLES
+from holdfast.model.reading import decoder
 from holdfast.proxy.headers import STATE, TOKEN
 from holdfast.proxy.routes import route
 
@@ -136,7 +137,7 @@ def _local(told: _Told, root: str, *, was_told: bool) -> Answer:
         wants = f"a proxy of ours that wants its token{but}; set HOLDFAST_TOKEN to it"
         return Answer(state, wants, root, is_closed=True)
     try:
-        own = msgspec.json.decode(told.body, type=_Livez)
+        own = decoder(_Livez).decode(told.body)
     except (msgspec.MsgspecError, UnicodeError):
         return Answer("ok", "a server answers there, and it is no proxy of ours")
     text = f"a proxy of ours, mode {own.mode}, since {own.since}"

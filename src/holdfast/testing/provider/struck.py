@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
+from holdfast.model.reading import decoder
 from holdfast.testing.provider.calls import Answered, Asked, Reply
 from holdfast.testing.provider.faults import KINDS, Fault
 from holdfast.testing.provider.mishaps import refusal, silent, strange
@@ -35,6 +36,6 @@ def is_told(fault: Fault) -> bool:
 def wants_events(body: bytes) -> bool:
     """Return whether the body asks for a stream (Gemini's address does)."""
     try:
-        return msgspec.json.decode(body, type=_Wish).stream
+        return decoder(_Wish).decode(body).stream
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return False

@@ -1,0 +1,36 @@
+"""Values read as a type, by any thread at any time.
+
+msgspec looks at a struct when it first reads one, and a second thread that reads the same one meanwhile meets what is
+half made: the process ends in a segmentation fault (msgspec 0.22). So a type is looked at by one thread alone. A module
+that makes its decoders of structs of its own when it is imported is safe without this: the import is one thread's.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from threading import RLock
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec.json import Decoder
+
+V = TypeVar("V")
+
+_looking = RLock()
+
+
+def decoder(kind: type[V]) -> Decoder[V]:
+    """Return the decoder of JSON as values of type ``kind``, the same one for each call."""
+    return _decoder(cast("Any", kind))
+
+
+def convert(value: object, kind: type[V], *, strict: bool = True) -> V:
+    """Return ``value``, made of plain Python values, as one of type ``kind``; raises what msgspec raises."""
+    decoder(kind)
+    return msgspec.convert(value, kind, strict=strict)
+
+
+@cache
+def _decoder(kind: Any) -> Decoder[Any]:
+    with _looking:
+        return Decoder(kind)
