@@ -42,7 +42,7 @@ class Parrot:
 def served():
     """A parrot, a client of it, and what an onlooker is told."""
     parrot, told = Parrot(), []
-    with serving(parrot, onlooker=told.append) as url, httpx2.Client(base_url=url, timeout=5) as client:
+    with serving(parrot, onlooker=told.append) as url, httpx2.Client(base_url=url, timeout=60) as client:
         yield parrot, client, told
 
 

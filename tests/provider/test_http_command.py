@@ -82,7 +82,7 @@ def test_the_command_serves_until_it_is_ended(tmp_path, sign):
         lines = [json.loads(running.stdout.readline()) for _ in range(4)]
     finally:
         running.send_signal(sign)
-        out, err = running.communicate(timeout=20)
+        out, err = running.communicate(timeout=60)
     assert (running.returncode, out, err) == (0, "", "stopped after 4 requests\n")
     assert [one.get("stop_reason") for one in found] == ["end_turn", "tool_use", None]
     assert [line["status"] for line in lines] == [200, 200, 500, 200]

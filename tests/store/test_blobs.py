@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import stat
 import tracemalloc
+from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,6 +162,26 @@ def test_damage_is_loud(tmp_path: Path) -> None:
     place(tmp_path, "whole text").write_text("other text")
     with pytest.raises(StoreCorrupt, match=hash_):
         blobs.get(hash_)
+
+
+@pytest.mark.uncounted
+@pytest.mark.parametrize("read", ["get", "text", "characters", "size"])
+def test_a_blob_that_goes_while_it_is_read(tmp_path: Path, read: str, meanwhile: Callable[..., Any]) -> None:
+    """Wherever somebody else removes it, it is there whole or not at all."""
+    told: set[object] = set()
+    for at in count(1):
+        blobs, removed = FileBlobs(tmp_path), []
+        hash_ = blobs.put("whole text")
+        try:
+            found, removed = meanwhile(partial(getattr(blobs, read), hash_), partial(blobs.remove, hash_), at)
+            told.add(found)
+        except UnknownId:
+            removed = [hash_]
+            told.add("gone")
+        if not removed:
+            break
+    assert len(told) == 2
+    assert "gone" in told
 
 
 def test_planted_links_are_not_followed(tmp_path: Path) -> None:

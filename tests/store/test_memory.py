@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from holdfast.store import open_store
 from holdfast.store.base import BlobStore, Quota, SessionStore
 from holdfast.store.blobs import MemoryBlobs
@@ -11,6 +13,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.testing.store import BlobStoreRules, SessionStoreRules
 
 
+@pytest.mark.usefixtures("impatient")
 class TestMemoryStore(SessionStoreRules):
     """Every rule but lasting."""
 

@@ -32,6 +32,7 @@ from holdfast.testing.store import SessionStoreRules
 from holdfast.view.tokens import measure
 
 
+@pytest.mark.usefixtures("impatient")
 class TestSqliteStore(SessionStoreRules):
     """Every rule, also after opening the file again."""
 

@@ -162,6 +162,8 @@ class FileBlobs:
             raise _missing(hash_)
         try:
             return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError as gone:  # since it was looked for
+            raise _missing(hash_) from gone
         except OSError as error:
             raise refusal(error, f"blob {hash_[:12]} cannot be read") from error
 

@@ -39,8 +39,9 @@ PAGE = 8192
 SMALLEST = 512
 """Bytes of the smallest SQLite database; SQLite itself would take a shorter file for an empty one and write over it."""
 
-_creating = threading.Lock()
-"""Held while a new file is made: closing it must not drop another connection's POSIX locks on it."""
+_creating = threading.RLock()
+"""Held while a new file is made, and while one is opened: closing it must not drop a connection's POSIX locks on it."""
+os.register_at_fork(before=_creating.acquire, after_in_parent=_creating.release, after_in_child=_creating.release)
 
 
 class Database:
@@ -201,12 +202,13 @@ class Database:
         else:
             return db
         wal = self.beside("-wal")
-        if wal.exists() and wal.stat().st_size:
-            msg = (
-                f"{self.file} has unfinished changes in {wal.name} and its directory takes no file ({refused}); "
-                "copy both to a directory where you can write, and open the copy"
-            )
-            raise StoreReadOnly(msg) from refused
+        with suppress(FileNotFoundError):  # or it was folded in
+            if wal.stat().st_size:
+                msg = (
+                    f"{self.file} has unfinished changes in {wal.name} and its directory takes no file ({refused}); "
+                    "copy both to a directory where you can write, and open the copy"
+                )
+                raise StoreReadOnly(msg) from refused
         return self._connect("mode=ro&immutable=1")
 
     def _open_writer(self) -> sqlite3.Connection:
@@ -250,7 +252,8 @@ class Database:
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         uri = f"file:{quote(os.fsencode(self.file))}?{mode}"
-        db = sqlite3.connect(uri, timeout=BUSY_WAIT, isolation_level=None, check_same_thread=False, uri=True)
+        with _creating:
+            db = sqlite3.connect(uri, timeout=BUSY_WAIT, isolation_level=None, check_same_thread=False, uri=True)
         db.execute("PRAGMA temp_store = MEMORY")  # sorting needs no room on a disk
         return db
 

@@ -21,7 +21,8 @@ PAUSE = 0.02
 
 _THERE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _held: set[int] = set()
-_guard = threading.Lock()
+_guard = threading.RLock()
+"""Held while a descriptor comes or goes, and while the process forks: no child has one that is not in ``_held``."""
 
 
 def _forget() -> None:
@@ -30,28 +31,31 @@ def _forget() -> None:
         with suppress(OSError):
             os.close(descriptor)
     _held.clear()
+    _guard.release()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_forget)
 
 
 @contextmanager
-def lease(directory: Path, key: str, wait: float = LEASE_WAIT) -> Iterator[None]:
-    """Hold the lease of session ``key``; ``StoreLocked`` if somebody else has it for ``wait`` seconds.
+def lease(directory: Path, key: str) -> Iterator[None]:
+    """Hold the lease of session ``key``; ``StoreLocked`` if somebody else has it for ``LEASE_WAIT`` seconds.
 
     The lock file in ``directory`` is named by the key's hash and stays there. A second lease of the same session in
     one process waits like anybody's.
     """
-    descriptor = _open(directory, sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32] + ".lock")
+    name = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32] + ".lock"
     with _guard:
+        descriptor = _open(directory, name)
         _held.add(descriptor)
     try:
-        _take(descriptor, key, wait)
+        _take(descriptor, key)
         yield
     finally:
         with _guard:
-            _held.discard(descriptor)
-        os.close(descriptor)
+            if descriptor in _held:  # else this is a child that was forked inside
+                _held.discard(descriptor)
+                os.close(descriptor)
 
 
 def _open(directory: Path, name: str) -> int:
@@ -66,8 +70,8 @@ def _open(directory: Path, name: str) -> int:
         raise refusal(error, f"no lock file could be made in {directory}") from error
 
 
-def _take(descriptor: int, key: str, wait: float) -> None:
-    end = time.monotonic() + wait
+def _take(descriptor: int, key: str) -> None:
+    end = time.monotonic() + LEASE_WAIT
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,7 +83,7 @@ def _take(descriptor: int, key: str, wait: float) -> None:
             return
         if time.monotonic() >= end:
             msg = (
-                f"session {key!r} is being written by somebody else (waited {wait:g} s); "
+                f"session {key!r} is being written by somebody else (waited {LEASE_WAIT:g} s); "
                 "end the other process, or work on a copy"
             )
             raise StoreLocked(msg)

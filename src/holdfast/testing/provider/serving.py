@@ -61,7 +61,7 @@ class _Server(Server):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.ready = Event()
-        self._over = asyncio.Event()
+        self._over, self._is_over = asyncio.Event(), False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -71,11 +71,13 @@ class _Server(Server):
         self.ready.set()
 
     async def main_loop(self) -> None:
-        """Serve until ``stop``."""
-        await self._over.wait()
+        """Serve until ``stop``, which may have come before the loop was there."""
+        if not self._is_over:
+            await self._over.wait()
 
     def stop(self) -> None:
         """End the server; from any thread."""
+        self._is_over = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._over.set)
 
