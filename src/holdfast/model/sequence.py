@@ -31,7 +31,7 @@ class Seq(Generic[T]):
 
     ``add`` appends in place when this is the newest version and copies when another version already grew from it
     (a fork), so a chain of appends is linear while every version stays what it was. The sums of ``total`` are shared
-    in the same way.
+    in the same way. Threads may add to one version at once: who comes second forks.
     """
 
     __slots__ = ("_items", "_stop", "_sums")
@@ -46,11 +46,11 @@ class Seq(Generic[T]):
         items, sums, stop = self._items, self._sums, self._stop + len(new)
         there = items[self._stop : stop]
         same = common(there, new) if there else 0
-        if same < len(there):  # somebody else grew from here first
-            items, sums = [*items[: self._stop], *new], {}
-        else:
+        if same == len(there):
             items += new[same:]
-        return Seq._of(items, stop, sums)
+            if len(items) == stop or items[self._stop : stop] == [*new]:
+                return Seq._of(items, stop, sums)
+        return Seq._of([*items[: self._stop], *new], stop, {})  # somebody else grew from here first
 
     def grew_into(self, other: Seq[T]) -> bool:
         """Return whether ``other`` shares this sequence's storage: it was grown from here, and nobody forked."""
@@ -69,7 +69,7 @@ class Seq(Generic[T]):
         """Return the sequence with ``items`` in place of all from ``start`` on; what was measured before stays."""
         made = self.slice(0, start)
         made += items
-        return Seq._of(made, len(made), {measure: sums[: start + 1] for measure, sums in self._sums.items()})
+        return Seq._of(made, len(made), {measure: sums[: start + 1] for measure, sums in [*self._sums.items()]})
 
     @staticmethod
     def _of(items: list[T], stop: int, sums: dict[Callable[[T], int], list[int]]) -> Seq[T]:
