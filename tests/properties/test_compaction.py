@@ -380,10 +380,11 @@ def test_spilled_words_do_not_come_back_whole():
 
 
 def draft_of(policy, window, tokens, *, frame=0, output=None, world=World()):
-    """Return a draft whose last reported usage is ``tokens`` and nothing came later but an empty answer."""
+    """Return a draft whose last reported usage, told twice, is ``tokens``; what came later is an empty answer."""
     where = replace(place(window, frame), limits=Limits(window, output))
     made = plan([Message.of("user", "a")], where, policy)
-    branch = extend(made.branch, Entry("", None, Answer(made.branch.basis, Usage(tokens, 0))))
+    answer = Entry("", None, Answer(made.branch.basis, Usage(tokens, 0)))
+    branch = extend(extend(made.branch, answer), answer)
     if policy.settings.measure == "usage":
         branch = extend(branch, Entry("", None, Said(replace(measure(Message("assistant")), size=0))))
     return Draft(branch, where, policy.settings, world, measure_room(where, policy.settings))

@@ -97,12 +97,15 @@ LOWEST, HIGHEST = 0.5, 2.5
 """The calibration never leaves these bounds, whatever is reported."""
 SENSIBLE = 2.0
 """[H] A told size is believed up to so many times what the highest calibration would make of the request."""
+JUMP = 0.25
+"""[H] Share of the last count by which the next one may be more than what was said since makes it: thinking that is
+not shown, a frame that nobody told. One count over that is doubted, so that no absurd one lets a session compact."""
 LEAST_LIMIT = 1_024
 """[H] A told limit under this is no window: it is a limit of something else, and no answer would go into it."""
 
 
 class Learned(Struct, frozen=True, omit_defaults=True):
-    """What overflows told of a model; the target's own numbers stand where these say nothing."""
+    """What overflows told of a model, and what is not believed yet; else the target's own numbers stand."""
 
     limit: int = 0
     """Most tokens of the window, 0 where none was told."""
@@ -114,6 +117,8 @@ class Learned(Struct, frozen=True, omit_defaults=True):
     """Real tokens for one estimated token at least, before any usage was reported."""
     overflows: int = 0
     """Overflows since the last answer."""
+    doubted: int = 0
+    """Tokens of the newest prompt, where nothing explains so many: they are believed if the next one has no fewer."""
 
 
 FLAT_COUNTS = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -10,8 +11,10 @@ from holdfast.model.entries import Answer, Failure
 from holdfast.model.gauging import (
     FEWEST,
     HIGHEST,
+    JUMP,
     LARGEST,
     LEAST_LIMIT,
+    SENSIBLE,
     Anchor,
     is_flat,
     is_sensible,
@@ -21,6 +24,7 @@ from holdfast.model.gauging import (
     stretched,
     taught,
 )
+from holdfast.model.messages import media_of
 from holdfast.model.projected import basis_at, mark_at
 
 if TYPE_CHECKING:
@@ -35,23 +39,41 @@ def is_newest(branch: Branch, answer: Answer) -> bool:
 def from_usage(branch: Branch, body: Answer) -> Branch:
     """Return the branch knowing what its newest request cost: anchored there, its estimates calibrated.
 
-    What the provider took disproves a limit that was told before; nothing else is taught by less than the whole prompt.
+    What the provider took disproves a limit that was told before; nothing else is taught by less than the whole prompt,
+    and nothing at all by one wild count.
     """
     tokens = body.usage.input
     if not is_newest(branch, body):
         return replace(branch, learned=replace(branch.learned, overflows=0))
+    if _is_wild(branch, tokens):
+        return replace(branch, learned=replace(branch.learned, overflows=0, doubted=tokens))
+    is_jump = branch.learned.doubted > 0  # it may stand there for good, but what was said since is not why
     branch = _disproved(branch, tokens)
     if not _is_of_all(branch, tokens):
         return branch
     gauge, anchor = branch.gauge, branch.anchor
     true = tokens - (anchor.tokens if anchor else branch.frame.tokens)
     estimated = branch.asked - (anchor.held if anchor else 0)
-    if (anchor is not None or branch.frame.exact) and (anchor is None or true <= LARGEST):
+    if not is_jump and (anchor is not None or branch.frame.exact) and (anchor is None or true <= LARGEST):
         gauge = taught(gauge, true, estimated)
     newest = _anchored(branch, tokens, body.basis)
     if newest.mark:
         newest = replace(newest, stretch=stretched(anchor, branch.asked + branch.frame.tokens, fresh(branch), tokens))
     return replace(branch, gauge=gauge, measured=newest)
+
+
+def _is_wild(branch: Branch, tokens: int) -> bool:
+    """Return whether nothing explains that the newest prompt has so many ``tokens``, and the count before told fewer.
+
+    Media may have far more than is reckoned for them; a frame that nobody told leaves half of the window at least.
+    """
+    anchor, frame = branch.anchor, branch.frame
+    if 0 < branch.learned.doubted <= tokens or _shows_new_media(branch):
+        return False
+    if anchor is not None:
+        return tokens > (1 + JUMP) * anchor.tokens + SENSIBLE * HIGHEST * max(0, branch.asked - anchor.held)
+    unknown = 0 if frame.tokens else branch.window / 2 or math.inf
+    return tokens > SENSIBLE * HIGHEST * (branch.asked + frame.tokens) + unknown
 
 
 def _disproved(branch: Branch, tokens: int) -> Branch:
@@ -63,8 +85,15 @@ def _disproved(branch: Branch, tokens: int) -> Branch:
         below=0 if tokens >= old.below else old.below,
         refused=0 if branch.asked >= old.refused else old.refused,
         overflows=0,
+        doubted=0,
     )
     return replace(branch, learned=learned)
+
+
+def _shows_new_media(branch: Branch) -> bool:
+    """Return whether the newest request has media that no count covers yet."""
+    start = branch.anchor.slots if branch.anchor else branch.keep
+    return branch.media > 0 and any(media_of(message) for message in branch.messages.slice(start, branch.seen))
 
 
 def cut_at(branch: Branch, dropped: int) -> int:
@@ -83,7 +112,7 @@ def cut_at(branch: Branch, dropped: int) -> int:
 def _is_of_all(branch: Branch, tokens: int) -> bool:
     """Return whether ``tokens`` can be all of the newest prompt. Media may have far fewer than is reckoned for them."""
     if branch.anchor is None:
-        return branch.media > 0 or tokens >= FEWEST * (branch.asked + branch.frame.tokens)
+        return tokens >= FEWEST * ((0 if branch.media else branch.asked) + branch.frame.tokens)
     new = 0 if branch.media else fresh(branch)
     return is_whole(branch.anchor, branch.asked, branch.frame.tokens, new, tokens)
 

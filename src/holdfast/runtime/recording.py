@@ -90,7 +90,8 @@ def handed_in(journal: Journal, prepared: Prepared, answer: Answer) -> str:
 async def _window_learned(course: Course, attempt: Attempt, prepared: Prepared, read: int) -> Verdict:
     """Return what the answer is to be taken for, once the window that its count tells of is in the log, and told."""
     journal, verdict, as_planned = course.journal, attempt.verdict, attempt.as_planned
-    limit = _learned(prepared, verdict, read, course.settings) if verdict.is_overflow else 0
+    is_believed = verdict.is_overflow and not journal.branch.learned.doubted
+    limit = _learned(prepared, verdict, read, course.settings) if is_believed else 0
     if not limit and (limit := _flat(prepared, journal.branch, course.settings)):
         verdict = Verdict("silent_truncation")
     if limit:

@@ -197,3 +197,56 @@ def test_a_count_with_small_pictures_is_a_count():
     before, request = branch.anchor.tokens, Request(prefix_basis(branch), 2, "claude-sonnet-4-5")
     branch = grown(request, Answer(request.basis, Usage(before + 20, 5)), branch=branch)
     assert branch.anchor.tokens == before + 20
+
+
+@pytest.mark.parametrize("frame", [Frame(), Frame("f", 900), Frame("f", 900, exact=True)])
+@pytest.mark.parametrize("wild", [3, 10, 40, 10_000])
+def test_one_wild_count_teaches_nothing(frame, wild):
+    """What nothing explains is no anchor, moves no ratio and disproves no limit; so the next count is believed."""
+    branch = refused(asked(frame=frame), limit=3_000)
+    size = branch.asked + frame.tokens
+    counted = told(told(branch, size), size + 300)
+    doubted = told(counted, wild * size)
+    assert doubted.learned == replace(counted.learned, doubted=wild * size)
+    assert (doubted.anchor, doubted.gauge) == (counted.anchor, counted.gauge)
+    after = told(doubted, size + 600)
+    assert (after.anchor.tokens, after.learned.doubted) == (size + 600, 0)
+
+
+@pytest.mark.parametrize("frame", [Frame("f", 900), Frame("f", 900, exact=True)])
+def test_the_first_count_may_be_wild_too(frame):
+    """Where the frame is known the estimate says how many tokens there can be at most."""
+    branch = asked(frame=frame)
+    doubted = told(branch, 6 * (branch.asked + 900))
+    assert (doubted.anchor, doubted.gauge) == (None, branch.gauge)
+    assert told(doubted, branch.asked + 900).anchor.tokens == branch.asked + 900
+
+
+def test_a_frame_that_nobody_told_takes_half_the_window():
+    """What a first count has over the messages is system and tools; one that leaves no room for a talk is doubted."""
+    known = grown(Said(measure(Message.of("user", "hello"))))
+    for window, tokens, believed in ((0, 90_000, True), (100_000, 50_000, True), (100_000, 60_000, False)):
+        branch = grown(Request(prefix_basis(known), 1, "claude-sonnet-4-5", window), branch=known)
+        branch = grown(Answer(branch.basis, Usage(tokens, 5)), branch=branch)
+        assert (branch.anchor is not None) is believed
+        assert grown(Answer(branch.basis, Usage(tokens, 5)), branch=branch).anchor.tokens == tokens
+
+
+def test_new_pictures_explain_any_count():
+    """A document may have a hundred times what is reckoned for it; a count that is less than the frame is none."""
+    paper = Message("user", (Media("document", "application/pdf", 9_000, source="AAAA"),))
+    branch = grown(Frame("f", 8_000), Said(measure(paper)))
+    branch = grown(Request(prefix_basis(branch), 1, "claude-sonnet-4-5"), branch=branch)
+    assert grown(Answer(branch.basis, Usage(300_000, 5)), branch=branch).anchor.tokens == 300_000
+    assert grown(Answer(branch.basis, Usage(1, 5)), branch=branch).anchor is None
+    seen = told(branch, 12_000)
+    assert told(seen, 300_000).anchor.tokens == 12_000
+
+
+def test_a_jump_that_is_told_twice_is_believed_and_is_no_ratio():
+    """What was said since is not why there are more: the count stands from then on, and the calibration stays."""
+    counted = told(told(asked(), 4_000), 4_300)
+    jumped = told(told(counted, 9_000), 9_300)
+    assert (jumped.anchor.tokens, jumped.learned.doubted) == (9_300, 0)
+    assert jumped.gauge == counted.gauge
+    assert told(jumped, 9_600).gauge != counted.gauge

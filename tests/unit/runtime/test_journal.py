@@ -194,10 +194,10 @@ def test_an_answer_is_recorded_with_what_it_cost(store, anthropic):
     journal = Journal.open(store, KEY)
     journal.append(HELLO)
     prepared = journal.prepare(replace(anthropic, frame=Frame("f", 50, exact=True)))
-    id_ = journal.record(Message.of("assistant", "Kelp holds."), Usage(700, 9), "end_turn")
+    id_ = journal.record(Message.of("assistant", "Kelp holds."), Usage(70, 9), "end_turn")
     assert isinstance(store.entry(KEY, id_).body, Said)
-    assert store.path(KEY)[-1].body == Answer(prepared.plan.branch.basis, Usage(700, 9), "end_turn")
-    assert journal.branch.anchor.tokens == 700
+    assert store.path(KEY)[-1].body == Answer(prepared.plan.branch.basis, Usage(70, 9), "end_turn")
+    assert journal.branch.anchor.tokens == 70
     assert agrees(journal)
 
 
@@ -377,6 +377,7 @@ def test_a_window_that_is_too_small_is_told_before_anything_is_written(store, an
     assert store.session(KEY).entries == count
 
 
+@pytest.mark.usefixtures("impatient")
 def test_one_writer_at_a_time(store, place):
     """S10: while somebody holds the session's lease, a typed error says so."""
     journal = Journal.open(store, KEY)

@@ -293,3 +293,22 @@ def test_a_server_that_does_not_count_teaches_nothing(told_always):
     assert report.tokens > 0.8 * upstream.sizes[-1]
     assert upstream.messages == 19
     assert told == []
+
+
+@pytest.mark.parametrize("at", [1, 2, 14])
+@pytest.mark.parametrize("times", [100, 7, 0.01, 0])
+def test_one_wild_count_changes_nothing(times, at):
+    """Nothing gives way after it, the window is what it was, and the next request is estimated as without it."""
+    said = words(*[1_000] * 15)
+    wild = counted(lambda sizes: round(sizes[-1] * (times if len(sizes) == at else 1)), said)
+    honest = counted(lambda sizes: sizes[-1], said)
+    assert [one.messages for _, one, _ in (wild, honest)] == [29, 29]
+    assert wild[0].window == honest[0].window
+    assert wild[0].tokens == pytest.approx(honest[0].tokens, rel=0.02)
+    assert wild[2] == []
+
+
+def test_a_count_that_is_told_twice_is_believed():
+    """What nobody told may be in every request from some point on: the second count of it is the size."""
+    report, upstream, _ = counted(lambda sizes: sizes[-1] + 90_000 * (len(sizes) > 5), words(*[300] * 9))
+    assert report.tokens == pytest.approx(upstream.sizes[-1] + 90_000, rel=0.02)
