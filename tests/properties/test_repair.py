@@ -7,14 +7,15 @@ import os
 from random import Random
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.config import target
 from holdfast.errors import HoldfastError
-from holdfast.model.branch import Branch, extend
-from holdfast.model.entries import Answer, Entry, Said
+from holdfast.model.branch import Branch, extend, extended
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Answer, Decision, Entry, Frame, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, Thinking, ToolCall, ToolResult
 from holdfast.model.slots import Slot
@@ -76,6 +77,26 @@ def test_planning_step_by_step_repairs_as_planning_at_once(seed, family):
     branch = Branch()
     for message in mangled(Random(seed), family[0]):
         branch = extend(branch, Entry("", None, Said(measure(message))))
+        repair, settled = repair_projection(branch, where.dialect)
+        assert repair == repair_projection(replace(branch, settled=None), where.dialect)[0]
+        branch = replace(branch, settled=settled)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([*FAMILIES, ("anthropic", "claude-opus-5-5")]))
+@example(42, ("openai-chat", "gpt-5"))
+@example(78, ("anthropic", "claude-opus-5-5"))
+def test_frames_and_decisions_in_between_change_no_repair(seed, family):
+    """The same where two histories follow each other, frames change, texts give way and answers break off."""
+    rng, where, branch = Random(seed), target(*family, window=200_000), Branch()
+    for number, message in enumerate([*mangled(rng, family[0]), *mangled(rng, family[0])]):
+        told = [Said(measure(message))]
+        if rng.random() < 0.1:
+            told.append(Frame(f"f{number}", 10))
+        if rng.random() < 0.1 and message.role == "assistant":
+            told.append(Answer("b", stop="aborted"))
+        if rng.random() < 0.1 and message.parts and isinstance(message.parts[0], Text):
+            told.append(Decision((Edit(Span(number, number + 1, 0), (Text("cut"),), "spill"),)))
+        branch = extended(branch, [Entry("d", None, one) for one in told])
         repair, settled = repair_projection(branch, where.dialect)
         assert repair == repair_projection(replace(branch, settled=None), where.dialect)[0]
         branch = replace(branch, settled=settled)

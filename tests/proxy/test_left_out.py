@@ -39,6 +39,17 @@ class Spoken(httpx2.AsyncByteStream):
         yield self._data
 
 
+def speaking(field):
+    """Return such a server, and the bodies of what it was asked."""
+    bodies = []
+
+    async def handle(request):
+        bodies.append(await request.aread())
+        return httpx2.Response(200, headers={"content-type": "application/json"}, stream=Spoken(field))
+
+    return httpx2.MockTransport(handle), bodies
+
+
 def without_reasoning(api, said):
     """Return what was said as clients send it back that show reasoning to people alone."""
     if api == "openai-responses":
@@ -90,19 +101,30 @@ def test_reasoning_that_a_client_leaves_out_stays_out(api, restarts, proxied):
     assert anyio.run(lambda: talked(through, upstream, talk, restarts=restarts)) == upstream.bodies
 
 
+CHANGES = {
+    "frame": ({"system": "You are at home."}, {"system": "You are at sea."}),
+    "model": ({}, {"model": "claude-opus-5-0"}),
+}
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_is_taken_out_of_what_is_left_out(change, restarts, proxied):
+    """Reasoning bound to another frame, or another model's, is refused: where none is sent back, no byte changes."""
+    through, upstreams, talking = proxied
+    upstream, talk = upstreams(Provider(Strict(window=200_000), ANSWERS)), talking("anthropic")
+    body, extra = talk.body, {**FIELDS["anthropic"], "model": "claude-opus-5-5"}
+    talk.body = lambda: body() | extra | CHANGES[change][len(talk.said) > 4]
+    assert anyio.run(lambda: talked(through, upstream, talk, restarts=restarts)) == upstream.bodies
+
+
 @pytest.mark.parametrize("restarts", [False, True], ids=["on", "anew"])
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_a_field_that_a_server_takes_from_nobody_is_not_sent(field, restarts, proxied):
     """Compatible servers tell their reasoning in a field that they refuse in a request."""
     through, _, talking = proxied
-    bodies, talk = [], talking("openai-chat")
-
-    async def handle(request):
-        bodies.append(await request.aread())
-        return httpx2.Response(200, headers={"content-type": "application/json"}, stream=Spoken(field))
-
-    transport = httpx2.MockTransport(handle)
-    assert anyio.run(lambda: talked(through, transport, talk, restarts=restarts)) == bodies
+    server, bodies = speaking(field)
+    assert anyio.run(lambda: talked(through, server, talking("openai-chat"), restarts=restarts)) == bodies
 
 
 TOOL = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -208,12 +230,7 @@ def test_an_edit_brings_nothing_back(api, pieces, proxied):
 def test_an_edit_brings_no_field_back(field, pieces, proxied):
     """Nor what a compatible server takes from nobody."""
     through, _, talking = proxied
-    bodies, talk = [], talking("openai-chat")
-
-    async def handle(request):
-        bodies.append(json.loads(await request.aread()))
-        return httpx2.Response(200, headers={"content-type": "application/json"}, stream=Spoken(field))
-
-    _, said = anyio.run(lambda: edited(through, httpx2.MockTransport(handle), talk, {}, pieces=pieces))
+    server, bodies = speaking(field)
+    _, said = anyio.run(lambda: edited(through, server, talking("openai-chat"), {}, pieces=pieces))
     before, after = said["messages"][0], said["messages"][-1]
-    assert bodies[-1]["messages"] == [before, {"role": "assistant", "content": SHORT}, after]
+    assert json.loads(bodies[-1])["messages"] == [before, {"role": "assistant", "content": SHORT}, after]

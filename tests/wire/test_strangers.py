@@ -89,6 +89,10 @@ KNOWN: list[tuple[ModuleType, dict[str, Any]]] = [
         {"role": "assistant", "content": [{"type": "thinking", "thinking": [{"type": "text", "text": "m"}]}]},
     ),
     (openai_chat, {"role": "user", "content": [{"type": "image", "image": "https://x/y.png"}]}),
+    (
+        openai_chat,
+        {"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "as LiteLLM takes it"}}]},
+    ),
     (openai_chat, {"role": "user", "content": "ok", "parts": [{"type": "text", "text": "ok"}], "cache_control": {}}),
     (openai_responses, {"type": "item_of_tomorrow", "content": "x", "tool_calls": [1], "parts": [1]}),
     (openai_responses, {"type": "message", "role": "user", "content": [{"type": "text", "text": "hello"}]}),

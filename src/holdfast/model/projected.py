@@ -119,6 +119,11 @@ def _summary_digest(compaction: Compaction) -> bytes:
     return digest_of(Compaction(0, compaction.summary, native=compaction.native))
 
 
+def leading(branch: Branch) -> int:
+    """Return how many messages a request shows before the first kept one: the pinned ones, and the summary."""
+    return branch.pinned + (branch.compaction is not None and branch.compaction.summary is not None)
+
+
 def patched(slots: list[Slot], repairs: Iterable[Edit]) -> list[Slot]:
     """Return a projection with ``repairs`` applied; their spans count positions in ``slots``."""
     out: list[Slot] = []
@@ -150,9 +155,7 @@ def patched_position(position: int, repairs: Iterable[Edit]) -> int:
 
 def origins(branch: Branch) -> list[int]:
     """Return, for each slot of ``project(branch)``, the index of the slot it came from; -1 is the summary."""
-    out = list(range(branch.pinned))
-    if branch.compaction is not None and branch.compaction.summary is not None:
-        out.append(-1)
+    out = [*range(branch.pinned), *[-1] * (leading(branch) - branch.pinned)]
     index, stop = branch.keep, len(branch.slots)
     while index < stop:
         out += [index] * len(shown(branch, index))

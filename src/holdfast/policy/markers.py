@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit
 from holdfast.model.plan import Options
-from holdfast.model.projected import origins, patched_position
+from holdfast.model.projected import leading, origins, patched_position
 from holdfast.model.target import Target
 from holdfast.policy.neutralise import NEUTRALISE
 from holdfast.policy.settings import Settings
@@ -42,7 +42,7 @@ def breakpoints(branch: Branch, repair: tuple[Edit, ...], target: Target, settin
 
 def _placing(branch: Branch) -> Callable[[int], int]:
     """Return what tells where in the projection the last of what stands for a slot, or before it, is."""
-    lead = branch.pinned + (branch.compaction is not None and branch.compaction.summary is not None)
+    lead = leading(branch)
     if not any(edit.span.part is None for edits in branch.edits.values() for edit in edits):
         return lambda index: lead + max(index, branch.keep - 1) - branch.keep
     homes = origins(branch)[lead:]

@@ -11,9 +11,9 @@ from holdfast.model.edits import Edit, Settled
 from holdfast.model.messages import Message
 from holdfast.model.parts import Thinking
 from holdfast.model.plan import Plan
-from holdfast.model.projected import base_mark, origins, patched, project, shown
+from holdfast.model.projected import base_mark, leading, origins, patched, project, shown
 from holdfast.model.slots import Slot
-from holdfast.policy.hygiene import SIGNED, orphans, repairs
+from holdfast.policy.hygiene import ALONE, SIGNED, UNTHOUGHT, orphans, repairs
 from holdfast.view.foreign import native
 
 APART = frozenset({"anthropic", "gemini"})
@@ -27,6 +27,24 @@ def send_slots(plan: Plan) -> list[Slot]:
 
 def repair_projection(branch: Branch, dialect: Dialect) -> tuple[tuple[Edit, ...], Settled | None]:
     """Return the repairs of the projection, and how much of it is settled for the next time."""
+    repair, settled = _repaired(branch, dialect)
+    if dialect.api == "anthropic" and any(edit.rule in UNTHOUGHT for edit in repair):
+        slots = project(branch)
+        repair = tuple([edit for edit in repair if not (edit.rule in UNTHOUGHT and _is_done(edit, slots, dialect))])
+    return repair, settled
+
+
+def _is_done(edit: Edit, slots: Sequence[Slot], dialect: Dialect) -> bool:
+    """Return whether ``edit`` takes thinking, and that alone, out of bytes that have none: their client left it out."""
+    slot, put = slots[edit.span.start], edit.put[0]
+    if slot.api != dialect.api or slot.raw is None or b'thinking"' in bytes(slot.raw):
+        return False
+    told = tuple([part for part in slot.message.parts if not isinstance(part, Thinking)])
+    return put == Message(slot.message.role, told)
+
+
+def _repaired(branch: Branch, dialect: Dialect) -> tuple[tuple[Edit, ...], Settled | None]:
+    """Return all repairs, also of what is settled."""
     settled = branch.settled
     if settled is None or settled.dialect != dialect or branch.reused or _may_overflow(branch, dialect):
         settled = None
@@ -34,8 +52,7 @@ def repair_projection(branch: Branch, dialect: Dialect) -> tuple[tuple[Edit, ...
         slots = [one for index in range(settled.slot, len(branch.slots)) for one in shown(branch, index)]
         if not orphans(messages := _read(slots, dialect)) and not _calls(messages, settled.orphans):
             return _settle(branch, settled, slots, 0)
-    lead = branch.pinned + (branch.compaction is not None and branch.compaction.summary is not None)
-    return _settle(branch, Settled(dialect, branch.keep, 0), project(branch), lead)
+    return _settle(branch, Settled(dialect, branch.keep, 0), project(branch), leading(branch))
 
 
 def _read(slots: Sequence[Slot], dialect: Dialect) -> list[Message]:
@@ -83,12 +100,13 @@ def _settle(
 
 
 def _last_break(messages: Sequence[Message], position: int, edits: Sequence[Edit]) -> int:
-    """Return the last place where nothing behind it depends on what stands before, and that no edit touches.
+    """Return the last place where nothing behind it depends on what stands before.
 
-    That is where the agent answers a finished group; 0 is nowhere. Stand-ins for signatures go when the turn is over,
-    so none of them is settled.
+    That is where the agent answers a finished group, and no edit reaches over it; 0 is nowhere. Stand-ins for
+    signatures go when the turn is over, so none of them is settled.
     """
     signed = min((edit.span.start for edit in edits if SIGNED in edit.rule), default=position + len(messages))
+    spans = [edit.span for edit in edits if not ALONE.issuperset(edit.rule.split(", "))]
     awaited: Counter[str] = Counter()
     for cut in range(len(messages) - 1, 0, -1):
         if messages[cut].role != "assistant":
@@ -97,7 +115,7 @@ def _last_break(messages: Sequence[Message], position: int, edits: Sequence[Edit
         awaited -= Counter([call.id for call in messages[cut].calls])
         edge = position + cut
         starts = not awaited and messages[cut - 1].role != "assistant"
-        if starts and edge <= signed and not any(edit.span.start <= edge <= edit.span.stop for edit in edits):
+        if starts and edge <= signed and not any(span.start <= edge <= span.stop for span in spans):
             return cut
     return 0
 

@@ -46,6 +46,8 @@ def write(value: Any) -> bytes:
         return _ENCODER.encode(value)
     except UnicodeEncodeError:
         return _ENCODER.encode(mended(value))
+    except RecursionError:
+        raise FormatError("a value is nested too deeply to be written; flatten it") from None
 
 
 def _of_sdk(value: Any) -> Any:

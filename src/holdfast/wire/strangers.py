@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import msgspec
-from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.errors import FormatError
@@ -27,35 +26,16 @@ _MODULE = {_A: "anthropic", _C: "openai_chat", _R: "openai_responses", _G: "gemi
 Sign = tuple[str, str, tuple[str, ...]]
 """Where something stands, what it is, and the APIs that it may belong to."""
 
-
-_EMPTY = Raw()
-
-
-class _Block(Struct, gc=False):
-    """What is looked at of one element of a content."""
-
-    type: Any = ""
-    source: Raw = _EMPTY
-    file: Raw = _EMPTY
-    signature: Raw = _EMPTY
-    content: Raw = _EMPTY
-
-
 _PARTS = frozenset(get_args(Part))
-_FIELDS = Decoder(dict[str, Raw])
-_BLOCKS = Decoder(list[_Block])
-_BAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_NOTHING = frozenset({b"", b"null", b"[]", b"{}", b'""', b"false"})
-_LONGEST = 5
-"""Bytes of the longest of them."""
+_FIELDS = Decoder(dict[str, Any])
 _COMMON = frozenset({"user", "assistant", "system"})
 
 _CHATS = frozenset({"tool_calls", "tool_call_id", "function_call", "reasoning_content", "refusal", "audio"})
 """Fields beside the content that say something in Chat, and nowhere else."""
-_ROLES = {b'"tool"': (_C,), b'"function"': (_C,), b'"developer"': (_C, _R)}
+_ROLES = {"tool": (_C,), "function": (_C,), "developer": (_C, _R)}
 """Roles that not every API knows; Gemini is told by its ``parts`` and had functions once."""
 _ITEMS = frozenset(
-    {b'"function_call"', b'"function_call_output"', b'"custom_tool_call"', b'"custom_tool_call_output"', b'"reasoning"'}
+    {"function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"}
 )
 _BLOCKS_OF: dict[str, tuple[str, ...]] = {
     "tool_use": (_A,),
@@ -154,61 +134,60 @@ def _signs(one: object, raw: bytes, path: str, api: str) -> Iterator[Sign]:
         raise FormatError(f"{path} is a Message already; messages() reads what is sent, dicts() writes it")
     try:
         found = _FIELDS.decode(raw)
-    except _BAD:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
     for place, what, owners in _found(found, api):
         if api not in owners:
             yield path + place, what, owners
 
 
-def _found(found: Mapping[str, Raw], api: str) -> Iterator[Sign]:
-    """Yield what is known to belong to some APIs only."""
-    role, kind = bytes(found.get("role", _EMPTY)), bytes(found.get("type", _EMPTY))
+def _found(found: Mapping[str, Any], api: str) -> Iterator[Sign]:
+    """Yield what is known to belong to some APIs only; a field that holds nothing says nothing."""
+    role, kind = _word(found, "role"), _word(found, "type")
     if kind and not role:
         if kind in _ITEMS:
-            yield ".type", f"an item of type {kind.decode()}", (_R,)
+            yield ".type", f'an item of type "{kind}"', (_R,)
         if api == _R:
             return
     for name, value in found.items():
-        if name in _CHATS and bytes(value) not in _NOTHING:
+        if name in _CHATS and value:
             yield f".{name}", f"a field {name!r}", (_C,)
     if role in _ROLES and api != _G:
-        yield ".role", f"the role {role.decode()}", _ROLES[role]
-    content, parts = found.get("content", _EMPTY), found.get("parts", _EMPTY)
-    said = len(memoryview(content)) > _LONGEST or bytes(content) not in _NOTHING
-    if not said and bytes(memoryview(parts)[:1]) == b"[" and bytes(parts) != b"[]":
+        yield ".role", f'the role "{role}"', _ROLES[role]
+    content, parts = found.get("content"), found.get("parts")
+    if parts and isinstance(parts, list) and not content:
         yield ".parts", "a list of parts", (_G,)
     yield from _in_content(content, ".content")
-    if said:
+    if content:
         yield ".content", "a field 'content'", (_A, _C, _R)
     yield from _in_content(parts, ".parts")
 
 
-def _in_content(content: Raw, path: str) -> Iterator[Sign]:
+def _in_content(content: object, path: str) -> Iterator[Sign]:
     """Yield the elements of a content, and of what a result holds, that are known to belong to some APIs only."""
-    if bytes(memoryview(content)[:1]) != b"[":
-        return
-    try:
-        blocks = _BLOCKS.decode(content)
-    except _BAD:
-        return
-    for index, block in enumerate(blocks):
-        owners = _owners(block)
+    for index, block in enumerate(content if isinstance(content, list) else ()):
+        if not isinstance(block, dict):
+            continue
+        owners = _owners(_word(block, "type"), block)
         if owners:
-            yield f"{path}[{index}]", f'an element of type "{block.type}"', owners
-        if block.content is not _EMPTY:
-            yield from _in_content(block.content, f"{path}[{index}].content")
+            yield f"{path}[{index}]", f'an element of type "{block["type"]}"', owners
+        yield from _in_content(block.get("content"), f"{path}[{index}].content")
 
 
-def _owners(block: _Block) -> tuple[str, ...]:
+def _owners(kind: str, block: Mapping[str, Any]) -> tuple[str, ...]:
     """Return whose an element is: by its type, or by the field it shows images and thinking in, as others do too."""
-    kind = block.type
-    if kind == "text" or type(kind) is not str:
-        return ()
-    if kind in ("image", "document") and bytes(memoryview(block.source)[:1]) == b"{":
+    if kind == "image" and isinstance(block.get("source"), dict):
         return (_A,)
-    if kind == "thinking" and block.signature:
+    if kind == "document" and isinstance(block.get("source"), dict):
+        return (_A, _C)  # as LiteLLM takes it in a list of Chat
+    if kind == "thinking" and block.get("signature"):
         return (_A,)
-    if kind == "file" and bytes(memoryview(block.file)[:1]) == b"{":
+    if kind == "file" and isinstance(block.get("file"), dict):
         return (_C,)
     return _BLOCKS_OF.get(kind, ())
+
+
+def _word(found: Mapping[str, Any], name: str) -> str:
+    """Return a field that is a text; nothing where it is none."""
+    value = found.get(name)
+    return value if isinstance(value, str) else ""

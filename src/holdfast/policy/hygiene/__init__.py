@@ -25,16 +25,22 @@ from holdfast.policy.hygiene.neighbours import (
     place_system,
 )
 from holdfast.policy.hygiene.pairing import MISSING, drop_unfinished, orphans, pair
-from holdfast.policy.hygiene.parts import clean, clean_message, tells
+from holdfast.policy.hygiene.parts import OWN, clean, clean_message, tells
 from holdfast.policy.hygiene.servers import pair_servers
 from holdfast.policy.hygiene.signatures import RULE as SIGNED
 from holdfast.policy.hygiene.signatures import sign
 from holdfast.policy.hygiene.strays import drop_unseen, set_free, tie
 from holdfast.policy.hygiene.tidy import tidy
 
-__all__ = ["MISSING", "SIGNED", "clean_message", "orphans", "repairs", "tidy", "wire_id"]
+__all__ = ["ALONE", "MISSING", "SIGNED", "UNTHOUGHT", "clean_message", "orphans", "repairs", "tidy", "wire_id"]
 
 _NOWHERE: frozenset[int] = frozenset()
+UNBOUND = "thinking-binding"
+"""Rule of the edits that leave out thinking whose signature no longer fits what stands before it."""
+UNTHOUGHT = frozenset({UNBOUND, "thinking"})
+"""Rules of the edits that leave out thinking: that, and what another model or nobody has signed."""
+ALONE = OWN | UNTHOUGHT
+"""Rules of the edits that are of one message: what stands around it changes nothing in them."""
 
 
 def repairs(
@@ -100,4 +106,4 @@ def _passes(
 def _without_thinking(item: Item) -> Item:
     parts = tuple(part for part in item.message.parts if not isinstance(part, Thinking))
     why = "it was signed over what stood before it, and that has changed"
-    return item.changed(Message(item.message.role, parts), "thinking-binding", why)
+    return item.changed(Message(item.message.role, parts), UNBOUND, why)

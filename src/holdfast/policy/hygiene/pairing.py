@@ -144,7 +144,7 @@ def orphans(messages: Sequence[Message]) -> frozenset[str]:
     called, told = set(), set()
     for message in messages:
         for part in message.parts:
-            if type(part) is ToolCall:
+            if type(part) is ToolCall and message.role == "assistant":  # nobody else's call has a result
                 called.add(part.id)
             elif type(part) is ToolResult:
                 told.add(part.call_id)
@@ -284,7 +284,8 @@ def _answered(items: Sequence[Item], answers: Answers, index: int, dialect: Dial
         return
     told = [_told(items, found, call) for call, found in zip(calls, answers[index], strict=True)]
     missing = sum(found is None for found in answers[index])
-    why = f"{len(calls) - missing} result(s) put behind their calls" + (f", {missing} made up" if missing else "")
+    counts = {"put behind their calls": len(calls) - missing, "made up": missing}
+    why = ", ".join(f"{count} result(s) {what}" for what, count in counts.items() if count)
     groups = [tuple(told)] if dialect.results_grouped else [(one,) for one in told]
     for results in groups:
         yield inserted(item.stop, Message("tool", results), "pairing", why)

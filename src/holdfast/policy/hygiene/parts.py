@@ -322,6 +322,8 @@ _RULES: dict[type, str] = {
     ToolResult: "result",
 }
 """What an edit is called that takes out or rewrites a part."""
+OWN = frozenset({"role", *_RULES.values()})
+"""Rules of the edits that a message needs for itself, whatever stands around it."""
 
 
 def _reason(part: Part, dialect: Dialect, role: str) -> str:

@@ -11,6 +11,7 @@ from holdfast.model.branch import Branch, is_spared
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Opaque, Text, ToolResult
+from holdfast.model.projected import leading
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import total_shown
 from holdfast.policy.prune.images import seen_images
@@ -76,7 +77,7 @@ def _prunable(draft: Draft) -> Iterator[Held]:
 
 def _first_words(branch: Branch) -> int:
     """Return where a user first speaks in what is shown; a summary is a user's words too."""
-    if branch.compaction is not None and branch.compaction.summary is not None:
+    if leading(branch) > branch.pinned:
         return branch.keep - 1
     slots = range(branch.keep, len(branch.slots))
     return next((index for index in slots if branch.messages[index].starts_turn), len(branch.slots))
