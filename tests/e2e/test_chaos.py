@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import pytest
+import trouble
 
 from holdfast.config import target
 from holdfast.model.entries import Compaction
@@ -31,16 +30,6 @@ from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 from holdfast.wire.answers import Answer
 
-
-def _loaded(path):
-    """Return what both files about trouble share."""
-    spec = spec_from_file_location(path.stem, path)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-trouble = _loaded(Path(__file__).with_name("trouble.py"))
 THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
 HOW = [(always, stream) for always in (False, True) for stream in (False, True) if THOROUGH or always != stream]
 """Whether a fault strikes always or once, and whether the answer is read as a stream; every other of them in CI."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from contextlib import AsyncExitStack, suppress
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from random import Random
 
 import anyio
 import pytest
+import trouble
 
 from holdfast.config import target
 from holdfast.errors import DeadlineExceeded, HoldfastError
@@ -24,16 +23,6 @@ from holdfast.testing.provider.client import MODELS
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 
-
-def _loaded(path):
-    """Return what both files about trouble share."""
-    spec = spec_from_file_location(path.stem, path)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-trouble = _loaded(Path(__file__).with_name("trouble.py"))
 THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
 
 WALKS, STEPS = 2_000 if THOROUGH else 50, 100

@@ -14,10 +14,10 @@ import time
 from collections import Counter
 from contextlib import suppress
 from functools import partial
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from random import Random
 
+import dying_engine as dying
 import pytest
 
 from holdfast.model.branch import Branch
@@ -46,17 +46,6 @@ AIMS = ("", "", "~Compacting", "~interrupt", "~Sending")
 SOON = 0.012
 """Seconds after that line, at most: about as long as a verb takes."""
 SCRIPT = Path(__file__).with_name("dying_engine.py")
-
-
-def _loaded(path):
-    """Return the worker's module, to go on as it does."""
-    spec = spec_from_file_location(path.stem, path)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-dying = _loaded(SCRIPT)
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from random import Random
 
+import dying
 import pytest
 
 from holdfast.model.branch import Branch
@@ -34,15 +34,6 @@ ONE_APPEND = re.compile(r"|n|n?S|SA|F?D?C?Q")
 SCRIPT = Path(__file__).with_name("dying.py")
 
 
-def _loaded(path):
-    """Return the worker's module, to say the same things as it does."""
-    spec = spec_from_file_location("dying", path)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-dying = _loaded(SCRIPT)
 SAID = dying.messages(STEPS)
 
 

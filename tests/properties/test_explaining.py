@@ -32,7 +32,7 @@ def test_the_account_adds_up(entries):
     """By whatever rules, what is saved is what was said less what a request holds, at every moment."""
     for stop in range(len(entries) + 1):
         branch = Branch.build(entries[:stop])
-        found = account("", entries[:stop], shipped())
+        found = account("", entries[:stop], entries[stop - 1].id if stop else None, shipped())
         assert found.saved == (branch.sums[-1] if len(branch.slots) else 0) - branch.held
     assert together([found, found]).saved == 2 * found.saved
 

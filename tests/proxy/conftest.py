@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import asynccontextmanager
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -25,17 +22,6 @@ PATHS = {
     "openai-responses": "/v1/responses",
     "gemini": f"/v1beta/models/{MODELS['gemini']}:generateContent",
 }
-
-
-def _loaded(path):
-    """Return the module at ``path``."""
-    spec = spec_from_file_location(path.stem, path)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-sys.modules["sockets"] = _loaded(Path(__file__).with_name("sockets.py"))  # what tests over real sockets share
 
 
 class _Bytes(httpx2.AsyncByteStream):

@@ -342,10 +342,10 @@ def test_what_can_be_read_is_saved(tmp_path: Path) -> None:
     path.write_bytes(whole[:page] + b"\xa5" * 8192 + whole[page + 8192 :])
     broken = path.read_bytes()
     tried = repair_store(path, dry_run=True)
-    assert tried.salvaged
+    assert tried.found[0].kind == "file"
     assert path.read_bytes() == broken
     found = repair_store(path)
-    assert found.salvaged
+    assert found.found[0].kind == "file"
     assert Path(found.backup).read_bytes() == broken
     assert repair_store(path).is_fine
     with open_store(path) as store:
@@ -395,7 +395,7 @@ def test_long_messages_and_the_log_are_read_page_by_page(tmp_path: Path) -> None
         entry = store.entry(KEY, "long")
     edit(path, "PRAGMA wal_checkpoint (TRUNCATE)")
     path.write_bytes(b"\x00" * 100 + path.read_bytes()[100:])
-    assert repair_store(path).salvaged
+    assert repair_store(path).found[0].kind == "file"
     with open_store(path) as store:
         assert [info.key for info in store.sessions()] == [KEY]
         assert store.path(KEY)[-1] == entry
@@ -476,7 +476,7 @@ from holdfast.store.repairing import repair_store
 there = []
 sys.addaudithook(lambda event, _: event in ("os.rename", "os.remove", "os.link") and there.append(os.path.exists(path)))
 path = sys.argv[1]
-assert repair_store(path).salvaged
+assert repair_store(path).found[0].kind == "file"
 assert there and all(there), there
 """
 
@@ -516,14 +516,14 @@ def test_a_store_that_another_program_has_open_gets_no_new_file(tmp_path: Path) 
         edit(path, "PRAGMA wal_checkpoint (TRUNCATE)")
         spoil(path)
         before = path.read_bytes()
-        assert repair_store(path, dry_run=True).salvaged
+        assert repair_store(path, dry_run=True).found[0].kind == "file"
         with pytest.raises(StoreLocked, match="another program has the old one open"):
             repair_store(path)
         assert path.read_bytes() == before
         assert names(path) == ["agent.db", "agent.db-shm", "agent.db-wal"]
         child.communicate("")
     found = repair_store(path)
-    assert found.salvaged
+    assert found.found[0].kind == "file"
     assert names(path) == ["agent.db", Path(found.backup).name]
 
 
@@ -584,7 +584,7 @@ def test_a_write_ahead_log_goes_with_the_old_file(tmp_path: Path) -> None:
     path.write_bytes(b"\x00" * 100 + path.read_bytes()[100:])
     path.with_name("agent.db-wal").write_bytes(log)
     found = repair_store(link)
-    assert found.salvaged
+    assert found.found[0].kind == "file"
     backup = Path(found.backup)
     assert backup.with_name(f"{backup.name}-wal").read_bytes() == log
     assert len(names(path)) == 4

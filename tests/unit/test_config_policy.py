@@ -94,7 +94,11 @@ def test_limits_of_the_store(files):
         ("[policy]\nchars_per_token = 0", ["chars_per_token = 0", "1 or more"]),
         ("policy = 5", ["policy = 5 is no table", "[policy]"]),
         ("[[policy]]\nspill_chars = 1", ["is no table"]),
-        ("[policy]\npi = 5", ["no setting is called 'pi'"]),
+        ("[policy]\npi = 5", ["policy.pi = 5 is no table", "write [policy.pi] on a line"]),
+        (
+            "[policy]\nnonsense = 5",
+            ["no setting is called 'nonsense'", "`holdfast policy show holdfast` lists them"],
+        ),
         ("[store]\nsession_bytes = -1", ["[store] session_bytes = -1", "0 = no limit"]),
         ("[store]\nsession_bytes = '1 GB'", ["session_bytes = '1 GB'", "a whole number of bytes"]),
         ("[store]\nblobs = 1", ["no limit is called 'blobs'", "blob_bytes"]),

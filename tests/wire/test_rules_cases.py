@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
+import delete_rules
 import pytest
 
 from holdfast.wire.rules import RULES
 
-
-def _script():
-    """Return the script beside this file, as a module."""
-    spec = importlib.util.spec_from_file_location("delete_rules", Path(__file__).with_name("delete_rules.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = _script()
-FOUND = {api: [(one, SCRIPT.judged(one)) for one in SCRIPT.cases(api)] for api in SCRIPT.APIS}
+FOUND = {api: [(one, delete_rules.judged(one)) for one in delete_rules.cases(api)] for api in delete_rules.APIS}
 """Each case with what the validator says."""
 
 
@@ -52,7 +40,7 @@ def test_a_request_that_breaks_the_rule_is_found(name):
         hits = [hit for hit in found if hit.rule == name]
         assert bool(hits) is not one["kept"], one["id"]
         for hit in hits:
-            assert hit.level == SCRIPT.LEVELS[name]
+            assert hit.level == delete_rules.LEVELS[name]
             assert hit.path.startswith("$")
             assert "; " in hit.message
 
@@ -67,8 +55,8 @@ def test_a_rule_is_needed(name):
 def test_deleting_any_rule_is_noticed():
     """With any one rule deleted, some case is judged wrong; with all of them, none."""
     assert [one["id"] for listed in FOUND.values() for one, found in listed
-            if SCRIPT.verdict(found) != SCRIPT.wanted(one)] == []  # fmt: skip
-    assert [name for name, count in SCRIPT.table().items() if not count] == []
+            if delete_rules.verdict(found) != delete_rules.wanted(one)] == []  # fmt: skip
+    assert [name for name, count in delete_rules.table().items() if not count] == []
 
 
 def test_every_rule_explains_itself():

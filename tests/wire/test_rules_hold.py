@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 
+import delete_rules
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,10 +20,7 @@ _BIG = 3_000
 
 
 def _small_cases():
-    spec = importlib.util.spec_from_file_location("delete_rules", Path(__file__).with_name("delete_rules.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    listed = [one for api in APIS for one in module.cases(api)]
+    listed = [one for api in APIS for one in delete_rules.cases(api)]
     return [(one["api"], json.loads(one["request"])) for one in listed if len(one["request"]) < _BIG]
 
 

@@ -74,7 +74,7 @@ class Commands(click.Group):
         """Return the command that ``args`` begin with; one that is not there is an error with the nearest names."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            near = get_close_matches(name, COMMANDS, cutoff=0.5)
+            near = get_close_matches(name, COMMANDS)
             known = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(COMMANDS)}"
             ctx.fail(f"no command is called {name!r}; {known}")
         return super().resolve_command(ctx, args)

@@ -26,7 +26,7 @@ from holdfast.model.entries import (
     Usage,
 )
 from holdfast.model.gauging import smaller
-from holdfast.model.paying import MILLION, dollars, paid
+from holdfast.model.paying import MILLION, dollars, paid, share
 from holdfast.model.projected import basis_at, shown
 from holdfast.model.target import Prices
 from holdfast.view.tokens import measure
@@ -60,7 +60,7 @@ class Size(Struct, frozen=True):
     @property
     def share(self) -> float:
         """How much of the window the largest that went up took."""
-        return self.up / self.window if self.window else 0.0
+        return share(self.up, self.window)
 
     def beside(self, other: Size) -> Size:
         """Return the larger of both; the window is of the one that is nearer to it."""
@@ -110,16 +110,10 @@ class Account(Struct, frozen=True):
     @property
     def cache_hit(self) -> float:
         """The share of the input that came out of the cache."""
-        return self.cache_read / self.input if self.input else 0.0
+        return share(self.cache_read, self.input)
 
 
-def account(session: str, entries: Iterable[Entry], catalog: Catalog) -> Account:
-    """Return the account of a branch, its entries given from the root on."""
-    path = tuple(entries)
-    return account_of_tree(session, path, path[-1].id if path else None, catalog)
-
-
-def account_of_tree(
+def account(
     session: str,
     entries: Sequence[Entry],
     leaf: str | None,
@@ -177,7 +171,7 @@ def _merged(some: dict[str, int], more: dict[str, int]) -> dict[str, int]:
 
 
 class _Telling:
-    """The fold behind ``account``."""
+    """The fold behind ``account``, of one branch."""
 
     def __init__(
         self, session: str, catalog: Catalog, model: str, refusals: frozenset[str], repeated: frozenset[str]

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
+from holdfast.cli.at_leaf import at_leaf
 from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.explaining import SHORT, read_log
 from holdfast.cli.next_plan import world_of
@@ -17,9 +18,9 @@ from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
 from holdfast.cli.sizing import about, target_of
 from holdfast.cli.terminal import clean, console, json_option, say_command, say_json, say_line, say_whole
+from holdfast.model.plan import asked_for
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy
-from holdfast.runtime.journal import Journal
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -70,7 +71,7 @@ def command(
         place = target_of(info, log.branch, model, window, known.catalog)
         world = world_of(log.entries, place)
         chosen = known.policy(policy).for_session(info.key)
-        made = _compacted(there, info.key, chosen, place, replace(world, force=True))
+        made = compacted(there, info.key, chosen, place, replace(world, force=True))
         short = shortest([one.key for one in there.sessions()])[info.key]
     if as_json:
         say_json(msgspec.to_builtins(made))
@@ -80,15 +81,15 @@ def command(
             click.echo(f"for {place.limits.window:,} tokens ({clean(place.limits.origin)}); --window says it", err=True)
 
 
-def _compacted(store: SessionStore, key: str, policy: Policy, place: Target, world: World) -> Made:
+def compacted(store: SessionStore, key: str, policy: Policy, place: Target, world: World) -> Made:
     """Compact session ``key`` and return what became of it."""
-    journal = Journal.open(store, key, policy)
-    plan = journal.plan(place, world)
-    made = plan.compaction
-    if made is None or not journal.decide(plan, place, world):
-        why = "; ".join(notice.why for notice in plan.notices) or "there is nothing to compact"
-        return Made(key, policy.name, compacted=False, before=plan.before, after=plan.before, why=why)
-    entry = journal.branch.law[-1][0]
+    with at_leaf(store, key, policy) as journal:
+        plan = asked_for(journal.plan(place, world))
+        made = plan.compaction
+        if made is None or not journal.decide(plan, place, world):
+            why = "; ".join(notice.why for notice in plan.notices) or "there is nothing to compact"
+            return Made(key, policy.name, compacted=False, before=plan.before, after=plan.before, why=why)
+        entry = journal.branch.law[-1][0]
     return Made(key, policy.name, compacted=True, before=plan.before, after=plan.after, entry=entry, keep=made.keep)
 
 

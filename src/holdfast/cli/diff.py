@@ -64,7 +64,7 @@ def command(session: str, moments: str | None, lines: int, store: str | None, *,
         elif entry is not None:
             before, after = _reduced(_until(there, info.key, log, entry))
         else:
-            raise Stopped("give two moments as A..B, or the id of a request alone; see holdfast diff --help")
+            raise Stopped(_which(log))
     if asked is None and entry is not None and isinstance(entry.body, OF_REQUESTS):
         found, sizes = _of_request(info, log, entry, compare(before.log, after.log))
     else:
@@ -74,6 +74,13 @@ def command(session: str, moments: str | None, lines: int, store: str | None, *,
         say_json(told | msgspec.to_builtins(found))
     else:
         _say(found, info, (f"{before.name}: {sizes[0]}", f"{after.name}: {sizes[1]}"), lines)
+
+
+def _which(log: Log) -> str:
+    """Return what is said where no moments were given: the ones that somebody may have meant."""
+    newest = [f"..{clean(id_)[:SHORT]} for what the newest decision changed" for id_, _ in log.branch.law[-1:]]
+    told = ", ".join([*newest, "0.. for all since message 0"])
+    return f"give two moments behind the session: {told}, A..B for what is between; only a request's id stands alone"
 
 
 def _asked(moments: str) -> tuple[str, str]:

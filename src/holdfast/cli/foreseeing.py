@@ -57,15 +57,10 @@ class Foreseen(Struct, frozen=True):
 
 
 def foreseen(info: SessionInfo, entries: Sequence[Entry], known: Configuration, policy: str) -> Foreseen:
-    """Return what ``policy`` would have done about the requests on a branch, its entries given from the root on.
+    """Return what ``policy`` would have done about the requests on all branches of a session, each once.
 
     Nobody is asked for a summary: an extract is planned. What a window has no room for at all ends it.
     """
-    return foreseen_of_tree(replace(info, leaf=entries[-1].id if entries else None), entries, known, policy)
-
-
-def foreseen_of_tree(info: SessionInfo, entries: Sequence[Entry], known: Configuration, policy: str) -> Foreseen:
-    """Return what ``policy`` would have done about the requests on all branches of a session, each once."""
     by_id, path = {entry.id: entry for entry in entries}, list[Entry]()
     at = info.leaf
     while at is not None and at in by_id:
@@ -147,7 +142,7 @@ def of_sessions(given: str | None, keys: Sequence[str], known: Configuration, po
     total = Foreseen(policy)
     with suppress(*EXPECTED), opened(given, readonly=True) as there:
         for key in keys[:MOST]:
-            total = total.plus(foreseen_of_tree(there.session(key), there.entries(key), known, policy))
+            total = total.plus(foreseen(there.session(key), there.entries(key), known, policy))
     return total
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
+from holdfast.cli.at_leaf import at_leaf
 from holdfast.cli.explaining import SHORT, Log, acting, read_log
 from holdfast.cli.sizing import Measured, about, measured
 from holdfast.cli.terminal import many
@@ -14,7 +15,6 @@ from holdfast.model.entries import Compaction, Decision, Entry
 from holdfast.model.plan import Plan
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy, advance
-from holdfast.runtime.journal import Journal
 from holdfast.store.base import SessionStore
 from holdfast.store.tree import now_ms
 
@@ -87,7 +87,8 @@ def recorded(
     store: SessionStore, key: str, log: Log, place: Target, policy: Policy, world: World
 ) -> tuple[Prospect, Branch]:
     """Return what ``policy`` decided behind ``log``, which is in the store now, and the branch with it."""
-    plan = Journal.open(store, key, policy).prepare(place, world).plan
+    with at_leaf(store, key, policy) as journal:
+        plan = journal.prepare(place, world).plan
     branch, known = read_log(store, key).branch, {id_ for id_, _ in log.branch.law}
     ids = tuple(id_ for id_, _ in branch.law if id_ not in known)
     return _prospect(plan, policy, world, measured(log.branch, place, policy.settings), ids), branch

@@ -133,7 +133,8 @@ def done(stats: Mapping[str, Any], found: Foreseen | None) -> list[str]:
         return [*reduced, *([f"{many(avoided, 'overflow')} avoided"] if avoided else []), *otherwise]
     from holdfast.cli.foreseeing import in_words
 
-    return ["nothing was changed", *([in_words(found)] if found.requests else []), *otherwise]
+    others = "with those before this run: " if found.requests > total(stats) else ""
+    return ["nothing was changed", *([others + in_words(found)] if found.requests else []), *otherwise]
 
 
 def total(stats: Mapping[str, Any]) -> int:

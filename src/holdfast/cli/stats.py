@@ -8,9 +8,9 @@ import click
 import msgspec
 
 from holdfast import config
-from holdfast.cli.account import Account, Rule, account_of_tree, together
+from holdfast.cli.account import Account, Rule, account, together
 from holdfast.cli.describing import session_line, shortest
-from holdfast.cli.foreseeing import Foreseen, foreseen_of_tree, in_words
+from holdfast.cli.foreseeing import Foreseen, foreseen, in_words
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.sizing import about, measured, target_of
 from holdfast.cli.terminal import (
@@ -77,7 +77,7 @@ def _foreseen(there: SessionStore, info: SessionInfo, found: Account, known: Con
     if found.rules or not found.requests:
         return None
     policy = there.branch(info.key).policy or "holdfast"
-    return foreseen_of_tree(info, there.entries(info.key), known, policy)
+    return foreseen(info, there.entries(info.key), known, policy)
 
 
 def account_of(store: SessionStore, info: SessionInfo, catalog: Catalog) -> Account:
@@ -89,7 +89,7 @@ def account_of(store: SessionStore, info: SessionInfo, catalog: Catalog) -> Acco
     def scale(branch: Branch) -> float:
         return measured(branch, target_of(info, branch, None, None, catalog)).scale
 
-    found = account_of_tree(info.key, entries, info.leaf, catalog, info.model, scale)
+    found = account(info.key, entries, info.leaf, catalog, info.model, scale)
     avoided = 0 if info.format else found.avoided  # what another tool compacted is its merit
     return msgspec.structs.replace(found, spills=len(hashes), spill_bytes=sum(sizes), avoided=avoided)
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
+from holdfast.cli.at_leaf import at_leaf
 from holdfast.cli.describing import session_line, when
 from holdfast.cli.explaining import SHORT, Log, State, acting, read_log, states
 from holdfast.cli.faults import Stopped
@@ -22,7 +23,6 @@ from holdfast.model.entries import Compaction, Decision, Entry, Revoke
 from holdfast.model.target import Limits
 from holdfast.policy import guard
 from holdfast.policy.settings import Settings
-from holdfast.runtime.journal import Journal
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -143,8 +143,8 @@ def _fates(branch: Branch) -> list[tuple[State, tuple[Edit, ...]]]:
 def undo(store: SessionStore, info: SessionInfo, decision: str | None) -> Undone:
     """Revoke a decision of a session and return what that changed."""
     key = info.key
-    journal = Journal.open(store, key)
-    revoked = journal.undo(decision)
+    with at_leaf(store, key) as journal:
+        revoked = journal.undo(decision)
     log = read_log(store, key, store.entry(key, journal.leaf or "").parent)  # as it was just before
     body = dict(log.branch.law)[revoked]
     at = next(entry.at for entry in log.entries if entry.id == revoked)
@@ -155,11 +155,11 @@ def undo(store: SessionStore, info: SessionInfo, decision: str | None) -> Undone
 
 def forget(store: SessionStore, info: SessionInfo) -> Forgotten:
     """Let nothing count any more that overflows told of a session's window, and return what that changed."""
-    journal = Journal.open(store, info.key)
-    before = _limits(info, journal.branch)
-    if before.origin != guard.LEARNED:
-        raise Stopped(f"no refusal told of a smaller window: it is {before.window:,} tokens ({before.origin})")
-    journal.forget()
+    with at_leaf(store, info.key) as journal:
+        before = _limits(info, journal.branch)
+        if before.origin != guard.LEARNED:
+            raise Stopped(f"no refusal told of a smaller window: it is {before.window:,} tokens ({before.origin})")
+        journal.forget()
     after = _limits(info, journal.branch)
     return Forgotten(info.key, before.window, after.window, after.origin)
 
@@ -192,7 +192,8 @@ def _name(one: Standing) -> str:
 
 def _back(one: Standing) -> str:
     shown = "message is" if one.messages == 1 else "messages are"
-    return f"~{one.tokens:+,} tokens, {one.messages:,} {shown} shown otherwise"
+    size = f"{about(abs(one.tokens))} tokens {'more' if one.tokens >= 0 else 'fewer'}"
+    return f"{size}, {one.messages:,} {shown} shown otherwise"
 
 
 def _say_list(info: SessionInfo, found: Law, *, as_json: bool) -> None:

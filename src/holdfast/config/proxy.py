@@ -102,7 +102,7 @@ def setting(key: str, value: object, told: str) -> Any:
     try:
         new = convert(value, kind)
     except msgspec.ValidationError as error:
-        why = "is written otherwise" if "regex" in str(error) else str(error)
+        why = "is of another form" if "regex" in str(error) else str(error)
         raise ConfigError(_wrong(key, value, told, why)) from None
     if why := _fault(key, new):
         raise ConfigError(_wrong(key, value, told, why))

@@ -70,11 +70,11 @@ def overrides(table: object, file: str) -> tuple[Override, ...]:
     inner = {key: value for key, value in whole.items() if key not in Settings.__struct_fields__}
     found = [*_changes({key: value for key, value in whole.items() if key not in inner}, "", file)]
     for name, one in inner.items():
-        if not isinstance(one, dict):
-            raise ConfigError(unknown("setting", name, Settings.__struct_fields__, f"{file}: [policy]"))
+        if name not in PRESETS and not isinstance(one, dict):
+            raise _no_setting(name, f"{file}: [policy]")
         if name not in PRESETS:
             raise ConfigError(unknown("policy", name, PRESETS, f"{file}: [policy.{name}]"))
-        found += _changes(one, name, file)
+        found += _changes(as_table(one, f"[policy.{name}]", file), name, file)
     return tuple(found)
 
 
@@ -82,7 +82,7 @@ def _changes(table: dict[str, Any], policy: str, file: str) -> Iterator[Override
     for key, value in table.items():
         place = f"{file}: {_table(policy)}"
         if key not in Settings.__struct_fields__:
-            raise ConfigError(unknown("setting", key, Settings.__struct_fields__, place))
+            raise _no_setting(key, place)
         try:
             yield Override(key, converted(key, value), policy, file)
         except ValueError as error:
@@ -112,11 +112,18 @@ def as_table(table: object, name: str, file: str) -> dict[str, Any]:
     raise ConfigError(msg)
 
 
-def unknown(what: str, name: str, known: Iterable[str], place: str) -> str:
-    """Return the words for a name that is not known, with the nearest ones, or with all."""
+def _no_setting(name: str, place: str) -> ConfigError:
+    """Return the error for a setting of a policy that there is not; all of them would be a page."""
+    names = Settings.__struct_fields__
+    all_ = f"of the {len(names)} none is like it: take it away, then `holdfast policy show holdfast` lists them"
+    return ConfigError(unknown("setting", name, names, place, all_))
+
+
+def unknown(what: str, name: str, known: Iterable[str], place: str, all_: str = "") -> str:
+    """Return the words for a name that is not known, with the nearest ones, or with ``all_`` that are known."""
     names = list(known)
-    near = get_close_matches(name, names, cutoff=0.5)
-    told = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names)}"
+    near = get_close_matches(name, names)
+    told = f"did you mean {' or '.join(near)}?" if near else all_ or f"there are: {', '.join(names)}"
     return f"{place}: no {what} is called {name!r}; {told}"
 
 

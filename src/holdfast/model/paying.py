@@ -30,6 +30,11 @@ def dollars(usage: Usage, prices: Prices) -> float:
     return (told + usage.output * prices.output) / MILLION
 
 
+def share(part: float, whole: float) -> float:
+    """Return how much of a whole a part is; nothing of what is nothing."""
+    return part / whole if whole else 0.0
+
+
 def noted(call: Paid) -> Note:
     """Return the note of a ``call`` for a summary."""
     return Note(SUMMARY, data={"api": call.api, "model": call.model, **msgspec.to_builtins(call.usage)})

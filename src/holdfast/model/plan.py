@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Blob, Edit
@@ -66,3 +67,9 @@ class Plan(Struct, frozen=True):
     def is_empty(self) -> bool:
         """Whether nothing changes: no new decision, no repair, nothing to ask."""
         return not (self.record or self.repair or self.compaction or self.ask)
+
+
+def asked_for(plan: Plan) -> Plan:
+    """Return ``plan`` with its compaction told as one that somebody asked for: no request was too large."""
+    made = plan.compaction
+    return plan if made is None else replace(plan, compaction=replace(made, trigger="manual"))

@@ -6,6 +6,7 @@ from collections import Counter, OrderedDict
 
 from msgspec import Struct
 
+from holdfast.model.paying import share
 from holdfast.telemetry import events
 from holdfast.telemetry.events import Event
 from holdfast.wire.overflow import OVERFLOWS
@@ -57,7 +58,7 @@ class Counts:
     @property
     def cache_hit(self) -> float:
         """The share of the input that came out of the cache."""
-        return self.tokens["cache_read"] / self.tokens["input"] if self.tokens["input"] else 0.0
+        return share(self.tokens["cache_read"], self.tokens["input"])
 
     def told(self, event: Event) -> None:
         """Count ``event``."""

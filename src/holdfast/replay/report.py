@@ -328,8 +328,8 @@ def remarks(rows: Sequence[Row]) -> Text:
     """Return the notes on each policy, a line each; empty where there are none."""
     out = Text(style=_DIM)
     for row in _ours_last(rows):
-        notes = [note for note in (*row.notes, *row.measured.notes) if not note.startswith(GAP)]  # left to the JSON
-        if notes:
+        own = [f"noticed {note}" for note in row.measured.notes if not note.startswith(GAP)]  # left to the JSON
+        if notes := [*row.notes, *own]:
             out.append(f"{row.measured.policy}: {'; '.join(notes)}\n")
     out.right_crop(1)
     return out

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import CompactionFailed
-from holdfast.model.plan import Ask, Notice, Plan
+from holdfast.model.plan import Ask, Notice, Plan, asked_for
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World, Written
 from holdfast.policy.breaker import is_closed
@@ -152,6 +152,7 @@ async def compact(course: Course, request: Request, instructions: str) -> events
     forced = replace(await course.means.in_worker(lambda: world(course, request, asked=True)), force=True)
     while True:
         plan, known = await planned(course, request, forced, trigger="manual", instructions=instructions)
+        plan = asked_for(plan)
         if plan.compaction is None:
             outcome, why = _why(plan) if known.breaker else _CANCELLED
             by, size = _by(course, request), estimate(plan.branch, request.target)

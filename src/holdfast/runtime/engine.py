@@ -82,30 +82,27 @@ class Engine:
         answers = as_upstream(upstream, api)
         goal = target or _target(api, model, known.catalog)
         spoken = api or (goal.api if goal is not None else "")
-        writers = (*writers, *_writer(answers, spoken, summary_model, known.catalog))
-        allowed = Permits(permits)
-        store = _store(place)  # last: nothing may fail behind it
         means = Means(
-            store,
-            answers,
+            upstream=answers,
             target=goal,
             fields=fields,
             environment=environment,
-            writers=writers,
+            writers=(*writers, *_writer(answers, spoken, summary_model, known.catalog)),
             native=native,
             hooks=hooks,
             listen=listen,
-            permits=allowed,
+            permits=Permits(permits),
             check="all" if check else "none",
             catalog=known.catalog,
+            store=_store(place),  # last: nothing may fail behind it
         )
         engine = cls(means, chosen)
         try:
             yield engine
         finally:
             await engine._close()
-            if store is not place:
-                store.close()
+            if means.store is not place:
+                means.store.close()
 
     async def session(self, key: str, *, leaf: str | None = None) -> Session:
         """Return the session called ``key``, created if need be; with ``leaf`` the branch that ends there.

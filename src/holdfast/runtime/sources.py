@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from holdfast.errors import StoreCorrupt, UnknownId
 from holdfast.model.entries import BranchSummary, Compaction, Decision, Entry, Said
-from holdfast.model.messages import Message, placeholder, result_text
+from holdfast.model.messages import Message, part_text, placeholder, result_text
 from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.settings import HANDLE
 from holdfast.store.base import SessionStore
@@ -178,8 +178,7 @@ def _said(store: SessionStore, key: str, hash_: str, error: Exception) -> str:
     """
     for entry in store.entries(key, "message"):
         for part in entry.body.slot.message.parts if isinstance(entry.body, Said) else ():
-            text = part.text if isinstance(part, Text) else result_text(part) if isinstance(part, ToolResult) else ""
-            if text and fingerprint(text) == hash_:
+            if (text := part_text(part)) and fingerprint(text) == hash_:
                 return text
     raise error
 

@@ -382,7 +382,7 @@ class TreeStore(ABC):
             elif stored != identity(entry):
                 msg = (
                     f"entry {entry.id!r} is in session {known.key!r} with other content; nothing was written: "
-                    "import the file under another key"
+                    "import the file under another id (`holdfast import --as ID`)"
                 )
                 raise LogConflict(msg)
         return list(new.values())

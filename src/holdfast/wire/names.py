@@ -8,7 +8,7 @@ from hashlib import blake2b
 from msgspec.structs import replace
 
 from holdfast.model.dialect import Dialect
-from holdfast.model.messages import Message
+from holdfast.model.messages import Message, with_parts
 from holdfast.model.parts import Part, ToolCall, ToolResult
 from holdfast.policy.hygiene.parts import wire_name
 
@@ -35,9 +35,7 @@ def _free(name: str, taken: set[str], dialect: Dialect) -> str:
 
 def renamed(message: Message, names: Mapping[str, str]) -> Message:
     """Return the message with its calls and results under the new names; the same object when none has one."""
-    parts = tuple([_renamed(part, names) for part in message.parts])
-    same = all(new is old for new, old in zip(parts, message.parts, strict=True))
-    return message if same else Message(message.role, parts)
+    return with_parts(message, [_renamed(part, names) for part in message.parts])
 
 
 def _renamed(part: Part, names: Mapping[str, str]) -> Part:

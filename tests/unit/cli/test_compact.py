@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import command
+from holdfast.model.entries import Answer, Entry, Request, Usage
 from holdfast.store import open_store
 
 SESSION = Path(__file__).parents[3] / "examples" / "long-session.jsonl"
@@ -40,6 +41,18 @@ def test_it_is_done_once_and_can_be_taken_back(run, store, key):
     with open_store(store) as there:
         assert len(there.entries(key, "message")) == said
         assert there.branch(key).compaction is None
+
+
+def test_what_was_asked_for_avoided_no_overflow(run, store, key):
+    """It is told as what it is, and ``stats`` counts no request that it made fit."""
+    run("compact", key, "--store", store)
+    with open_store(store) as there:
+        leaf, before = there.session(key).leaf, json.loads(run("stats", key, "--store", store, "--json").stdout)
+        there.append(key, [Entry("r", leaf, Request("b", 1)), Entry("a", "r", Answer("b", Usage(input=900)))])
+    after = json.loads(run("stats", key, "--store", store, "--json").stdout)
+    assert (before["compactions"], after["answers"] - before["answers"]) == (1, 1)
+    assert (before["avoided"], after["avoided"]) == (0, 0)
+    assert "compaction (manual)" in run("show", key, "--store", store).stdout
 
 
 def test_a_window_that_is_assumed_is_said(run, store, key):

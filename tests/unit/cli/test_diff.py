@@ -126,6 +126,13 @@ def test_nonsense_is_refused(run, decided, moments, told):
     assert "\x1b" not in result.stderr
 
 
+def test_without_moments_some_are_named(run, decided):
+    """The message can be done as it stands."""
+    told = run("diff", decided).stderr
+    assert "..c1 for what the newest decision changed, 0.. for all since message 0" in told
+    assert [run("diff", decided, moments).exit_code for moments in ("..c1", "0..")] == [0, 0]
+
+
 def test_an_empty_session(run, store):
     """Nothing can be named in it, and the message says so."""
     store.create("empty")

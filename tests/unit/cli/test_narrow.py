@@ -66,7 +66,7 @@ def test_what_undo_would_bring_back(recording, run, reduced):
     told = joined("\n".join(shown.splitlines()[1:]))
     assert "…" not in told
     for one in json.loads(run("undo", reduced, "--list", "--json").stdout)["in_force"]:
-        numbers = f"without it ~{one['tokens']:+,} tokens, {one['messages']:,} message"
+        numbers = f"without it ~{one['tokens']:,} tokens more, {one['messages']:,} message"
         assert -1 < told.find(numbers) < told.find(one["id"][:8])
     assert all(len(line) <= 80 for line in shown.splitlines())
 

@@ -7,6 +7,7 @@ import json
 import anyio
 import httpx2
 import pytest
+from msgspec.structs import replace
 
 from holdfast import config
 from holdfast.cli.describing import client_of, shortest
@@ -336,7 +337,7 @@ def test_nothing_would_have_been_done(talks):
         info = store.session(header(observed[0], "session"))
         first = [one for one in store.path(info.key)[:4] if not isinstance(one.body, Request)]
     short = [*first, Entry("r", first[-1].id, Request("b", len(first), "claude-sonnet-4-5", WINDOW))]
-    found = foreseen(info, short[:2] + short[-1:], config.configuration(), "holdfast")
+    found = foreseen(replace(info, leaf="r"), short[:2] + short[-1:], config.configuration(), "holdfast")
     assert (found.requests, found.over, found.compactions, found.reduced) == (1, 0, 0, 0)
     assert "would have changed nothing" in in_words(found)
     assert of_sessions(path, ["gone"], config.configuration(), "holdfast").requests == 0

@@ -111,15 +111,19 @@ def test_only_its_own_sessions(run, home, monkeypatch, programs):
 
 
 def test_what_would_have_been_done(run, home, monkeypatch, programs):
-    """Behind --observe the last line tells what would have been done, and the request that it was too large for."""
+    """Behind --observe the last line tells what would have been done, and the request that it was too large for.
+
+    That is planned for whole sessions: it says so where they are older than this run.
+    """
     program(
         programs,
         "mine",
         ASK.replace('"hello"', '"kelp wrack " * 9_000').replace("    print(", "    str(told) or print("),
     )
     with provider(monkeypatch):
-        done = run("run", "--observe", "--window", "16000", "--", "mine")
-    assert "1 request · nothing was changed · 1 request over the window of 16,000; policy holdfast would" in done.stderr
+        first, again = (run("run", "--observe", "--window", "16000", "--", "mine").stderr for _ in range(2))
+    assert "1 request · nothing was changed · 1 request over the window of 16,000; policy holdfast would" in first
+    assert "1 request · nothing was changed · with those before this run: 2 requests over the window" in again
 
 
 def test_what_was_reduced_is_what_this_run_decided():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -62,7 +63,7 @@ def test_what_the_next_request_saves_adds_up(stats, store, decided):
     entries = store.path(decided)
     for stop in range(len(entries) + 1):
         branch = log_of(entries[:stop]).branch
-        found = account("", entries[:stop], shipped())
+        found = account_of(entries[:stop])
         whole = branch.sums[-1] if len(branch.slots) else 0
         assert (found.said, found.saved) == (whole, whole - branch.held)
         assert sum(rule.saved for rule in found.rules) == found.saved
@@ -148,17 +149,21 @@ def test_what_another_tool_compacted_is_its_merit(stats, store, decided):
     go_on(store, decided, Request("b", 12, "m", 1_000), Answer("b", Usage(input=900)))
     found = stats()
     assert (found["compactions"], found["avoided"], found["refused"]) == (1, 0, 0)
-    assert account("", store.path(decided), shipped()).avoided > 0
+    assert account_of(store.path(decided)).avoided > 0
 
 
 def overflow(**more: object) -> Failure:
     return Failure("overflow", "too large", 1_500, 2_000, **more)
 
 
-def account_of(*bodies: object):
-    """Return the account of a branch that says ``bodies``."""
-    entries = [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate(bodies)]
-    return account("", entries, shipped())
+def account_of(entries: Sequence[Entry]):
+    """Return the account of a branch, its entries given from the root on."""
+    return account("", entries, entries[-1].id if entries else None, shipped())
+
+
+def saying(*bodies: object) -> list[Entry]:
+    """Return a branch that says ``bodies``."""
+    return [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate(bodies)]
 
 
 MADE = Compaction(1, Message.of("user", "before"), 2, before=900, after=500)
@@ -178,14 +183,15 @@ ANSWERED = (Said(measure(Message.of("assistant", "yes"))), Answer("b", Usage(inp
 )
 def test_only_what_was_refused_and_kept_from_the_client_is_told_so(bodies, refused, avoided):
     """A refusal is of a request; it was avoided where something was decided and the same words were answered."""
-    found = account_of(said("hello"), Request("b", 1, "m", 9_000), *bodies)
+    found = account_of(saying(said("hello"), Request("b", 1, "m", 9_000), *bodies))
     assert (found.refused, found.avoided) == (refused, avoided)
 
 
 def test_the_window_is_what_an_overflow_told():
     """What went up before is told as a share of the window that was learned later."""
     asked = Request("b", 1, "m", 9_000)
-    found = account_of(said("word " * 900), asked, *ANSWERED, said("word " * 900), replace(asked, slots=3), overflow())
+    more = said("word " * 900)
+    found = account_of(saying(more, asked, *ANSWERED, more, replace(asked, slots=3), overflow()))
     assert found.largest == Size(2_000, 900, 1_500, is_counted=True)
 
 
@@ -211,11 +217,9 @@ def test_what_acts_no_more_is_not_in_force():
     short = Edit(Span(0, 1), (), "relief", "", 2)
     talk = [said(f"number {at}") for at in range(6)]
     bodies = [*talk, Decision((short,)), MADE, replace(MADE, keep=3)]
-    entries = [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate(bodies)]
+    entries = saying(*bodies)
     log = log_of(entries)
-    assert [(one.rule, one.in_force) for one in account("", entries, shipped()).rules if one.in_force] == [
-        ("compaction", 1)
-    ]
+    assert [(one.rule, one.in_force) for one in account_of(entries).rules if one.in_force] == [("compaction", 1)]
     assert [one.id for one in in_force(log.branch)] == [one.id for one in standing(log)] == ["8"]
 
 

@@ -173,7 +173,7 @@ def test_a_project_chooses_nobody_who_gets_the_keys(files, line, tmp_path):
         ("[proxy]\npolicy = 'hold'", ["policy = 'hold'", "no policy is called that", "holdfast"]),
         ("[proxy]\nsummaries = ''", ["summaries = ''", '"extract", "client", or the name of a model']),
         ("[proxy]\nopenai = 'host/v1'", ["openai = 'host/v1'", "an address such as"]),
-        ("[proxy]\nopenai = 'https://me:pw@h'", ["is written otherwise"]),
+        ("[proxy]\nopenai = 'https://me:pw@h'", ["is of another form"]),
         ("[proxy]\nopenai = 'https://h/v1?key=1'", ["an address such as"]),
         ("[proxy]\nopenai = 'https://h:99999'", ["a host or a port that cannot be"]),
         ("[proxy]\nhost = 'http://h'", ["a name or an address without a port"]),

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import anyio
 import msgspec
 import pytest
+from notes import talk
 
 from holdfast.config import target
 from holdfast.model.branch import Branch
@@ -57,12 +58,6 @@ class Counting:
 def opened(upstream, store=None, **more):
     """Return an engine about to be opened, with a window of 32,000 tokens."""
     return Engine.open(store or MemoryStore(), upstream=upstream, target=OPUS, fields=OUTPUT, **more)
-
-
-def talk(notes=40):
-    """Return a conversation that is over the trigger of that window."""
-    turns = [(f"Read note {number}.", f"Note {number}: " + "kelp on the rock " * 120) for number in range(notes)]
-    return [Message.of(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
 
 
 @pytest.mark.parametrize("permits", [1, 2])

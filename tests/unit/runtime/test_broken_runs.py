@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager, suppress
 
 import anyio
 import pytest
+from notes import talk
 
 from holdfast.config import target
 from holdfast.errors import Aborted, ContextOverflow, FormatError
 from holdfast.model.entries import Answer, Said
-from holdfast.model.messages import Message
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.hooks import Before, Hooks
 from holdfast.runtime.summarise import Writer
@@ -37,12 +37,6 @@ async def talking(upstream, store=None, **more):
         store or MemoryStore(), upstream=upstream, target=goal, fields={"max_tokens": 500}, **more
     ) as engine:
         yield await engine.session(KEY)
-
-
-def talk(notes=40):
-    """Return a conversation that is over the trigger of the window."""
-    turns = [(f"Read note {number}.", f"Note {number}: " + "kelp on the rock " * 120) for number in range(notes)]
-    return [Message.of(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
 
 
 def texts(store):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from notes import talk
 
 from holdfast.cli.account import account
 from holdfast.config import shipped, target
-from holdfast.model.messages import Message
 from holdfast.model.paying import dollars, paid
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.summary.prompts import HEADINGS
@@ -23,12 +23,6 @@ WINDOW = 32_000
 SUMMARY = "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in HEADINGS) + "word " * 200
 GOALS = {api: target(api, model, window=WINDOW) for api, model in
          {"anthropic": "claude-opus-5-5", "openai-responses": "gpt-5.5"}.items()}  # fmt: skip
-
-
-def talk(notes):
-    """Return a conversation of so many turns, each of some 400 tokens."""
-    turns = [(f"Read note {number}.", f"Note {number}: " + "kelp on the rock " * 120) for number in range(notes)]
-    return [Message.of(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
 
 
 def done(work, *, notes, said=(), api="anthropic", window=200_000, **more):
@@ -86,14 +80,16 @@ def test_who_asks_for_a_compaction_that_a_hook_cancels_is_told_so():
     ids=["nothing", "a summary"],
 )
 def test_a_compaction_is_told_when_it_begins_whoever_writes(says, by):
-    """Also where a hook stands before it and no model writes: each that ended had begun."""
+    """Also where a hook stands before it and no model writes: each that ended had begun. The log says who wanted it."""
 
     async def compact(session):
-        return await session.compact()
+        await session.compact()
+        return session.journal.branch.compaction.trigger
 
-    _, _, heard = done(compact, notes=20, hooks=Hooks(before_compaction=lambda *_: says))
+    trigger, _, heard = done(compact, notes=20, hooks=Hooks(before_compaction=lambda *_: says))
     told = [(type(event), event.by) for event in heard if isinstance(event, events.Compacting | events.Compacted)]
     assert told == [(events.Compacting, by), (events.Compacted, by)]
+    assert trigger == "manual"
 
 
 def test_a_prompt_of_a_hook_is_not_for_the_provider():
@@ -163,7 +159,7 @@ def test_what_summaries_cost_is_in_the_log(said, calls, options):
     noted = [call for entry in store.path(KEY) if (call := paid(entry.body)) is not None]
     assert (len(noted), {call.model for call in noted}) == (calls, {model})
     assert [call.usage.input for call in noted] == [one.tokens for one in requests]
-    told = account(KEY, store.path(KEY), shipped())
+    told = account(KEY, store.path(KEY), store.session(KEY).leaf, shipped())
     assert told.dollars == pytest.approx(sum(dollars(one.usage, shipped().prices(one.api, model)) for one in noted))
     assert (told.answers, told.input) == (0, sum(one.tokens for one in requests))
     assert told.dollars > 0

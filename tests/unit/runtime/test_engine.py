@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
+from notes import talk
 
 import holdfast
 from holdfast.config import target
@@ -26,12 +27,6 @@ from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 OPUS = target("anthropic", "claude-opus-5-5", window=32_000)
 OUTPUT = {"max_tokens": 500}
 SUMMARY = "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in HEADINGS) + "word " * 200
-
-
-def talk(notes=40):
-    """Return a conversation that is over the trigger of a window of 32,000 tokens."""
-    turns = [(f"Read note {number}.", f"Note {number}: " + "kelp on the rock " * 120) for number in range(notes)]
-    return [Message.of(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
 
 
 def asked(upstream, *said, store=None, goal=OPUS, **more):

@@ -10,7 +10,7 @@ from holdfast.cli.sizing import about
 from holdfast.cli.terminal import many
 from holdfast.config import Catalog
 from holdfast.model.entries import Answer, Entry, Usage
-from holdfast.model.paying import dollars, paid
+from holdfast.model.paying import dollars, paid, share
 from holdfast.model.target import Prices
 from holdfast.runtime.session import Report
 
@@ -37,7 +37,7 @@ class Spent(Struct, frozen=True):
     @property
     def cache_hit(self) -> float:
         """The share of the input that came out of the cache."""
-        return self.cache_read / self.input if self.input else 0.0
+        return share(self.cache_read, self.input)
 
 
 def spent(entries: Iterable[Entry], prices: Prices, catalog: Catalog) -> Spent:

@@ -13,6 +13,7 @@ from holdfast.agent.loop import Called, Returned, Spoke
 from holdfast.cli.sizing import about
 from holdfast.cli.terminal import clean, console, many, say_line, say_whole
 from holdfast.model.messages import result_text
+from holdfast.model.paying import share
 from holdfast.telemetry import events
 from holdfast.view.references import arguments
 
@@ -39,7 +40,7 @@ class Screen:
     def show(self, item: object) -> None:
         """Show one thing that happened."""
         if isinstance(item, events.Sending):
-            self.share = item.tokens / item.window if item.window else 0.0
+            self.share = share(item.tokens, item.window)
         if isinstance(item, events.Refused):
             self._why = item.why
         if self.quiet:
@@ -80,9 +81,10 @@ def _line(item: object) -> str | None:
             return f"{call.name} {_what(arguments(call))}".rstrip()
         case Returned(_, result):
             return f"  {'failed: ' if result.is_error else ''}{_short(result_text(result))}"
-        case events.Compacted(outcome=outcome, by=by, before=before, after=after, why=why):
-            sizes = f"{about(before)} → {about(after)} tokens ({by})" if outcome == "compacted" else f"{outcome}: {why}"
-            return f"compacted: {sizes}" if outcome == "compacted" else f"not compacted, {sizes}"
+        case events.Compacted(outcome="compacted", by=by, before=before, after=after):
+            return f"compacted: {about(before)} → {about(after)} tokens ({by})"
+        case events.Compacted(why=why):
+            return f"not compacted: {why}"
         case events.Decided(rule=rule, edits=edits, saves=saves):
             return f"{rule}: {edits} shown shorter, {about(saves)} tokens less"
         case events.Retrying(kind=kind, seconds=seconds, attempt=attempt):

@@ -115,7 +115,7 @@ def _compact(desk: Desk, focus: str) -> None:
     """Compact now; /compact FOCUS says what a summary looks at above all."""
     made = desk.stopped(lambda: desk.session.compact(focus))
     if isinstance(made, Compacted) and made.outcome != "compacted":
-        desk.screen.note(f"{made.outcome}: {made.why}", "yellow")
+        desk.screen.note(f"not compacted: {made.why}", "yellow")
     desk.screen.note(desk.status())
 
 

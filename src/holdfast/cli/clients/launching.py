@@ -201,7 +201,8 @@ def _opencode(order: Order) -> Launch:
     }
     urls = _usable(order.place) | told | own
     ours = {"provider": {name: {"options": {"baseURL": order.through(url)}} for name, url in urls.items()}}
-    return Launch(environment={"OPENCODE_CONFIG_CONTENT": _json(_merged(given, ours))})
+    none = "opencode has no key, login or provider of yours, and its free models go past the proxy: opencode auth login"
+    return Launch(environment={"OPENCODE_CONFIG_CONTENT": _json(_merged(given, ours))}, notes=() if urls else (none,))
 
 
 def _usable(place: Place) -> dict[str, str]:

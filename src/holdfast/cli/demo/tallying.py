@@ -8,6 +8,7 @@ from collections.abc import Collection
 import msgspec
 from msgspec import Struct
 
+from holdfast.model.paying import share
 from holdfast.model.target import Prices
 from holdfast.replay.cache import Hit, cost
 from holdfast.replay.measure import Point
@@ -57,7 +58,7 @@ class Tally:
         read = sum(point.hit.read for point in self.points)
         largest = max((point.tokens for point in self.points if point.hit.total), default=0)
         usd = sum(point.usd for point in self.points)
-        return Totals(input_ + self.output, usd, read / input_ if input_ else 0.0, largest)
+        return Totals(input_ + self.output, usd, share(read, input_), largest)
 
     def _kinds(self, judged: Judged, summary: Collection[str]) -> dict[str, int]:
         body = msgspec.json.decode(judged.asked.body)

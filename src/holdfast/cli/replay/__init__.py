@@ -36,6 +36,7 @@ The table, for each policy:
   × append       cost, beside never taking anything away
   fact recall    of what the model used again, the share still in its request
   ms p95         what planning a request took, but for the slowest twentieth
+  noticed        what a policy told itself, by its own estimate of tokens
 
 \b
 Examples:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.messages import Message, placeholder
+from holdfast.model.messages import Message, placeholder, result_text
 from holdfast.model.parts import Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.slots import Slot
 from holdfast.policy.summary.cutting import ends
@@ -80,9 +80,8 @@ def _words(part: Part, style: Style) -> str:
 
 
 def _result(result: ToolResult, style: Style) -> str:
-    words = "\n".join([part.text for part in result.content if isinstance(part, Text)])
     others = [_words(part, style) for part in result.content if not isinstance(part, Text)]
-    told = "\n".join(filter(None, [_guarded(_cut(words, style.results, style.tail), style), *others]))
+    told = "\n".join(filter(None, [_guarded(_cut(result_text(result), style.results, style.tail), style), *others]))
     failed = ", failed" if result.is_error and style.failures else ""
     return f"[Tool result{failed}]: {told}" if told.strip() or failed else ""
 

@@ -186,7 +186,7 @@ def _anew(file: Path, blobs: Path, tick: Tick, why: str, *, dry_run: bool) -> Re
             raise StoreCorrupt(msg) from None
         raise
     told = Mended("file", f"SQLite cannot read it through: {why}", f"{count:,} entries were read into a new file")
-    return Repaired(str(file), (told, *found, *lost), mender.entries_seen or count, str(backup), salvaged=True)
+    return Repaired(str(file), (told, *found, *lost), mender.entries_seen or count, str(backup))
 
 
 def _saved(file: Path, target: sqlite3.Connection) -> int:

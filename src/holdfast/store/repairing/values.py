@@ -29,8 +29,6 @@ class Repaired(Struct, frozen=True, omit_defaults=True):
     """How many entries were looked at."""
     backup: str = ""
     """The file as it was, where it was changed."""
-    salvaged: bool = False
-    """Whether the file had to be made anew from what could be read."""
 
     @property
     def is_fine(self) -> bool:

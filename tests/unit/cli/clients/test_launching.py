@@ -192,7 +192,10 @@ def addresses(made):
 
 
 def test_opencode_has_addresses_of_what_can_be_used():
-    """Providers of the configuration, with a key or with a login are led through; no other one is offered."""
+    """Providers of the configuration, with a key or with a login are led through; no other one is offered.
+
+    Where there are none it says what goes past the proxy, and how there would be one.
+    """
     where = place({"ANTHROPIC_API_KEY": "k"})
     logins, listed = opencode_files(where)
     texts = {
@@ -209,6 +212,8 @@ def test_opencode_has_addresses_of_what_can_be_used():
         "groq": f"{PROXY}/u/https://groq.example/v1",
     }
     assert "secret" not in str(made)
+    (note,) = launch("opencode", order(place({}))).notes
+    assert (made.notes, "past the proxy: opencode auth login" in note) == ((), True)
 
 
 def test_opencode_keeps_what_was_said_in_the_variable():

@@ -1,0 +1,25 @@
+"""The journal of a session at its leaf, for what a person decides about it while others may talk on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.policy.pipeline import Policy
+from holdfast.runtime.journal import Journal
+from holdfast.store.base import SessionStore
+
+
+@contextmanager
+def at_leaf(store: SessionStore, key: str, policy: Policy = Policy()) -> Iterator[Journal]:
+    """Hold session ``key``, and yield its journal at its leaf; what is written inside is where the session goes on.
+
+    A proxy or an agent may say more before it is held. Behind what they said it is opened anew: a decision beside that
+    would be in force nowhere.
+    """
+    while True:
+        journal = Journal.open(store, key, policy)
+        with journal.one_write():
+            if journal.moves_leaf:
+                yield journal
+                return
