@@ -191,3 +191,13 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
         except FormatError:
             continue
         assert isinstance(module.dicts(found), list)
+
+
+@pytest.mark.parametrize("api", READERS)
+def test_what_is_nested_too_deeply_is_told(api):
+    """No list ends in a ``RecursionError``: the error says what is wrong with it."""
+    deep: dict[str, Any] = {}
+    for _ in range(5_000):
+        deep = {"more": [deep]}
+    with pytest.raises(FormatError, match="nested too deeply"):
+        READERS[api].messages([{"role": "user", "content": [{"type": "text", "text": "go", "more": deep}]}])
