@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,12 +70,46 @@ def without_rights():
 
 
 @pytest.fixture
+def meanwhile():
+    """Return what lets another thread get in before a line of some work."""
+
+    def done(work, other, at):
+        """Return what ``work`` returns where ``other`` is done before its line number ``at``, and what that returned.
+
+        The latter in a list, which is empty where the work has fewer lines.
+        """
+        others, lines, before = [], 0, sys.gettrace()
+
+        def line(_frame, event, _told):
+            nonlocal lines
+            lines += event == "line"
+            if event == "line" and lines == at:
+                others.append(other())
+            return line
+
+        sys.settrace(line)
+        try:
+            return work(), others
+        finally:
+            sys.settrace(before)
+
+    return done
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Let nobody wait for a lease for longer than a moment."""
+    for module in ("locks", "memory"):
+        monkeypatch.setattr(f"holdfast.store.{module}.LEASE_WAIT", 0.05)
+
+
+@pytest.fixture
 def has_ended():
     """Return what tells whether a process has ended."""
 
     def told(pid: int) -> bool:
         """Return whether a process is gone, or will be in a moment; a zombie is."""
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while time.monotonic() < until:
             try:
                 if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":

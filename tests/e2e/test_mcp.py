@@ -173,7 +173,7 @@ def test_it_ends_when_it_is_told_to(folder):
     running.stdin.flush()
     assert json.loads(running.stdout.readline())["id"] == 1
     running.send_signal(signal.SIGINT)
-    assert running.wait(timeout=10) == -signal.SIGINT
+    assert running.wait(timeout=60) == -signal.SIGINT
     _, err = running.communicate()
     assert "Traceback" not in err
 
@@ -185,7 +185,7 @@ def test_nothing_but_the_protocol_is_printed(folder):
         {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "recall", "arguments": {"id": HANDLE}}},
     ]
     given = "".join(f"{json.dumps(one)}\n" for one in [HELLO, *more])
-    ran = subprocess.run(command(folder), input=given, capture_output=True, text=True, check=True, timeout=30)
+    ran = subprocess.run(command(folder), input=given, capture_output=True, text=True, check=True, timeout=60)
     answers = [json.loads(line) for line in ran.stdout.splitlines()]
     assert answers[0]["result"]["serverInfo"]["name"] == "holdfast"
     assert {one["jsonrpc"] for one in answers} == {"2.0"}
@@ -202,7 +202,7 @@ def searching(id_: int, query: str) -> str:
 def spoken(folder: Path, *lines: str) -> list[dict]:
     """Return what is answered to these lines, behind which the input ends at once."""
     given = "\n".join([json.dumps(HELLO), '{"jsonrpc": "2.0", "method": "notifications/initialized"}', *lines])
-    ran = subprocess.run(command(folder), input=f"{given}\n", capture_output=True, text=True, check=True, timeout=30)
+    ran = subprocess.run(command(folder), input=f"{given}\n", capture_output=True, text=True, check=True, timeout=60)
     assert "Traceback" not in ran.stderr
     first, *answers = [json.loads(line) for line in ran.stdout.splitlines()]
     assert first["id"] == 1

@@ -14,18 +14,18 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from random import Random
 from shutil import copytree
 from threading import Thread
 
 import anyio
+import dying_engine as dying
+import obeying_engine as obeying
 import pytest
 
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Said
-from holdfast.store.base import LEASE_WAIT
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.samples import KEY, same_request
@@ -36,18 +36,6 @@ SEED = 15_11
 APIS = ("anthropic", "openai-responses")
 WRITERS = ("extract", "model")
 HERE = Path(__file__).parent
-
-
-def _loaded(name):
-    """Return the module of a process, to do here what it does."""
-    spec = spec_from_file_location(name, HERE / f"{name}.py")
-    module = sys.modules[name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-dying = _loaded("dying_engine")
-obeying = _loaded("obeying_engine")
 
 
 @contextmanager
@@ -175,13 +163,11 @@ def test_whoever_dies_with_the_lease_blocks_nobody(place, other):
     async def talk(session):
         tell(other.process, "hold")
         assert heard(other.process) == "{}"
-        began = time.monotonic()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.append, "Whatever becomes of the other.")
-            await anyio.sleep(0.3)
+            await anyio.sleep(0.1)
             assert len(session.journal.branch.slots) == before
-            other.process.send_signal(signal.SIGKILL)
-        assert 0.3 < time.monotonic() - began < LEASE_WAIT
+            other.process.send_signal(signal.SIGKILL)  # who waited in vain would raise
         return await session.ask()
 
     with SqliteStore(place) as store:
@@ -210,7 +196,7 @@ class Worker:
 
     def tells(self, lines):
         """Return once it told so many lines more."""
-        wanted, end = len(self.told) + lines, time.monotonic() + 20
+        wanted, end = len(self.told) + lines, time.monotonic() + 60
         while len(self.told) < wanted:
             assert self.reader.is_alive(), self.told[-20:]
             assert time.monotonic() < end, "it does not go on"

@@ -7,7 +7,7 @@ import json
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -310,14 +310,17 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def proxied(**given):
-    """Yield a proxy with these settings before an upstream; both run in a thread of their own, one loop for both."""
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(_running(given, portal)) as proxy:
+def proxied(folder=None, **given):
+    """Yield a proxy with these settings before an upstream; both run in a thread of their own, one loop for both.
+
+    Its store is in ``folder``, or in one that is gone behind the block.
+    """
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(_running(folder, given, portal)) as proxy:
         yield proxy
 
 
 @asynccontextmanager
-async def _running(given, portal):
+async def _running(folder, given, portal):
     upstream, ready, stop = Upstream(), asyncio.Event(), anyio.Event()
     server = await asyncio.start_server(upstream.meet, LOOPBACK, 0)
     upstream.port = server.sockets[0].getsockname()[1]
@@ -328,8 +331,8 @@ async def _running(given, portal):
         ready.set()
 
     settings = Settings(anthropic=base, openai=f"{base}/v1", gemini=base, port=0, **given)
-    with TemporaryDirectory() as folder:
-        place = Path(folder) / "store.db"
+    with TemporaryDirectory() if folder is None else nullcontext(folder) as held:
+        place = Path(held) / "store.db"
         async with server, anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: serve(settings, str(place), ready=told, stop=stop))
             await ready.wait()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from holdfast.policy.summary.prompts import HEADINGS
 from holdfast.policy.summary.reference import openclaw, openclaw_chunks, openclaw_turns, opencode
 from holdfast.policy.summary.reference.pi import carried, files
 from holdfast.runtime.summarise import Terms, Writer, summarise
+from holdfast.testing.clock import FakeClock
 from holdfast.testing.provider.calls import Refusal
 from holdfast.testing.provider.calls import Said as Answered
 from holdfast.testing.upstream import ScriptedUpstream
@@ -270,7 +270,7 @@ def stray_call():
 def aborted(given):
     """Return what is left of a compaction that is aborted: in the pause before a retry, or before it begins."""
     busy = Refusal(503, "overloaded_error", "busy", retry_after=10.0)
-    upstream, began = ScriptedUpstream([busy] * 3), time.monotonic()
+    upstream, clock = ScriptedUpstream([busy] * 3), FakeClock()
     begins = any("back-off" in key for key in given)
 
     async def go():
@@ -279,9 +279,8 @@ def aborted(given):
             return await summarise([measure(Message.of("user", "sort"))], Ask(0, 1, 4_000), [writer])
         return None if scope.cancelled_caught else scope
 
-    made = anyio.run(go)
-    took = (time.monotonic() - began) * 1_000
-    told = {"returns": "stop" if made is None else "continue", "within_ms": max(took, 250)}
+    made = clock.run(go)
+    told = {"returns": "stop" if made is None else "continue", "within_ms": max(clock() * 1_000, 250)}
     return told if begins else {"summary_messages_in_store": int(made is not None)}
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from asyncio import Task, wait
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib.util import find_spec
 from pathlib import Path
 
 import httpx2
-from anyio import Event, create_task_group
+from anyio import CancelScope, Event, create_task_group
 from msgspec.structs import replace
 from uvicorn import Config, Server
 
@@ -33,6 +34,8 @@ logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # what goes wron
 UNHEARD = "socket.send() raised exception."
 """What the loop says, again and again, where a client left while it was sent to: that is no news to anybody."""
 logging.getLogger("asyncio").addFilter(lambda told: told.msg != UNHEARD)
+CUT_OFF = 10.0
+"""Seconds in which requests that are cut off at the server's end write down what was said so far. [H]"""
 IDLE = 60.0
 """Seconds that an idle connection to a provider or a client stays open. [H]"""
 
@@ -168,8 +171,22 @@ class _Server(Server):
         self.started_up.set()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until ``should_exit``; no signal is taken."""
-        await self._serve(sockets)
+        """Serve until ``should_exit``; no signal is taken. Behind it nothing is done for any request."""
+        try:
+            await self._serve(sockets)
+        finally:
+            with CancelScope(shield=True):
+                await _given_up(self.server_state.tasks)
+
+
+async def _given_up(tasks: Iterable[Task[None]]) -> None:
+    """Cancel ``tasks``, where they were not, and return when they have written down what became of them."""
+    left = [*tasks]
+    for task in left:
+        if not task.cancelling():
+            task.cancel()
+    if left:
+        await wait(left, timeout=CUT_OFF)
 
 
 def _bound(settings: Settings) -> socket.socket:

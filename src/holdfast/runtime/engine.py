@@ -100,9 +100,11 @@ class Engine:
         try:
             yield engine
         finally:
-            await engine._close()
-            if means.store is not place:
-                means.store.close()
+            try:
+                await engine._close()
+            finally:
+                if means.store is not place:
+                    means.store.close()
 
     async def session(self, key: str, *, leaf: str | None = None) -> Session:
         """Return the session called ``key``, created if need be; with ``leaf`` the branch that ends there.

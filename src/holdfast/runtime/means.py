@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 from weakref import WeakSet
 
-from anyio import CancelScope, CapacityLimiter, to_thread
-
 from holdfast.config import Catalog, shipped, target
 from holdfast.model.target import Target
 from holdfast.runtime.environment import Environment
@@ -18,6 +16,7 @@ from holdfast.runtime.inflight import InFlight
 from holdfast.runtime.lanes import Lanes, Permits
 from holdfast.runtime.summarise import Writer
 from holdfast.runtime.upstream import Upstream
+from holdfast.runtime.worker import Worker
 from holdfast.store.base import SessionStore
 from holdfast.store.tree import new_id, now_ms
 from holdfast.telemetry.events import Event, Listener
@@ -65,7 +64,7 @@ class Means:
     """The compactions of every session that somebody still has."""
     _targets: dict[tuple[str, str], Target] = field(default_factory=dict)
     """What was found of others, by API and model."""
-    _worker: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
+    _worker: Worker = field(default_factory=Worker)
 
     def tell(self, event: Event) -> None:
         """Tell the listener; one that raises is told of nothing more, which a warning says, and changes nothing."""
@@ -79,23 +78,24 @@ class Means:
 
     async def in_worker(self, verb: Callable[[], T]) -> T:
         """Return what ``verb`` returns, done in the worker; it is done to its end even where the caller gives up."""
-        with CancelScope(shield=True):
-            done = await to_thread.run_sync(verb, limiter=self._worker)
-        return done  # noqa: RET504 -- for the type checker a scope may swallow a return
+        return await self._worker.done(verb)
 
     def know(self, catalog: Catalog, window: int | None) -> None:
         """Let models be from now on what ``catalog`` says, with this ``window`` if there is one."""
-        self.catalog, self.window = catalog, window
-        self._targets.clear()
+        self.catalog, self.window, self._targets = catalog, window, {}
 
     def target_of(self, api: str, model: str) -> Target:
-        """Return all that is known of requests to ``model`` by ``api``: the engine's own target if it is that one."""
-        own = self.target
+        """Return all that is known of requests to ``model`` by ``api``: the engine's own target if it is that one.
+
+        It is asked by the worker too: what was found by another catalogue is not kept for the one that counts now.
+        """
+        own, known = self.target, self._targets
         if own is not None and own.api == api and model in ("", own.model):
             return own
-        if (api, model) not in self._targets:
-            if len(self._targets) >= TARGETS:
-                self._targets.clear()
+        found = known.get((api, model))
+        if found is None:
             found = target(api, model, window=self.window, catalog=self.catalog, trusting=self.trusting)
-            self._targets[api, model] = found
-        return self._targets[api, model]
+            if len(known) >= TARGETS:
+                known.clear()
+            known[api, model] = found
+        return found

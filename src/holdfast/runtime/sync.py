@@ -34,6 +34,8 @@ from holdfast.wire.sse import Event
 P = ParamSpec("P")
 T = TypeVar("T")
 
+LOOK = 0.5
+"""Seconds of one wait: ^C that comes a moment before it begins, or to another thread, is heard when it ends. [H]"""
 _AROUND: ContextVar[Context | None] = ContextVar("holdfast_around", default=None)
 """What is around the run whose block this thread is in: its work goes into the run's lane, and has its permit."""
 
@@ -78,6 +80,9 @@ def _done(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> T:
 def _result(future: Future[T]) -> T:
     """Return what is waited for; it is given up where the caller is interrupted."""
     try:
+        while not future.done():
+            with suppress(TimeoutError):
+                future.exception(LOOK)
         return future.result()
     except CancelledError as error:
         raise Aborted("the engine was closed before this ended; open it again") from error

@@ -237,7 +237,7 @@ def test_a_stop_in_the_middle_of_a_command(folder):
     agent = Agent(folder, script)
 
     agent.hooks = Hooks(on_append=patient)
-    outcome = agent.stopped((folder / "ran").exists)
+    outcome = agent.stopped(lambda: (folder / "ran").exists() and (folder / "ran").read_text())
     assert outcome.stop == "aborted"
     assert agent.results() == ["[. is empty]", STOPPED_IN, NOT_RUN]
     outcome = agent.run("")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import anyio
 import pytest
@@ -12,6 +11,13 @@ from msgspec.structs import replace
 from holdfast.agent import grepping, shell
 from holdfast.agent.processes import OUTPUT_BYTES, ran
 from holdfast.agent.workplace import nothing_allowed
+
+
+def pid_in(folder):
+    """Return the number of the process that a command wrote into ``folder``, or 0."""
+    file = folder / "pid"
+    return int(file.read_text() or 0) if file.exists() else 0
+
 
 # -- bash --------------------------------------------------------------------------------------------------------------
 
@@ -55,38 +61,38 @@ def test_a_command_that_is_not_allowed_is_not_run(call, place, folder):
 
 def test_a_command_ends_when_its_time_is_over(has_ended, call, folder):
     """It is ended with all that it started, what it printed is kept, and the model is told how to go on."""
-    began = time.monotonic()
-    text, is_error = call("bash", command="echo begun; sleep 60 & echo $! > pid; wait", seconds=1)
-    assert time.monotonic() - began < 10
-    assert is_error
-    assert text.startswith("begun\n[ended after 1 seconds; give more seconds")
-    assert has_ended(int((folder / "pid").read_text()))
+    for seconds in (1, 4, 16):  # a busy machine may not even have begun it
+        text, is_error = call("bash", command="echo begun; sleep 600 & echo $! > pid; wait", seconds=seconds)
+        assert is_error
+        if pid_in(folder):
+            break
+    assert text.startswith(f"begun\n[ended after {seconds} seconds; give more seconds")
+    assert has_ended(pid_in(folder))
 
 
 def test_who_does_not_listen_is_killed(call):
-    """A program that ignores being told to end is killed."""
-    began = time.monotonic()
+    """A program that ignores being told to end, and never would, is killed."""
     assert call("bash", command="trap '' TERM; while :; do sleep 0.1; done", seconds=1)[1]
-    assert time.monotonic() - began < 10
 
 
 def test_what_runs_on_in_the_background_ends_with_the_call(has_ended, call, folder):
     """A program left behind does not keep the call waiting, and does not outlive it."""
-    began = time.monotonic()
-    assert call("bash", command="sleep 60 & echo $! > pid; echo started") == ("started\n[exit code 0]", False)
-    assert time.monotonic() - began < 10
-    assert has_ended(int((folder / "pid").read_text()))
+    assert call("bash", command="sleep 600 & echo $! > pid; echo started") == ("started\n[exit code 0]", False)
+    assert has_ended(pid_in(folder))
 
 
 def test_a_cancelled_command_ends(has_ended, folder):
     """Who cancels the call ends the command and all that it started."""
 
     async def main():
-        with anyio.move_on_after(1):
-            await ran(["sh", "-c", "sleep 60 & echo $! > pid; wait"], folder, 60)
+        async with anyio.create_task_group() as group:
+            group.start_soon(ran, ["sh", "-c", "sleep 600 & echo $! > pid; wait"], folder, 600)
+            while not pid_in(folder):  # noqa: ASYNC110 -- another process makes it so
+                await anyio.sleep(0.02)
+            group.cancel_scope.cancel()
 
     anyio.run(main)
-    assert has_ended(int((folder / "pid").read_text()))
+    assert has_ended(pid_in(folder))
 
 
 def test_output_is_kept_at_both_ends(call):
@@ -184,9 +190,7 @@ def test_a_pattern_that_never_ends_is_ended(call, folder, monkeypatch):
     """A search has its time, whatever the pattern does."""
     monkeypatch.setattr(shell, "SEARCHED", 1)
     (folder / "a.txt").write_text("a" * 5_000 + "b")
-    began = time.monotonic()
     text, is_error = call("grep", pattern="(a+)+$")
-    assert time.monotonic() - began < 10
     assert is_error
     assert "simpler pattern" in text
 

@@ -6,9 +6,9 @@ So ^C is what it is everywhere: it stops what runs, and a second one leaves.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 import click
@@ -31,6 +31,7 @@ from holdfast.policy.pipeline import Policy
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.session import Session
 from holdfast.runtime.summarise import Writer
+from holdfast.runtime.sync import LOOK
 from holdfast.runtime.upstream import Http
 from holdfast.store.base import SessionStore
 
@@ -121,17 +122,21 @@ class Desk:
         future = self._portal.start_task_soon(going)
         future.add_done_callback(self.queue.put)
         is_stopping = False
-        while True:
-            try:
-                if (item := self.queue.get()) is future:
-                    return future.result()
-                self._take(item)
-            except (KeyboardInterrupt, click.Abort):
-                if is_stopping:
-                    raise KeyboardInterrupt from None
-                is_stopping = True
-                self.screen.note("stopping; ^C again leaves at once", "yellow")
-                self._portal.start_task_soon(self._stop)
+        try:
+            while True:
+                try:
+                    if (item := self._next()) is future:
+                        return future.result()
+                    self._take(item)
+                except (KeyboardInterrupt, click.Abort):
+                    if is_stopping:
+                        raise KeyboardInterrupt from None
+                    is_stopping = True
+                    self.screen.note("stopping; ^C again leaves at once", "yellow")
+                    self._portal.start_task_soon(self._stop)
+        except BaseException:
+            self._portal.start_task_soon(self._stop)  # who leaves waits for nothing, however fast the second ^C came
+            raise
 
     def spent(self) -> Spent:
         """Return what the session cost so far."""
@@ -141,6 +146,12 @@ class Desk:
     def status(self) -> str:
         """Return how full the context is, and what was spent."""
         return status(self.session.report(), self.spent())
+
+    def _next(self) -> object:
+        """Return what comes next; no wait is long, for ^C that comes a moment before one is heard when it ends."""
+        while True:
+            with suppress(Empty):
+                return self.queue.get(timeout=LOOK)
 
     def _take(self, item: object) -> None:
         if isinstance(item, Question):
