@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random
 from shutil import copytree
@@ -223,7 +224,7 @@ def pair():
 def test_two_that_work_at_once_lose_nothing(pair, tmp_path, api):
     """S1, S10: each request is valid; what either was told to be stored is; one that is killed blocks nobody."""
     random, acknowledged, place, branches = Random(f"{SEED} {api}"), [], tmp_path / "store.db", set()
-    for _ in range(ROUNDS):
+    for turn in count(1):
         one, two = (Worker(process, f"{place} {api} {random.choice(WRITERS)}") for process in pair)
         one.tells(random.randrange(60))
         two.tells(random.randrange(30))
@@ -231,7 +232,13 @@ def test_two_that_work_at_once_lose_nothing(pair, tmp_path, api):
         two.tells(20)
         acknowledged += two.kill()
         branches.add(len(judge_tree(place, acknowledged)))
-    assert max(branches) > 1
+        done = max(branches) > 1 and kinds_in(place) >= {"Said", "Compaction", "Decision", "Answer"}
+        if done and turn >= ROUNDS:  # how far they come before they are killed is chance
+            break
+        assert turn < 5 * ROUNDS, kinds_in(place)
+
+
+def kinds_in(place):
+    """Return the kinds of entries that the session has."""
     with SqliteStore(place) as store:
-        kinds = {type(entry.body).__name__ for entry in store.entries(KEY)}
-    assert {"Said", "Compaction", "Decision", "Answer"} <= kinds
+        return {type(entry.body).__name__ for entry in store.entries(KEY)}

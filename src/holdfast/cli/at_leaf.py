@@ -14,12 +14,10 @@ from holdfast.store.base import SessionStore
 def at_leaf(store: SessionStore, key: str, policy: Policy = Policy()) -> Iterator[Journal]:
     """Hold session ``key``, and yield its journal at its leaf; what is written inside is where the session goes on.
 
-    A proxy or an agent may say more before it is held. Behind what they said it is opened anew: a decision beside that
-    would be in force nowhere.
+    A proxy or an agent may have said more before it was held: a decision beside that would be in force nowhere.
     """
-    while True:
-        journal = Journal.open(store, key, policy)
+    journal = Journal.open(store, key, policy)
+    with journal.leased():
+        journal.join()
         with journal.one_write():
-            if journal.moves_leaf:
-                yield journal
-                return
+            yield journal

@@ -16,7 +16,7 @@ def called(
     """Return the first uses of call ids, ``callers`` and ``new`` slots', and how many of these were used before."""
     count = len(before)
     if not before.grew_into(slots):
-        callers = {id_: index for id_, index in [*callers.items()] if index < count}
+        callers = {id_: index for id_, index in callers.copy().items() if index < count}
     reused = 0
     for index, slot in enumerate(new, count):
         if slot.message.role == "assistant":

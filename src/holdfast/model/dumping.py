@@ -63,8 +63,8 @@ def dumped(branch: Struct) -> bytes:
     """Return a branch as bytes; wire bytes are kept byte for byte."""
     values: dict[str, Any] = {name: getattr(branch, name) for name in _Dump.__struct_fields__}
     values |= {name: tuple(values[name]) for name in _SEQUENCES}
-    callers = [*values["callers"].items()]  # at once: another thread may go on from here
-    values["callers"] = {id_: index for id_, index in callers if index < len(values["slots"])}
+    callers = values["callers"].copy()  # at once: another thread may go on from here
+    values["callers"] = {id_: index for id_, index in callers.items() if index < len(values["slots"])}
     return pack(_Dump(**values | {"edits": tuple(values["edits"].items())}))
 
 

@@ -45,16 +45,16 @@ def from_usage(branch: Branch, body: Answer) -> Branch:
     tokens = body.usage.input
     if not is_newest(branch, body):
         return replace(branch, learned=replace(branch.learned, overflows=0))
-    if _is_wild(branch, tokens):
+    leaps = _leaps(branch, tokens)
+    if leaps and not _is_explained(branch, tokens):
         return replace(branch, learned=replace(branch.learned, overflows=0, doubted=tokens))
-    is_jump = branch.learned.doubted > 0  # it may stand there for good, but what was said since is not why
     branch = _disproved(branch, tokens)
     if not _is_of_all(branch, tokens):
         return branch
     gauge, anchor = branch.gauge, branch.anchor
     true = tokens - (anchor.tokens if anchor else branch.frame.tokens)
     estimated = branch.asked - (anchor.held if anchor else 0)
-    if not is_jump and (anchor is not None or branch.frame.exact) and (anchor is None or true <= LARGEST):
+    if not leaps and (anchor is not None or branch.frame.exact) and (anchor is None or true <= LARGEST):
         gauge = taught(gauge, true, estimated)
     newest = _anchored(branch, tokens, body.basis)
     if newest.mark:
@@ -62,18 +62,22 @@ def from_usage(branch: Branch, body: Answer) -> Branch:
     return replace(branch, gauge=gauge, measured=newest)
 
 
-def _is_wild(branch: Branch, tokens: int) -> bool:
-    """Return whether nothing explains that the newest prompt has so many ``tokens``, and the count before told fewer.
+def _leaps(branch: Branch, tokens: int) -> bool:
+    """Return whether the newest prompt has more than the count before it, and what was said since, account for.
 
-    Media may have far more than is reckoned for them; a frame that nobody told leaves half of the window at least.
+    Where there was no count the estimate accounts for it, and half of the window for a frame that nobody told.
     """
     anchor, frame = branch.anchor, branch.frame
-    if 0 < branch.learned.doubted <= tokens or _shows_new_media(branch):
-        return False
     if anchor is not None:
         return tokens > (1 + JUMP) * anchor.tokens + SENSIBLE * HIGHEST * max(0, branch.asked - anchor.held)
     unknown = 0 if frame.tokens else branch.window / 2 or math.inf
     return tokens > SENSIBLE * HIGHEST * (branch.asked + frame.tokens) + unknown
+
+
+def _is_explained(branch: Branch, tokens: int) -> bool:
+    """Return whether a leap is believed: the estimate says so, the count before did, or media have what they have."""
+    estimated = (1 + JUMP) * (branch.asked + branch.frame.tokens)
+    return tokens <= estimated or 0 < branch.learned.doubted <= tokens or _shows_new_media(branch)
 
 
 def _disproved(branch: Branch, tokens: int) -> Branch:

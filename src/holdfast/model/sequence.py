@@ -69,7 +69,7 @@ class Seq(Generic[T]):
         """Return the sequence with ``items`` in place of all from ``start`` on; what was measured before stays."""
         made = self.slice(0, start)
         made += items
-        return Seq._of(made, len(made), {measure: sums[: start + 1] for measure, sums in [*self._sums.items()]})
+        return Seq._of(made, len(made), {measure: sums[: start + 1] for measure, sums in self._sums.copy().items()})
 
     @staticmethod
     def _of(items: list[T], stop: int, sums: dict[Callable[[T], int], list[int]]) -> Seq[T]:

@@ -14,7 +14,7 @@ from holdfast.model.plan import Plan
 from holdfast.model.projected import base_mark, leading, origins, patched, project, shown
 from holdfast.model.slots import Slot
 from holdfast.policy.hygiene import ALONE, SIGNED, UNTHOUGHT, orphans, repairs
-from holdfast.view.foreign import native
+from holdfast.view.foreign import may_think, native
 
 APART = frozenset({"anthropic", "gemini"})
 """APIs whose bodies have a field for the system prompt, so that none stands first among the messages."""
@@ -37,7 +37,7 @@ def repair_projection(branch: Branch, dialect: Dialect) -> tuple[tuple[Edit, ...
 def _is_done(edit: Edit, slots: Sequence[Slot], dialect: Dialect) -> bool:
     """Return whether ``edit`` takes thinking, and that alone, out of bytes that have none: their client left it out."""
     slot, put = slots[edit.span.start], edit.put[0]
-    if slot.api != dialect.api or slot.raw is None or b'thinking"' in bytes(slot.raw):
+    if slot.api != dialect.api or slot.raw is None or may_think(slot.raw):
         return False
     told = tuple([part for part in slot.message.parts if not isinstance(part, Thinking)])
     return put == Message(slot.message.role, told)

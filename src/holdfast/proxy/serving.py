@@ -171,7 +171,7 @@ class _Server(Server):
         self.started_up.set()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until ``should_exit``; no signal is taken. Behind it nothing is done for any request."""
+        """Serve until ``should_exit``; no signal is taken. All requests are over then, or ``CUT_OFF`` has passed."""
         try:
             await self._serve(sockets)
         finally:

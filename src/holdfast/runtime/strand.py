@@ -89,6 +89,15 @@ class Strand:
         """Let the session's leaf go on with this branch from here on."""
         self.moves_leaf = True
 
+    def join(self) -> None:
+        """Go on where the session does, whatever others said meanwhile, and lead it."""
+        with self.leased():
+            leaf = self.store.session(self.key).leaf
+            if leaf is not None and leaf != self.leaf:
+                self.branch, self.leaf = self._read(self.store.path(self.key, leaf)), leaf
+                self._turned()
+            self.moves_leaf = self._is_current = True
+
     # -- what is written -----------------------------------------------------------------------------------------------
 
     def _write(self, bodies: Sequence[Body], decode: Decode | None = None) -> list[Entry]:

@@ -42,6 +42,11 @@ def native(message: Message, api: str, of: str = "") -> Message:
     return Message(message.role, tuple(part for part in parts if part is not None))
 
 
+def may_think(raw: Raw) -> bool:
+    """Return whether a message in these bytes, of the Messages API, may hold thinking."""
+    return b'thinking"' in bytes(raw)
+
+
 def _part(part: Part, api: str, *, files: bool) -> Part | None:
     if isinstance(part, Thinking):
         return Thinking(part.text, part.seal) if part.seal is not None and part.seal.api == api else None
