@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -97,14 +97,11 @@ class Engine:
             store=_store(place),  # last: nothing may fail behind it
         )
         engine = cls(means, chosen)
-        try:
-            yield engine
-        finally:
+        with nullcontext() if means.store is place else closing(means.store):
             try:
-                await engine._close()
+                yield engine
             finally:
-                if means.store is not place:
-                    means.store.close()
+                await engine._close()
 
     async def session(self, key: str, *, leaf: str | None = None) -> Session:
         """Return the session called ``key``, created if need be; with ``leaf`` the branch that ends there.
