@@ -15,8 +15,9 @@ from holdfast.model.target import Target
 from holdfast.policy.recovery import Refused
 from holdfast.runtime.course import Course
 from holdfast.runtime.journal import Prepared
+from holdfast.runtime.judging import checked, is_judged, judged
 from holdfast.runtime.replies import Incoming
-from holdfast.runtime.requests import Request, checked
+from holdfast.runtime.requests import Request
 from holdfast.runtime.summarise import Prefix
 from holdfast.runtime.upstream import Reply, Sent, Upstream
 from holdfast.telemetry import events
@@ -204,13 +205,24 @@ async def attempt_at(course: Course, request: Request, prepared: Prepared, *, qu
     as_planned = slots is prepared.slots or [*map(id, slots)] == [*map(id, prepared.slots)]
     sent, means = request.sent(prepared, slots), course.means
     if means.check == "all" or (means.check == "changed" and not request.is_own(sent.body)):
-        sent, rule = checked(sent, mends=as_planned)
-        if rule:
-            course.tell(events.Noticed(course.key, rule, MENDED))
+        sent = _judged(course, request, sent, slots, as_planned=as_planned)
     plan = prepared.plan
     course.tell(events.Sending(course.key, len(slots), plan.after, prepared.target.limits.window))
     upstream = request.way.upstream or means.upstream
     return Attempt(upstream, sent, prepared, quiet=quiet, as_planned=as_planned)
+
+
+def _judged(course: Course, request: Request, sent: Sent, slots: Sequence[Slot], *, as_planned: bool) -> Sent:
+    """Return ``sent`` as its API takes it; of what a client sends anew each time, what was judged is not looked at."""
+    own = request.lens if as_planned and course.means.check == "changed" else None
+    if own is not None and is_judged(sent, slots, own, course.judged):
+        rule = ""
+    else:
+        sent, rule = checked(sent, mends=as_planned)
+    course.judged = judged(sent, slots) if own is not None and not rule else None
+    if rule:
+        course.tell(events.Noticed(course.key, rule, MENDED))
+    return sent
 
 
 async def _transformed(course: Course, slots: Sequence[Slot]) -> Sequence[Slot]:

@@ -21,6 +21,7 @@ from holdfast.policy.settings import Settings
 from holdfast.runtime.hooks import called
 from holdfast.runtime.inflight import InFlight
 from holdfast.runtime.journal import Journal, Prepared
+from holdfast.runtime.judging import Judged
 from holdfast.runtime.means import Means
 from holdfast.runtime.summarise import Prefix
 from holdfast.telemetry import events
@@ -44,6 +45,8 @@ class Course:
         means.flights.add(self.inflight)
         self.prefix: Prefix | None = None
         """The last request that was answered, as the provider's cache holds it."""
+        self.judged: Judged | None = None
+        """The last request in which something of ours was judged, and nothing wrong was found."""
         self.unpaid: list[Paid] = []
         """Calls for summaries that the log does not tell of yet."""
         self.unwritten = Unwritten()

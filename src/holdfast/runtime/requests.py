@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import FormatError, InvalidRequest
+from holdfast.errors import FormatError
 from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
@@ -19,8 +19,6 @@ from holdfast.runtime.summary_writer import Writer
 from holdfast.runtime.upstream import Sent, Upstream
 from holdfast.wire.apis import form_of
 from holdfast.wire.lens import Lens, body, measured, open_body, render, whole_frame
-from holdfast.wire.mending import mend
-from holdfast.wire.rules import Finding, validate
 from holdfast.wire.thresholds import betas, headers
 
 Words: TypeAlias = str | Message | Slot
@@ -159,25 +157,3 @@ def _message(one: Any) -> Message | Slot:
     raise FormatError(
         f"a {type(one).__name__} is nothing to say; give a text or a Message, a whole body to session.run"
     )
-
-
-def checked(sent: Sent, *, mends: bool = True) -> tuple[Sent, str]:
-    """Return ``sent`` as its API takes it, and the rule that its conversation broke, where it had to be mended for it.
-
-    What a server said may break the rules that its own API has for what is said to it. ``InvalidRequest`` says what is
-    wrong with a request that is not mended so, and where; without ``mends`` none is.
-    """
-    wrong = _broken(sent)
-    if not wrong:
-        return sent, ""
-    if mends and all(found.path.startswith(f"$.{form_of(sent.api).field}") for found in wrong):
-        mended = replace(sent, body=mend(sent.body, sent.api, model=sent.model).body)
-        if not _broken(mended):
-            return mended, wrong[0].rule
-    first, more = wrong[0], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    text = f"{first.path}: {first.message}{more}; run `holdfast lint` on the request, or send it with check=False"
-    raise InvalidRequest(f"the request breaks the rule {first.rule!r} of {sent.api}: {text}")
-
-
-def _broken(sent: Sent) -> list[Finding]:
-    return [found for found in validate(sent.body, sent.api, model=sent.model) if found.level == "error"]

@@ -35,12 +35,13 @@ class _Holder(Struct):
 _HOLDER = Decoder(_Holder)
 _BLOCK = Decoder(_Block)
 _BLOCKS = Decoder(list[Raw])
+_NAME = b'"cache_control"'
 
 
 def standing(raw: Raw | bytes | None) -> list[str]:
     """Return the lifetimes (``5m`` or ``1h``) of the breakpoints in a list of blocks, in order, nested ones too."""
     data = b"" if raw is None else bytes(raw)
-    if b'"cache_control"' not in data:
+    if _NAME not in data:
         return []
     try:
         blocks = [_peek(block) for block in _BLOCKS.decode(data)]
@@ -64,7 +65,7 @@ def _peek(raw: Raw) -> _Block:
 
 def in_message(message: bytes) -> list[str]:
     """Return the lifetimes of the breakpoints in one wire message, or in several with commas between them."""
-    if b'"cache_control"' not in message:
+    if _NAME not in message:
         return []
     return [life for one in _each(message) for life in standing(fields(one, "the message").get("content"))]
 
@@ -117,7 +118,7 @@ def in_frame(found: Mapping[str, Any]) -> list[str]:
 def newest(groups: Sequence[list[Bytes]], most: int) -> list[list[Bytes]]:
     """Return wire messages with at most so many breakpoints, those of the newest; what changes nothing is the same."""
     out = list(groups)
-    for index in range(len(out) - 1, -1, -1):
+    for index in reversed([at for at, group in enumerate(groups) if any(_NAME in bytes(wire) for wire in group)]):
         found = sum(len(in_message(bytes(wire))) for wire in out[index])
         if found > most:
             out[index] = [unmarked(bytes(wire)) for wire in out[index]]
@@ -152,7 +153,7 @@ def _block(block: Raw) -> Raw | dict[str, Any]:
 
 def kept_marks(block: dict[str, Any], stood: Raw) -> dict[str, Any]:
     """Return ``block`` with the breakpoint that stood inside ``stood``, which it replaces; as it is if none went."""
-    if b'"cache_control"' not in bytes(stood) or "cache_control" in block:
+    if _NAME not in bytes(stood) or "cache_control" in block:
         return block
     inside = standing(fields(stood).get("content"))
     if not inside or standing(write(block.get("content"))):

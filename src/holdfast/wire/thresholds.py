@@ -87,7 +87,7 @@ def betas(api: str, body: bytes) -> tuple[str, ...]:
 
     A compaction made on demand needs its own as long as it is sent, one made at a threshold that of the threshold.
     """
-    if api != ANTHROPIC or not (_BLOCK.search(body) or b'"context_management"' in body or b'"compaction"' in body):
+    if api != ANTHROPIC or not (b'"compaction"' in body or b'"context_management"' in body):
         return ()
     found = fields(body, "the body")
     edits = [beta for kind in _edit_types(found) for start, beta in _BETAS.items() if kind.startswith(start)]
