@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -17,6 +17,7 @@ from holdfast.policy.presets import PRESETS
 from holdfast.policy.restored import restored
 from holdfast.policy.select import Cut, cut_point, preserve_recent_budget, select
 from holdfast.testing.driving import drive
+from holdfast.testing.histories import conversation, damaged
 from holdfast.testing.strategies import broken_histories, conversations
 from holdfast.view.boundaries import legal_cuts
 
@@ -149,21 +150,31 @@ def test_the_budget_of_opencodes_tail(limits, changes, budget):
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
+STEP = (0, 1, [(1, 0, 1, 0)], False)
+LATE = damaged(conversation([STEP, STEP], system=False), [("interleaved batches", 0, 0)])
+"""The result of a call comes behind two answers more."""
+
+
 @pytest.mark.parametrize("name", ["pi", "opencode", "claude-code"])
 @given(messages=conversations(turns=4, steps=4) | broken_histories())
+@example(messages=LATE)
 def test_what_leaves_is_in_the_summary_or_the_tail(name, messages):
-    """A summary covers every message before the tail, the whole of it from the log; no call is without its result."""
+    """A summary covers every message before the tail, the whole of it from the log; no call is without its result.
+
+    A result that comes when its call has left with the summary before has none to be kept with.
+    """
     policy = Policy.preset(name).with_settings(tail_tokens=300, tail_tokens_min=0)
     where = target("anthropic", "claude-sonnet-4-5")
-    held = []
+    kept = 0
     for step in drive(messages, where, policy, worlds=[World(force=True)] * (len(messages) + 1)):
         held = messages[: step.count]
         made = step.plan.compaction
         if made is not None:
             head = made.keep - step.plan.branch.pinned
             assert f"({head} messages)" in made.summary.text
-            assert made.keep in legal_cuts(held)
+            assert made.keep - kept in legal_cuts(held[kept:])
             assert [slot.message for slot in step.plan.branch.slots.slice(made.keep)] == held[made.keep :]
+            kept = made.keep
 
 
 def test_claude_code_keeps_what_waits_for_its_answer():
