@@ -78,12 +78,12 @@ def path(recording: Recording, leaf: str | None = None) -> list[Entry]:
     return out[::-1]
 
 
-def history(recording: Recording, leaf: str | None = None) -> list[Entry]:
-    """Return all that was really said on the way to ``leaf``, in order, recorded compactions undone.
+def history(recording: Recording) -> list[Entry]:
+    """Return all that was really said on the way to the leaf, in order, recorded compactions undone.
 
     Each answer of a model is followed by its ``Answer`` entry; a recorded frame stands where it came into force.
     """
-    return [entry for entry in path(recording, leaf) if isinstance(entry.body, Said | BranchSummary | Answer | Frame)]
+    return [entry for entry in path(recording) if isinstance(entry.body, Said | BranchSummary | Answer | Frame)]
 
 
 def context(recording: Recording, leaf: str | None = None) -> Branch:
@@ -91,9 +91,9 @@ def context(recording: Recording, leaf: str | None = None) -> Branch:
     return Branch.build(path(recording, leaf))
 
 
-def steps(recording: Recording, leaf: str | None = None) -> list[Step]:
-    """Return the model calls on the way to ``leaf``; answers that no model finished are none."""
-    way = path(recording, leaf)
+def steps(recording: Recording) -> list[Step]:
+    """Return the model calls on the way to the leaf; answers that no model finished are none."""
+    way = path(recording)
     known = {entry.id: entry for entry in way}
     found = (_step(entry, known) for entry in way)
     return [step for step in found if step is not None]

@@ -13,11 +13,10 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from msgspec import Raw, Struct
-from msgspec.json import Decoder
 
 from holdfast.errors import FormatError, Unrecognised
 from holdfast.formats.base import Recording
-from holdfast.formats.lines import BOM, UNREADABLE, Row, Shape, fields, rows, whole
+from holdfast.formats.lines import BOM, UNREADABLE, Row, Shape, elements, fields, rows, whole
 from holdfast.formats.log import Call, Log, origin_of, slot_of
 from holdfast.model.entries import Note, Said
 from holdfast.model.messages import Message
@@ -73,7 +72,6 @@ class _Tool(Struct):
 
 WRAPPER, BODY = Shape(Wrapper), Shape(Body)
 _MESSAGE, _BLOCK, _TOOL = Shape(_Message), Shape(_Block), Shape(_Tool)
-_LIST = Decoder(list[Raw])
 _BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "document", "server_tool_use"})
 """Kinds of blocks that only the Messages API has; an image is its own when it has a ``source``."""
 
@@ -130,7 +128,7 @@ def _requests(data: bytes) -> list[Row[Wrapper]]:
 
 def _wrapped(text: bytes) -> bytes:
     """Return a bare list in a body: contents have parts, items a type; all others are messages."""
-    peeks = [_MESSAGE.of(one) for one in _list(Raw(text))]
+    peeks = [_MESSAGE.of(one) for one in elements(Raw(text))]
     items = any(peek.type and not peek.role for peek in peeks)
     key = b"contents" if any(peek.parts for peek in peeks) else b"input" if items else b"messages"
     return b'{"' + key + b'":' + text + b"}"
@@ -155,7 +153,7 @@ def _messages(form: Form, raw: Raw) -> list[Raw]:
     """Return the elements of a body's list of messages; none when not one of them is a message."""
     if form.text and bytes(raw).startswith(b'"'):
         return [raw]
-    raws = _list(raw)
+    raws = elements(raw)
     peeks = map(_MESSAGE.of, raws)
     return raws if any(peek.role or peek.parts or (peek.type and form.groups) for peek in peeks) else []
 
@@ -164,18 +162,11 @@ def _api(body: Body) -> str:
     """Return whose body this is: by the name of its list, else by fields and blocks that only one API has."""
     if body.contents or body.input:
         return gemini.API if body.contents else openai_responses.API
-    if body.system or body.anthropic_version or any(_TOOL.of(tool).input_schema for tool in _list(body.tools)):
+    if body.system or body.anthropic_version or any(_TOOL.of(tool).input_schema for tool in elements(body.tools)):
         return anthropic.API
-    blocks = (_BLOCK.of(raw) for one in _list(body.messages) for raw in _list(_MESSAGE.of(one).content))
+    blocks = (_BLOCK.of(raw) for one in elements(body.messages) for raw in elements(_MESSAGE.of(one).content))
     own = any(block.type in _BLOCKS or block.source or block.cache_control for block in blocks)
     return anthropic.API if own else openai_chat.API
-
-
-def _list(raw: Raw) -> list[Raw]:
-    try:
-        return _LIST.decode(raw)
-    except UNREADABLE:
-        return []
 
 
 def _emit(log: Log, found: _Found) -> str:

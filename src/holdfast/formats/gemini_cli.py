@@ -12,12 +12,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.formats.base import Recording
-from holdfast.formats.lines import BOM, UNREADABLE, Row, Shape, fields, millis, rows, whole
+from holdfast.formats.lines import BOM, UNREADABLE, Row, Shape, elements, fields, millis, rows, whole
 from holdfast.formats.log import Call, Log, origin_of, short, slot_of
 from holdfast.model.entries import Note, Said, Usage
 from holdfast.wire import gemini
@@ -60,7 +59,9 @@ class _Patch(Struct):
     messages: Raw = Raw()
 
 
-class _Call(Struct):
+class ToolCall(Struct):
+    """A call as a file has it, with what came of it; any field may be missing."""
+
     id: str | None = None
     name: str = ""
     args: Raw = Raw(b"{}")
@@ -76,7 +77,7 @@ class _Tokens(Struct):
 
 
 LINE = Shape(Line)
-_PATCH, _CALL, _TOKENS = Shape(_Patch), Shape(_Call), Shape(_Tokens)
+CALL, _PATCH, _TOKENS = Shape(ToolCall), Shape(_Patch), Shape(_Tokens)
 _LIST = Decoder(list[Raw])
 _ROLES = {"user": "user", "gemini": "model"}
 _PREFIXED = b"__"
@@ -208,11 +209,7 @@ def _header(file: _File) -> str | None:
     if row is None or row.value is None:
         file.log.problem(1, "the file does not begin with a session header; its messages are read without")
         return None
-    kept = (
-        write(msgspec.json.decode(row.clean, type=dict[str, Raw]) | {"messages": None})
-        if row.value.messages
-        else row.raw
-    )
+    kept = write(fields(row.clean) | {"messages": None}) if row.value.messages else row.raw
     name = row.value.session or "session"
     return file.log.add(name, None, Note(f"{NOTE}session", kept), millis(row.value.start), row.number)
 
@@ -236,7 +233,7 @@ def _emit(log: Log, record: _Record, answered: set[str], parent: str | None) -> 
         log.skipped[kind] += 1
         return log.add(name, parent, Note(f"{NOTE}{kind}", record.raws[-1]), at, record.first, record.last)
     parts = _parts(line.content)
-    calls = [_CALL.of(raw) for raw in _list(line.calls)] if role == "model" else []
+    calls = [CALL.of(raw) for raw in elements(line.calls)] if role == "model" else []
     asked = [] if any(_CALLS_OR_THINKS.search(bytes(part)) for part in parts) else map(_called, calls)
     said = _said(_content(role, [*parts, *asked]), record.raws)
     if role == "user":
@@ -262,7 +259,7 @@ def _parts(content: Raw) -> list[Raw]:
     data = bytes(content)
     if data.startswith(b'"'):
         return [Raw(write({"text": content}))] if len(data) > len(b'""') else []
-    return [_sent_part(part) for part in ([content] if data.startswith(b"{") else _list(content))]
+    return [_sent_part(part) for part in ([content] if data.startswith(b"{") else elements(content))]
 
 
 def _sent_part(part: Raw) -> Raw:
@@ -271,7 +268,7 @@ def _sent_part(part: Raw) -> Raw:
         return part
     found = fields(part)
     for kind in ("functionCall", "functionResponse"):
-        call = _CALL.of(found[kind]) if kind in found else _Call()
+        call = CALL.of(found[kind]) if kind in found else ToolCall()
         if call.id and _sent(call) != call.id:
             return Raw(write(found | {kind: fields(found[kind]) | {"id": _sent(call)}}))
     return part
@@ -283,24 +280,17 @@ def in_file(name: str, id_: str) -> str:
     return id_ if id_.startswith(prefix) else prefix + id_
 
 
-def _sent(call: _Call) -> str | None:
+def _sent(call: ToolCall) -> str | None:
     """Return the id of a call as the API got it."""
     return call.id and call.id.removeprefix(f"{call.name}{_PREFIXED.decode()}")
 
 
-def _list(raw: Raw) -> list[Raw]:
-    try:
-        return _LIST.decode(raw)
-    except UNREADABLE:
-        return []
-
-
-def _called(call: _Call) -> dict[str, Any]:
+def _called(call: ToolCall) -> dict[str, Any]:
     named = {"id": _sent(call)} if call.id else {}
     return {"functionCall": named | {"name": call.name, "args": call.args}}
 
 
-def _results(call: _Call) -> list[Any]:
+def _results(call: ToolCall) -> list[Any]:
     """Return the parts that answer ``call``; words alone become a response."""
     if not bytes(call.result).startswith(b'"'):
         return _parts(call.result)

@@ -11,12 +11,11 @@ from hashlib import sha256
 from typing import Any
 
 from msgspec import Raw
-from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from holdfast.formats.base import NO_STEP, Recording, path
-from holdfast.formats.gemini_cli import LINE, NOTE, in_file
-from holdfast.formats.lines import clean, edited, fields, iso
+from holdfast.formats.gemini_cli import CALL, LINE, NOTE, in_file
+from holdfast.formats.lines import clean, edited, elements, fields, iso
 from holdfast.formats.writing import Source, bare, lines_of, uuid_of
 from holdfast.model.entries import BranchSummary, Compaction, Entry, Note, Said, Usage
 from holdfast.model.messages import Message, Role
@@ -25,9 +24,6 @@ from holdfast.model.slots import Slot
 from holdfast.wire import gemini
 from holdfast.wire.splice import as_object
 from holdfast.wire.splice import write as to_json
-
-_LIST = Decoder(list[Raw])
-_STRING = Decoder(str)
 
 
 def write(recording: Recording) -> bytes:
@@ -78,14 +74,15 @@ class _Message:
 
     def answered(self, results: dict[str, list[Any]]) -> set[str]:
         """Put results beside the calls that they answer; return the ids of those calls."""
-        found = fields(clean(self.last))
-        calls = [fields(call) for call in _LIST.decode(found["toolCalls"])] if "toolCalls" in found else []
-        ids = [_STRING.decode(call["id"]) if "id" in call else "" for call in calls]
+        calls = elements(fields(clean(self.last)).get("toolCalls", Raw()))
+        ids = [CALL.of(call).id or "" for call in calls]
+        mine = results.keys() & set(ids) - {""}
         told = [
-            call | ({"result": results[id_]} if id_ in results else {}) for id_, call in zip(ids, calls, strict=True)
+            fields(call) | {"result": results[id_]} if id_ in mine else call
+            for id_, call in zip(ids, calls, strict=True)
         ]
-        self._lines[-1] = edited(self.last, {"toolCalls": told}) if calls else self.last
-        return results.keys() & set(ids)
+        self._lines[-1] = edited(self.last, {"toolCalls": told}) if mine else self.last
+        return mine
 
 
 class _Writing:

@@ -18,7 +18,7 @@ from holdfast.wire.splice import write
 T = TypeVar("T", bound=Struct)
 
 BOM = b"\xef\xbb\xbf"
-_FIELDS = Decoder(dict[str, Raw])
+_FIELDS, _ELEMENTS = Decoder(dict[str, Raw]), Decoder(list[Raw])
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises when the bytes are not what they should be."""
@@ -143,6 +143,14 @@ def fields(raw: bytes | Raw) -> dict[str, Raw]:
         return _FIELDS.decode(raw)
     except UNREADABLE:
         return {}
+
+
+def elements(raw: bytes | Raw) -> list[Raw]:
+    """Return the elements of a JSON list; nothing for other JSON."""
+    try:
+        return _ELEMENTS.decode(raw)
+    except UNREADABLE:
+        return []
 
 
 def clean(line: bytes) -> bytes:

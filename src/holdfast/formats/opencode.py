@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.errors import Unrecognised
-from holdfast.formats.base import ABORTED, Recording
+from holdfast.formats.base import ABORTED, Problem, Recording
 from holdfast.formats.lines import BOM, Shape, fields, whole
 from holdfast.formats.log import Call, Log, short, slot_of
 from holdfast.formats.opencode_parts import (
@@ -118,11 +118,8 @@ def read(data: bytes) -> Recording:
     if not about.id:
         raise Unrecognised("the session has no id in its `info`; give what `opencode export` wrote")
     recorded = recording(Held(about.id, _compact(found.info), map(_stored, found.messages)))
-    if not row.fault:
-        return recorded
-    log = Log()
-    log.problem(0, row.fault)
-    return replace(recorded, problems=(*log.problems, *recorded.problems))
+    faults = (Problem(0, row.fault),) if row.fault else ()
+    return replace(recorded, problems=(*faults, *recorded.problems))
 
 
 def _stored(raw: Raw) -> Stored:
@@ -320,7 +317,7 @@ def _call(info: Info, pieces: Sequence[Piece]) -> Call:
     if info.error is not None or not (ends or info.finish):
         return Call(info.model_id, Usage(), ABORTED)
     usage = usage_of(ends[-1].tokens if ends else info.tokens)
-    return Call(info.model_id, usage, ends[-1].reason if ends else info.finish, 0)
+    return Call(info.model_id, usage, ends[-1].reason if ends else info.finish)
 
 
 def _document(stored: Stored, parts: Sequence[tuple[str, bytes]], drop: tuple[str, ...] = ()) -> bytes:

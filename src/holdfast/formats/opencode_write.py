@@ -16,7 +16,7 @@ from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from holdfast.formats.base import Recording, path
-from holdfast.formats.lines import UNREADABLE, fields
+from holdfast.formats.lines import UNREADABLE, elements, fields
 from holdfast.formats.opencode import API, CLEARING, KEPT, SESSION, SUMMARY, Held, Stored
 from holdfast.formats.opencode_parts import ENDED, INFO, PIECE, SEALS, TOLD_IN_WORDS
 from holdfast.formats.writing import Source, bare
@@ -45,7 +45,6 @@ _MASK = 2**48 - 1
 
 Messages of ours count on from the one before, or from 0: so all that opencode will write sorts behind them.
 """
-_LIST = Decoder(list[Raw])
 _INTERRUPTED = "[Tool execution was interrupted]"
 """What opencode itself tells the model of a call without a result."""
 
@@ -91,8 +90,8 @@ def _about(recording: Recording, way: list[Entry], writing: _Writing, parent: st
     fresh = f"ses_{~(first * 4096) & _MASK:012x}{_mark(name)}"  # the newest sort first
     about = {"id": fresh, "slug": "holdfast", "projectID": "global", "directory": recording.cwd or "/", "path": ""}
     about |= told | ({"parentID": parent} if parent else {})
-    about["id"] = msg if isinstance(msg := about["id"], str) else bytes(msg).decode().strip('"')
-    about |= {"title": recording.title or words[:80], "version": about.get("version", VERSION)}
+    about |= {"id": _words(about["id"]), "title": recording.title or words[:80]}
+    about |= {"version": about.get("version", VERSION)}
     return about | {"time": {"created": first, "updated": max(first, writing.at)}}
 
 
@@ -168,7 +167,7 @@ class _Writing:
         self.at = max(self.at, found.time.at)
         self.named[entry.id] = own = self.messages[-1].id
         self.user = own if found.role == "user" else self.user
-        for part in _LIST.decode(document["parts"]):
+        for part in elements(document["parts"]):
             self._part_as_it_came(part)
 
     def _own(self, kind: str, id_: str, text: str) -> str:

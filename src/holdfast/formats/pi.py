@@ -148,12 +148,11 @@ def read(data: bytes) -> Recording:
 
 def _header(file: _File) -> str | None:
     """Append the header as a note, the root of all; return its id."""
-    if file.header is None or file.header.value is None:
+    row = file.header
+    if row is None or row.value is None:
         file.log.problem(1, "the file does not begin with a session header; its messages are read without")
         return None
-    row, line = file.header, file.header.value
-    if line is None:
-        return None
+    line = row.value
     return file.log.add(line.id or "session", None, Note(f"{NOTE}session", row.raw), millis(line.timestamp), row.number)
 
 

@@ -11,7 +11,7 @@ from holdfast.formats import context, history, path, read, reduced, write
 from holdfast.formats.base import Recording
 from holdfast.formats.log import Call, Log, slot_of
 from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Compaction, Decision, Said, Usage
+from holdfast.model.entries import Compaction, Decision, Entry, Said, Usage
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import project
@@ -204,3 +204,17 @@ def test_a_shortened_result_is_written_short() -> None:
     answers = [one for one in parsed(out) if one.get("id") == "2"]
     assert answers[-1]["toolCalls"][0]["result"][0]["functionResponse"]["response"] == {"output": "short"}
     assert [text for *_, results in told(read(out)) for _, text, _ in results] == ["short", "beside"]
+
+
+@pytest.mark.parametrize(
+    "calls", [None, {}, "x", [{"name": "ls"}], [{"id": None, "name": "ls"}], [{"id": 7}, "x", None]]
+)
+def test_words_behind_calls_of_any_shape(calls: Any) -> None:
+    """What is said behind an answer of the tool's stands on a line of its own; the answer's line stays as it came."""
+    first = read(file(HEADER, said("1", "user", "go"), said("2", "gemini", "so", toolCalls=calls)))
+    (*_, last) = path(first)
+    words = Said(slot_of(Message.of("user", "and now?"), "", None))
+    out = write(Recording("holdfast", entries=(*first.entries, Entry("u", last.id, words)), leaf="u"), "gemini-cli")
+    (_, _, answer, later) = out.splitlines()
+    assert answer == file(said("2", "gemini", "so", toolCalls=calls)).strip()
+    assert json.loads(later)["content"] == [{"text": "and now?"}]
