@@ -14,7 +14,7 @@ def lazy_greedy(
     """Yield candidates, most weight still in ``left`` for their cost first, and take what each covers out of ``left``.
 
     Gains only shrink, so a candidate whose old gain is beaten need not be looked at (Minoux 1978). One that costs
-    more than what is left of the budget when its turn comes is passed over.
+    more than what is left of the budget when its turn comes is passed over; where that is so of all, it is the end.
     """
     get = left.get
 
@@ -24,11 +24,11 @@ def lazy_greedy(
 
     heap = [(-gain(number), number) for number in range(len(candidates))]
     heapq.heapify(heap)
-    while heap and budget > 0:
+    least = min((cost for _, cost in candidates), default=0)
+    while heap and budget >= least:
         old, number = heap[0]
         refs, cost = candidates[number]
-        now = -gain(number)
-        if now >= 0 or cost > budget:
+        if cost > budget or (now := -gain(number)) >= 0:
             heapq.heappop(heap)
         elif now > old * STALE:
             heapq.heapreplace(heap, (now, number))

@@ -14,7 +14,7 @@ from holdfast.model.gauging import HIGHEST, LEAST_LIMIT, LOWEST, Learned
 from holdfast.model.plan import Notice
 from holdfast.model.target import Target
 from holdfast.policy.settings import Settings
-from holdfast.view.tokens import cautious_ratio, frame_tokens, is_same_model, ratio, refused_size
+from holdfast.view.tokens import frame_tokens, is_same_model, ratio, refused_size
 
 DEFAULT_WINDOW = 200_000
 """[O] Tokens assumed of a window that nobody knows, that of most current models or less: the guard is never off."""
@@ -149,21 +149,19 @@ def _bounded(frame: Frame, target: Target, settings: Settings) -> Frame:
 
 
 def sized(target: Target, branch: Branch) -> Frame:
-    """Return the frame of ``target`` in tokens of its model: what is left of the last reported usage for it.
+    """Return the frame of ``target`` in tokens of its model: what the last reported usage had beside its messages.
 
-    Where that was of other messages or of another frame it is the estimate, by the ratio that was reported so far;
-    where nothing was reported it stays what it is. One that nobody told is what the usage had beside its messages,
-    whatever became of them.
+    That stands whatever became of them: behind a compaction it is nearer than the estimate. That one, by the ratio that
+    was reported so far, counts for another frame; where nothing was reported it stays what it is.
     """
-    if target.frame == branch.frame == Frame() and branch.measured is not None:
-        rest = branch.measured.tokens - round(ratio(branch, target) * branch.measured.held)
-        return Frame("", rest, exact=True) if rest > 0 else target.frame
-    frame, anchor = target.frame, branch.anchor if branch.frame == target.frame else None
-    if frame.exact or not frame.tokens or not (anchor or branch.gauge.estimated):
+    frame, told = target.frame, branch.measured if branch.frame == target.frame else None
+    scale = ratio(branch, target)
+    rest = told.tokens - round(scale * told.held) if told is not None else round(scale * frame.tokens)
+    if frame == Frame():
+        return Frame("", rest, exact=True) if rest > 0 else frame
+    if frame.exact or not frame.tokens or not (told or branch.gauge.estimated):
         return frame
-    scale = cautious_ratio(branch, target)
-    tokens = scale * frame.tokens if anchor is None else anchor.tokens - scale * anchor.held
-    return replace(frame, tokens=round(min(HIGHEST * frame.tokens, max(LOWEST * frame.tokens, tokens))), exact=True)
+    return replace(frame, tokens=round(min(HIGHEST * frame.tokens, max(LOWEST * frame.tokens, rest))), exact=True)
 
 
 def least_window(target: Target, settings: Settings) -> int:

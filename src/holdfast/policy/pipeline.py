@@ -159,7 +159,10 @@ def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: Wo
 
 
 def _fitted(draft: Draft) -> Draft:
-    """Return the draft with a notice where even as planned the request is larger than what the model takes."""
+    """Return the draft with a notice where even as planned the request is larger than what the model takes.
+
+    Raises ``WindowTooSmall`` where no other plan could make it fit.
+    """
     limits = draft.target.limits
     most = min(limits.window, limits.max_input or limits.window)
     if draft.estimate + draft.settings.reserve_min <= most:

@@ -82,7 +82,7 @@ def _guarded(draft: Draft) -> Iterator[Edit]:
 
 
 def _doubled(message: Message) -> int:
-    return weigh((message,), TOOL_WEIGHT)
+    return weigh(message, TOOL_WEIGHT)
 
 
 class _Long(Struct, frozen=True):

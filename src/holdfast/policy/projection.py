@@ -14,6 +14,7 @@ from holdfast.model.plan import Plan
 from holdfast.model.projected import base_mark, leading, origins, patched, project, shown
 from holdfast.model.slots import Slot
 from holdfast.policy.hygiene import ALONE, SIGNED, UNTHOUGHT, orphans, repairs
+from holdfast.policy.hygiene.items import rules_of
 from holdfast.view.foreign import may_think, native
 
 APART = frozenset({"anthropic", "gemini"})
@@ -105,8 +106,8 @@ def _last_break(messages: Sequence[Message], position: int, edits: Sequence[Edit
     That is where the agent answers a finished group, and no edit reaches over it; 0 is nowhere. Stand-ins for
     signatures go when the turn is over, so none of them is settled.
     """
-    signed = min((edit.span.start for edit in edits if SIGNED in edit.rule), default=position + len(messages))
-    spans = [edit.span for edit in edits if not ALONE.issuperset(edit.rule.split(", "))]
+    signed = min((edit.span.start for edit in edits if SIGNED in rules_of(edit)), default=position + len(messages))
+    spans = [edit.span for edit in edits if not ALONE.issuperset(rules_of(edit))]
     awaited: Counter[str] = Counter()
     for cut in range(len(messages) - 1, 0, -1):
         if messages[cut].role != "assistant":

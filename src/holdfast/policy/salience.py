@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 
 from msgspec import Struct
 
@@ -84,10 +85,7 @@ def text_refs(text: str) -> tuple[Reference, ...]:
 
 def message_refs(slot: Slot) -> dict[Reference, None]:
     """Return the references of a message as keys, in order of their first appearance."""
-    found: dict[Reference, None] = {}
-    for text in words(slot.message):
-        found.update(dict.fromkeys(text_refs(text)))
-    return found
+    return dict.fromkeys(chain.from_iterable(map(text_refs, words(slot.message))))
 
 
 @lru_cache(maxsize=KNOWN_TEXTS)

@@ -71,15 +71,19 @@ def spilled(draft: Draft, one: Whole, rule: str) -> tuple[Edit, Blob]:
     It saves nothing where even the line is no shorter in tokens: then the text had better stay.
     """
     blob = Blob(fingerprint(one.text), one.text)
-    size = count(one.text) - one.saved
-    short, saves = "", 0
-    for short in _stand_ins(blob, draft):
-        saves = size - count(short)
-        if saves > 0:
-            break
+    edits = (
+        shown_as(one, short, blob, rule, f"{len(one.text):,} characters spilled, {len(short):,} stay")
+        for short in _stand_ins(blob, draft)
+    )
+    best = next(edits)
+    return (best if best.saves > 0 else next(edits, best)), blob
+
+
+def shown_as(one: Whole, short: str, blob: Blob, rule: str, why: str) -> Edit:
+    """Return the edit that shows ``short`` in place of a text that is stored as ``blob``."""
     put = replaced(one.part, short) if isinstance(one.part, ToolResult) else Text(short)
-    why = f"{len(one.text):,} characters spilled, {len(short):,} stay"
-    return Edit(Span(one.slot, one.slot + 1, one.place), (put,), rule, why, saves, blob.hash), blob
+    saves = count(one.text) - one.saved - count(short)
+    return Edit(Span(one.slot, one.slot + 1, one.place), (put,), rule, why, saves, blob.hash)
 
 
 def _stand_ins(blob: Blob, draft: Draft) -> Iterator[str]:

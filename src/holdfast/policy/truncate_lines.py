@@ -7,15 +7,14 @@ from typing import Literal
 
 from msgspec import Struct
 
-from holdfast.model.edits import Blob, Edit, Span
+from holdfast.model.edits import Blob, Edit
 from holdfast.model.parts import ToolResult
 from holdfast.policy.draft import Draft
 from holdfast.policy.neutralise import harmless
 from holdfast.policy.results import ToolNames, own_name, tool_names
 from holdfast.policy.settings import HANDLE, Settings
-from holdfast.policy.spill import Whole, replaced, wholes
+from holdfast.policy.spill import Whole, shown_as, wholes
 from holdfast.view.text import fingerprint
-from holdfast.view.tokens import count
 
 _CHUNK = 1 << 16
 
@@ -73,12 +72,9 @@ def _limited(settings: Settings, one: Whole, names: ToolNames) -> tuple[Edit, Bl
         return None
     blob = Blob(fingerprint(one.text), one.text)
     short = noticed(found, blob.hash, end)
-    saves = count(one.text) - one.saved - count(short)
-    if saves <= 0 or len(short) >= len(one.text):
-        return None
     why = f"{found.removed:,} {found.unit} left out, {found.lines:,} lines of the {end} stay"
-    put = replaced(one.part, short)
-    return Edit(Span(one.slot, one.slot + 1, one.place), (put,), "lines", why, saves, blob.hash), blob
+    edit = shown_as(one, short, blob, "lines", why)
+    return (edit, blob) if edit.saves > 0 and len(short) < len(one.text) else None
 
 
 def noticed(found: Shortened, hash_: str, end: Literal["head", "tail"]) -> str:

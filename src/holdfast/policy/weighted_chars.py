@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 import msgspec
@@ -78,9 +78,9 @@ def _reach(runs: Iterable[tuple[int, int]], most: int) -> int:
     return reached
 
 
-def weigh(messages: Sequence[Message], tool: int = 1) -> int:
-    """Return the weighted characters of ``messages``; those of results count ``tool`` times."""
-    return sum(weigh_part(part, tool) for message in messages for part in message.parts)
+def weigh(message: Message, tool: int = 1) -> int:
+    """Return the weighted characters of ``message``; those of results count ``tool`` times."""
+    return sum(weigh_part(part, tool) for part in message.parts)
 
 
 def weigh_part(part: Part, tool: int = 1) -> int:

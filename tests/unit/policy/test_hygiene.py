@@ -17,9 +17,10 @@ from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy import hygiene
-from holdfast.policy.hygiene import MISSING, clean_message, repairs, tidy, wire_id
-from holdfast.policy.hygiene.ids import all_fit
-from holdfast.policy.hygiene.parts import clean_part
+from holdfast.policy.hygiene import MISSING, repairs
+from holdfast.policy.hygiene.ids import all_fit, wire_id
+from holdfast.policy.hygiene.parts import clean_message, clean_part
+from holdfast.policy.hygiene.tidy import tidy
 from holdfast.policy.projection import send_slots
 from holdfast.testing.strategies import broken_histories, conversations
 from holdfast.wire.lens import body

@@ -84,8 +84,8 @@ def test_the_weight_of_messages():
         Message("assistant", (ToolCall("c", "read", "{}"),)),
         Message("tool", (ToolResult("c", "read", (Text("x" * 10), IMAGE)),)),
     ]
-    assert weigh(said) == 4 + 6 + 10 + IMAGE_CHARS
-    assert weigh(said, 2) == 4 + 6 + 20 + IMAGE_CHARS
+    assert sum(weigh(one) for one in said) == 4 + 6 + 10 + IMAGE_CHARS
+    assert sum(weigh(one, 2) for one in said) == 4 + 6 + 20 + IMAGE_CHARS
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------

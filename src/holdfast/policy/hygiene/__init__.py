@@ -14,7 +14,6 @@ from holdfast.model.edits import Edit
 from holdfast.model.messages import Message
 from holdfast.model.parts import Thinking
 from holdfast.policy.hygiene.budget import fit_media
-from holdfast.policy.hygiene.ids import wire_id
 from holdfast.policy.hygiene.items import Item, Reason, edits, lost
 from holdfast.policy.hygiene.neighbours import (
     answer_results,
@@ -25,14 +24,14 @@ from holdfast.policy.hygiene.neighbours import (
     place_system,
 )
 from holdfast.policy.hygiene.pairing import MISSING, drop_unfinished, orphans, pair
-from holdfast.policy.hygiene.parts import OWN, clean, clean_message, tells
+from holdfast.policy.hygiene.parts import OWN, clean, tells
 from holdfast.policy.hygiene.servers import pair_servers
 from holdfast.policy.hygiene.signatures import RULE as SIGNED
 from holdfast.policy.hygiene.signatures import sign
 from holdfast.policy.hygiene.strays import drop_unseen, set_free, tie
 from holdfast.policy.hygiene.tidy import tidy
 
-__all__ = ["ALONE", "MISSING", "SIGNED", "UNTHOUGHT", "clean_message", "orphans", "repairs", "tidy", "wire_id"]
+__all__ = ["ALONE", "MISSING", "SIGNED", "UNTHOUGHT", "orphans", "repairs"]
 
 _NOWHERE: frozenset[int] = frozenset()
 UNBOUND = "thinking-binding"

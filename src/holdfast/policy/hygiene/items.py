@@ -14,6 +14,8 @@ from holdfast.model.messages import Message
 
 Reason: TypeAlias = tuple[str, str]
 """The rule of an edit, and why."""
+_AND = ", "
+"""What stands between the rules of one edit."""
 
 
 class Item(Struct, frozen=True):
@@ -22,17 +24,16 @@ class Item(Struct, frozen=True):
     start: int
     stop: int
     message: Message
-    rules: tuple[str, ...] = ()
-    why: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
 
     def changed(self, message: Message, rule: str, why: str) -> Item:
         """Return the item with another message, for one more reason."""
-        return replace(self, message=message, rules=(*self.rules, rule), why=(*self.why, why))
+        return replace(self, message=message, reasons=(*self.reasons, (rule, why)))
 
 
 def inserted(at: int, message: Message, rule: str, why: str) -> Item:
     """Return an item that stands for no slot, in front of slot ``at``."""
-    return Item(at, at, message, (rule,), (why,))
+    return Item(at, at, message, ((rule, why),))
 
 
 def joined(items: Sequence[Item], why: str) -> Item:
@@ -40,10 +41,9 @@ def joined(items: Sequence[Item], why: str) -> Item:
     roles = {item.message.role for item in items}
     role = items[0].message.role if len(roles) == 1 else "user"
     message = Message(role, tuple(part for item in items for part in item.message.parts))
-    rules = tuple(rule for item in items for rule in item.rules)
-    reasons = tuple(reason for item in items for reason in item.why)
+    reasons = tuple(reason for item in items for reason in item.reasons)
     start, stop = min(item.start for item in items), max(item.stop for item in items)
-    return Item(start, stop, message, (*rules, "merge"), (*reasons, why))
+    return Item(start, stop, message, (*reasons, ("merge", why)))
 
 
 def speaker(message: Message, dialect: Dialect) -> str:
@@ -69,16 +69,20 @@ def edits(before: Sequence[Item], after: Sequence[Item], gone: Mapping[int, Reas
         if item.start > cursor:
             out.append(_dropped(cursor, item.start, gone))
         if id(item) not in kept:
-            out.append(_edit(item.start, item.stop, (item.message,), zip(item.rules, item.why, strict=True)))
+            out.append(_edit(item.start, item.stop, (item.message,), item.reasons))
         cursor = item.stop
     return (*out, _dropped(cursor, end, gone)) if end > cursor else tuple(out)
 
 
 def _dropped(start: int, stop: int, gone: Mapping[int, Reason]) -> Edit:
-    return _edit(start, stop, (), (gone.get(slot, ("drop", "nothing is left to send")) for slot in range(start, stop)))
+    return _edit(start, stop, (), [gone.get(slot, ("drop", "nothing is left to send")) for slot in range(start, stop)])
 
 
-def _edit(start: int, stop: int, put: tuple[Message, ...], reasons: Iterable[Reason]) -> Edit:
-    known = list(dict.fromkeys(reasons))
-    rules, why = dict.fromkeys(rule for rule, _ in known), dict.fromkeys(reason for _, reason in known)
-    return Edit(Span(start, stop), put, ", ".join(rules), "; ".join(why))
+def _edit(start: int, stop: int, put: tuple[Message, ...], reasons: Sequence[Reason]) -> Edit:
+    rules, why = dict.fromkeys(rule for rule, _ in reasons), dict.fromkeys(why for _, why in reasons)
+    return Edit(Span(start, stop), put, _AND.join(rules), "; ".join(why))
+
+
+def rules_of(edit: Edit) -> list[str]:
+    """Return the rules of a repair: several where more than one pass changed the same place."""
+    return edit.rule.split(_AND)

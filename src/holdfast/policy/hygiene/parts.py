@@ -39,8 +39,10 @@ def _clean(item: Item, dialect: Dialect, *, end: bool) -> Item | None:
         return item
     if not message.parts:
         return None
-    rules = sorted({_reason(part, dialect, item.message.role) for part in item.message.parts} - {""})
-    return item.changed(message, ", ".join(rules) or "role", f"{dialect.api} does not take these parts as they stood")
+    role = item.message.role
+    rules = sorted({_RULES[type(part)] for part in item.message.parts if clean_part(part, dialect, role) is not part})
+    why = f"{dialect.api} does not take these parts as they stood"
+    return replace(item, message=message, reasons=(*item.reasons, *[(rule, why) for rule in rules or ["role"]]))
 
 
 def tells(message: Message) -> bool:
@@ -166,7 +168,7 @@ def left_out(items: Sequence[Item], gone: Places, dialect: Dialect, rule: str, w
     out = list(items)
     for index, places in gone.items():
         out[index] = items[index].changed(without(items[index].message, places, dialect), rule, why)
-    return [item for item in out if item.message.parts or rule not in item.rules]
+    return [item for index, item in enumerate(out) if item.message.parts or index not in gone]
 
 
 def without(message: Message, gone: Collection[int], dialect: Dialect) -> Message:
@@ -324,10 +326,6 @@ _RULES: dict[type, str] = {
 """What an edit is called that takes out or rewrites a part."""
 OWN = frozenset({"role", *_RULES.values()})
 """Rules of the edits that a message needs for itself, whatever stands around it."""
-
-
-def _reason(part: Part, dialect: Dialect, role: str) -> str:
-    return "" if clean_part(part, dialect, role) is part else _RULES[type(part)]
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Prune: old tool results give way to a line. Each dialect says when, and which; a decision is made once."""
+"""Prune: old tool results give way to a line. Each rule says when, and which; a decision is made once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from holdfast.policy.prune.ttl import ttl
 
 __all__ = ["CLEARED", "prune"]
 
-_DIALECTS: dict[str, Callable[[Draft], Draft]] = {"epoch": epoch, "opencode": opencode, "idle": idle, "ttl": ttl}
+_RULES: dict[str, Callable[[Draft], Draft]] = {"epoch": epoch, "opencode": opencode, "idle": idle, "ttl": ttl}
 """Ours stores what it clears; those of others keep no text to read back."""
 
 
 def prune(draft: Draft) -> Draft:
-    """Return the draft with old results cleared as the policy's dialect says."""
-    dialect = _DIALECTS.get(draft.settings.prune)
-    return draft if dialect is None else dialect(draft)
+    """Return the draft with old results cleared as the policy's rule says."""
+    rule = _RULES.get(draft.settings.prune)
+    return draft if rule is None else rule(draft)

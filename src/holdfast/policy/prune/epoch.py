@@ -9,16 +9,15 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from holdfast.model.branch import Branch, is_spared
-from holdfast.model.edits import Blob, Edit, Span
+from holdfast.model.edits import Blob, Edit
 from holdfast.model.parts import ToolResult
 from holdfast.policy.capping import is_capped
 from holdfast.policy.compaction import over_trigger
 from holdfast.policy.draft import Draft
 from holdfast.policy.results import tool_names
 from holdfast.policy.settings import HANDLE
-from holdfast.policy.spill import Whole, replaced, wholes
+from holdfast.policy.spill import Whole, shown_as, wholes
 from holdfast.view.text import fingerprint
-from holdfast.view.tokens import count
 from holdfast.view.turns import newest_answer
 
 
@@ -37,7 +36,7 @@ def epoch(draft: Draft) -> Draft:
     old = list(_old(draft, keep))
     if sum(one.tokens for one in old) <= least:
         return draft
-    pairs = [pair for one in old if (pair := _cleared(one)) is not None]
+    pairs = [pair for pair in map(_cleared, old) if pair[0].saves > 0]
     if reasons == {"price"}:
         pairs = pairs[: _worth(draft, [edit for edit, _ in pairs])]
     if sum(edit.saves for edit, _ in pairs) <= least:
@@ -84,16 +83,12 @@ def _old(draft: Draft, keep: int) -> Iterator[Whole]:
                 yield one
 
 
-def _cleared(one: Whole) -> tuple[Edit, Blob] | None:
-    """Return the edit that leaves a line of a result, and its text to be stored; nothing where that frees nothing."""
+def _cleared(one: Whole) -> tuple[Edit, Blob]:
+    """Return the edit that leaves a line of a result, and its text to be stored."""
     blob = Blob(fingerprint(one.text), one.text)
     line = f'[Old result of {len(one.text):,} characters cleared; recall(id="{blob.hash[:HANDLE]}") returns it]'
-    saves = count(one.text) - one.saved - count(line)
-    if saves <= 0 or not isinstance(one.part, ToolResult):
-        return None
     why = f"an old result of {len(one.text):,} characters, {len(line):,} stay"
-    put = replaced(one.part, line)
-    return Edit(Span(one.slot, one.slot + 1, one.place), (put,), "prune", why, saves, blob.hash), blob
+    return shown_as(one, line, blob, "prune", why), blob
 
 
 def _worth(draft: Draft, edits: Sequence[Edit]) -> int:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from holdfast.model.branch import Branch, is_spared
 from holdfast.model.edits import Edit, Span
-from holdfast.model.messages import Message, result_text
+from holdfast.model.messages import result_text
 from holdfast.model.parts import Media, Opaque, Text, ToolResult
 from holdfast.model.projected import leading
 from holdfast.policy.draft import Draft
@@ -47,7 +47,7 @@ def _is_cold(draft: Draft) -> bool:
 def _pruned(draft: Draft) -> Iterator[Edit]:
     """Yield the edits of the results behind the newest answers, by how much of the window all characters take."""
     settings, chars = draft.settings, draft.room.window * CHARS_A_TOKEN
-    total = total_shown(draft.branch, _weight)
+    total = total_shown(draft.branch, weigh)
     if total < settings.prune_soft_share * chars:
         return
     old = [_trimmed(one, settings) for one in _prunable(draft)]
@@ -122,10 +122,6 @@ def _saying(result: ToolResult, text: str) -> ToolResult:
     """Return ``result`` with ``text`` for all its words and images."""
     rest = tuple(part for part in result.content if isinstance(part, Opaque))
     return ToolResult(result.call_id, result.name, (Text(text), *rest), result.is_error)
-
-
-def _weight(message: Message) -> int:
-    return weigh((message,))
 
 
 def _edit(one: _Old) -> Edit:
