@@ -7,6 +7,7 @@ that makes its decoders of structs of its own when it is imported is safe withou
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from threading import RLock
 from typing import Any, TypeVar, cast
@@ -17,6 +18,8 @@ from msgspec.json import Decoder
 V = TypeVar("V")
 
 _looking = RLock()
+"""Held while a type is looked at, and while the process forks: a child can look at one, and meets none half made."""
+os.register_at_fork(before=_looking.acquire, after_in_parent=_looking.release, after_in_child=_looking.release)
 
 
 def decoder(kind: type[V]) -> Decoder[V]:

@@ -55,6 +55,42 @@ for _ in range(40):
         one.join()
 """
 
+FORKS = """
+import os, signal
+from threading import Event, Thread
+
+from holdfast.model.reading import decoder
+from msgspec import Struct
+
+looking, forked = Event(), Event()
+
+
+def held_up():
+    looking.set()
+    forked.wait(0.5)
+    return int
+
+
+class Slow(Struct):
+    x: "held_up()"
+
+
+class Mine(Struct):
+    x: int
+
+
+thread = Thread(target=decoder, args=(Slow,))
+thread.start()
+looking.wait()
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    os._exit(decoder(Mine).decode(b'{"x": 1}').x + decoder(Slow).decode(b'{"x": 2}').x)
+forked.set()
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
 
 @pytest.mark.parametrize("read", ["decoder(kind).decode(TEXT)", "convert(msgspec.json.decode(TEXT), kind)"])
 def test_threads_that_read_a_type_for_the_first_time(read):
@@ -62,6 +98,12 @@ def test_threads_that_read_a_type_for_the_first_time(read):
     script = AT_ONCE.replace("READ(kind)", read)
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_child_forked_while_a_type_is_looked_at():
+    """A child that is forked while another thread looks at a type reads values of that type and of others."""
+    ran = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("3\n", "")
 
 
 def looks(call: ast.Call) -> ast.expr | None:
