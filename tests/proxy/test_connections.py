@@ -80,6 +80,26 @@ def test_an_upstream_that_breaks_off_early_is_an_error_in_the_words_of_the_api(a
     assert proxy.upstream.heard[-1].body == proxy.upstream.heard[0].body
 
 
+@pytest.mark.parametrize("ends", ["closed", "reset"])
+@pytest.mark.parametrize("api", APIS)
+def test_a_kept_connection_that_ends_meanwhile_is_no_error(api, ends, proxy):
+    """A provider ends a connection that lay idle just as a request comes on it: the request goes out on another."""
+    data, met = asked(api, f"kept {ends}"), []
+
+    async def play(line, told):
+        met.append(line.writer)
+        if met.count(line.writer) == 1:
+            await sockets.well(line, told)
+        else:
+            line.cut(reset=ends == "reset")
+
+    proxy.upstream.play = play
+    for _ in range(3):
+        fine = proxy.send(data)
+        assert (fine.status, fine.complete) == (200, True), fine
+    assert len(met) > len(set(met)) > 2, "no connection was kept"
+
+
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
 def test_a_stream_that_breaks_off_before_its_first_words_is_an_error(api, proxy):
     """An event that says nothing is no answer yet: the head was held, and the client gets a whole error."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import TypeAlias
@@ -21,6 +21,7 @@ PLACES = 64
 """[H] Addresses that are read once: a client asks a handful."""
 _FEATURES = b"anthropic-beta"
 _PACKED = "content-encoding"
+_CONNECTS, _SENDS = "connection.connect_tcp.started", "http11.send_request_headers.started"
 
 
 class Head(Struct, frozen=True):
@@ -61,14 +62,42 @@ class Onward:
         ``UpstreamError`` of kind ``network`` where none comes, or where it breaks off in the block.
         """
         try:
-            request = httpx2.Request(self.method, _place(self.url), headers=[*headers], content=body)
-            reply = await self.client.send(request, stream=True)
+            reply = await self._asked(body, headers)
             try:
                 yield reply
             finally:
                 await reply.aclose()
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, UnicodeError) as error:
             raise _unreached(self.url, error) from error
+
+    async def _asked(self, body: bytes | AsyncIterable[bytes], headers: Headers) -> httpx2.Response:
+        """Return the response, of which the head is there; a request that met the end of a kept connection goes again.
+
+        A provider may end one that lay idle while the request is on its way to it, which no byte answers then.
+        """
+        while True:
+            way = _Way()
+            told = {"trace": way.noted}
+            request = httpx2.Request(self.method, _place(self.url), headers=[*headers], content=body, extensions=told)
+            try:
+                return await self.client.send(request, stream=True)
+            except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
+                if not (way.is_kept and isinstance(body, bytes)):
+                    raise
+
+
+class _Way:
+    """The connection that a request went out on."""
+
+    def __init__(self) -> None:
+        self.is_kept = False
+        """Whether one was taken that had been kept."""
+        self._is_new = False
+
+    async def noted(self, step: str, _about: Mapping[str, object]) -> None:
+        """Note a step of the request, by the names that httpcore gives them."""
+        self._is_new |= step == _CONNECTS
+        self.is_kept |= step == _SENDS and not self._is_new
 
 
 @lru_cache(PLACES)
