@@ -7,6 +7,7 @@ once. Each is the median of several rounds, in which the proxies take turns, and
 round, since a machine is not as fast in the next. Requests stream, as clients' do.
 
 - *grown*: a request of 1 MB and 1,000 messages, one step longer than the one before it in the same session;
+- *mended*: the same with a call at its beginning that lost its result, so that no request goes out as it came;
 - *new*: one of a session that is not known yet, so that all of it is stored;
 - *relay*: an answer of 1,000 events that come one by one, to a small request;
 - *burst*: the same answer, all at once;
@@ -42,6 +43,8 @@ import msgspec
 from children import PATHS, Child, asked, bare, canned, holdfast, litellm, said, stack, upstream
 from transcript import transcript
 
+from holdfast.model.messages import Message
+from holdfast.model.parts import ToolCall
 from holdfast.model.slots import Slot
 from holdfast.wire import openai_chat
 from holdfast.wire.lens import body
@@ -105,11 +108,18 @@ def grown(before: Body, number: int, events: int = SHORT, pause: int = 0) -> Bod
     return before | {"messages": [*before["messages"], answer, word]}
 
 
+def wounded(whole: Body, path: str) -> Body:
+    """Return ``whole`` with a call behind its first answer that no result follows."""
+    call = Message("assistant", (ToolCall("call_lost", "look", "{}"),))
+    lost: Body = msgspec.json.decode(body(APIS[path], MODELS[path], [Slot(call), Slot(Message.of("user", "Go on."))]))
+    return whole | {"messages": [*whole["messages"][:2], *lost["messages"], *whole["messages"][2:]]}
+
+
 def requests(name: str, path: str) -> Iterator[bytes]:
     """Yield the requests of a scenario, without end, the first of them to warm up."""
-    whole = conversation(path)
+    whole = wounded(conversation(path), path) if name == "mended" else conversation(path)
     for number in count(1):
-        if name == "grown":
+        if name in ("grown", "mended"):
             whole = grown(whole, number)
             yield msgspec.json.encode(whole)
         elif name == "new":
@@ -279,7 +289,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--seconds", type=float, help=f"how long {STREAMS} streams last; 0 = none")
     parser.add_argument("--litellm", default=shutil.which("litellm"), help="LiteLLM's program")
-    parser.add_argument("--only", nargs="*", default=["grown", "new", "relay", "burst"], help="these scenarios")
+    parser.add_argument(
+        "--only", nargs="*", default=["grown", "mended", "new", "relay", "burst"], help="these scenarios"
+    )
     args = parser.parse_args()
     seconds = args.seconds if args.seconds is not None else MINUTE if args.check else SECONDS
     table, streams = measure(args.litellm, seconds, args.only)
