@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
 from holdfast.errors import QuotaExceeded, StoreCorrupt, StoreError, UnknownId
 from holdfast.store.base import BlobStore, Quota
-from holdfast.store.blobs import FileBlobs
+from holdfast.store.blobs import FileBlobs, MemoryBlobs
 from holdfast.testing.store import BlobStoreRules
 
 
@@ -165,12 +167,15 @@ def test_damage_is_loud(tmp_path: Path) -> None:
 
 
 @pytest.mark.uncounted
+@pytest.mark.parametrize("opened", [FileBlobs, lambda _: MemoryBlobs()], ids=["files", "memory"])
 @pytest.mark.parametrize("read", ["get", "text", "characters", "size"])
-def test_a_blob_that_goes_while_it_is_read(tmp_path: Path, read: str, meanwhile: Callable[..., Any]) -> None:
+def test_a_blob_that_goes_while_it_is_read(
+    tmp_path: Path, read: str, opened: Callable[[Path], BlobStore], meanwhile: Callable[..., Any]
+) -> None:
     """Wherever somebody else removes it, it is there whole or not at all."""
     told: set[object] = set()
     for at in count(1):
-        blobs, removed = FileBlobs(tmp_path), []
+        blobs, removed = opened(tmp_path), []
         hash_ = blobs.put("whole text")
         try:
             found, removed = meanwhile(partial(getattr(blobs, read), hash_), partial(blobs.remove, hash_), at)
@@ -182,6 +187,40 @@ def test_a_blob_that_goes_while_it_is_read(tmp_path: Path, read: str, meanwhile:
             break
     assert len(told) == 2
     assert "gone" in told
+
+
+def at_step(work: Callable[[], Any], other: Callable[[], object], at: int, code: CodeType) -> tuple[Any, bool]:
+    """Return what ``work`` returns where ``other`` is done before step ``at`` of ``code``, and whether it got there."""
+    steps, before = 0, sys.gettrace()
+
+    def step(frame: FrameType, event: str, _told: Any) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes = frame.f_code is code
+        steps += event == "opcode"
+        if event == "opcode" and steps == at:
+            other()
+        return step
+
+    sys.settrace(step)
+    try:
+        return work(), steps >= at
+    finally:
+        sys.settrace(before)
+
+
+def test_texts_are_read_while_another_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any step of a reader another thread may read: each has its text, whatever is let go for the other's."""
+    monkeypatch.setattr("holdfast.store.blobs.INDEXES", 1)
+    for at in count(1):
+        blobs, others = FileBlobs(tmp_path), list[str]()
+        known, one, other = (blobs.put(text * 9) for text in ("known", "one", "other"))
+        blobs.text(known)
+        read = partial(at_step, partial(blobs.text, one), lambda: others.append(blobs.text(other)))  # noqa: B023
+        found, is_there = read(at, FileBlobs._index.__code__)
+        assert (found, others) == ("one" * 9, ["other" * 9] * is_there)
+        if not is_there:
+            break
+    assert at > 50
 
 
 def test_planted_links_are_not_followed(tmp_path: Path) -> None:

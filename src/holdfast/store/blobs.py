@@ -15,7 +15,10 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
+from math import inf
 from pathlib import Path
+from threading import RLock
+from typing import NamedTuple
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, UnknownId
 from holdfast.store.base import Held, Quota
@@ -185,8 +188,8 @@ class FileBlobs:
         if known.hash != hash_:
             raise _damaged(hash_)
         self._indexes[file] = known
-        if len(self._indexes) > INDEXES:
-            del self._indexes[next(iter(self._indexes))]
+        for old in list(self._indexes)[:-INDEXES]:  # other threads may read too
+            self._indexes.pop(old, None)
         return known
 
     def _write(self, path: Path, content: str | bytes, length: int) -> None:
@@ -213,41 +216,39 @@ class MemoryBlobs:
     """Blobs in memory, for tests and for sessions nobody keeps."""
 
     def __init__(self, quota: Quota = Quota()) -> None:
-        self._held: dict[str, bytes] = {}
-        self._at: dict[str, float] = {}
+        self._held: dict[str, _Kept] = {}
         self._indexes: dict[str, Index] = {}
         self._total = 0
         self._quota = quota.blob_bytes
+        self._turn = RLock()
+        """Held while one comes or goes; it is read without."""
 
     def put(self, content: str | bytes) -> str:
         """Store ``content`` and return its hash."""
         hash_, length = _measured(content)
-        if hash_ not in self._held:
-            check_room(self._total, length, self._quota, "the blobs", BLOBS)
-            self._held[hash_] = as_bytes(content)
-            self._total += length
-        self._at[hash_] = time.time()
+        with self._turn:
+            known = self._held.get(hash_)
+            if known is None:
+                check_room(self._total, length, self._quota, "the blobs", BLOBS)
+                self._total += length
+            self._held[hash_] = _Kept(as_bytes(content) if known is None else known.text, time.time())
         return hash_
 
     def get(self, hash_: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return bytes ``start`` to ``stop``."""
-        held = self._held.get(checked(hash_))
-        if held is None:
+        known = self._held.get(checked(hash_))
+        if known is None:
             raise _missing(hash_)
-        return held[max(0, start) : None if stop is None else max(0, stop)]
+        return known.text[max(0, start) : None if stop is None else max(0, stop)]
 
     def text(self, hash_: str, start: int = 0, stop: int | None = None) -> str:
         """Return characters ``start`` to ``stop``."""
-        self.characters(hash_)
-        held = self._held[hash_]
-        return page(lambda at: _cut(held, at), self._indexes[hash_], start, stop)
+        held = self.get(hash_)
+        return page(lambda at: _cut(held, at), self._index(hash_, held), start, stop)
 
     def characters(self, hash_: str) -> int:
         """Return how many characters ``text`` has."""
-        held = self.get(hash_)
-        if hash_ not in self._indexes:
-            self._indexes[hash_] = index(lambda at: _cut(held, at))
-        return self._indexes[hash_].characters
+        return self._index(hash_, self.get(hash_)).characters
 
     def has(self, hash_: str) -> bool:
         """Return whether the blob is there."""
@@ -263,22 +264,36 @@ class MemoryBlobs:
 
     def remove(self, hash_: str) -> None:
         """Delete the blob."""
-        held = self._held.pop(checked(hash_), None)
-        if held is not None:
-            self._total -= len(held)
-            del self._at[hash_]
+        self.discard(hash_, inf)
 
     def held(self) -> Iterator[Held]:
         """Yield every blob there is; there are no drafts."""
-        for hash_, text in list(self._held.items()):
-            yield Held(hash_, len(text), self._at[hash_])
+        for hash_, known in list(self._held.items()):
+            yield Held(hash_, len(known.text), known.at)
 
     def discard(self, name: str, before: float) -> bool:
         """Delete that blob unless it was stored at ``before`` or later."""
-        if not self.has(name) or self._at[name] >= before:
-            return False
-        self.remove(name)
+        with self._turn:
+            known = self._held.get(checked(name))
+            if known is None or known.at >= before:
+                return False
+            del self._held[name]
+            self._indexes.pop(name, None)
+            self._total -= len(known.text)
         return True
+
+    def _index(self, hash_: str, held: bytes) -> Index:
+        known = self._indexes.get(hash_)
+        if known is None:
+            known = self._indexes[hash_] = index(lambda at: _cut(held, at))
+        return known
+
+
+class _Kept(NamedTuple):
+    """A blob in memory, and when it was stored last, in seconds since 1970."""
+
+    text: bytes
+    at: float
 
 
 def _measured(content: str | bytes) -> tuple[str, int]:
