@@ -34,7 +34,6 @@ FIELDS = {
 }
 """What stands beside the messages, by API: with a frame and a tool, and with thinking that comes back."""
 SEALS = {"anthropic": b'"signature"', "openai-responses": b'"encrypted_content"', "gemini": b'"thoughtSignature"'}
-OTHER = {"anthropic": "system", "openai-responses": "instructions", "gemini": "systemInstruction"}
 ANSWERS = [Said("", ((TOOL, {"at": str(step)}),), f"step {step}") for step in range(12)]
 ANSWERS = [one for step in ANSWERS for one in (step, Said("High.", thinking="so"))]
 """What the model says: each turn a call with thinking before it, then words."""

@@ -36,7 +36,7 @@ from holdfast.policy.projection import send_slots
 from holdfast.proxy.admission import Refusal, refusal
 from holdfast.proxy.answering import Unfit, answer, surely_fits, unfit
 from holdfast.proxy.beside import beside
-from holdfast.proxy.bodies import Bodies
+from holdfast.proxy.bodies import Bodies, aside
 from holdfast.proxy.clients import Tooled, client, kind
 from holdfast.proxy.exchange import Exchange, Turn
 from holdfast.proxy.forwarding import forward, pass_through
@@ -193,11 +193,12 @@ class Proxy:
         """Return the whole body, unpacked."""
         most, headers = self._settings.body_bytes, incoming.headers
         body = await whole_body(receive, most, headers.get("content-length", ""))
-        return decoded(body, headers.get("content-encoding", ""), most)
+        packed = headers.get("content-encoding", "")
+        return await aside(body, decoded, packed, most, least=1) if packed else decoded(body, packed, most)
 
     async def _by_purpose(self, exchange: Exchange, body: bytes) -> State:
         """Answer a request of which the whole body is here, by what it is for."""
-        lens = self._open(body, exchange.api)
+        lens = await self._open(body, exchange.api)
         turn = None if lens is None else self._identify(exchange, lens)
         if lens is None or turn is None:
             return await forward(exchange, body if lens is None else lens.body, "relayed")
@@ -235,22 +236,22 @@ class Proxy:
             writers=self._writers(incoming, lens),
         )
 
-    def _open(self, body: bytes, api: str) -> Lens | None:
+    async def _open(self, body: bytes, api: str) -> Lens | None:
         """Return the opened body, or nothing for what is no conversation of ``api``: its provider says so."""
         try:
-            lens = self._read_whole(body, api)
+            lens = await self._read_whole(body, api)
         except FormatError:
             return None
         return lens if lens.slots and lens.api == api else None
 
-    def _read_whole(self, body: bytes, api: str) -> Lens:
+    async def _read_whole(self, body: bytes, api: str) -> Lens:
         """Return ``body`` opened, without what makes it unreadable to its provider too; ``FormatError`` for no body."""
         try:
-            return self._bodies.read(body, api)
+            return await self._bodies.read(body, api)
         except FormatError:
-            if self._settings.observe or (mended := whole(body)) is body:
+            if self._settings.observe or (mended := await aside(body, whole)) is body:
                 raise
-        return self._bodies.read(mended, api)
+        return await self._bodies.read(mended, api)
 
     def _writers(self, incoming: Incoming, lens: Lens) -> tuple[Writer, ...]:
         """Return who writes summaries for a request: nobody, its own model, or another one with the same login."""
@@ -333,9 +334,12 @@ class Proxy:
             branch, policy = await self._branches.glimpsed(turn.session, lens.slots)
             if not (branch.slots or anew):
                 return lens.body
-            target = of_body(self.means.target_of(lens.api, turn.model), lens).target
-            plan = glimpse(branch, policy, lens.slots, target, anew=anew)
-            return render(lens, send_slots(plan))
+
+            def reduced() -> bytes:
+                target = of_body(self.means.target_of(lens.api, turn.model), lens).target
+                return render(lens, send_slots(glimpse(branch, policy, lens.slots, target, anew=anew)))
+
+            return await self.means.in_worker(reduced)
         except HoldfastError:
             return lens.body
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple
+
+from anyio import to_thread
 
 from holdfast.runtime.requests import opened
 from holdfast.wire.grown import Known, grown, known
 from holdfast.wire.lens import Lens
 
+T = TypeVar("T")
+Given = TypeVarTuple("Given")
+
+LARGE = 256 << 10
+"""[M] Bytes of a new body that take about 5 ms: what is smaller is read at once."""
 MOST = 256
 """[H] Bodies that are held: as many as there are branches."""
 MOST_BYTES = 256 << 20
@@ -27,11 +36,14 @@ class Bodies:
         """By how they begin, and how their first half ends; the last used is the last."""
         self._bytes = 0
 
-    def read(self, body: bytes, api: str) -> Lens:
+    async def read(self, body: bytes, api: str) -> Lens:
         """Return ``body`` opened and measured; ``FormatError`` for what is none."""
         found = self._grown(body, api)
-        before, (lens, same) = found if found is not None else (None, (opened(body, api), 0))
-        now = known(lens, before, same) if lens.api == api else None
+        if found is None:
+            before, (lens, now) = None, await aside(body, _new, api)
+        else:
+            before, (lens, same) = found
+            now = _placed(lens, api, before, same)
         if now is not None and now.ends:
             self._hold(now, before)
         return lens
@@ -56,6 +68,23 @@ class Bodies:
         while self._held and (len(self._held) > self._most or self._bytes > self._most_bytes):
             _, old = self._held.popitem(last=False)
             self._bytes -= _size(old)
+
+
+async def aside(body: bytes, work: Callable[[bytes, *Given], T], *given: *Given, least: int = LARGE) -> T:
+    """Return what ``work`` makes of ``body``: in a thread where it has ``least`` bytes, so that nobody else waits."""
+    if len(body) < least:
+        return work(body, *given)
+    return await to_thread.run_sync(work, body, *given)
+
+
+def _new(body: bytes, api: str) -> tuple[Lens, Known | None]:
+    """Return ``body`` opened, and where its messages stand."""
+    lens = opened(body, api)
+    return lens, _placed(lens, api)
+
+
+def _placed(lens: Lens, api: str, before: Known | None = None, same: int = 0) -> Known | None:
+    return known(lens, before, same) if lens.api == api else None
 
 
 def _size(one: Known) -> int:

@@ -1,0 +1,57 @@
+"""What takes long is done in a thread: nobody else waits for it."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from holdfast.testing.provider.client import MODELS
+
+WORDS = "kelp on the rock, and the tide comes in. " * 20
+FEW = 60
+"""[M] Two or three times as many as are answered between the steps of a request of which none is done beside."""
+
+
+def conversation(count, text):
+    """Return so many messages of Responses."""
+    items = [{"role": ("user", "assistant")[at % 2], "content": f"{at}: {text}"} for at in range(count)]
+    return {"model": MODELS["openai-responses"], "input": items}
+
+
+def halves(count):
+    """Return a request that nobody can read before so many halves of characters are mended."""
+    told = json.dumps(conversation(1, "")).replace('0: "', "0: " + r"\ud83d" * count + '"')
+    return told.encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [
+        ("/v1/responses/compact", json.dumps(conversation(400, WORDS)).encode()),
+        ("/v1/responses/input_tokens", json.dumps(conversation(40_000, "")).encode()),
+        ("/v1/responses/input_tokens", halves(200_000)),
+    ],
+    ids=["a client's compaction is planned", "a new body is opened", "halves of characters are mended"],
+)
+def test_others_are_answered_while(path, data, proxied, strict):
+    """Requests that come behind a long one are answered before it goes up."""
+    upstream, answered, others = strict(16_000), [], []
+
+    async def go():
+        async with proxied[0](upstream, window=16_000) as client:
+
+            async def ask():
+                while not upstream.sent and not answered:
+                    await client.web.get("/livez")
+                    others.append("answered")
+                    await checkpoint()  # the transport never waits
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                answered.append(await client.post(path, data))
+
+    anyio.run(go)
+    assert len(others) > FEW
