@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -35,8 +34,6 @@ SYLLABLES = (
 SYLLABLES_A_WORD = 5
 LINES = 150
 """Of the tool's output: about 2,000 tokens, and below what any client cuts."""
-NAMED = re.compile(r"turn-\d\d\d-[a-z]+")
-"""The name of a turn, inside a text."""
 SUMMARY = """\
 <summary>
 ## Goal

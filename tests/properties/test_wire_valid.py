@@ -19,7 +19,8 @@ from holdfast.model.branch import extend
 from holdfast.model.entries import Entry, Frame, Said
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.policy.hygiene import MISSING, repairs, wire_id
+from holdfast.policy.hygiene import MISSING, repairs
+from holdfast.policy.hygiene.ids import wire_id
 from holdfast.policy.pipeline import advance
 from holdfast.policy.presets import PRESETS
 from holdfast.policy.projection import send_slots

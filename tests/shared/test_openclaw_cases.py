@@ -23,7 +23,8 @@ from holdfast.model.projected import patched, project
 from holdfast.model.target import Limits, Target
 from holdfast.policy.guard import told_window, window_of
 from holdfast.policy.history import history_limit
-from holdfast.policy.hygiene import MISSING, repairs, wire_id
+from holdfast.policy.hygiene import MISSING, repairs
+from holdfast.policy.hygiene.ids import wire_id
 from holdfast.policy.precheck import REMOVED, route
 from holdfast.policy.presets import OPENCLAW_2026_9
 from holdfast.policy.projection import repair_projection
@@ -483,10 +484,6 @@ _ADAPTERS = {
     "openai-reasoning": _thinking,
     "policy": _policy,
 }
-
-
-_UNSAID = {"note", "or", "mode", "drop_thinking", "pair", "reason"}
-"""Remarks, and what we have no word for."""
 
 
 def _wanted(case):

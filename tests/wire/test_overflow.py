@@ -16,8 +16,6 @@ from holdfast.wire.overflow.errors import RULES
 CASES = json.loads((Path(__file__).parent / "cases" / "overflow.json").read_text(encoding="utf-8"))
 FIELDS = ("provider", "status", "code", "message", "body", "headers", "estimate", "window")
 STATUSES = [None, 200, 400, 401, 402, 403, 404, 408, 413, 422, 429, 500, 502, 503, 529]
-SLOW = 2.0
-"""Seconds; a pattern that goes back and forth takes minutes for a megabyte."""
 
 
 def report(case, **other):

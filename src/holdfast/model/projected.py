@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -197,6 +197,18 @@ def base_mark(branch: Branch) -> bytes:
     """Return the digest of what stands before the first kept slot."""
     mark = branch.marks[branch.pinned - 1] if branch.pinned else ROOT
     return mark if branch.compaction is None else chained(mark, _summary_digest(branch.compaction))
+
+
+def shown_slots(branch: Branch, start: int) -> Sequence[int]:
+    """Return the slots from ``start`` on for which something is shown: not those that an edit of several took."""
+    taken = {
+        place
+        for index, edits in branch.edits.items()
+        if index >= branch.keep and any(edit.span.part is None for edit in edits)
+        for place in range(index + 1, slot_after(branch, index))
+    }
+    every = range(start, len(branch.slots))
+    return [index for index in every if index not in taken] if taken else every
 
 
 def slot_after(branch: Branch, index: int) -> int:

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, is_spared
 from holdfast.model.plan import Ask
+from holdfast.model.projected import shown_slots
 from holdfast.model.target import Written
 from holdfast.policy.draft import Draft
 from holdfast.policy.guard import Room
@@ -65,7 +66,7 @@ def _retaken(draft: Draft) -> Draft:
     branch = draft.branch
     if not (branch.spared and draft.settings.goal_share and draft.world.spill):
         return draft
-    shown, most = wholes(branch, range(branch.keep, len(branch.slots))), draft.own(goal(draft))
+    shown, most = wholes(branch, shown_slots(branch, branch.keep)), draft.own(goal(draft))
     return spill(draft, [one for one in shown if one.tokens > most and is_spared(branch, one.slot, one.place)], RELIEF)
 
 

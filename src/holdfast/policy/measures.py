@@ -11,7 +11,7 @@ from msgspec import Struct
 from holdfast.model.branch import Branch
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.model.projected import messages_at, slot_after
+from holdfast.model.projected import messages_at, replaced_parts, slot_after
 from holdfast.policy.draft import Draft
 from holdfast.view.text import sound
 
@@ -169,9 +169,11 @@ def shown_messages(branch: Branch, start: int) -> list[Message]:
 
 def shown_parts(branch: Branch, index: int) -> tuple[Part, ...]:
     """Return the parts that are shown of a slot, each in its place; none where something else stands for all of it."""
-    found = messages_at(branch, index)
-    stands = len(found) == 1 and len(found[0].parts) == len(branch.messages[index].parts)
-    return found[0].parts if stands else ()
+    edits, said = branch.edits.get(index, ()), branch.messages[index].parts
+    if any(edit.span.part is None for edit in edits):
+        return ()
+    parts = replaced_parts(branch.messages[index], edits)
+    return parts if len(parts) == len(said) else ()
 
 
 def total_shown(branch: Branch, measure: Callable[[Message], int]) -> int:

@@ -17,6 +17,7 @@ from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import Message, part_text
 from holdfast.model.parts import Part, Text, ToolResult
+from holdfast.model.projected import shown_slots
 from holdfast.policy.draft import Draft
 from holdfast.view.tokens import count
 
@@ -104,8 +105,7 @@ def neutralise(draft: Draft) -> Draft:
     What was seen stays as it was seen, and so does what is word for word a block in force on this branch.
     """
     branch = draft.branch
-    first = max(branch.seen, branch.keep)
-    fresh = enumerate(branch.messages.slice(first), first)
+    fresh = ((index, branch.messages[index]) for index in shown_slots(branch, max(branch.seen, branch.keep)))
     suspects = [index for index, message in fresh if message.role in _JUDGED and _is_suspect(message)]
     ours = blocks(branch) if suspects else ()
     return draft.decide(tuple([edit for index in suspects for edit in _edits(branch, index, ours)]))

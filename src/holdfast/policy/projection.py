@@ -11,7 +11,7 @@ from holdfast.model.edits import Edit, Settled
 from holdfast.model.messages import Message
 from holdfast.model.parts import Thinking
 from holdfast.model.plan import Plan
-from holdfast.model.projected import base_mark, leading, origins, patched, project, shown
+from holdfast.model.projected import base_mark, leading, messages_at, patched, project, shown, shown_slots
 from holdfast.model.slots import Slot
 from holdfast.policy.hygiene import ALONE, SIGNED, UNTHOUGHT, orphans, repairs
 from holdfast.policy.hygiene.items import rules_of
@@ -50,7 +50,7 @@ def _repaired(branch: Branch, dialect: Dialect) -> tuple[tuple[Edit, ...], Settl
     if settled is None or settled.dialect != dialect or branch.reused or _may_overflow(branch, dialect):
         settled = None
     if settled is not None:
-        slots = [one for index in range(settled.slot, len(branch.slots)) for one in shown(branch, index)]
+        slots = [one for index in shown_slots(branch, settled.slot) for one in shown(branch, index)]
         if not orphans(messages := _read(slots, dialect)) and not _calls(messages, settled.orphans):
             return _settle(branch, settled, slots, 0)
     return _settle(branch, Settled(dialect, branch.keep, 0), project(branch), leading(branch))
@@ -123,14 +123,17 @@ def _last_break(messages: Sequence[Message], position: int, edits: Sequence[Edit
 
 def _broken(branch: Branch, settled: Settled, lead: int) -> Iterator[int]:
     """Yield the positions of answers that failed or were interrupted."""
-    if not any(index >= settled.slot for index in branch.broken):
-        return
-    if not branch.edits:
-        yield from (settled.position + lead + index - settled.slot for index in branch.broken if index >= settled.slot)
-        return
-    for position, index in enumerate(origins(branch)):
-        if index in branch.broken and index >= settled.slot:
-            yield position
+    if any(index >= settled.slot for index in branch.broken):
+        yield from (position for position, index in _placed(branch, settled, lead) if index in branch.broken)
+
+
+def _placed(branch: Branch, settled: Settled, lead: int) -> Iterator[tuple[int, int]]:
+    """Yield where what is not settled stands in the projection, and the slot that it stands for."""
+    position = settled.position + lead
+    for index in shown_slots(branch, settled.slot):
+        for _ in messages_at(branch, index) if index in branch.edits else (None,):
+            yield position, index
+            position += 1
 
 
 def _loose_thinking(branch: Branch, settled: Settled, lead: int) -> Iterator[int]:
@@ -142,8 +145,8 @@ def _loose_thinking(branch: Branch, settled: Settled, lead: int) -> Iterator[int
     """
     if not settled.dialect.binds_thinking:
         return
-    for index in range(settled.slot, len(branch.slots)):
+    for position, index in _placed(branch, settled, lead):
         if any(isinstance(part, Thinking) for part in branch.messages[index].parts):
             before = branch.marks[index - 1] if index > branch.keep else base_mark(branch)
             if index < branch.framed or branch.born[index] != before:
-                yield settled.position + lead + index - settled.slot
+                yield position

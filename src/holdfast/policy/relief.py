@@ -5,6 +5,7 @@ The last resort before giving up: it needs no model, breaks the cached prefix, a
 
 from __future__ import annotations
 
+from holdfast.model.projected import shown_slots
 from holdfast.policy.draft import Draft
 from holdfast.policy.spill import spilled, wholes
 
@@ -21,7 +22,7 @@ def relieve(draft: Draft) -> Draft:
         return draft
     excess = draft.own(draft.at_most - draft.room.usable) + 1
     pairs = []
-    shown = wholes(draft.branch, range(draft.branch.keep, len(draft.branch.slots)))
+    shown = wholes(draft.branch, shown_slots(draft.branch, draft.branch.keep))
     for one in sorted(shown, key=lambda one: (-one.tokens, one.slot, one.place)):
         if excess <= 0:
             break

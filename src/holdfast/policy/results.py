@@ -17,7 +17,7 @@ from msgspec import Struct
 from holdfast.model.branch import Branch
 from holdfast.model.messages import characters, result_text
 from holdfast.model.parts import ToolResult
-from holdfast.model.projected import replaced_parts
+from holdfast.model.projected import replaced_parts, shown_slots
 from holdfast.model.slots import Slot
 from holdfast.policy.capping import is_capped
 from holdfast.policy.draft import Draft
@@ -40,12 +40,13 @@ def limit_results(draft: Draft) -> Draft:
     budget = draft.own(room.share(settings.message_share)) if settings.message_share and settings.spill_chars else 0
     limit = _limits(draft.branch, settings)
     few = _few(settings, most, budget)
+    own = frozenset(shown_slots(draft.branch, draft.branch.seen))
     for group, slots in _groups(draft.branch):
         if _is_few(draft.branch, group, slots, few):
             continue
         big: list[Whole] = []
         rest: list[Whole] = []
-        for one in wholes(draft.branch, group):
+        for one in wholes(draft.branch, filter(own.__contains__, group)):
             if is_capped(one.text):
                 continue
             chars = limit(one)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from holdfast.model.branch import Branch
 from holdfast.model.messages import Message
-from holdfast.model.projected import shown
+from holdfast.model.projected import shown, shown_slots
 from holdfast.model.target import Limits
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import estimate_tokens, json_tokens, shown_messages
@@ -147,7 +147,7 @@ _RULES: dict[str, Callable[[Draft, list[Message], list[int]], list[int]]] = {
 
 def tail_size(branch: Branch, keep: int) -> int:
     """Return the size of the slots from ``keep`` on as the projection shows them, in estimator tokens."""
-    return sum(slot.size for index in range(keep, len(branch.slots)) for slot in shown(branch, index))
+    return sum(slot.size for index in shown_slots(branch, keep) for slot in shown(branch, index))
 
 
 def _largest_within(branch: Branch, legal: Sequence[int], budget: int) -> int:

@@ -15,7 +15,7 @@ from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.entries import FALLBACK
 from holdfast.model.messages import part_text, placeholder
 from holdfast.model.parts import Media, Part, Text, ToolResult
-from holdfast.model.projected import shown
+from holdfast.model.projected import shown, shown_slots
 from holdfast.model.target import Target, World
 from holdfast.policy.draft import Draft
 from holdfast.policy.guard import in_force, measure_room
@@ -61,7 +61,7 @@ def floor(branch: Branch, target: Target, settings: Settings) -> int:
     target = in_force(target, branch, settings)
     room = measure_room(target, settings)
     draft = Draft(branch, target, settings, World(), room)
-    kept = {*range(open_group(branch), len(branch.slots)), newest_words(branch, branch.keep)} - {-1}
+    kept = {*shown_slots(branch, open_group(branch)), newest_words(branch, branch.keep)} - {-1}
     size = sum(slot.size for slot in branch.slots.slice(0, branch.pinned))
     size += sum(_size(branch, index) - _saved(draft, index, LEVELS[-1]) for index in kept)
     return room.frame + round(draft.scale * size)
@@ -90,7 +90,7 @@ def _places(draft: Draft) -> list[int]:
 def _made(draft: Draft, keep: int, level: tuple[int, int]) -> Draft:
     """Return the draft with all before ``keep`` in a short extract, and every text behind it short."""
     branch = draft.branch
-    cut = {*range(keep, len(branch.slots)), newest_words(branch, branch.pinned)} - {-1}
+    cut = {*shown_slots(branch, keep), newest_words(branch, branch.pinned)} - {-1}
     short = draft.give_way(pair for index in sorted(cut) for pair in _shorter(draft, index, level))
     if keep <= branch.pinned:
         return short

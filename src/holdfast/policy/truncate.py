@@ -17,7 +17,7 @@ from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.entries import BranchSummary, Entry, Said
 from holdfast.model.messages import Message, part_text, result_text, with_parts
 from holdfast.model.parts import Text, ToolResult
-from holdfast.model.projected import origins, project
+from holdfast.model.projected import origins, project, shown_slots
 from holdfast.model.slots import Slot
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import request_size, shown_parts
@@ -159,7 +159,7 @@ class Held(Struct, frozen=True):
 
 def held_results(branch: Branch) -> Iterator[Held]:
     """Yield the results that the projection shows, whole or cut, oldest first."""
-    for index in range(branch.keep, len(branch.slots)):
+    for index in shown_slots(branch, branch.keep):
         for place, part in enumerate(shown_parts(branch, index)):
             if isinstance(part, ToolResult):
                 yield Held(index, place, part, text_weight(part))

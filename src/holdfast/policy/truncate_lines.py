@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from holdfast.model.edits import Blob, Edit
 from holdfast.model.parts import ToolResult
+from holdfast.model.projected import shown_slots
 from holdfast.policy.draft import Draft
 from holdfast.policy.neutralise import harmless
 from holdfast.policy.results import ToolNames, own_name, tool_names
@@ -55,7 +56,7 @@ def limit_lines(draft: Draft) -> Draft:
     if not (settings.output_lines or settings.output_bytes) or not draft.world.spill:
         return draft
     names = tool_names(branch)
-    fresh = wholes(branch, range(max(branch.seen, branch.keep), len(branch.slots)))
+    fresh = wholes(branch, shown_slots(branch, max(branch.seen, branch.keep)))
     return draft.give_way(pair for one in fresh if (pair := _limited(settings, one, names)) is not None)
 
 

@@ -12,7 +12,6 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
 from msgspec import Struct
@@ -20,6 +19,7 @@ from msgspec.structs import fields
 
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Part, ToolCall, ToolResult
+from holdfast.policy.cover import lazy_greedy
 from holdfast.replay import gain
 from holdfast.replay.evidence import KEPT, Texts, excerpts
 from holdfast.replay.recall import answers, foreground, found_in, uses
@@ -342,23 +342,8 @@ def oracle_lines(said: Mapping[Reference, Sequence[str]], budget: int, counter: 
     """
     covers = _candidates(said, lookup)
     lines = list(covers)
-    price = [counter(line) + SEPARATOR for line in lines]
-    missing = set(said)
-    heap = [(-len(covers[line]) / price[index], index) for index, line in enumerate(lines)]
-    heapify(heap)
-    chosen: list[int] = []
-    while heap and missing:
-        claimed, index = heappop(heap)
-        gain = len(covers[lines[index]] & missing) / price[index]
-        if not gain or price[index] > budget:
-            continue
-        if gain < -claimed:
-            heappush(heap, (-gain, index))
-            continue
-        chosen.append(index)
-        budget -= price[index]
-        missing -= covers[lines[index]]
-    return [lines[index] for index in sorted(chosen)]
+    priced = [(covers[line], counter(line) + SEPARATOR) for line in lines]
+    return [lines[index] for index in sorted(lazy_greedy(priced, dict.fromkeys(said, 1.0), budget))]
 
 
 def _candidates(said: Mapping[Reference, Sequence[str]], lookup: Texts) -> dict[str, frozenset[Reference]]:

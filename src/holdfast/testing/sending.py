@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from msgspec import Raw, Struct
-from msgspec.json import Decoder
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError, UpstreamError
@@ -27,8 +26,6 @@ from holdfast.wire.overflow import ErrorReport
 
 COLD = 300
 """Seconds after which the agent takes the cache for cold."""
-_FIELDS = Decoder(dict[str, Raw])
-_LIST = Decoder(list[Raw])
 
 
 class Whole(Struct, frozen=True):

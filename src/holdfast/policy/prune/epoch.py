@@ -11,6 +11,7 @@ from itertools import accumulate
 from holdfast.model.branch import Branch, is_spared
 from holdfast.model.edits import Blob, Edit
 from holdfast.model.parts import ToolResult
+from holdfast.model.projected import shown_slots
 from holdfast.policy.capping import is_capped
 from holdfast.policy.compaction import over_trigger
 from holdfast.policy.draft import Draft
@@ -74,7 +75,9 @@ def _old(draft: Draft, keep: int) -> Iterator[Whole]:
     """
     branch, held, edge = draft.branch, 0, len(draft.branch.slots)
     names, exempt = tool_names(branch), draft.settings.prune_exempt
-    for one in reversed(list(wholes(branch, range(branch.keep, newest_answer(branch, branch.keep))))):
+    newest = newest_answer(branch, branch.keep)
+    answered = (index for index in shown_slots(branch, branch.keep) if index < newest)
+    for one in reversed(list(wholes(branch, answered))):
         if isinstance(one.part, ToolResult) and names(one.slot, one.part) not in exempt and not is_capped(one.text):
             held += one.tokens
             if held <= keep:

@@ -8,6 +8,7 @@ from holdfast.model.branch import Branch, is_spared
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import media_in, with_words
 from holdfast.model.parts import Media
+from holdfast.model.projected import shown_slots
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import shown_parts
 from holdfast.view.tokens import IMAGE_TOKENS, count
@@ -21,7 +22,8 @@ def seen_images(draft: Draft) -> list[Edit]:
     branch, turns = draft.branch, draft.settings.image_turns
     if turns < 0 or not branch.media:
         return []
-    return [edit for index in range(branch.keep, _edge(branch, turns)) for edit in _edits(branch, index)]
+    edge = _edge(branch, turns)
+    return [edit for index in shown_slots(branch, branch.keep) if index < edge for edit in _edits(branch, index)]
 
 
 def _edge(branch: Branch, turns: int) -> int:

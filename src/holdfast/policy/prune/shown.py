@@ -10,7 +10,7 @@ from holdfast.model.branch import Branch, is_spared
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolResult
-from holdfast.model.projected import replaced_parts
+from holdfast.model.projected import replaced_parts, shown_slots
 from holdfast.policy.spill import edited_parts, replaced
 from holdfast.view.tokens import count
 
@@ -29,7 +29,7 @@ class Result(Struct, frozen=True):
 
 def results_as_shown(branch: Branch) -> Iterator[Result]:
     """Yield the results as the projection shows them, shortened ones too, newest first; none that an undo brought."""
-    for index in range(len(branch.slots) - 1, branch.keep - 1, -1):
+    for index in reversed(shown_slots(branch, branch.keep)):
         message = branch.messages[index]
         if not message.results or None in edited_parts(branch, index):
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from starlette.types import Receive
 
@@ -59,10 +60,6 @@ def _inflated(body: bytes, most: int, bits: int = zlib.MAX_WBITS) -> bytes:
         raise FormatError(f"the body is not what its content-encoding says: {error}; send it as it is") from None
 
 
-def _gunzipped(body: bytes, most: int) -> bytes:
-    return _inflated(body, most, _GZIP)
-
-
 def _zstd(body: bytes, most: int) -> bytes:
     import zstandard
 
@@ -73,16 +70,11 @@ def _zstd(body: bytes, most: int) -> bytes:
     return whole
 
 
-def _as_it_is(body: bytes, most: int) -> bytes:
-    del most
-    return body
-
-
 _UNPACK: Mapping[str, Callable[[bytes, int], bytes]] = {
-    "gzip": _gunzipped,
+    "gzip": partial(_inflated, bits=_GZIP),
     "deflate": _inflated,
     "zstd": _zstd,
-    "identity": _as_it_is,
+    "identity": lambda body, _: body,
 }
 """Content encodings and how they are undone, to so many bytes at most."""
 

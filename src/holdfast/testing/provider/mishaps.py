@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from holdfast.model.parts import Opaque
 from holdfast.testing.provider.calls import Answered, Refusal
 from holdfast.testing.provider.faults import Fault
+from holdfast.testing.provider.overflowing import nginx
 from holdfast.wire.splice import write
 
 ANTHROPIC: Mapping[str, tuple[str, str]] = {
@@ -103,9 +104,6 @@ FOREIGN = (
     b'size, try increasing it","n_prompt_tokens":41022,"n_ctx":32768}}'
 )
 """An overflow as llama-server tells it, under any API."""
-_HTML = (
-    "<html><head><title>{0}</title></head><body><center><h1>{0}</h1></center><hr><center>nginx</center></body></html>"
-)
 _TITLES = {"413-html": "413 Request Entity Too Large", "502-html": "502 Bad Gateway"}
 
 
@@ -113,7 +111,7 @@ def refusal(fault: Fault, api: str) -> Refusal:
     """Return what a fault of a status says in the words of ``api``."""
     kind = "503" if fault.kind == "529" and api != "anthropic" else fault.kind
     status = int(kind[:3])
-    body = FOREIGN if kind == "400-foreign" else _HTML.format(_TITLES[kind]).encode() if kind in _TITLES else b""
+    body = FOREIGN if kind == "400-foreign" else nginx(_TITLES[kind]) if kind in _TITLES else b""
     code, message = _WORDS[api].get(kind) or _WORDS[api][kind[:3]] if not body else ("", "")
     details = {"type": "tokens"} if kind.startswith("429-") and api.startswith("openai") else {}
     return Refusal(status, code, message, fault.seconds, body=body, details=details)

@@ -274,11 +274,16 @@ def refuse(name: str, api: str, measured: Measured, *, stream: bool) -> Refusal:
 _PARAMS = {"openai-chat": "messages", "openai-responses": "input", "anthropic": "messages", "gemini": "contents"}
 
 
+def nginx(title: str) -> bytes:
+    """Return the page in which nginx tells an error."""
+    head = f"<head><title>{title}</title></head>"
+    return f"<html>{head}<body><center><h1>{title}</h1></center><hr><center>nginx</center></body></html>".encode()
+
+
 def _body(found: Wording, text: str, measured: Measured) -> bytes:
     """Return the error body of a server that has its own, nothing for the API's usual one."""
     if found.shape == "html":
-        head = f"<head><title>{text}</title></head>"
-        return f"<html>{head}<body><center><h1>{text}</h1></center><hr><center>nginx</center></body></html>".encode()
+        return nginx(text)
     shapes: dict[str, object] = {
         "flat": {"message": text, "code": found.code},
         "vllm": {"object": "error", "message": text, "type": found.code, "param": None, "code": found.status},

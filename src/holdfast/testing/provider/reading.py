@@ -21,7 +21,6 @@ _OUTPUT = {
     "anthropic": ("max_tokens",),
     "openai-chat": ("max_completion_tokens", "max_tokens"),
     "openai-responses": ("max_output_tokens",),
-    "gemini": ("generationConfig", "maxOutputTokens"),
 }
 _REQUIRED = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
 
@@ -65,7 +64,7 @@ class Request(Struct, frozen=True):
 
 def read(asked: Asked, max_bytes: int | None = None, models: tuple[str, ...] = ()) -> Request | Refusal:
     """Return the request, or the refusal of one that is too large, no JSON, or names no known model."""
-    limit = MAX_BYTES.get(asked.api, 50_000_000) if max_bytes is None else max_bytes
+    limit = MAX_BYTES[asked.api] if max_bytes is None else max_bytes
     if len(asked.body) > limit:
         return _too_large(asked.api, limit, len(asked.body))
     body = _json(asked.body)
@@ -108,9 +107,8 @@ def _conversation(value: object) -> str:
 
 
 def _limits(api: str, body: Mapping[str, Any]) -> list[Any]:
-    names = _OUTPUT.get(api, ())
-    if api != "gemini":
-        return [body.get(name) for name in names]
+    if api in _OUTPUT:
+        return [body.get(name) for name in _OUTPUT[api]]
     config = body.get("generationConfig", body.get("generation_config"))
     return [config.get("maxOutputTokens", config.get("max_output_tokens"))] if isinstance(config, dict) else []
 
@@ -141,7 +139,7 @@ def unreadable(api: str, why: str) -> Refusal:
 
 def _missing(asked: Asked, body: Mapping[str, Any], model: object) -> Refusal | None:
     """Return the refusal of a request that leaves out what the API cannot do without."""
-    wanted = {"model": model, _REQUIRED.get(asked.api, ""): body.get(_REQUIRED.get(asked.api, ""))}
+    wanted = {"model": model, _REQUIRED[asked.api]: body.get(_REQUIRED[asked.api])}
     if asked.api == "anthropic" and asked.endpoint == "generate":
         wanted["max_tokens"] = body.get("max_tokens")
     if asked.api == "openai-responses" and _has_history(body):

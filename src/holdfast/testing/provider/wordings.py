@@ -1,7 +1,7 @@
 """The words of providers about a broken rule, by the rule's name: what is known from their errors and documents.
 
-In a text ``path`` is the place as the API writes it, ``value`` what stands there, ``type`` and ``id`` are those of the
-item or block it belongs to, ``length`` counts characters, ``at`` is the number of the message.
+In a text ``path`` is the place as the API writes it, ``value`` what stands there, ``id`` that of the item or block it
+belongs to, ``at`` the number of the message; ``refusals`` has what else it may name.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ first wrong invoice and its surcharge before and after. Then run `sh check repor
 Amounts are whole cents, never floats. Nothing under ports/ may be touched. The last line of REPORT.md must be exactly:
 {SIGNED}"""
 """What the user asks for."""
-SYSTEM = "You are a careful programmer. You work in one folder with the tools you have, and say what you find."
 _KINDS = ("foot", "cycle", "motorcycle", "car", "caravan", "van", "lorry", "coach")
 _DECKS = ("upper deck", "car deck", "lower hold", "forward lounge", "aft cabins", "vehicle ramp")
 _TALK = ("booking taken", "seat moved", "manifest sent to the port", "boarding pass printed", "payment settled")

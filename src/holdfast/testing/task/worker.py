@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping, Sequence
 from re import Match
-from typing import TypeAlias
 
 from holdfast.testing.provider.blocks import Block
 from holdfast.testing.provider.calls import Said
@@ -21,9 +20,6 @@ TOGETHER = 4
 TRIES = 3
 """How often something that was forgotten is looked for."""
 REPORTING = "write and check REPORT.md"
-
-Doing: TypeAlias = Generator[Said, None, bool]
-"""A part of the work: what is said, step by step, and at the end whether it went well."""
 
 
 class Lost(Exception):
