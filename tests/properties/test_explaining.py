@@ -9,11 +9,13 @@ from msgspec.structs import replace
 from holdfast.cli.account import account, together
 from holdfast.cli.comparing import compare, runs
 from holdfast.cli.explaining import acting, acts, as_shown, log_of, states
+from holdfast.cli.sizing import measured_in
 from holdfast.cli.undo import standing
 from holdfast.config import shipped
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Compaction, Decision, Entry, Revoke
 from holdfast.model.projected import origins
+from holdfast.store.base import SessionInfo
 from holdfast.testing.strategies import logs
 
 
@@ -69,9 +71,10 @@ def test_a_message_is_whole_unless_something_was_done(entries):
 @given(logs().map(chained))
 def test_what_undo_says_comes_true(entries):
     """The tokens that a decision would bring back are those by which the request grows without it."""
-    log = log_of(entries)
-    assert [one.id for one in standing(log)] == [id_ for id_, _ in reversed(acting(log.branch))]
-    for one in standing(log):
+    log, info = log_of(entries), SessionInfo("s")
+    told = standing(info, log)
+    assert [one.id for one in told] == [id_ for id_, _ in reversed(acting(log.branch))]
+    for one in told:
         without = extend(log.branch, Entry("", None, Revoke(one.id)))
-        assert without.held - log.branch.held == one.tokens
+        assert measured_in(info, without).tokens - measured_in(info, log.branch).tokens == one.tokens
         assert isinstance(dict(log.branch.law)[one.id], Decision if one.kind == "decision" else Compaction)

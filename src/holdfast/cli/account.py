@@ -28,8 +28,8 @@ from holdfast.model.entries import (
 from holdfast.model.gauging import smaller
 from holdfast.model.paying import MILLION, dollars, paid, share
 from holdfast.model.projected import basis_at, shown
-from holdfast.model.target import Prices
-from holdfast.view.tokens import measure
+from holdfast.model.target import Prices, Target
+from holdfast.view.tokens import measure, ratio
 from holdfast.wire.recognise import APIS
 
 
@@ -49,7 +49,7 @@ class Size(Struct, frozen=True):
     """How large requests got, in tokens as the provider counted them; 0 is not known."""
 
     sent: int = 0
-    """The largest as its client sent it: what went up and, by the same scale, what it lacked by then."""
+    """The largest as its client sent it: what went up and an estimate of what that lacked."""
     up: int = 0
     """The largest that went up and was answered."""
     window: int = 0
@@ -186,8 +186,8 @@ class _Telling:
         self._now: Counter[str] = Counter()
         self._since: Counter[str] = Counter()
         self._revoked: Counter[str] = Counter()
-        self._scale = 1.0
-        """How much larger the newest request was as its client sent it, by our count."""
+        self._lacked = 0
+        """What the newest request lacked beside what its client sent, in the estimator's tokens."""
         self._is_refused = False
         """Whether the newest words were refused as too large."""
         self._is_saved = False
@@ -262,10 +262,9 @@ class _Telling:
 
     def _request(self, body: Request) -> None:
         found, prices = self._found, self._prices()
-        whole = self._branch.frame.tokens + self._branch.held
-        self._scale = (whole + sum(self._now.values())) / whole if whole else 1.0
+        self._lacked = sum(self._now.values())
         self._since.update(self._now)
-        money = sum(self._now.values()) * prices.read / MILLION
+        money = self._lacked * prices.read / MILLION
         found = replace(found, requests=found.requests + 1, saved_dollars=found.saved_dollars + money)
         if self._last is not None and (again := _written_anew(self._last, self._branch)):
             why = " + ".join(dict.fromkeys(self._done)) or "else"
@@ -288,8 +287,9 @@ class _Telling:
 
     def _grown(self, tokens: int, up: int) -> None:
         """Take note of a request that the provider counted; ``up`` is 0 where it did not take it."""
-        window = smaller(self._branch.window, self._branch.learned.limit)
-        now = Size(round(tokens * self._scale), up, window, self._scale == 1.0)
+        branch = self._branch
+        lacked = round(ratio(branch, Target(model=branch.model)) * self._lacked)
+        now = Size(tokens + lacked, up, smaller(branch.window, branch.learned.limit), not lacked)
         self._found = replace(self._found, largest=self._found.largest.beside(now))
 
     def _paid(self, usage: Usage, prices: Prices) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 
+from holdfast.model.entries import Compaction, Decision
 from holdfast.policy.pipeline import Policy
 from holdfast.runtime.journal import Journal
 from holdfast.store.base import SessionStore
@@ -21,3 +23,9 @@ def at_leaf(store: SessionStore, key: str, policy: Policy = Policy()) -> Iterato
         journal.join()
         with journal.one_write():
             yield journal
+
+
+def decided_behind(journal: Journal, before: str | None) -> list[str]:
+    """Return the ids of what was decided on the branch of ``journal`` behind entry ``before``, the newest first."""
+    new = takewhile(lambda entry: entry.id != before, reversed(journal.store.path(journal.key, journal.leaf)))
+    return [entry.id for entry in new if isinstance(entry.body, Decision | Compaction)]

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.cli.describing import in_short, session_line, when
-from holdfast.cli.explaining import SHORT, Log, entry_named, log_of, read_log
+from holdfast.cli.explaining import SHORT, Log, end_of, entry_named, log_of, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.sizing import about, measured_in
@@ -88,7 +88,7 @@ def _move(store: SessionStore, info: SessionInfo, entry: str, name: str | None) 
     """Make the session go on behind ``entry``, which is then called ``name``."""
     with store.writing(info.key):
         place = entry_named(store, info.key, read_log(store, info.key), entry)
-        store.set_leaf(info.key, place.id)
+        store.set_leaf(info.key, end_of(store, info.key, place).id)
         if name is not None:
             store.label(info.key, place.id, name)
     return store.session(info.key)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
-from holdfast.cli.at_leaf import at_leaf
+from holdfast.cli.at_leaf import at_leaf, decided_behind
 from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.explaining import SHORT, read_log
 from holdfast.cli.next_plan import world_of
@@ -43,9 +43,11 @@ class Made(Struct, frozen=True, omit_defaults=True):
     why: str = ""
     """Why nothing was compacted."""
     entry: str = ""
-    """The entry that records it; ``holdfast undo`` takes it back."""
+    """The entry that records it."""
+    beside: tuple[str, ...] = ()
+    """Decisions that came with it; ``holdfast undo`` of these and it takes all back."""
     keep: int = 0
-    """The first message that is still shown as it was said."""
+    """The first message that is still shown as it was said; how many there are, where none is."""
 
 
 @click.command("compact", epilog=EXAMPLES)
@@ -76,7 +78,7 @@ def command(
     if as_json:
         say_json(msgspec.to_builtins(made))
     else:
-        _say(info, made, quote(clean(short)))
+        _say(info, made, quote(clean(short)), len(log.said))
         if place.limits.origin.startswith("default"):
             click.echo(f"for {place.limits.window:,} tokens ({clean(place.limits.origin)}); --window says it", err=True)
 
@@ -84,17 +86,19 @@ def command(
 def compacted(store: SessionStore, key: str, policy: Policy, place: Target, world: World) -> Made:
     """Compact session ``key`` and return what became of it."""
     with at_leaf(store, key, policy) as journal:
+        before = journal.leaf
         plan = asked_for(journal.plan(place, world))
         made = plan.compaction
         if made is None or not journal.decide(plan, place, world):
             why = "; ".join(notice.why for notice in plan.notices) or "there is nothing to compact"
             return Made(key, policy.name, compacted=False, before=plan.before, after=plan.before, why=why)
-        entry = journal.branch.law[-1][0]
-    return Made(key, policy.name, compacted=True, before=plan.before, after=plan.after, entry=entry, keep=made.keep)
+    entry, *beside = decided_behind(journal, before)
+    told = Made(key, policy.name, compacted=True, before=plan.before, after=plan.after)
+    return replace(told, entry=entry, beside=tuple(beside), keep=made.keep)
 
 
-def _say(info: SessionInfo, made: Made, session: str) -> None:
-    """Print what became of it; ``session`` is how its session is called in commands."""
+def _say(info: SessionInfo, made: Made, session: str, messages: int) -> None:
+    """Print what became of it; ``session`` is how its session, of so many messages, is called in commands."""
     from rich.text import Text
 
     out = console()
@@ -103,5 +107,7 @@ def _say(info: SessionInfo, made: Made, session: str) -> None:
         say_whole(out, Text(f"nothing was compacted: {made.why}", "yellow"))
         return
     sizes = f"{about(made.before)} → {about(made.after)} tokens"
-    say_whole(out, Text(f"compacted: {sizes}, message {made.keep} is the first that is shown as it was said", "green"))
-    say_command(out, Text(f"to take it back: holdfast undo {session} {made.entry[:SHORT]}", style="dim"))
+    first = f"message {made.keep} is the first that" if made.keep < messages else "no message"
+    say_whole(out, Text(f"compacted: {sizes}, {first} is shown as it was said", "green"))
+    ids = " ".join(one[:SHORT] for one in (made.entry, *made.beside))
+    say_command(out, Text(f"to take it back: holdfast undo {session} {ids}", style="dim"))

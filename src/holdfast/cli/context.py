@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from shlex import quote
 from typing import Any
 
 import click
@@ -13,15 +14,26 @@ from msgspec.structs import replace
 
 from holdfast import config
 from holdfast.cli.describing import part_in_short, session_line
-from holdfast.cli.explaining import SHORT, Log, named, read_log, through
+from holdfast.cli.explaining import SHORT, Log, branch_at, named, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.next_plan import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
-from holdfast.cli.sizing import about, counted, ended, measured, target_of
-from holdfast.cli.terminal import GAP, clean, console, json_option, many, say_json, say_line, say_table, say_whole
+from holdfast.cli.sizing import about, measured, target_of
+from holdfast.cli.terminal import (
+    GAP,
+    clean,
+    console,
+    json_option,
+    many,
+    say_command,
+    say_json,
+    say_line,
+    say_table,
+    say_whole,
+)
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Entry, Frame, Request
+from holdfast.model.entries import Frame
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import origins, project
 from holdfast.model.slots import Slot
@@ -130,7 +142,7 @@ def _found(asked: Asked) -> tuple[Context, SessionInfo]:
         if leaf is not None and asked.record:
             raise Stopped(f"{asked.session} is an entry, and what is decided goes behind the last: name the session")
         if asked.policy is None:
-            branch, told = _branch(there, info.key, entry), None
+            branch, told = branch_at(there, info.key, entry), None
             place = target_of(info, branch, asked.model, asked.window, known.catalog)
         else:
             log = read_log(there, info.key, leaf)
@@ -138,15 +150,6 @@ def _found(asked: Asked) -> tuple[Context, SessionInfo]:
             policy = known.policy(asked.policy).for_session(info.key)
             told, branch = _prospect(there, info.key, log, place, policy, record=asked.record)
     return context_of(info.key, branch, place, asked.top, settings, told), info
-
-
-def _branch(store: SessionStore, key: str, entry: Entry | None) -> Branch:
-    """Return the branch as it goes on, or up to ``entry``; of a request with what its provider counted."""
-    if entry is None or not isinstance(entry.body, Request):
-        return store.branch(key, entry.id if entry is not None else None)
-    log = through(store, key, read_log(store, key), entry)
-    at = next(number for number, one in enumerate(log.entries) if one.id == entry.id)
-    return counted(Branch.build(log.entries[: at + 1]), ended(log.entries[at + 1 :]))
 
 
 def _prospect(
@@ -254,6 +257,9 @@ def _say_decided(out: Any, found: Context) -> None:
         out.print()
         for line in in_words(found.decided):
             say_whole(out, Text(clean(line) if not line.startswith(" ") else f"  {clean(line)}"))
+        if found.decided.recorded:
+            ids = " ".join(one[:SHORT] for one in reversed(found.decided.recorded))
+            say_command(out, Text(f"to take it back: holdfast undo {quote(clean(found.session))} {ids}", style="dim"))
 
 
 def _table(found: Context, width: int) -> Any:

@@ -11,14 +11,14 @@ from msgspec import Struct
 from holdfast import config
 from holdfast.cli.comparing import Change, Comparison, compare, runs, sized
 from holdfast.cli.describing import session_line
-from holdfast.cli.explaining import SHORT, Log, entry_named, log_of, named, read_log
+from holdfast.cli.explaining import SHORT, Log, entry_named, log_of, named, read_log, through
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
 from holdfast.cli.sent import OF_REQUESTS, as_sent, as_shown, request_of, sent, size_of
 from holdfast.cli.sizing import about, ended, measured_in
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
-from holdfast.model.entries import Compaction, Decision, Entry, Revoke
+from holdfast.model.entries import Compaction, Decision, Entry, Request, Revoke
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -62,10 +62,13 @@ def command(session: str, moments: str | None, lines: int, store: str | None, *,
         if asked is not None:
             before, after = _sides(there, info.key, log, *asked)
         elif entry is not None:
+            log = through(there, info.key, log, entry)
+            if isinstance(entry.body, OF_REQUESTS):
+                entry = log.entries[request_of(log, entry)]
             before, after = _reduced(_until(there, info.key, log, entry))
         else:
             raise Stopped(_which(log))
-    if asked is None and entry is not None and isinstance(entry.body, OF_REQUESTS):
+    if asked is None and entry is not None and isinstance(entry.body, Request):
         found, sizes = _of_request(info, log, entry, compare(before.log, after.log))
     else:
         found, sizes = _of_moments(info, before, after)

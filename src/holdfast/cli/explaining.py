@@ -8,11 +8,11 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from holdfast.cli.sizing import PLAIN, Measured, about
+from holdfast.cli.sizing import PLAIN, Measured, about, counted, ended
 from holdfast.errors import UnknownId
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit
-from holdfast.model.entries import POLICY, BranchSummary, Compaction, Decision, Entry, Note, Revoke, Said
+from holdfast.model.entries import POLICY, BranchSummary, Compaction, Decision, Entry, Note, Request, Revoke, Said
 from holdfast.model.projected import origins, shown
 from holdfast.model.slots import Slot
 from holdfast.policy.settings import HANDLE
@@ -212,6 +212,11 @@ def entry_named(store: SessionStore, key: str, log: Log, name: str) -> Entry:
         raise UnknownId(msg) from error
 
 
+def end_of(store: SessionStore, key: str, entry: Entry) -> Entry:
+    """Return the entry behind which a session goes on from ``entry``: an answer ends with what it cost."""
+    return next((one for one in store.entries(key, "answer") if one.parent == entry.id), entry)
+
+
 def through(store: SessionStore, key: str, log: Log, entry: Entry) -> Log:
     """Return ``log`` if ``entry`` lies on it, else the log of the newest branch that goes through it."""
     if any(one.id == entry.id for one in log.entries):
@@ -221,3 +226,12 @@ def through(store: SessionStore, key: str, log: Log, entry: Entry) -> Log:
         if any(one.id == entry.id for one in path):
             return log_of(path)
     return read_log(store, key, entry.id)
+
+
+def branch_at(store: SessionStore, key: str, entry: Entry | None) -> Branch:
+    """Return the branch as it goes on, or up to ``entry``; of a request with what its provider counted."""
+    if entry is None or not isinstance(entry.body, Request):
+        return store.branch(key, entry.id if entry is not None else None)
+    log = through(store, key, read_log(store, key), entry)
+    at = next(number for number, one in enumerate(log.entries) if one.id == entry.id)
+    return counted(Branch.build(log.entries[: at + 1]), ended(log.entries[at + 1 :]))

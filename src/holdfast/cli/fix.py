@@ -96,7 +96,7 @@ def _whole(file: str, wish: Wish, out: _Printed | BinaryIO, *, as_json: bool, is
     if as_json:
         click.echo(told(made))
     else:
-        _say(made)
+        _say(made, is_same=made.body in data)
     return made.is_valid
 
 
@@ -155,7 +155,8 @@ def of_line(line: bytes, wish: Wish = Wish()) -> tuple[bytes, bool]:
 # -- for people --------------------------------------------------------------------------------------------------------
 
 
-def _say(made: Mended) -> None:
+def _say(made: Mended, *, is_same: bool) -> None:
+    """Tell what was changed, and what is left; ``is_same`` says that it has the bytes that came."""
     from rich.text import Text
 
     out = console(stderr=True)
@@ -171,5 +172,7 @@ def _say(made: Mended) -> None:
         out.print(f"{many(len(made.edits), 'change')}; {many(len(left), 'rule')} still broken", style="red")
     elif made.edits:
         out.print(f"valid now: {many(len(made.edits), 'change')}", style="green")
-    else:
+    elif is_same:
         out.print("valid as it was: nothing changed", style="green")
+    else:
+        out.print(f"valid now: converted to {made.api}, and nothing was left out", style="green")

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from holdfast.cli.at_leaf import at_leaf
+from holdfast.cli.at_leaf import at_leaf, decided_behind
 from holdfast.cli.explaining import SHORT, Log, acting, read_log
 from holdfast.cli.sizing import Measured, about, measured
 from holdfast.cli.terminal import many
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Compaction, Decision, Entry
+from holdfast.model.entries import Answer, BranchSummary, Compaction, Decision, Entry, Request, Said
 from holdfast.model.plan import Plan
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy, advance
@@ -39,7 +39,7 @@ class Prospect(Struct, frozen=True, omit_defaults=True):
     policy: str
     cache: str
     idle: int
-    """Seconds since the newest entry."""
+    """Seconds since something was said or sent."""
     before: int
     after: int
     """Estimated tokens of the request without and with what is decided."""
@@ -71,8 +71,12 @@ def _standing(id_: str, body: Decision | Compaction) -> InForce:
 
 
 def world_of(entries: Iterable[Entry], place: Target) -> World:
-    """Return how the world is for a session: its cache is cold when the newest entry is older than it lives."""
-    newest = max((entry.at for entry in entries if entry.at is not None), default=None)
+    """Return how the world is for a session: its cache is cold when what was said or sent last is older than it lives.
+
+    What a person decided since warmed nothing.
+    """
+    talk = (entry for entry in entries if isinstance(entry.body, Said | BranchSummary | Request | Answer))
+    newest = max((entry.at for entry in talk if entry.at is not None), default=None)
     idle = 0 if newest is None else max(0, now_ms() - newest) // 1_000
     return World(cache="cold" if idle > place.cache.ttl else "warm", idle=idle)
 
@@ -88,10 +92,11 @@ def recorded(
 ) -> tuple[Prospect, Branch]:
     """Return what ``policy`` decided behind ``log``, which is in the store now, and the branch with it."""
     with at_leaf(store, key, policy) as journal:
+        before = journal.leaf
         plan = journal.prepare(place, world).plan
-    branch, known = read_log(store, key).branch, {id_ for id_, _ in log.branch.law}
-    ids = tuple(id_ for id_, _ in branch.law if id_ not in known)
-    return _prospect(plan, policy, world, measured(log.branch, place, policy.settings), ids), branch
+    ids = tuple(reversed(decided_behind(journal, before)))
+    size = measured(log.branch, place, policy.settings)
+    return _prospect(plan, policy, world, size, ids), read_log(store, key).branch
 
 
 def _prospect(plan: Plan, policy: Policy, world: World, size: Measured, ids: tuple[str, ...] = ()) -> Prospect:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import click
 
 from holdfast.cli.faults import EXPECTED, reason
+from holdfast.cli.terminal import clean
+from holdfast.errors import UnknownId
 from holdfast.store import at_home, open_store
 from holdfast.store.base import Quota, SessionStore
 
@@ -75,9 +77,19 @@ def unwritable(where: str) -> str:
 
 @contextmanager
 def opened(given: str | None, *, readonly: bool = False) -> Iterator[SessionStore]:
-    """Open the store that ``given`` names, its writes limited as ``holdfast.toml`` says; it is closed at the end."""
-    with open_store(store_place(given).where, readonly=readonly, quota=None if readonly else _quota()) as store:
-        yield store
+    """Open the store that ``given`` names, its writes limited as ``holdfast.toml`` says; it is closed at the end.
+
+    Raises ``UnknownId`` that says so where a session of a store is asked for that is not there.
+    """
+    where = store_place(given).where
+    try:
+        with open_store(where, readonly=readonly, quota=None if readonly else _quota()) as store:
+            yield store
+    except UnknownId as error:
+        if not is_missing(where):
+            raise
+        told, made = str(error).partition(";")[0], "holdfast import FILE or holdfast run makes it"
+        raise UnknownId(f"{told}: there is no store at {clean(where)}; {made}") from error
 
 
 def stored(word: str) -> str:

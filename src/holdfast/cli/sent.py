@@ -51,7 +51,7 @@ class Sent(Struct, frozen=True, omit_defaults=True):
     window: int
     messages: int
     tokens: int
-    """As its client sent it: what went up and, by the same scale, what that lacked."""
+    """As its client sent it: what went up and an estimate of what that lacked."""
     shown: int
     shown_tokens: int
     """Messages and tokens that went up."""
@@ -90,7 +90,7 @@ def sent(info: SessionInfo, log: Log, at: int, catalog: Catalog) -> Sent:
     known = {id_ for id_, _ in Branch.build(log.entries[: _begin(log.entries, at)]).law}
     law = tuple(_in_force(branch, size))
     up = (answer.usage.input if answer is not None else 0) or size.tokens
-    held, said = (branch.frame.tokens + size for size in (branch.held, branch.sums[-1] if len(branch.slots) else 0))
+    lacked = (branch.sums[-1] if len(branch.slots) else 0) - branch.held
     return Sent(
         session=info.key,
         request=entry.id,
@@ -99,7 +99,7 @@ def sent(info: SessionInfo, log: Log, at: int, catalog: Catalog) -> Sent:
         policy=branch.policy or "holdfast",
         window=window,
         messages=len(branch.slots),
-        tokens=round(up * said / max(1, held)),
+        tokens=up + size.of(lacked),
         shown=len(project(branch)),
         shown_tokens=up,
         decided=tuple(one for one in law if one.entry not in known),

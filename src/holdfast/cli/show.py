@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.cli.describing import LINE, in_short, session_line, when
-from holdfast.cli.explaining import SHORT, Log, as_shown, log_of, named, states, tokens_of
+from holdfast.cli.explaining import SHORT, Log, as_shown, branch_at, named, read_log, states, tokens_of
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
 from holdfast.cli.sizing import PLAIN, Measured, about, measured_in
@@ -77,8 +77,8 @@ def command(session: str, last: int | None, store: str | None, *, everything: bo
     """
     with opened(store, readonly=True) as there:
         info, entry = named(there, session)
-        log = log_of(there.path(info.key, entry.id if entry is not None else None))
-    size = measured_in(info, log.branch)
+        log = read_log(there, info.key, entry.id if entry is not None else None)
+        size = measured_in(info, branch_at(there, info.key, entry))
     lines = [line for line in lines_of(log, size) if everything or line.kind not in {"request", "answer", "frame"}]
     lines = lines[-last:] if last else lines
     if as_json:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import click
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from holdfast import config
 from holdfast.cli.at_leaf import at_leaf
 from holdfast.cli.describing import session_line, when
-from holdfast.cli.explaining import SHORT, Log, State, acting, read_log, states
+from holdfast.cli.explaining import SHORT, Log, State, acting, log_of, read_log, states
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
-from holdfast.cli.sizing import PLAIN, Measured, about, measured_in, target_of
+from holdfast.cli.sizing import about, measured, target_of
 from holdfast.cli.terminal import clean, console, json_option, say_json, say_line, say_whole
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit
-from holdfast.model.entries import Compaction, Decision, Entry, Revoke
-from holdfast.model.target import Limits
+from holdfast.model.entries import Decision, Entry, Revoke
+from holdfast.model.target import Limits, Target
 from holdfast.policy import guard
 from holdfast.policy.settings import Settings
 from holdfast.store.base import SessionInfo, SessionStore
@@ -31,6 +28,7 @@ Examples:
   holdfast undo 4d56 --list
   holdfast undo 4d56
   holdfast undo 4d56 e77b
+  holdfast undo 4d56 e77b 9c8f
   holdfast undo 4d56 --window
 """
 
@@ -55,7 +53,7 @@ class Law(Struct, frozen=True):
     in_force: tuple[Standing, ...]
 
 
-class Undone(Struct, frozen=True):
+class Undone(Struct, frozen=True, omit_defaults=True):
     """What was revoked, and what that changed."""
 
     session: str
@@ -63,6 +61,8 @@ class Undone(Struct, frozen=True):
     before: int
     after: int
     """Tokens of the next request, as ``holdfast context`` says them."""
+    also: tuple[Standing, ...] = ()
+    """What was revoked behind it, where more than one was named; each as it stood then."""
 
 
 class Forgotten(Struct, frozen=True):
@@ -77,60 +77,59 @@ class Forgotten(Struct, frozen=True):
 
 @click.command("undo", epilog=EXAMPLES)
 @click.argument("session")
-@click.argument("decision", required=False)
+@click.argument("decisions", metavar="[DECISION...]", nargs=-1)
 @click.option("--window", is_flag=True, help="Forget what refusals told of its window: it is as configured again.")
 @click.option("--list", "listed", is_flag=True, help="Only list what is in force, the newest first.")
 @store_option
 @json_option("what was revoked, or is in force,")
 def command(
-    session: str, decision: str | None, store: str | None, *, window: bool, listed: bool, as_json: bool
+    session: str, decisions: tuple[str, ...], store: str | None, *, window: bool, listed: bool, as_json: bool
 ) -> None:
     """Take back a decision: what it had reduced is shown again.
 
     SESSION and DECISION are the beginnings of ids; without DECISION it is the newest decision or compaction in force.
-    An entry is appended that revokes it: what was said since stays where it is, and the messages it had reduced or
-    hidden are shown again. Undoing once more takes back the one before.
+    Of several all are taken back, or none. An entry is appended that revokes it: what was said since stays where it is,
+    and the messages it had reduced or hidden are shown again. Undoing once more takes back the one before.
 
     A request that was refused as too large tells how large the window is, and that stands until another is configured
     or a larger request is taken. Where the provider takes more by now, --window makes that count no more.
     """
-    if listed and decision is not None:
+    if listed and decisions:
         raise Stopped("--list lists everything in force; leave the decision out")
-    if window and (listed or decision is not None):
+    if window and (listed or decisions):
         raise Stopped("--window forgets what was learned of the window and nothing else; give it alone")
     with opened(store, readonly=listed) as there:
         info = there.session(session)
         if listed:
             log = read_log(there, info.key)
-            _say_list(info, Law(info.key, tuple(standing(log, measured_in(info, log.branch)))), as_json=as_json)
+            _say_list(info, Law(info.key, tuple(standing(info, log))), as_json=as_json)
             return
-        found = forget(there, info) if window else undo(there, info, decision)
+        found = forget(there, info) if window else undo(there, info, *decisions)
     if as_json:
         say_json(msgspec.to_builtins(found))
     else:
         _say(info, found)
 
 
-def standing(log: Log, size: Measured = PLAIN) -> list[Standing]:
-    """Return what is in force, the newest first, each as if it alone were taken back; tokens are by ``size``."""
-    times = {entry.id: entry.at for entry in log.entries}
-    found = (_standing(log, id_, body, times.get(id_)) for id_, body in reversed(acting(log.branch)))
-    return [replace(one, tokens=size.of(one.tokens)) for one in found]
+def standing(info: SessionInfo, log: Log) -> list[Standing]:
+    """Return what is in force, the newest first, each as if it alone were taken back."""
+    place = _place(info, log.branch)
+    return [_standing(log, id_, place) for id_, _ in reversed(acting(log.branch))]
 
 
-def _standing(log: Log, id_: str, body: Decision | Compaction, at: int | None) -> Standing:
+def _standing(log: Log, id_: str, place: Target) -> Standing:
+    """Return what stands in ``log`` by that id; tokens are those of requests to ``place``."""
+    branch, body = log.branch, dict(log.branch.law)[id_]
+    without = extend(branch, Entry("", None, Revoke(id_)))
+    at = next(entry.at for entry in log.entries if entry.id == id_)
+    more = measured(without, place).tokens - measured(branch, place).tokens
     if isinstance(body, Decision):
         rules = tuple(dict.fromkeys(edit.rule for edit in body.edits))
-        return Standing(id_, "decision", rules, at, *_of_edits(body.edits, log.branch.keep))
-    without = extend(log.branch, Entry("", None, Revoke(id_)))
-    changed = sum(old != new for old, new in zip(_fates(log.branch), _fates(without), strict=True))
-    return Standing(id_, "compaction", ("compaction",), at, changed, without.held - log.branch.held)
-
-
-def _of_edits(edits: Iterable[Edit], keep: int) -> tuple[int, int]:
-    """Return how many shown messages ``edits`` are about, and the tokens that they free."""
-    there = [edit for edit in edits if edit.span.start >= keep]
-    return len({at for edit in there for at in range(edit.span.start, edit.span.stop)}), sum(e.saves for e in there)
+        spans = [edit.span for edit in body.edits if edit.span.start >= branch.keep]
+        messages = len({at for span in spans for at in range(span.start, span.stop)})
+        return Standing(id_, "decision", rules, at, messages, more)
+    changed = sum(old != new for old, new in zip(_fates(branch), _fates(without), strict=True))
+    return Standing(id_, "compaction", ("compaction",), at, changed, more)
 
 
 def _fates(branch: Branch) -> list[tuple[State, tuple[Edit, ...]]]:
@@ -140,17 +139,17 @@ def _fates(branch: Branch) -> list[tuple[State, tuple[Edit, ...]]]:
     ]
 
 
-def undo(store: SessionStore, info: SessionInfo, decision: str | None) -> Undone:
-    """Revoke a decision of a session and return what that changed."""
+def undo(store: SessionStore, info: SessionInfo, *decisions: str) -> Undone:
+    """Revoke decisions of a session, the newest where none is named, and return what that changed."""
     key = info.key
     with at_leaf(store, key) as journal:
-        revoked = journal.undo(decision)
-    log = read_log(store, key, store.entry(key, journal.leaf or "").parent)  # as it was just before
-    body = dict(log.branch.law)[revoked]
-    at = next(entry.at for entry in log.entries if entry.id == revoked)
-    before, after = (measured_in(info, branch) for branch in (log.branch, journal.branch))
-    one = _standing(log, revoked, body, at)
-    return Undone(key, replace(one, tokens=after.of(one.tokens)), before.tokens, after.tokens)
+        revoked = journal.revoke(*decisions or (None,))
+    path = store.path(key, journal.leaf)
+    logs = [log_of(path[: at - len(revoked)]) for at in range(len(revoked))]  # each as it was just before
+    place = _place(info, logs[0].branch)
+    first, *also = [_standing(log, id_, place) for log, id_ in zip(logs, revoked, strict=True)]
+    before, after = (measured(branch, place).tokens for branch in (logs[0].branch, journal.branch))
+    return Undone(key, first, before, after, tuple(also))
 
 
 def forget(store: SessionStore, info: SessionInfo) -> Forgotten:
@@ -165,7 +164,11 @@ def forget(store: SessionStore, info: SessionInfo) -> Forgotten:
 
 
 def _limits(info: SessionInfo, branch: Branch) -> Limits:
-    return guard.in_force(target_of(info, branch, None, None, config.load()), branch, Settings()).limits
+    return guard.in_force(_place(info, branch), branch, Settings()).limits
+
+
+def _place(info: SessionInfo, branch: Branch) -> Target:
+    return target_of(info, branch, None, None, config.load())
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
@@ -180,8 +183,8 @@ def _say(info: SessionInfo, found: Undone | Forgotten) -> None:
         told = f"the window is {found.after:,} tokens again ({found.origin}); it was learned to be {found.before:,}"
         say_whole(out, Text(told, "green"))
         return
-    one = found.revoked
-    say_whole(out, Text(f"{_name(one)} no longer counts: {_back(one)}", "green"))
+    for one in (found.revoked, *found.also):
+        say_whole(out, Text(f"{_name(one)} no longer counts: {_back(one)}", "green"))
     say_whole(out, Text(f"the next request holds {about(found.after)} tokens; it was {about(found.before)}"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from anyio import CancelScope
@@ -14,6 +14,7 @@ from holdfast.model.plan import Ask, Notice, Plan, asked_for
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World, Written
 from holdfast.policy.breaker import is_closed
+from holdfast.policy.guard import in_force
 from holdfast.policy.pipeline import OVER_WINDOW
 from holdfast.policy.summary.prompts import Order
 from holdfast.runtime import native
@@ -125,6 +126,17 @@ async def made(course: Course, plan: Plan, world: World, outcome: Outcome = "com
         await course.tell_compacted(replace(_event(course, plan, world), outcome=outcome))
 
 
+def tell_decided(course: Course, plan: Plan) -> None:
+    """Tell what ``plan`` decided."""
+    rules: dict[str, list[int]] = {}
+    for edit in plan.record:
+        rules.setdefault(edit.rule, []).append(edit.saves)
+    for rule, saves in rules.items():
+        course.tell(events.Decided(course.key, rule, len(saves), sum(saves)))
+    for notice in plan.notices:
+        course.tell(events.Noticed(course.key, notice.rule, notice.why))
+
+
 def _is_native(course: Course, target: Target) -> bool:
     """Whether the provider is to compact by itself, and can."""
     return course.means.native and can_compact(target)
@@ -148,18 +160,48 @@ async def _with(
 
 
 async def compact(course: Course, request: Request, instructions: str) -> events.Compacted:
-    """Compact now; return what became of it. Nothing is sent to the model but what a summary needs."""
-    forced = replace(await course.means.in_worker(lambda: world(course, request, asked=True)), force=True)
+    """Compact now; return what became of it. Nothing is sent to the model but what a summary needs.
+
+    Where others said more in the session meanwhile, and nothing was said here beside it, that is compacted too.
+    """
+    along = goes_along(course)
+
+    def begun() -> World:
+        along()
+        return replace(world(course, request, asked=True), force=True)
+
+    forced = await course.means.in_worker(begun)
     while True:
         plan, known = await planned(course, request, forced, trigger="manual", instructions=instructions)
-        plan = asked_for(plan)
         if plan.compaction is None:
             outcome, why = _why(plan) if known.breaker else _CANCELLED
-            by, size = _by(course, request), estimate(plan.branch, request.target)
-            return events.Compacted(course.key, outcome, by, size, size, why)
-        if await course.means.in_worker(lambda: course.journal.decide(plan, request.target, known)):  # noqa: B023
-            await made(course, plan, known)
-            return _event(course, plan, known)
+            return events.Compacted(course.key, outcome, _by(course, request), plan.before, plan.before, why)
+        written = await course.means.in_worker(lambda: _decided(course, along, plan, request.target, known))  # noqa: B023
+        if written is not None:
+            await made(course, written, known)
+            tell_decided(course, written)
+            return _event(course, written, known)
+
+
+def _decided(course: Course, along: Callable[[], bool], plan: Plan, target: Target, world: World) -> Plan | None:
+    """Return the plan that is in the log: this one, or with the same summary one for what others said meanwhile.
+
+    Nothing where it stands no more.
+    """
+    journal = course.journal
+    with journal.leased():
+        plan = asked_for(journal.plan(target, world) if along() else plan)
+        return plan if plan.compaction is not None and journal.decide(plan, target, world) else None
+
+
+def goes_along(course: Course) -> Callable[[], bool]:
+    """Return what joins the session where others said more in it, and tells whether they did.
+
+    What is decided without a word of one's own is to count where the session goes on. A branch beside it stays there,
+    and so does one that an answer is on its way to.
+    """
+    stays = course.is_answering or not course.journal.moves_leaf
+    return lambda: not stays and course.journal.go_along()
 
 
 def useless(plan: Plan, rung: str) -> Outcome | Literal[""]:
@@ -247,7 +289,8 @@ def _terms(course: Course) -> Terms:
 async def _told(course: Course, request: Request, outcome: Outcome, why: str) -> None:
     """Tell of a compaction that failed."""
     if outcome != "compacted":
-        size = estimate(course.journal.branch, request.target)
+        branch = course.journal.branch
+        size = estimate(branch, in_force(request.target, branch, course.settings))
         await course.tell_compacted(events.Compacted(course.key, outcome, _by(course, request), size, size, why))
 
 

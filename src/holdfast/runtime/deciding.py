@@ -8,7 +8,6 @@ from holdfast.runtime import compacting
 from holdfast.runtime.course import Course
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.requests import Request
-from holdfast.telemetry import events
 
 
 async def next_request(course: Course, request: Request, world: World, plan: Plan | None = None) -> Prepared:
@@ -38,7 +37,7 @@ async def announce(course: Course, plan: Plan, prepared: Prepared, world: World)
     """Tell what was decided, unless it is the same request again: that was told before."""
     if prepared.plan is not plan:
         await compacting.made(course, prepared.plan, world)
-        tell_decided(course, prepared.plan)
+        compacting.tell_decided(course, prepared.plan)
 
 
 async def _decided(course: Course, request: Request, plan: Plan, world: World) -> Prepared | None:
@@ -47,14 +46,3 @@ async def _decided(course: Course, request: Request, plan: Plan, world: World) -
     if prepared is not None:
         await announce(course, plan, prepared, world)
     return prepared
-
-
-def tell_decided(course: Course, plan: Plan) -> None:
-    """Tell what ``plan`` decided."""
-    rules: dict[str, list[int]] = {}
-    for edit in plan.record:
-        rules.setdefault(edit.rule, []).append(edit.saves)
-    for rule, saves in rules.items():
-        course.tell(events.Decided(course.key, rule, len(saves), sum(saves)))
-    for notice in plan.notices:
-        course.tell(events.Noticed(course.key, notice.rule, notice.why))

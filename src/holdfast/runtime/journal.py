@@ -306,12 +306,17 @@ class Journal(Strand):
         then, and a compaction comes again where the request is over its trigger. Behind an undone limit of turns only
         the turns said since count.
         """
+        return self.revoke(id)[0]
+
+    def revoke(self, *ids: str | None) -> list[str]:
+        """Undo each of what ``ids`` begin, or nothing of it where one means none; return their whole ids."""
         with self.leased():
             self._catch_up()
             if isinstance(self.branch.slots, Gapped):
                 self._reread()
-            revoked = meant([id_ for id_, _ in self.branch.law], id)
-            self._write([Revoke(revoked)])
+            law = [id_ for id_, _ in self.branch.law]
+            revoked = list(dict.fromkeys(meant(law, id_) for id_ in ids))
+            self._write([Revoke(id_) for id_ in revoked])
         return revoked
 
     def forget(self) -> None:

@@ -18,7 +18,7 @@ from holdfast.policy.recovery import may_unseal
 from holdfast.policy.settings import Settings
 from holdfast.runtime import recall, recording, unsealing
 from holdfast.runtime.beginning import begun, read
-from holdfast.runtime.compacting import compact
+from holdfast.runtime.compacting import compact, goes_along
 from holdfast.runtime.course import Course
 from holdfast.runtime.inflight import InFlight
 from holdfast.runtime.journal import Journal, Prepared
@@ -177,7 +177,10 @@ class Session:
         return id_
 
     async def compact(self, instructions: str = "") -> events.Compacted:
-        """Compact now, whatever the size; ``instructions`` say what a model's summary looks at above all."""
+        """Compact now, whatever the size; ``instructions`` say what a model's summary looks at above all.
+
+        Where others went on with the session, and nothing was said here since, it holds for what they said too.
+        """
         async with self._course.lane():
             request = of_words(self.target(), self.fields())
             return await compact(self._course, request, instructions)
@@ -185,7 +188,7 @@ class Session:
     async def undo(self, id: str | None = None) -> str:  # noqa: A002 -- what it is called everywhere
         """Take back the newest decision or compaction in force, or the one called ``id``; return its id."""
         async with self._course.lane():
-            return await self.means.in_worker(lambda: self.journal.undo(id))
+            return await self.means.in_worker(lambda: self._undone(id))
 
     async def branch(self, entry: str) -> Session:
         """Return a session that goes on behind ``entry``; this one stays where it is. ``UnknownId`` for any other."""
@@ -228,6 +231,12 @@ class Session:
     async def unfit(self, error: WindowTooSmall) -> None:
         """Write down, and tell, why nothing could be sent; the same is said once."""
         await self._course.unfit(error)
+
+    def _undone(self, id: str | None) -> str:  # noqa: A002
+        """Take back a decision where the session goes on; return its id."""
+        with self.journal.leased():
+            goes_along(self._course)()
+            return self.journal.undo(id)
 
     async def _unseal(self, target: Target) -> None:
         """Decide that the next request leaves out what is sealed; where none is left, that this was no help."""

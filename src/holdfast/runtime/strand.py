@@ -98,6 +98,17 @@ class Strand:
                 self._turned()
             self.moves_leaf = self._is_current = True
 
+    def go_along(self) -> bool:
+        """Join the session where it went on behind the leaf, with nothing said beside; return whether it did."""
+        with self.leased():
+            there = self.store.session(self.key).leaf
+            if there is None or there == self.leaf:
+                return False
+            if self.leaf is not None and all(entry.id != self.leaf for entry in self.store.path(self.key, there)):
+                return False
+            self.join()
+        return True
+
     # -- what is written -----------------------------------------------------------------------------------------------
 
     def _write(self, bodies: Sequence[Body], decode: Decode | None = None) -> list[Entry]:

@@ -16,7 +16,6 @@ from holdfast.policy.pipeline import advance
 from holdfast.policy.unsealing import RULE, is_of_seals, unseal
 from holdfast.runtime import compacting
 from holdfast.runtime.course import Course
-from holdfast.runtime.deciding import tell_decided
 from holdfast.runtime.journal import Journal
 from holdfast.telemetry import events
 
@@ -42,7 +41,7 @@ async def leave_out(course: Course, target: Target, write: Callable[[Plan], T | 
             return None
         if written:
             await compacting.made(course, plan, World())
-            tell_decided(course, plan)
+            compacting.tell_decided(course, plan)
             return written
 
 

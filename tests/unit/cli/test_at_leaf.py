@@ -41,7 +41,7 @@ class Busy(MemoryStore):
     [
         lambda store: compacted(store, KEY, Policy(), PLACE, FORCED).entry,
         lambda store: recorded(store, KEY, read_log(store, KEY), PLACE, Policy(), FORCED)[0].recorded[-1],
-        lambda store: undo(store, store.session(KEY), None).revoked.id,
+        lambda store: undo(store, store.session(KEY)).revoked.id,
     ],
     ids=["compact", "context --record", "undo"],
 )

@@ -23,14 +23,17 @@ def test_one_branch(run, decided):
 
 
 def test_going_on_from_an_entry(run, decided, store):
-    """The session goes on there: what came later, and what was decided later, does not count, and is kept."""
+    """The session goes on there: what came later, and what was decided later, does not count, and is kept.
+
+    Behind an answer that is behind what it cost, which tells how large the next request is.
+    """
     found = told(run, decided, "3", "--name", "half way")
-    assert [(one["leaf"], one["active"]) for one in found["branches"]] == [("c1", False), ("u3", True)]
+    assert [(one["leaf"], one["active"]) for one in found["branches"]] == [("c1", False), ("u3+usage", True)]
     assert found["branches"][1]["apart"] == 0
-    assert store.session(decided).leaf == "u3"
+    assert store.session(decided).leaf == "u3+usage"
     assert found["named"] == [{"entry": "u3", "name": "half way", "message": 3}]
     slot = measure(Message.of("user", "another way"))
-    store.append(decided, [Entry("n", "u3", Said(slot))])
+    store.append(decided, [Entry("n", "u3+usage", Said(slot))])
     found = told(run, decided)
     assert [(one["leaf"], one["messages"], one["apart"]) for one in found["branches"]] == [("c1", 12, 12), ("n", 5, 1)]
     assert "half way: #3" in run("branch", decided).stdout
@@ -42,7 +45,14 @@ def test_and_back_again(run, decided, store):
     run("branch", decided, "c1")
     assert store.session(decided).leaf == "c1"
     assert told(run, decided, "half", "--name", "")["named"] == []
-    assert store.session(decided).leaf == "u3"
+    assert store.session(decided).leaf == "u3+usage"
+
+
+def test_the_end_is_one_place(run, session):
+    """Going on behind the last message is going on where the session did: no second branch, no other size."""
+    run("import", session)
+    before = told(run, "5e551011-aaaa")
+    assert told(run, "5e551011-aaaa", str(before["branches"][0]["messages"] - 1)) == before
 
 
 def test_listing_writes_nothing(run, decided, store):

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import command
-from holdfast.model.entries import Answer, Entry, Request, Usage
+from holdfast.model.entries import Answer, Entry, Request, Said, Usage
+from holdfast.model.messages import Message
 from holdfast.store import open_store
+from holdfast.view.tokens import measure
 
 SESSION = Path(__file__).parents[3] / "examples" / "long-session.jsonl"
 
@@ -43,6 +45,20 @@ def test_it_is_done_once_and_can_be_taken_back(run, store, key):
         assert there.branch(key).compaction is None
 
 
+def test_what_came_with_it_is_taken_back_too(run, store, key):
+    """Results that were cleared by the way are named beside it, for people too; behind that line all is as before."""
+    before = json.loads(run("context", key, "--store", store, "--json").stdout)
+    line = run("compact", key, "--store", store).stdout.splitlines()[-1]
+    undone = run(*line.partition(": holdfast ")[2].split(), "--store", store, "--json")
+    told = json.loads(undone.stdout)
+    assert ([told["revoked"]["kind"]], [one["kind"] for one in told["also"]]) == (["compaction"], ["decision"])
+    assert told["revoked"]["tokens"] + told["also"][0]["tokens"] == told["after"] - told["before"]
+    assert json.loads(run("context", key, "--store", store, "--json").stdout) == before
+    made = json.loads(run("compact", key, "--store", store, "--json").stdout)
+    with open_store(store) as there:
+        assert [made["entry"], *made.get("beside", [])] == [id_ for id_, _ in reversed(there.branch(key).law)]
+
+
 def test_what_was_asked_for_avoided_no_overflow(run, store, key):
     """It is told as what it is, and ``stats`` counts no request that it made fit."""
     run("compact", key, "--store", store)
@@ -71,6 +87,31 @@ def test_a_person_is_told(run, store, key):
     assert "compacted:" in out
     (line,) = [line for line in out.splitlines() if ": holdfast undo" in line]
     assert run(*line.partition(": holdfast ")[2].split(), "--store", store).exit_code == 0
+
+
+def test_the_first_message_that_is_shown_is_one(run, tmp_path, write, talk):
+    """Where all of the 36 gave way to the summary no message is named."""
+    session, path = write(tmp_path / "s.jsonl", talk(9, words=150)), str(tmp_path / "s.db")
+    run("import", session, "--store", path)
+    with open_store(path) as there:
+        key = there.sessions()[0].key
+    first, second = (run("compact", key, "--store", path).stdout for _ in range(2))
+    assert "message 35 is the first that is shown as it was said" in first
+    assert "no message is shown as it was said" in second
+
+
+def test_what_was_decided_before_did_not_come_with_it(run, store, key):
+    """Its line, and its JSON, name what this command recorded, however many compactions there were."""
+    known = set()
+    for number in range(4):
+        made = json.loads(run("compact", key, "--store", store, "--json").stdout)
+        assert made["compacted"]
+        assert known.isdisjoint({made["entry"], *made.get("beside", [])})
+        with open_store(store) as there:
+            known = {entry.id for entry in there.path(key)}
+            said = [Said(measure(Message.of(role, f"{number} kelp " * 900))) for role in ("user", "assistant")]
+            names = [there.session(key).leaf, f"{number}u", f"{number}a"]
+            there.append(key, [Entry(names[at + 1], names[at], body) for at, body in enumerate(said)])
 
 
 def test_where_nothing_is_gained_nothing_is_written(run, tmp_path):

@@ -106,6 +106,16 @@ def test_undo_takes_it_back(context, run, store):
     assert run("export", KEY, "--format", "anthropic").stdout == before
 
 
+def test_what_a_person_decides_warms_no_cache(context, run):
+    """A session that nobody talked on for months is as cold behind a compaction, and behind an undo, as before."""
+    before = context("--policy", "holdfast")["decided"]
+    assert before["cache"] == "cold"
+    for command in ("compact", "undo"):
+        assert run(command, KEY).exit_code == 0
+        after = context("--policy", "holdfast")["decided"]
+        assert (after["cache"], after["idle"] >= before["idle"]) == ("cold", True)
+
+
 def test_overrides_count(context, home):
     """A setting of ``holdfast.toml`` changes what would be decided."""
     usual = context("--policy", "pi", "--window", "40000")["decided"]
@@ -132,12 +142,15 @@ def test_a_channel_limits_the_turns_of_its_sessions(run, home, long_session):
 
 
 def test_a_person_is_told_by_rule(context, run):
-    """Rules are summed up, with the largest texts; after recording the entries are named."""
+    """Rules are summed up, with the largest texts; after recording the entries are named, and how to take all back."""
     shown = run("context", KEY, "--policy", "holdfast", "--window", "16000").stdout
     assert "holdfast (cache cold) would decide: " in shown
     done = run("context", KEY, "--policy", "holdfast", "--window", "16000", "--record").stdout
     assert "holdfast (cache cold) decided and recorded (" in done
     assert "in force: " in done
+    (line,) = [line for line in done.splitlines() if ": holdfast undo" in line]
+    assert run(*line.partition(": holdfast ")[2].split()).exit_code == 0
+    assert json.loads(run("undo", KEY, "--list", "--json").stdout)["in_force"] == []
     assert "nothing is to be decided" in run("context", KEY, "--policy", "append-only").stdout
 
 

@@ -29,6 +29,15 @@ def test_a_valid_request_keeps_its_bytes(run, tmp_path):
     assert "nothing changed" in done.stderr
 
 
+def test_a_request_of_another_api_is_not_as_it_was(run, tmp_path):
+    """One that was valid, and of which nothing had to be left out, is said to be converted."""
+    file = tmp_path / "a.json"
+    file.write_bytes(VALID)
+    done = run("fix", str(file), "--to", "openai-chat")
+    assert done.stderr == "valid now: converted to openai-chat, and nothing was left out\n"
+    assert json.loads(done.stdout)["messages"]
+
+
 def test_a_broken_request_is_repaired_and_explained(run, tmp_path):
     """The request goes to standard output alone, each change with its rule, place and reason to standard error."""
     file = tmp_path / "a.json"

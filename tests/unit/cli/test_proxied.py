@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from shutil import copyfile
 
 import anyio
 import httpx2
@@ -173,6 +174,33 @@ def test_a_request_has_one_size(told, run, talks):
     assert f" {found['shown_tokens']} tokens" in observed[-1][2]["error"]["message"]
 
 
+def test_a_message_has_one_size_in_a_request(told, talks):
+    """``show`` measures what a request holds by what was counted of just that, as ``context`` and ``diff`` do."""
+    for answer in (talks[1][0], talks[1][-1]):
+        request = header(answer, "request")
+        largest = [one for one in told("context", request)["largest"] if one["kind"] == "results"]
+        shown = {one["slot"]: one["tokens"] for one in told("show", request) if one["kind"] == "message"}
+        same = {one["number"]: one["after"] for one in told("diff", request)["changes"] if one["kind"] == "same"}
+        assert largest
+        assert {at: shown[at] for at in same if at >= 0} == same
+        assert all(abs(shown[one["slot"]] - one["tokens"]) <= 1 for one in largest), "but for rounding"
+
+
+def test_a_request_on_another_branch(run, talks, tmp_path):
+    """A session that goes on elsewhere tells of it as before; the id of its answer names the same request."""
+    path, managed, _ = talks
+    key, request, other = header(managed[0], "session"), header(managed[-1], "request"), str(tmp_path / "copy.db")
+    copyfile(path, other)
+    with open_store(path, readonly=True) as store:
+        answer = store.path(key)[-1]
+    assert isinstance(answer.body, Answer)
+    assert run("branch", key, "2", "--store", other).exit_code == 0
+    for command in ("diff", "why", "context", "show"):
+        assert run(command, request, "--store", other).stdout == run(command, request, "--store", path).stdout
+    for command in ("diff", "why"):
+        assert run(command, answer.id, "--store", other).stdout == run(command, request, "--store", path).stdout
+
+
 def test_a_context_has_one_size(told, run, talks):
     """Nobody has counted the next request, so ``~`` stands before it; messages are measured as the whole is."""
     path, managed, _ = talks
@@ -258,6 +286,9 @@ def test_how_large_conversations_got(told, run, talks):
     assert kept["avoided"] == kept["compactions"] > 0 == kept["refused"]
     assert (looked["compactions"], looked["avoided"], looked["refused"]) == (0, 0, 1)
     assert looked["largest"]["sent"] > WINDOW > looked["largest"]["up"]
+    for one, answers in ((kept, managed), (looked, observed)):
+        sizes = [told("why", header(answer, "request"))["tokens"] for answer in answers]
+        assert one["largest"]["sent"] == pytest.approx(max(sizes), rel=0.01), "but for a calibration that goes on"
     every = told("stats")["all"]
     assert every["largest"]["sent"] == max(kept["largest"]["sent"], looked["largest"]["sent"])
     assert every["compactions"] == kept["compactions"]

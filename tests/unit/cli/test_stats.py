@@ -17,6 +17,7 @@ from holdfast.config import shipped
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Frame, Request, Said, Usage
 from holdfast.model.messages import Message
+from holdfast.store.base import SessionInfo
 from holdfast.view.tokens import measure
 
 
@@ -187,6 +188,15 @@ def test_only_what_was_refused_and_kept_from_the_client_is_told_so(bodies, refus
     assert (found.refused, found.avoided) == (refused, avoided)
 
 
+def test_what_nobody_told_does_not_grow_with_what_was_said():
+    """A request lacked the words behind its summary, and no share of the system prompt that the record has none of."""
+    long, yes = said("word " * 2_000), said("yes")
+    asked = (Request("b", 2, "m", 100_000), Answer("b", Usage(input=50_000)))
+    found = account_of(saying(long, yes, MADE, *asked)).largest
+    assert (found.up, found.is_counted) == (50_000, False)
+    assert found.sent == 50_000 + long.slot.size - MADE.size
+
+
 def test_the_window_is_what_an_overflow_told():
     """What went up before is told as a share of the window that was learned later."""
     asked = Request("b", 1, "m", 9_000)
@@ -220,7 +230,7 @@ def test_what_acts_no_more_is_not_in_force():
     entries = saying(*bodies)
     log = log_of(entries)
     assert [(one.rule, one.in_force) for one in account_of(entries).rules if one.in_force] == [("compaction", 1)]
-    assert [one.id for one in in_force(log.branch)] == [one.id for one in standing(log)] == ["8"]
+    assert [one.id for one in in_force(log.branch)] == [one.id for one in standing(SessionInfo("s"), log)] == ["8"]
 
 
 def test_spilled_texts_are_counted(stats, store, decided):

@@ -326,6 +326,17 @@ def test_a_store_that_is_not_there_is_told(run):
     assert json.loads(run("ls", "--store", "nosuchdir/x.db", "--json").stdout) == []
 
 
+@pytest.mark.parametrize(
+    "command", ["show", "context", "diff", "why", "stats", "recall", "export", "undo", "compact", "branch"]
+)
+def test_a_session_of_a_store_that_is_not_there(run, home, command):
+    """It is the store that is missing, and that is said; none is made by looking."""
+    result = run(command, "4d56", "--store", "nosuch.db")
+    assert result.exit_code == 2
+    assert "no session is '4d56' or begins with it: there is no store at nosuch.db; holdfast import" in result.stderr
+    assert not list(home.glob("nosuch.db*"))
+
+
 def test_a_request_is_valid_whatever_the_log_leaves_open(run, home, talk, write):
     """A session that ends in a call is exported as a request that lint takes."""
     run("import", write(home / "open.jsonl", talk(2)[:6]))

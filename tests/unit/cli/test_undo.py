@@ -34,6 +34,17 @@ def test_a_named_one(run, decided, store):
     assert [id_ for id_, _ in log_of(store.path(decided)).branch.law] == ["c1"]
 
 
+def test_several_at_once(run, decided, store):
+    """All that are named go, in that order, each told by what it brought back; none goes where one is none."""
+    before, path = size(run, decided), store.path(decided)
+    assert run("undo", decided, "c1", "nothing").exit_code == 2
+    assert store.path(decided) == path
+    found = json.loads(run("undo", decided, "d1", "c1", "d", "--json").stdout)
+    assert [entry.body for entry in store.path(decided)[len(path) :]] == [Revoke("d1"), Revoke("c1")]
+    assert [found["revoked"]["id"], *(one["id"] for one in found["also"])] == ["d1", "c1"]
+    assert found["revoked"]["tokens"] + found["also"][0]["tokens"] == size(run, decided) - before
+
+
 def test_what_comes_back_is_told(run, decided, store):
     """The tokens before and after are those of the requests, and the messages that change are counted."""
     before = size(run, decided)

@@ -7,11 +7,16 @@ from notes import talk
 
 from holdfast.cli.account import account
 from holdfast.config import shipped, target
+from holdfast.model.entries import Compaction, Decision
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.model.paying import dollars, paid
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.summary.prompts import HEADINGS
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.hooks import Before, Hooks
+from holdfast.runtime.journal import Journal
+from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
 from holdfast.telemetry import events
 from holdfast.testing.clock import run
@@ -72,6 +77,23 @@ def test_who_asks_for_a_compaction_that_a_hook_cancels_is_told_so():
     (heard_of,) = [event for event in heard if isinstance(event, events.Compacted)]
     assert (heard_of.outcome, heard_of.by, heard_of.before) == ("cancelled", told.by, told.before)
     assert (told.by, told.before == told.after > 5_000) == ("extract", True)
+
+
+def test_what_is_decided_with_a_compaction_is_told_too():
+    """A result that is spilled by the way is an event of its own: both together are what the log took."""
+    call, result = ToolCall("c", "Read"), ToolResult("c", "Read", (Text("a line of a log\n" * 9_000),))
+
+    async def compact(session):
+        await session.append("Read it.", Message("assistant", (call,)), Message("tool", (result,)))
+        before = session.report().tokens
+        await session.compact()
+        return before, session.report().tokens, session.journal.branch.law
+
+    (before, after, law), _, heard = done(compact, notes=20)
+    compacted, decided = (one for one in heard if isinstance(one, events.Decided | events.Compacted))
+    assert [type(what) for _, what in law] == [Decision, Compaction]
+    assert (decided.rule, decided.edits, decided.saves) == ("spill", 1, law[0][1].edits[0].saves)
+    assert compacted.after == after < compacted.before < before
 
 
 @pytest.mark.parametrize(
@@ -163,3 +185,110 @@ def test_what_summaries_cost_is_in_the_log(said, calls, options):
     assert told.dollars == pytest.approx(sum(dollars(one.usage, shipped().prices(one.api, model)) for one in noted))
     assert (told.answers, told.input) == (0, sum(one.tokens for one in requests))
     assert told.dollars > 0
+
+
+@pytest.mark.parametrize("asks", [1, 3])
+@pytest.mark.parametrize("factor", [0.8, 1.35])
+def test_what_a_compaction_says_is_left_the_report_says_too(factor, asks):
+    """Before and behind it there is one measure, also where a count told how large system and tools are."""
+
+    async def work():
+        upstream = ProviderUpstream(Provider(Settings(factor=factor)))
+        fields = {"max_tokens": 500, "system": "Kelp grows on rock; you answer who asks about it. " * 200}
+        async with Engine.open(MemoryStore(), upstream=upstream, target=GOALS["anthropic"], fields=fields) as engine:
+            session = await engine.session(KEY)
+            await session.append(*talk(20))
+            for _ in range(asks):
+                await session.ask("And now?")
+            before = session.report()
+            made = await session.compact()
+            return before, made, session.report()
+
+    before, made, after = run(work)
+    assert (made.before, made.after) == (before.tokens, after.tokens)
+    assert before.frame == after.frame
+
+
+# -- beside somebody else ----------------------------------------------------------------------------------------------
+
+
+def beside(tmp_path, work, say_more=lambda _: None):
+    """Return what ``work`` returns of a session with a large past, and what its file says then.
+
+    ``say_more`` is called while a summary is made; what it is given says something as another process does.
+    """
+    place, upstream = tmp_path / "store.db", ProviderUpstream(Provider())
+
+    def theirs():
+        with open_store(place) as there:
+            Journal.open(there, KEY).append(Message.of("user", "Theirs."))
+
+    def summary(*_):
+        say_more(theirs)
+        return Before(summary="All was kelp. " * 20)
+
+    async def go():
+        hooks, fields = Hooks(before_compaction=summary), {"max_tokens": 500}
+        opened = Engine.open(place, upstream=upstream, target=GOALS["anthropic"], fields=fields, hooks=hooks)
+        async with opened as engine:
+            session = await engine.session(KEY)
+            await session.append(*talk(20))
+            return await work(session, theirs)
+
+    told = run(go)
+    with open_store(place) as there:
+        return told, there.branch(KEY), len(there.leaves(KEY))
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_compaction_holds_where_others_went_on(tmp_path, when):
+    """What others said meanwhile is behind the summary on one branch: nothing told as done stands beside the session.
+
+    However often they say something while a summary is made, it is asked for once.
+    """
+    calls = []
+
+    async def work(session, theirs):
+        if when == "before":
+            theirs()
+        return await session.compact(), session.report()
+
+    def more(theirs):
+        calls.append(when)
+        if when == "during":
+            theirs()
+
+    (made, report), branch, leaves = beside(tmp_path, work, more)
+    assert (made.outcome, made.by, len(calls), leaves) == ("compacted", "hook", 1, 1)
+    assert (branch.compaction is not None, branch.messages[-1].text) == (True, "Theirs.")
+    assert (made.after, report.messages) == (report.tokens, len(branch.slots))
+
+
+def test_an_undo_holds_where_others_went_on(tmp_path):
+    """What is told to be taken back is no longer in force for anybody."""
+
+    async def work(session, theirs):
+        await session.compact()
+        theirs()
+        await session.undo()
+
+    _, branch, leaves = beside(tmp_path, work)
+    assert (branch.law, branch.messages[-1].text, leaves) == ((), "Theirs.", 1)
+
+
+@pytest.mark.parametrize("own", ["fork", "handed out"])
+def test_a_branch_of_its_own_is_compacted_where_it_is(tmp_path, own):
+    """A fork stays one, and so does a request that waits for its answer: others' words stand beside it."""
+
+    async def work(session, theirs):
+        mine = session
+        if own == "fork":
+            mine = await session.branch(session.journal.leaf)
+        else:
+            await mine.prepare()
+        theirs()
+        await mine.compact()
+        return [message.text for message in mine.journal.branch.messages], mine.journal.branch.compaction
+
+    (texts, made), branch, leaves = beside(tmp_path, work)
+    assert (made is not None, "Theirs." in texts, branch.compaction, leaves) == (True, False, None, 2)

@@ -11,7 +11,7 @@ from rich.text import Text
 from holdfast.agent.loop import Outcome, is_answered
 from holdfast.cli.agent.desk import Desk
 from holdfast.cli.describing import in_short
-from holdfast.cli.explaining import SHORT, entry_named, read_log
+from holdfast.cli.explaining import SHORT, end_of, entry_named, read_log
 from holdfast.cli.faults import reason
 from holdfast.cli.sizing import about
 from holdfast.cli.terminal import clean, console, many, say_line
@@ -132,7 +132,7 @@ def _branch(desk: Desk, entry: str) -> None:
             message = log.branch.messages[number]
             say_line(out, Text.assemble((f"#{number:<4} {clean(one.id)[:SHORT]} ", "dim"), in_short(message)))
         return
-    place = entry_named(store, key, log, entry)
+    place = end_of(store, key, entry_named(store, key, log, entry))
     with store.writing(key):
         store.set_leaf(key, place.id)
     forked = desk.stopped(lambda: desk.session.branch(place.id))
