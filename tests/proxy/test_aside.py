@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from holdfast.proxy.bodies import LARGE, Bodies
 from holdfast.testing.provider.client import MODELS
 
 WORDS = "kelp on the rock, and the tide comes in. " * 20
@@ -55,3 +57,22 @@ def test_others_are_answered_while(path, data, proxied, strict):
 
     anyio.run(go)
     assert len(others) > FEW
+
+
+def test_one_at_a_time_is_worked_on_aside():
+    """Threads that compute beside each other hold up the loop for longer than their work takes."""
+    bodies, running, seen = Bodies(), [], []
+
+    def work(body):
+        running.append(body)
+        time.sleep(0.01)
+        seen.append(len(running))
+        running.remove(body)
+
+    async def go():
+        async with anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(bodies.aside, bytes([number]) * LARGE, work)
+
+    anyio.run(go)
+    assert seen == [1] * 8

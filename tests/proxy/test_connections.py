@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import anyio
@@ -98,6 +99,26 @@ def test_a_kept_connection_that_ends_meanwhile_is_no_error(api, ends, proxy):
         fine = proxy.send(data)
         assert (fine.status, fine.complete) == (200, True), fine
     assert len(met) > len(set(met)) > 2, "no connection was kept"
+
+
+@pytest.mark.parametrize("stage", ["before the head", "inside the head"])
+def test_a_request_over_which_the_provider_fails_goes_out_twice_at_most(stage, proxy):
+    """However many connections are kept: the provider may have done the work, and is paid for each time."""
+
+    async def late(line, told):
+        while proxy.upstream.connections < 4:
+            await anyio.sleep(0.01)
+        await sockets.well(line, told)
+
+    proxy.upstream.play = late
+    with ThreadPoolExecutor(4) as clients:
+        for fine in clients.map(proxy.send, [asked("anthropic", f"kept {number}") for number in range(4)]):
+            assert fine.status == 200, fine
+    proxy.upstream.heard.clear()
+    proxy.upstream.play = breaking(EARLY[stage])
+    failed = proxy.send(asked("anthropic", f"fails {stage}"))
+    assert failed.status >= 500, failed
+    assert len(proxy.upstream.heard) == 2
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])

@@ -241,6 +241,18 @@ def test_a_file_makes_it_a_plain_relay_at_once(proxied, strict, tmp_path):
     assert run(go) == ["managed", "bypassed", "managed"]
 
 
+def test_where_the_file_cannot_be_looked_for_requests_go_on(proxied, strict, tmp_path):
+    """A folder that is not to be had any more switches nothing off, and costs nobody an answer."""
+    through, _, talking = proxied
+
+    async def go():
+        async with through(strict(), bypass=tmp_path / ("n" * 300) / "bypass") as client:
+            reply = await talking("anthropic").turn(client, "Go on.")
+            return reply.status_code, reply.headers.get(STATE)
+
+    assert run(go) == (200, "managed")
+
+
 def test_keys_go_up_and_are_never_stored(proxied, strict):
     """X5: no header of a client is in the log, in what is told, or in an answer."""
     through, _, talking = proxied

@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -462,6 +463,25 @@ def test_a_long_transaction_elsewhere_is_waited_for(tmp_path: Path, monkeypatch:
         assert ids(store.path(KEY)) == ["a"]
         other.execute("COMMIT")
         assert store.append(KEY, chain("b", "a")).moved
+
+
+def test_waits_for_others_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a write that waited in vain all others together wait less, until one was done: then as long as before."""
+    monkeypatch.setattr("holdfast.store.database.BUSY_WAIT", 1.0)
+    monkeypatch.setattr("holdfast.store.database.BRIEF", 0.01)
+
+    def waited(store: SessionStore) -> float:
+        began = time.monotonic()
+        with pytest.raises(StoreLocked, match="try again"):
+            store.append(KEY, chain("b", "a"))
+        return time.monotonic() - began
+
+    with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
+        first, others = waited(store), sum(waited(store) for _ in range(5))
+        other.execute("COMMIT")
+        assert store.append(KEY, chain("b", "a")).moved
+        other.execute("BEGIN IMMEDIATE")
+        assert min(first, waited(store)) > others
 
 
 def _hold(store: SessionStore, path: Path) -> sqlite3.Connection:

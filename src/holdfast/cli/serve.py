@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -140,21 +141,27 @@ async def _reread(
             try:
                 found = in_force(serving.given)
             except ConfigError as error:
-                click.echo(f"holdfast: nothing was changed: {error}", err=True)
+                _say(f"nothing was changed: {error}")
                 continue
             await changed.send((found.settings, found.known))
             told = mode(found.settings, switch_of(serving.store.where))
-            click.echo(f"holdfast: read again: {clean(told)}", err=True)
+            _say(f"read again: {clean(told)}")
 
 
 # -- what it says ------------------------------------------------------------------------------------------------------
+
+
+def _say(line: str) -> None:
+    """Say ``line`` on standard error; a pipe that nobody reads any more ends nothing."""
+    with suppress(BrokenPipeError):
+        click.echo(f"holdfast: {line}", err=True)
 
 
 def _greet(address: str, serving: Serving) -> None:
     """Tell where the proxy is, where it leads, and how clients get there; and whether nothing can be recorded."""
     switch = switch_of(serving.store.where)
     if mode_of(serving.settings, switch) != "bypass" and (why := unwritable(serving.store.where)):
-        click.echo(f"holdfast: {clean(unrecorded(why))}", err=True)
+        _say(clean(unrecorded(why)))
     if serving.as_json:
         click.echo(as_json_bytes(record(address, serving)))
         return

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 import httpx2
-from anyio import Lock, current_time
+from anyio import Lock, current_time, to_thread
 from msgspec.structs import replace
 
 from holdfast.config.addresses import leads_to
@@ -36,7 +37,7 @@ from holdfast.policy.projection import send_slots
 from holdfast.proxy.admission import Refusal, refusal
 from holdfast.proxy.answering import Unfit, answer, surely_fits, unfit
 from holdfast.proxy.beside import beside
-from holdfast.proxy.bodies import Bodies, aside
+from holdfast.proxy.bodies import Bodies
 from holdfast.proxy.clients import Tooled, client, kind
 from holdfast.proxy.exchange import Exchange, Turn
 from holdfast.proxy.forwarding import forward, pass_through
@@ -194,7 +195,7 @@ class Proxy:
         most, headers = self._settings.body_bytes, incoming.headers
         body = await whole_body(receive, most, headers.get("content-length", ""))
         packed = headers.get("content-encoding", "")
-        return await aside(body, decoded, packed, most, least=1) if packed else decoded(body, packed, most)
+        return await to_thread.run_sync(decoded, body, packed, most) if packed else decoded(body, packed, most)
 
     async def _by_purpose(self, exchange: Exchange, body: bytes) -> State:
         """Answer a request of which the whole body is here, by what it is for."""
@@ -249,7 +250,7 @@ class Proxy:
         try:
             return await self._bodies.read(body, api)
         except FormatError:
-            if self._settings.observe or (mended := await aside(body, whole)) is body:
+            if self._settings.observe or (mended := await self._bodies.aside(body, whole)) is body:
                 raise
         return await self._bodies.read(mended, api)
 
@@ -356,7 +357,8 @@ class Proxy:
     def _degrade(self, error: Exception, so: str = "requests go on, but are not recorded") -> None:
         """Say once that something of ours failed, and what that means."""
         if self.health.went_wrong(type(error).__name__, str(error)):
-            sys.stderr.write(f"holdfast: {so}: {type(error).__name__}: {error}\n")
+            with suppress(AttributeError, OSError, ValueError):  # nobody may read standard error, or there is none
+                sys.stderr.write(f"holdfast: {so}: {type(error).__name__}: {error}\n")
 
 
 def _posted_to(incoming: Incoming) -> str:

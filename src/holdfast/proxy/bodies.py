@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from holdfast.runtime.requests import opened
 from holdfast.wire.grown import Known, grown, known
@@ -35,18 +35,26 @@ class Bodies:
         self._held: OrderedDict[tuple[bytes, bytes], Known] = OrderedDict()
         """By how they begin, and how their first half ends; the last used is the last."""
         self._bytes = 0
+        self._reader = CapacityLimiter(1)
+        """Threads that compute beside each other hold up the loop together: one does not."""
 
     async def read(self, body: bytes, api: str) -> Lens:
         """Return ``body`` opened and measured; ``FormatError`` for what is none."""
         found = self._grown(body, api)
         if found is None:
-            before, (lens, now) = None, await aside(body, _new, api)
+            before, (lens, now) = None, await self.aside(body, _new, api)
         else:
             before, (lens, same) = found
             now = _placed(lens, api, before, same)
         if now is not None and now.ends:
             self._hold(now, before)
         return lens
+
+    async def aside(self, body: bytes, work: Callable[[bytes, *Given], T], *given: *Given) -> T:
+        """Return what ``work`` makes of ``body``: in a thread where it is large, so that nobody else waits."""
+        if len(body) < LARGE:
+            return work(body, *given)
+        return await to_thread.run_sync(work, body, *given, limiter=self._reader)
 
     def _grown(self, body: bytes, api: str) -> tuple[Known, tuple[Lens, int]] | None:
         """Return the body that this one grew out of, and what it is now."""
@@ -68,13 +76,6 @@ class Bodies:
         while self._held and (len(self._held) > self._most or self._bytes > self._most_bytes):
             _, old = self._held.popitem(last=False)
             self._bytes -= _size(old)
-
-
-async def aside(body: bytes, work: Callable[[bytes, *Given], T], *given: *Given, least: int = LARGE) -> T:
-    """Return what ``work`` makes of ``body``: in a thread where it has ``least`` bytes, so that nobody else waits."""
-    if len(body) < least:
-        return work(body, *given)
-    return await to_thread.run_sync(work, body, *given)
 
 
 def _new(body: bytes, api: str) -> tuple[Lens, Known | None]:

@@ -73,17 +73,22 @@ class Onward:
     async def _asked(self, body: bytes | AsyncIterable[bytes], headers: Headers) -> httpx2.Response:
         """Return the response, of which the head is there; a request that met the end of a kept connection goes again.
 
-        A provider may end one that lay idle while the request is on its way to it, which no byte answers then.
+        A provider may end one that lay idle while the request is on its way to it. Once: a provider that fails over the
+        request itself ends every connection that it comes on.
         """
-        while True:
-            way = _Way()
-            told = {"trace": way.noted}
-            request = httpx2.Request(self.method, _place(self.url), headers=[*headers], content=body, extensions=told)
-            try:
-                return await self.client.send(request, stream=True)
-            except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
-                if not (way.is_kept and isinstance(body, bytes)):
-                    raise
+        way = _Way()
+        try:
+            return await self._sent(body, headers, way)
+        except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
+            if not (way.is_kept and isinstance(body, bytes)):
+                raise
+        return await self._sent(body, headers, _Way())
+
+    async def _sent(self, body: bytes | AsyncIterable[bytes], headers: Headers, way: _Way) -> httpx2.Response:
+        """Return the response to ``body``; ``way`` notes the connection that it goes out on."""
+        told = {"trace": way.noted}
+        request = httpx2.Request(self.method, _place(self.url), headers=[*headers], content=body, extensions=told)
+        return await self.client.send(request, stream=True)
 
 
 class _Way:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -64,6 +65,30 @@ def test_a_request(home):
         assert reply.headers["x-holdfast-state"] == "managed"
         code, stats, err = ended(process)
     assert (code, stats["requests"]["all"]["managed"], err) == (0, 1, "")
+
+
+def test_nobody_reads_what_it_says(home, tmp_path):
+    """Whoever read its standard error is gone: it goes on, whatever is to be told, and reads its settings again."""
+    store, states = tmp_path / "in" / "a.db", []
+    with serving(Provider(Settings())) as url, served("--upstream-anthropic", url, "--store", store) as (process, said):
+        process.stderr.close()
+
+        def asked(state):
+            reply = httpx2.post(f"{said['url']}/v1/messages", json=BODY, headers={"x-api-key": "k"}, trust_env=False)
+            states.append((reply.status_code, reply.headers.get("x-holdfast-state")))
+            return states[-1] == (200, state)
+
+        assert asked("managed")
+        shutil.rmtree(store.parent)
+        store.parent.write_text("no folder")
+        assert asked("unrecorded"), states
+        assert asked("unrecorded"), states
+        (home / "holdfast.toml").write_text("[proxy]\nbypass = true\n")
+        process.send_signal(signal.SIGHUP)
+        until = time.monotonic() + 30
+        while time.monotonic() < until and not asked("bypassed"):
+            time.sleep(0.05)
+        assert states[-1] == (200, "bypassed")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
