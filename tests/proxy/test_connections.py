@@ -106,7 +106,7 @@ def test_a_request_over_which_the_provider_fails_goes_out_twice_at_most(stage, p
     """However many connections are kept: the provider may have done the work, and is paid for each time."""
 
     async def late(line, told):
-        while proxy.upstream.connections < 4:
+        while proxy.upstream.connections < 4:  # noqa: ASYNC110 -- the server in these tests counts, and tells nobody
             await anyio.sleep(0.01)
         await sockets.well(line, told)
 
