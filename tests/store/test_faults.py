@@ -55,6 +55,17 @@ with open_store(sys.argv[1]) as store, store.writing(KEY):
     os.write(1, str(child or os.getpid()).encode() + os.linesep.encode())
     time.sleep(60)
 """
+BUSY = """
+import sys, time
+from holdfast.store import open_store
+from holdfast.testing.samples import KEY
+with open_store(sys.argv[1]) as store:
+    print("busy", flush=True)
+    while True:
+        with store.writing(KEY):
+            time.sleep(0.1)
+        time.sleep(0.0005)
+"""
 FORKS = """
 import os, signal, sys, threading
 from pathlib import Path
@@ -371,6 +382,16 @@ def test_the_lease_dies_with_its_holder(tmp_path: Path) -> None:
         holder.wait()
         with store.writing(KEY):
             pass
+
+
+def test_who_takes_the_lease_again_and_again_lets_others_in_between(tmp_path: Path) -> None:
+    """S10: a session that another process writes without a pause can be written: an answer that was paid for is kept."""
+    with script(BUSY, tmp_path / "agent.db") as busy, open_store(tmp_path / "agent.db") as store:
+        busy.stdout.readline()
+        for _ in range(10):
+            time.sleep(0.05)  # the other has it again
+            with store.writing(KEY):
+                pass
 
 
 def test_a_forked_child_holds_no_lease(tmp_path: Path) -> None:

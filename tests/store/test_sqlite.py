@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -484,9 +485,23 @@ def test_waits_for_others_do_not_add_up(tmp_path: Path, monkeypatch: pytest.Monk
         assert min(first, waited(store)) > others
 
 
+def test_who_comes_much_later_waits_as_long_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waited in vain tells nothing of a writer that another meets later, who is done soon."""
+    monkeypatch.setattr("holdfast.store.database.BUSY_WAIT", 0.5)
+    monkeypatch.setattr("holdfast.store.database.BRIEF", 0.0)
+    with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
+        with pytest.raises(StoreLocked, match="try again"):
+            store.append(KEY, chain("b", "a"))
+        time.sleep(0.6)
+        soon = threading.Timer(0.1, other.execute, ["COMMIT"])
+        soon.start()
+        assert store.append(KEY, chain("b", "a")).moved
+        soon.join()
+
+
 def _hold(store: SessionStore, path: Path) -> sqlite3.Connection:
     store.put(KEY, chain("a"))
-    other = sqlite3.connect(path, isolation_level=None)
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     return other
 

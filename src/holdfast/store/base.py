@@ -18,8 +18,8 @@ from holdfast.model.messages import Message
 
 Decode: TypeAlias = Callable[[bytes], Message]
 """How wire bytes become a message."""
-LEASE_WAIT = 2.0
-"""Seconds that ``writing`` waits for another writer of the session (invariant S10)."""
+LEASE_WAIT = 5.0
+"""Seconds that ``writing`` waits for another writer of the session (invariant S10): a plan on a busy machine. [H]"""
 BUSY_WAIT = 5.0
 """Seconds that a verb waits for another process's transaction before it raises ``StoreLocked``."""
 
@@ -265,7 +265,7 @@ class SessionStore(Protocol):
         """Delete the session and its log, explicitly and for good; blobs stay until they are collected."""
 
     def writing(self, key: str) -> AbstractContextManager[None]:
-        """Hold the session's lease: one writer over all processes, ``StoreLocked`` after two seconds.
+        """Hold the session's lease: one writer over all processes, ``StoreLocked`` after five seconds.
 
         The lease dies with its holder. Single verbs are safe without it.
         """

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 from typing import Literal, TypeVar
 from urllib.parse import quote
@@ -37,7 +38,7 @@ PAGE = 8192
 """Bytes of a page of a new file: messages of 2 kB fill 4,096 by half, a third less disk (measured on 5,000)."""
 
 BRIEF = 0.25
-"""Seconds that a write waits where the one before waited in vain: SQLite tries four times. [H]"""
+"""Seconds that a write waits soon behind one that waited in vain: SQLite tries four times. [H]"""
 SMALLEST = 512
 """Bytes of the smallest SQLite database; SQLite itself would take a shorter file for an empty one and write over it."""
 
@@ -62,6 +63,8 @@ class Database:
         self._blank = False
         self._refused = ""
         self._waits = BUSY_WAIT
+        self._in_vain = -inf
+        """When a write waited in vain last, and none was done since."""
         self._closed = False
 
     def beside(self, ending: str) -> Path:
@@ -127,20 +130,22 @@ class Database:
                 raise
 
     def _begin(self, db: sqlite3.Connection) -> None:
-        """Begin to write. Behind one that waited in vain nobody waits as long until one is done: it would add up."""
+        """Begin to write. Who comes soon behind one that waited in vain waits less: it would add up."""
+        is_soon = time.monotonic() - self._in_vain < BUSY_WAIT
+        self._wait(db, BRIEF if is_soon else BUSY_WAIT)
         try:
             db.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-                self._wait(db, BRIEF)
+                self._in_vain = time.monotonic()
             raise
-        if self._waits < BUSY_WAIT:
-            self._wait(db, BUSY_WAIT)
+        self._in_vain = -inf
 
     def _wait(self, db: sqlite3.Connection, seconds: float) -> None:
         """Let ``db`` wait so long for another process that writes."""
-        self._waits = seconds
-        db.execute(f"PRAGMA busy_timeout = {seconds * 1_000:.0f}")
+        if seconds != self._waits:
+            self._waits = seconds
+            db.execute(f"PRAGMA busy_timeout = {seconds * 1_000:.0f}")
 
     @contextmanager
     def _named(self, *, latch: bool = False) -> Iterator[None]:
