@@ -19,7 +19,8 @@ V = TypeVar("V")
 
 _looking = RLock()
 """Held while a type is looked at, and while the process forks: a child can look at one, and meets none half made."""
-os.register_at_fork(before=_looking.acquire, after_in_parent=_looking.release, after_in_child=_looking.release)
+if hasattr(os, "register_at_fork"):  # where processes fork
+    os.register_at_fork(before=_looking.acquire, after_in_parent=_looking.release, after_in_child=_looking.release)
 
 
 def decoder(kind: type[V]) -> Decoder[V]:

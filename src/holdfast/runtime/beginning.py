@@ -53,7 +53,7 @@ async def begun(course: Course, said: Lens | list[Message | Slot], way: Way = Wa
     first = await _first(course, said, way)
     if first.prepared is None:
         return first, await next_request(course, first.request, first.world, first.plan)
-    await announce(course, first.plan, first.prepared, first.world)
+    await announce(course, first.plan, first.prepared)
     return first, first.prepared
 
 

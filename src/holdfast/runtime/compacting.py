@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import CompactionFailed
+from holdfast.model.entries import Compaction
 from holdfast.model.plan import Ask, Notice, Plan, asked_for
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World, Written
@@ -120,10 +121,10 @@ async def _summarised(course: Course, occasion: Occasion, world: World) -> tuple
     return plan, world
 
 
-async def made(course: Course, plan: Plan, world: World, outcome: Outcome = "compacted") -> None:
+async def made(course: Course, plan: Plan, outcome: Outcome = "compacted") -> None:
     """Tell of the compaction of ``plan``, if there is one: it is in the log now, or came to nothing."""
     if plan.compaction is not None:
-        await course.tell_compacted(replace(_event(course, plan, world), outcome=outcome))
+        await course.tell_compacted(_event(course, plan.compaction, outcome))
 
 
 def tell_decided(course: Course, plan: Plan) -> None:
@@ -177,10 +178,10 @@ async def compact(course: Course, request: Request, instructions: str) -> events
             outcome, why = _why(plan) if known.breaker else _CANCELLED
             return events.Compacted(course.key, outcome, _by(course, request), plan.before, plan.before, why)
         written = await course.means.in_worker(lambda: _decided(course, along, plan, request.target, known))  # noqa: B023
-        if written is not None:
-            await made(course, written, known)
+        if written is not None and written.compaction is not None:
+            await made(course, written)
             tell_decided(course, written)
-            return _event(course, written, known)
+            return _event(course, written.compaction)
 
 
 def _decided(course: Course, along: Callable[[], bool], plan: Plan, target: Target, world: World) -> Plan | None:
@@ -294,11 +295,9 @@ async def _told(course: Course, request: Request, outcome: Outcome, why: str) ->
         await course.tell_compacted(events.Compacted(course.key, outcome, _by(course, request), size, size, why))
 
 
-def _event(course: Course, plan: Plan, world: World) -> events.Compacted:
-    """Return what is told of the compaction of ``plan``."""
-    made, written = plan.compaction, world.written
-    before, after = (made.before, made.after) if made is not None else (plan.before, plan.after)
-    return events.Compacted(course.key, "compacted", "extract" if written is None else written.by, before, after)
+def _event(course: Course, made: Compaction, outcome: Outcome = "compacted") -> events.Compacted:
+    """Return what is told of the compaction ``made``."""
+    return events.Compacted(course.key, outcome, made.by or "extract", made.before, made.after)
 
 
 def _why(plan: Plan) -> tuple[Outcome, str]:

@@ -26,17 +26,17 @@ async def smaller_request(course: Course, request: Request, world: World, rung: 
         plan, known = await compacting.planned(course, request, world, trigger="overflow")
         useless = compacting.useless(plan, rung)
         if useless:
-            await compacting.made(course, plan, known, useless)
+            await compacting.made(course, plan, useless)
             return useless
         prepared = await _decided(course, request, plan, known)
         if prepared is not None:
             return prepared
 
 
-async def announce(course: Course, plan: Plan, prepared: Prepared, world: World) -> None:
+async def announce(course: Course, plan: Plan, prepared: Prepared) -> None:
     """Tell what was decided, unless it is the same request again: that was told before."""
     if prepared.plan is not plan:
-        await compacting.made(course, prepared.plan, world)
+        await compacting.made(course, prepared.plan)
         compacting.tell_decided(course, prepared.plan)
 
 
@@ -44,5 +44,5 @@ async def _decided(course: Course, request: Request, plan: Plan, world: World) -
     """Return the request of ``plan``, once what it decides is in the log and told; nothing where more was said."""
     prepared = await course.means.in_worker(lambda: course.commit(plan, request.target, world))
     if prepared is not None:
-        await announce(course, plan, prepared, world)
+        await announce(course, plan, prepared)
     return prepared

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.model.entries import NO_HELP, Answer, Entry, Note
 from holdfast.model.entries import Request as Asked
 from holdfast.model.plan import Plan
-from holdfast.model.target import Target, World
+from holdfast.model.target import Target
 from holdfast.policy.pipeline import advance
 from holdfast.policy.unsealing import RULE, is_of_seals, unseal
 from holdfast.runtime import compacting
@@ -40,7 +40,7 @@ async def leave_out(course: Course, target: Target, write: Callable[[Plan], T | 
         if plan is None:
             return None
         if written:
-            await compacting.made(course, plan, World())
+            await compacting.made(course, plan)
             compacting.tell_decided(course, plan)
             return written
 

@@ -35,10 +35,10 @@ def unpointed(home, monkeypatch):
 
 
 @contextmanager
-def served(*arguments):
+def served(*arguments, stderr=subprocess.PIPE):
     """Yield a proxy on a free port as a process, and what it said when it began."""
     words = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--json", *arguments]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr, text=True) as process:
         try:
             yield process, json.loads(process.stdout.readline())
         finally:
@@ -89,6 +89,23 @@ def test_nobody_reads_what_it_says(home, tmp_path):
         while time.monotonic() < until and not asked("bypassed"):
             time.sleep(0.05)
         assert states[-1] == (200, "bypassed")
+
+
+def test_the_terminal_is_gone(home):
+    """Closing it sends HUP too, and what is said then comes nowhere: the settings are read again, and it goes on."""
+    ours, theirs = os.openpty()
+    with serving(Provider(Settings())) as url, served("--upstream-anthropic", url, stderr=theirs) as (process, said):
+        os.close(theirs)
+        os.close(ours)
+        for wanted in ("bypassed", "managed"):
+            (home / "holdfast.toml").write_text(f"[proxy]\nbypass = {str(wanted == 'bypassed').lower()}\n")
+            process.send_signal(signal.SIGHUP)
+            state, until = "", time.monotonic() + 30
+            while state != wanted and time.monotonic() < until:
+                reply = httpx2.post(f"{said['url']}/v1/messages", json=BODY, headers={"x-api-key": "k"}, trust_env=False)
+                state = reply.headers.get("x-holdfast-state")
+                time.sleep(0.05)
+            assert state == wanted
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

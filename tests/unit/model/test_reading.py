@@ -106,6 +106,16 @@ def test_a_child_forked_while_a_type_is_looked_at():
     assert (ran.stdout, ran.stderr) == ("3\n", "")
 
 
+def test_where_no_process_forks_requests_are_planned():
+    """The pure half runs on every system: Python has no forks on Windows, and nothing to register with."""
+    plans = (
+        "import os, sys; del os.fork, os.register_at_fork; sys.modules['fcntl'] = None\n"
+        "from holdfast import Message, Target, plan; print(plan([Message.of('user', 'Hi.')], Target()).after > 0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", plans], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("True\n", "")
+
+
 def looks(call: ast.Call) -> ast.expr | None:
     """Return the type that a call makes msgspec look at, if it is one of msgspec's calls that do."""
     told = ast.unparse(call.func)

@@ -11,6 +11,8 @@ from holdfast.model.entries import Compaction, Decision
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.model.paying import dollars, paid
+from holdfast.model.plan import asked_for
+from holdfast.model.target import World
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.summary.prompts import HEADINGS
 from holdfast.runtime.engine import Engine
@@ -262,6 +264,22 @@ def test_a_compaction_holds_where_others_went_on(tmp_path, when):
     assert (made.outcome, made.by, len(calls), leaves) == ("compacted", "hook", 1, 1)
     assert (branch.compaction is not None, branch.messages[-1].text) == (True, "Theirs.")
     assert (made.after, report.messages) == (report.tokens, len(branch.slots))
+
+
+def test_who_wrote_what_is_in_force_is_told(tmp_path):
+    """Where others compacted the same meanwhile a summary made for it is of no use: nobody is told that it is there."""
+
+    def compacted():
+        with open_store(tmp_path / "store.db") as there:
+            journal, goal, world = Journal.open(there, KEY), GOALS["anthropic"], World(force=True)
+            assert journal.decide(asked_for(journal.plan(goal, world)), goal, world)
+
+    async def work(session, _):
+        return await session.compact()
+
+    made, branch, _ = beside(tmp_path, work, lambda _: compacted())
+    assert "All was kelp." not in branch.compaction.summary.text
+    assert (made.by, branch.compaction.by) == ("extract", "")
 
 
 def test_an_undo_holds_where_others_went_on(tmp_path):
