@@ -385,7 +385,7 @@ def test_the_lease_dies_with_its_holder(tmp_path: Path) -> None:
 
 
 def test_who_takes_the_lease_again_and_again_lets_others_in_between(tmp_path: Path) -> None:
-    """S10: a session that another process writes without a pause can be written: an answer that was paid for is kept."""
+    """S10: a session that another process writes without a pause can be written: no paid answer is lost."""
     with script(BUSY, tmp_path / "agent.db") as busy, open_store(tmp_path / "agent.db") as store:
         busy.stdout.readline()
         for _ in range(10):

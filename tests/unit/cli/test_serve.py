@@ -102,7 +102,8 @@ def test_the_terminal_is_gone(home):
             process.send_signal(signal.SIGHUP)
             state, until = "", time.monotonic() + 30
             while state != wanted and time.monotonic() < until:
-                reply = httpx2.post(f"{said['url']}/v1/messages", json=BODY, headers={"x-api-key": "k"}, trust_env=False)
+                url, key = f"{said['url']}/v1/messages", {"x-api-key": "k"}
+                reply = httpx2.post(url, json=BODY, headers=key, trust_env=False)
                 state = reply.headers.get("x-holdfast-state")
                 time.sleep(0.05)
             assert state == wanted
