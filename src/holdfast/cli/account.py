@@ -28,8 +28,8 @@ from holdfast.model.entries import (
 from holdfast.model.gauging import smaller
 from holdfast.model.paying import MILLION, dollars, paid, share
 from holdfast.model.projected import basis_at, shown
-from holdfast.model.target import Prices, Target
-from holdfast.view.tokens import measure, ratio
+from holdfast.model.target import Prices
+from holdfast.view.tokens import measure
 from holdfast.wire.recognise import APIS
 
 
@@ -125,7 +125,7 @@ def account(
 
     ``scale`` says by its branch how many tokens there are for one of the estimator's.
     """
-    last, others = over(entries, _Telling(session, catalog, model, refusals(entries), repeated(entries)), leaf)
+    last, others = over(entries, _Telling(session, catalog, model, scale, refusals(entries), repeated(entries)), leaf)
     found = last.account()
     total = _scaled(together((found, *(one.told_before() for one in others))), scale(last.branch))
     limit = min((one.limit for one in (last, *others) if one.limit), default=0)
@@ -174,11 +174,17 @@ class _Telling:
     """The fold behind ``account``, of one branch."""
 
     def __init__(
-        self, session: str, catalog: Catalog, model: str, refusals: frozenset[str], repeated: frozenset[str]
+        self,
+        session: str,
+        catalog: Catalog,
+        model: str,
+        scale: Callable[[Branch], float],
+        refusals: frozenset[str],
+        repeated: frozenset[str],
     ) -> None:
         self._branch, self._found = Branch(), Account(session)
         self._refusals, self._repeated = refusals, repeated
-        self._catalog, self._model = catalog, model
+        self._catalog, self._model, self._scale = catalog, model, scale
         self._last: tuple[Branch, int, str] | None = None
         """The branch at the last request, how many slots that covered, and the digest of those."""
         self._done: list[str] = []
@@ -225,10 +231,10 @@ class _Telling:
             self._decided(body)
         elif isinstance(body, Failure) and entry.id in self._refusals:
             self._found = replace(self._found, refused=self._found.refused + 1)
-            self._grown(body.requested, 0)
+            self._grown(entry, body.requested, 0)
             self._is_refused = True
         elif isinstance(body, Answer):
-            self._answered(body.usage)
+            self._answered(entry, body.usage)
         elif (call := paid(body)) is not None:
             self._paid(call.usage, self._catalog.prices(call.api, call.model))
 
@@ -277,18 +283,19 @@ class _Telling:
         self._found, self._done = found, []
         self._last = self._branch, body.slots, basis_at(self._branch, min(body.slots, len(self._branch.slots)))
 
-    def _answered(self, usage: Usage) -> None:
+    def _answered(self, entry: Entry, usage: Usage) -> None:
         self._found = replace(self._found, avoided=self._found.avoided + self._is_saved)
         self._is_saved = self._is_refused = False
         if usage.input:
-            self._grown(usage.input, usage.input)
+            self._grown(entry, usage.input, usage.input)
             self._found = replace(self._found, answers=self._found.answers + 1)
             self._paid(usage, self._prices())
 
-    def _grown(self, tokens: int, up: int) -> None:
-        """Take note of a request that the provider counted; ``up`` is 0 where it did not take it."""
-        branch = self._branch
-        lacked = round(ratio(branch, Target(model=branch.model)) * self._lacked)
+    def _grown(self, end: Entry, tokens: int, up: int) -> None:
+        """Take note of a request that the provider counted, as its ``end`` tells; ``up`` is 0 where it was refused."""
+        branch, lacked = self._branch, 0
+        if self._last is not None and self._lacked:
+            lacked = round(self._scale(extend(self._last[0], end)) * self._lacked)
         now = Size(tokens + lacked, up, smaller(branch.window, branch.learned.limit), not lacked)
         self._found = replace(self._found, largest=self._found.largest.beside(now))
 

@@ -152,8 +152,8 @@ async def _reread(
 
 
 def _say(line: str) -> None:
-    """Say ``line`` on standard error; a pipe that nobody reads any more, or a terminal that is gone, ends nothing."""
-    with suppress(OSError, ValueError):
+    """Say ``line`` on standard error; a pipe that nobody reads any more ends nothing. A terminal that is gone does."""
+    with suppress(BrokenPipeError):
         click.echo(f"holdfast: {line}", err=True)
 
 

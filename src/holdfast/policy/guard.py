@@ -156,12 +156,13 @@ def sized(target: Target, branch: Branch) -> Frame:
     """
     frame, told = target.frame, branch.measured if branch.frame == target.frame else None
     scale = ratio(branch, target)
-    rest = told.tokens - round(scale * told.held) if told is not None else round(scale * frame.tokens)
+    left = told.tokens - round(scale * told.held) if told is not None else 0
     if frame == Frame():
-        return Frame("", rest, exact=True) if rest > 0 else frame
+        return Frame("", left, exact=True) if left > 0 else frame
     if frame.exact or not frame.tokens or not (told or branch.gauge.estimated):
         return frame
-    return replace(frame, tokens=round(min(HIGHEST * frame.tokens, max(LOWEST * frame.tokens, rest))), exact=True)
+    tokens = left if told is not None else round(scale * frame.tokens)
+    return replace(frame, tokens=round(min(HIGHEST * frame.tokens, max(LOWEST * frame.tokens, tokens))), exact=True)
 
 
 def least_window(target: Target, settings: Settings) -> int:

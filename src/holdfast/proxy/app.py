@@ -336,11 +336,11 @@ class Proxy:
             if not (branch.slots or anew):
                 return lens.body
 
-            def reduced() -> bytes:
+            def reduced(_: bytes) -> bytes:
                 target = of_body(self.means.target_of(lens.api, turn.model), lens).target
                 return render(lens, send_slots(glimpse(branch, policy, lens.slots, target, anew=anew)))
 
-            return await self.means.in_worker(reduced)
+            return await self._bodies.aside(lens.body, reduced)
         except HoldfastError:
             return lens.body
 

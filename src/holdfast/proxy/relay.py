@@ -9,6 +9,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import httpx2
+from anyio import current_time
 from msgspec import Struct
 
 from holdfast.errors import UpstreamError
@@ -19,6 +20,8 @@ from holdfast.runtime.upstream import Reply, Sent
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 PLACES = 64
 """[H] Addresses that are read once: a client asks a handful."""
+AT_ONCE = 2.0
+"""[H] Seconds in which a connection that had ended shows it: a provider that takes longer was at work."""
 _FEATURES = b"anthropic-beta"
 _PACKED = "content-encoding"
 _CONNECTS, _SENDS = "connection.connect_tcp.started", "http11.send_request_headers.started"
@@ -73,14 +76,14 @@ class Onward:
     async def _asked(self, body: bytes | AsyncIterable[bytes], headers: Headers) -> httpx2.Response:
         """Return the response, of which the head is there; a request that met the end of a kept connection goes again.
 
-        A provider may end one that lay idle while the request is on its way to it. Once: a provider that fails over the
-        request itself ends every connection that it comes on.
+        A provider may end one that lay idle while the request is on its way to it, which shows at once. It goes again
+        once: a provider that fails over the request itself ends every connection that it comes on.
         """
-        way = _Way()
+        way, began = _Way(), current_time()
         try:
             return await self._sent(body, headers, way)
         except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
-            if not (way.is_kept and isinstance(body, bytes)):
+            if not (way.is_kept and isinstance(body, bytes) and current_time() - began < AT_ONCE):
                 raise
         return await self._sent(body, headers, _Way())
 

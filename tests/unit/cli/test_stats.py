@@ -188,6 +188,18 @@ def test_only_what_was_refused_and_kept_from_the_client_is_told_so(bodies, refus
     assert (found.refused, found.avoided) == (refused, avoided)
 
 
+def test_the_largest_is_as_large_as_why_says(run, store):
+    """Of a model that has more tokens for a text than others too, before any count of it could tell so."""
+    long, yes, ok = said("word " * 9_000), said("yes"), Said(measure(Message.of("assistant", "ok " * 90)))
+    asked = Request("b", 2, "claude-opus-5-5", 100_000)
+    store.create("s")
+    go_on(store, "s", long, yes, MADE, asked, ok, Answer("b", Usage(input=900)))
+    (request,) = (entry.id for entry in store.path("s") if isinstance(entry.body, Request))
+    why = json.loads(run("why", "s", request, "--json").stdout)
+    largest = json.loads(run("stats", "s", "--json").stdout)["largest"]
+    assert (largest["sent"], largest["up"]) == (why["tokens"], why["shown_tokens"])
+
+
 def test_what_nobody_told_does_not_grow_with_what_was_said():
     """A request lacked the words behind its summary, and no share of the system prompt that the record has none of."""
     long, yes = said("word " * 2_000), said("yes")
