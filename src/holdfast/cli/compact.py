@@ -88,8 +88,9 @@ def compacted(store: SessionStore, key: str, policy: Policy, place: Target, worl
     with at_leaf(store, key, policy) as journal:
         before = journal.leaf
         plan = asked_for(journal.plan(place, world))
+        plan = (plan.compaction and journal.decide(plan, place, world)) or plan
         made = plan.compaction
-        if made is None or not journal.decide(plan, place, world):
+        if made is None:
             why = "; ".join(notice.why for notice in plan.notices) or "there is nothing to compact"
             return Made(key, policy.name, compacted=False, before=plan.before, after=plan.before, why=why)
     entry, *beside = decided_behind(journal, before)

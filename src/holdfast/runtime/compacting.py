@@ -174,14 +174,16 @@ async def compact(course: Course, request: Request, instructions: str) -> events
     forced = await course.means.in_worker(begun)
     while True:
         plan, known = await planned(course, request, forced, trigger="manual", instructions=instructions)
-        if plan.compaction is None:
-            outcome, why = _why(plan) if known.breaker else _CANCELLED
-            return events.Compacted(course.key, outcome, _by(course, request), plan.before, plan.before, why)
-        written = await course.means.in_worker(lambda: _decided(course, along, plan, request.target, known))  # noqa: B023
-        if written is not None and written.compaction is not None:
-            await made(course, written)
-            tell_decided(course, written)
-            return _event(course, written.compaction)
+        if plan.compaction is not None:
+            written = await course.means.in_worker(lambda: _decided(course, along, plan, request.target, known))  # noqa: B023
+            if written is None:
+                continue
+            await made(course, plan := written)
+            tell_decided(course, plan)
+        if plan.compaction is not None:
+            return _event(course, plan.compaction)
+        outcome, why = _why(plan) if known.breaker else _CANCELLED
+        return events.Compacted(course.key, outcome, _by(course, request), plan.before, plan.before, why)
 
 
 def _decided(course: Course, along: Callable[[], bool], plan: Plan, target: Target, world: World) -> Plan | None:
@@ -192,7 +194,7 @@ def _decided(course: Course, along: Callable[[], bool], plan: Plan, target: Targ
     journal = course.journal
     with journal.leased():
         plan = asked_for(journal.plan(target, world) if along() else plan)
-        return plan if plan.compaction is not None and journal.decide(plan, target, world) else None
+        return journal.decide(plan, target, world) if plan.compaction is not None else None
 
 
 def goes_along(course: Course) -> Callable[[], bool]:

@@ -32,7 +32,7 @@ from holdfast.model.entries import (
 )
 from holdfast.model.forking import restated
 from holdfast.model.messages import Message
-from holdfast.model.plan import Plan
+from holdfast.model.plan import Plan, asked_for
 from holdfast.model.projected import prefix_basis
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
@@ -269,14 +269,17 @@ class Journal(Strand):
         self._ready = prepared
         return prepared
 
-    def decide(self, plan: Plan, target: Target, world: World = World()) -> bool:
-        """Write what ``plan`` decides, with no request behind it (``/compact``); return whether it still stood."""
+    def decide(self, plan: Plan, target: Target, world: World = World()) -> Plan | None:
+        """Write what ``plan`` decides, with no request behind it (``/compact``).
+
+        Returns the plan that is in the log, another where its texts cannot be stored; nothing where it stood no more.
+        """
         with self.leased():
             if not self._stands(plan):
-                return False
-            bodies = decided(self.branch, self._kept(plan, target, world), target, self.policy.name)
-            self._write(bodies[:-1])
-        return True
+                return None
+            kept = self._kept(plan, target, world)
+            self._write(decided(self.branch, kept, target, self.policy.name)[:-1])
+        return kept
 
     def compact(self, made: Compaction) -> str:
         """Append a compaction that somebody else made of what was said here; return its id."""
@@ -295,7 +298,8 @@ class Journal(Strand):
         refused = self._stored(plan.blobs)
         if refused is None:
             return plan
-        return told(self._plan(target, replace(world, spill=False, writes=False)), refused)
+        other = told(self._plan(target, replace(world, spill=False, writes=False)), refused)
+        return asked_for(other) if plan == asked_for(plan) else other
 
     # -- other branches ------------------------------------------------------------------------------------------------
 

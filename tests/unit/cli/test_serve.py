@@ -93,7 +93,7 @@ def test_nobody_reads_what_it_says(home, tmp_path):
 
 @pytest.mark.usefixtures("home")
 def test_the_terminal_is_gone():
-    """Closing it sends HUP too, and what is said then comes nowhere: nobody is left with a proxy that cannot be seen."""
+    """Closing it sends HUP too, and what is said then comes nowhere: no proxy is left that nobody sees."""
     ours, theirs = os.openpty()
     with served("--observe", stderr=theirs) as (process, _):
         os.close(theirs)
