@@ -299,7 +299,8 @@ class Journal(Strand):
         if refused is None:
             return plan
         other = told(self._plan(target, replace(world, spill=False, writes=False)), refused)
-        return asked_for(other) if plan == asked_for(plan) else other
+        was_asked_for = plan.compaction is not None and plan.compaction.trigger == "manual"
+        return asked_for(other) if was_asked_for else other
 
     # -- other branches ------------------------------------------------------------------------------------------------
 

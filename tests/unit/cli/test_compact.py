@@ -8,10 +8,18 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import command
+from holdfast.cli.compact import compacted
+from holdfast.config import target
 from holdfast.model.entries import Answer, Entry, Request, Said, Usage
 from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.model.target import World
+from holdfast.policy.guard import in_force
+from holdfast.policy.pipeline import Policy
+from holdfast.runtime.journal import Journal
 from holdfast.store import open_store
-from holdfast.view.tokens import measure
+from holdfast.store.base import Quota
+from holdfast.view.tokens import estimate, measure
 
 SESSION = Path(__file__).parents[3] / "examples" / "long-session.jsonl"
 
@@ -112,6 +120,20 @@ def test_what_was_decided_before_did_not_come_with_it(run, store, key):
             said = [Said(measure(Message.of(role, f"{number} kelp " * 900))) for role in ("user", "assistant")]
             names = [there.session(key).leaf, f"{number}u", f"{number}a"]
             there.append(key, [Entry(names[at + 1], names[at], body) for at, body in enumerate(said)])
+
+
+def test_what_is_told_is_what_was_recorded(tmp_path):
+    """Where the store takes no texts the results that it was planned without stay whole: so say the sizes."""
+    goal, key = target("anthropic", "claude-sonnet-4-5", window=32_000), "s" * 12
+    with open_store(tmp_path / "s.db", quota=Quota(blob_bytes=1)) as there:
+        for at in range(4):
+            call, result = ToolCall(f"{at}", "Read"), ToolResult(f"{at}", "Read", (Text("a line of a log\n" * 900),))
+            talk = Message.of("user", "kelp " * 30), Message("assistant", (call,)), Message("tool", (result,))
+            Journal.open(there, key).append(*talk)
+        made = compacted(there, key, Policy(), goal, World(force=True))
+        branch = there.branch(key)
+    assert (made.compacted, branch.compaction.trigger) == (True, "manual")
+    assert made.after == estimate(branch, in_force(goal, branch, Policy().settings))
 
 
 def test_where_nothing_is_gained_nothing_is_written(run, tmp_path):
