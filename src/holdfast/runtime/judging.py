@@ -84,8 +84,8 @@ def _grew(body: bytes, before: Judged, own: bytes) -> bool:
 
 def _from_calls(slots: Sequence[Slot], last: int) -> Sequence[Slot] | None:
     """Return ``slots`` from ``last`` on, and before it as far as their results have their calls; nothing if too far."""
-    asked = {result.call_id for slot in slots[last:] for result in slot.message.results}
-    asked -= {call.id for slot in slots[last:] for call in slot.message.calls}
+    asked = {result.call_id for slot in slots[last + 1 :] for result in slot.message.results}
+    asked -= {call.id for slot in slots[last + 1 :] for call in slot.message.calls}
     for start in range(last, max(-1, last - _FURTHEST), -1):
         message = slots[start].message
         asked |= {result.call_id for result in message.results}
