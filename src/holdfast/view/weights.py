@@ -198,7 +198,7 @@ _IN_RUN = bytes([24])
 
 def weight(pieces: Iterable[bytes]) -> int:
     """Return the units that ``pieces`` weigh joined, without joining them: the same blocks are weighed."""
-    return sum(_sum(memoryview(_weighed(block))) for block in _blocks(pieces))
+    return sum(_sum(_weighed(block), 0, len(block)) for block in _blocks(pieces))
 
 
 def weights_of(texts: Sequence[bytes]) -> list[int]:
@@ -206,9 +206,9 @@ def weights_of(texts: Sequence[bytes]) -> list[int]:
 
     Nothing reaches over a line end, so that all are weighed at once.
     """
-    weights = memoryview(_weighed(b"\n".join(texts)))
-    stops = list(accumulate([len(text) + 1 for text in texts], initial=0))
-    return [_sum(weights[start : stop - 1]) for start, stop in pairwise(stops)]
+    weights = _weighed(b"\n".join(texts))
+    starts = accumulate([len(text) + 1 for text in texts], initial=0)
+    return [_sum(weights, start, stop - 1) for start, stop in pairwise(starts)]
 
 
 def _weighed(block: bytes) -> bytes:
@@ -229,7 +229,11 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield held
 
 
-def _sum(weights: memoryview) -> int:
-    """Return the sum of bytes that are weights."""
+def _sum(weights: bytes, start: int, stop: int) -> int:
+    """Return the sum of the bytes from ``start`` to ``stop``, which are weights."""
     # The low half of an Adler-32 begun at 0 is the sum of the bytes; 256 bytes cannot reach its modulus, 65,521.
-    return sum([adler32(weights[at : at + 256], 0) & 0xFFFF for at in range(0, len(weights), 256)])
+    units = 0
+    while stop - start > 256:
+        units += adler32(weights[start : start + 256], 0) & 0xFFFF
+        start += 256
+    return units + (adler32(weights[start:stop], 0) & 0xFFFF)

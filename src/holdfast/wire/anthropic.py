@@ -33,47 +33,47 @@ __all__ = ["API", "decode", "dialect", "dicts", "encode", "messages"]
 # -- the shapes on the wire --------------------------------------------------------------------------------------------
 
 
-class _Wire(Struct):
+class _Wire(Struct, gc=False):
     role: str
     content: str | list[Raw] | None = None
 
 
-class _Text(Struct, tag_field="type", tag="text"):
+class _Text(Struct, gc=False, tag_field="type", tag="text"):
     text: str
 
 
-class _Thinking(Struct, tag_field="type", tag="thinking"):
+class _Thinking(Struct, gc=False, tag_field="type", tag="thinking"):
     thinking: str
     signature: str = ""
 
 
-class _Redacted(Struct, tag_field="type", tag="redacted_thinking"):
+class _Redacted(Struct, gc=False, tag_field="type", tag="redacted_thinking"):
     data: str
 
 
-class _Caller(Struct):
+class _Caller(Struct, gc=False):
     tool_id: str = ""
 
 
-class _Use(Struct, tag_field="type", tag="tool_use"):
+class _Use(Struct, gc=False, tag_field="type", tag="tool_use"):
     id: str
     name: str
     input: Raw = Raw(b"{}")
     caller: _Caller | None = None
 
 
-class _Result(Struct, tag_field="type", tag="tool_result"):
+class _Result(Struct, gc=False, tag_field="type", tag="tool_result"):
     tool_use_id: str
     content: str | list[Raw] | None = None
     is_error: bool | None = None
 
 
-class _Words(Struct):
+class _Words(Struct, gc=False):
     type: str = ""
     text: str = ""
 
 
-class _Source(Struct):
+class _Source(Struct, gc=False):
     type: str = ""
     media_type: str = ""
     data: str = ""
@@ -82,16 +82,16 @@ class _Source(Struct):
     content: str | list[_Words] = ""
 
 
-class _Image(Struct, tag_field="type", tag="image"):
+class _Image(Struct, gc=False, tag_field="type", tag="image"):
     source: _Source
 
 
-class _Document(Struct, tag_field="type", tag="document"):
+class _Document(Struct, gc=False, tag_field="type", tag="document"):
     source: _Source
     title: str | None = None
 
 
-class _Kind(Struct):
+class _Kind(Struct, gc=False):
     type: str = "unknown"
     id: Any = ""
     tool_use_id: Any = ""

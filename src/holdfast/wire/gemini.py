@@ -38,25 +38,27 @@ __all__ = ["API", "decode", "dialect", "dicts", "encode", "linked", "messages"]
 # -- the shapes on the wire --------------------------------------------------------------------------------------------
 
 
-class _Wire(Struct):
+class _Wire(Struct, gc=False):
     role: str | None = None
     parts: list[Raw] | None = None
 
 
-class _Call(Struct):
+class _Call(Struct, gc=False):
     name: str | None = None
     id: str | None = None
     args: Raw = Raw(b"{}")
 
 
-class _Response(Struct):
+class _Response(Struct, gc=False):
     name: str | None = None
     id: str | None = None
     response: Raw = Raw(b"{}")
     parts: list[Raw] | None = None
 
 
-class _Blob(Struct, rename={"mime": "mimeType", "mime_": "mime_type", "name": "displayName", "name_": "display_name"}):
+class _Blob(
+    Struct, gc=False, rename={"mime": "mimeType", "mime_": "mime_type", "name": "displayName", "name_": "display_name"}
+):
     mime: str | None = None
     mime_: str | None = None
     name: str | None = None
@@ -64,7 +66,7 @@ class _Blob(Struct, rename={"mime": "mimeType", "mime_": "mime_type", "name": "d
     data: str | None = None
 
 
-class _Where(_Blob, rename={"uri": "fileUri", "uri_": "file_uri"}):
+class _Where(_Blob, gc=False, rename={"uri": "fileUri", "uri_": "file_uri"}):
     uri: str | None = None
     uri_: str | None = None
 
@@ -83,7 +85,7 @@ _SPELT = {
 }
 
 
-class _Part(Struct, rename=_SPELT):
+class _Part(Struct, gc=False, rename=_SPELT):
     text: str | None = None
     thought: bool | None = None
     seal: str | None = None

@@ -32,7 +32,7 @@ __all__ = ["API", "as_seen", "decode", "dialect", "dicts", "encode", "messages"]
 # -- the shapes on the wire --------------------------------------------------------------------------------------------
 
 
-class _Wire(Struct):
+class _Wire(Struct, gc=False):
     role: str
     content: str | list[Raw] | None = None
     tool_calls: list[Raw] | None = None
@@ -40,16 +40,16 @@ class _Wire(Struct):
     name: str | None = None
 
 
-class _Plain(_Wire, forbid_unknown_fields=True):
+class _Plain(_Wire, gc=False, forbid_unknown_fields=True):
     """A message that has no other fields."""
 
 
-class _Texted(Struct):
+class _Texted(Struct, gc=False):
     name: str = ""
     arguments: str = ""
 
 
-class _Usual(Struct):
+class _Usual(Struct, gc=False):
     """A call whose arguments are a text, as they should be."""
 
     function: _Texted
@@ -57,54 +57,54 @@ class _Usual(Struct):
     custom: None = None
 
 
-class _Function(Struct):
+class _Function(Struct, gc=False):
     name: str = ""
     arguments: Raw = Raw(b"")
 
 
-class _Custom(Struct):
+class _Custom(Struct, gc=False):
     name: str = ""
     input: str = ""
 
 
-class _Call(Struct):
+class _Call(Struct, gc=False):
     id: str | None = None
     function: _Function | None = None
     custom: _Custom | None = None
 
 
-class _Text(Struct, tag_field="type", tag="text"):
+class _Text(Struct, gc=False, tag_field="type", tag="text"):
     text: str
 
 
-class _Url(Struct):
+class _Url(Struct, gc=False):
     url: str
 
 
-class _Image(Struct, tag_field="type", tag="image_url"):
+class _Image(Struct, gc=False, tag_field="type", tag="image_url"):
     image_url: _Url
 
 
-class _Sound(Struct):
+class _Sound(Struct, gc=False):
     data: str = ""
     format: str = ""
 
 
-class _Audio(Struct, tag_field="type", tag="input_audio"):
+class _Audio(Struct, gc=False, tag_field="type", tag="input_audio"):
     input_audio: _Sound
 
 
-class _Paper(Struct):
+class _Paper(Struct, gc=False):
     file_data: str = ""
     file_id: str = ""
     filename: str = ""
 
 
-class _File(Struct, tag_field="type", tag="file"):
+class _File(Struct, gc=False, tag_field="type", tag="file"):
     file: _Paper
 
 
-class _Kind(Struct):
+class _Kind(Struct, gc=False):
     type: str = "unknown"
 
 
