@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import stat
 import subprocess
@@ -23,12 +24,14 @@ from holdfast.model.branch import Branch
 from holdfast.model.entries import BranchSummary, Compaction, Entry, Note, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
-from holdfast.store import open_store
+from holdfast.store import open_store, sqlite
 from holdfast.store.base import Quota, SessionStore
 from holdfast.store.database import Database
 from holdfast.store.inserting import ROWS_AT_ONCE
 from holdfast.store.migrations import MIGRATIONS
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.placing import place
+from holdfast.store.sqlite import SqliteStore, of_kind
+from holdfast.store.tree import new_ids
 from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
 from holdfast.testing.store import SessionStoreRules
 from holdfast.view.tokens import measure
@@ -152,7 +155,6 @@ def test_durability_is_what_was_asked_for(tmp_path: Path) -> None:
         with database.writing():
             assert database.db.execute("PRAGMA synchronous").fetchone() == (level,)
             assert database.db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-            assert database.db.execute("PRAGMA foreign_keys").fetchone() == (1,)
         database.close()
 
 
@@ -166,7 +168,11 @@ def test_schema_is_versioned(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
         strict = db.execute("SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND strict").fetchone()
-    assert [step.__name__ for step in MIGRATIONS][:2] == ["m001_sessions_entries_checkpoints", "m002_search_and_quota"]
+    assert [step.__name__ for step in MIGRATIONS][:3] == [
+        "m001_sessions_entries_checkpoints",
+        "m002_search_and_quota",
+        "m003_entries_in_order",
+    ]
     assert strict == (4,)
 
 
@@ -207,34 +213,52 @@ def test_an_older_schema_is_brought_up(tmp_path: Path, monkeypatch: pytest.Monke
             assert db.execute("SELECT count(*) FROM checkpoints").fetchone() == (0,)
 
 
-def first_schema(path: Path) -> None:
-    """Make a store as the first released schema had it, with two messages."""
+def older(path: Path, schema: int) -> None:
+    """Make a store as that released schema had it, with two messages."""
     with open_store(path) as store:
         store.put(KEY, chain("ab"))
+    before_the_third = ["DROP INDEX entries_kind", "DROP INDEX entries_session"]
+    second = "CREATE INDEX entries_kind ON entries (session, kind)"
+    before_the_second = ["DROP TABLE searched", "ALTER TABLE sessions DROP COLUMN bytes"]
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        for statement in (
-            "DROP INDEX entries_kind",
-            "DROP TABLE searched",
-            "ALTER TABLE sessions DROP COLUMN bytes",
-            "PRAGMA user_version = 1",
-        ):
+        for statement in (*before_the_third, *([second] if schema == 2 else before_the_second)):
             db.execute(statement)
+        db.execute(f"PRAGMA user_version = {schema}")
 
 
-def test_the_first_schema_is_read_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schema", [1, 2])
+def test_an_older_schema_is_read_as_it_is(tmp_path: Path, schema: int) -> None:
     """Who opens an older store for reading reads it, searches it, and changes no byte of it."""
-    first_schema(tmp_path / "agent.db")
+    older(tmp_path / "agent.db", schema)
     before = (tmp_path / "agent.db").read_bytes()
     with open_store(tmp_path / "agent.db", readonly=True) as store:
-        assert ids(store.path(KEY)) == ["a", "b"]
+        assert ids(store.path(KEY)) == ids(store.entries(KEY)) == ["a", "b"]
         assert ids(store.entries(KEY, "message")) == ["a", "b"]
+        assert ids(store.leaves(KEY)) == ["b"]
+        assert store.entries(KEY, "note") == []
         assert [found.entry for found in store.search(KEY, "text of b")] == ["b"]
     assert (tmp_path / "agent.db").read_bytes() == before
 
 
+@pytest.mark.parametrize("schema", [1, 2])
+def test_an_older_schema_becomes_the_newest(tmp_path: Path, schema: int) -> None:
+    """After its steps a store has the tables and indexes of one that was made today, and what was in it."""
+    older(tmp_path / "old.db", schema)
+    with open_store(tmp_path / "new.db") as store:
+        store.put(KEY, chain("ab"))
+    with open_store(tmp_path / "old.db") as store:
+        assert ids(store.entries(KEY)) == ["a", "b"]
+    found = []
+    for name in ("old.db", "new.db"):
+        with closing(sqlite3.connect(tmp_path / name)) as db:
+            found.append(set(db.execute("SELECT type, name, tbl_name FROM sqlite_schema").fetchall()))
+            assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+    assert found[0] == found[1]
+
+
 def test_the_first_schema_is_weighed_and_searched(tmp_path: Path) -> None:
     """The second step counts what is there as if it had been counted from the start, and makes it searchable."""
-    first_schema(tmp_path / "old.db")
+    older(tmp_path / "old.db", 1)
     with open_store(tmp_path / "new.db") as store:
         store.put(KEY, chain("ab"))
     for name in ("old.db", "new.db"):
@@ -354,6 +378,40 @@ def test_many_messages_are_stored_like_one(tmp_path: Path, count: int) -> None:
             assert one == other
 
 
+@pytest.mark.parametrize("count", [3, 2 * ROWS_AT_ONCE + 3])
+def test_what_sqlite_refuses_is_not_there_by_half(tmp_path: Path, count: int) -> None:
+    """S1, S3: where a row cannot be written, none of those before it in its statement or its transaction is there."""
+    plainly = [replace(measure(Message.of("user", one)), api="plain", raw=Raw(b'"%s"' % one.encode())) for one in "ab"]
+    entries = [Entry(f"e{n}", f"e{n - 1}" if n else None, Said(plainly[0])) for n in range(count)]
+    with SqliteStore(tmp_path / "agent.db", known={"plain": plain}) as store:
+        store.put(KEY, [Entry(f"e{count - 2}", None, Said(plainly[1]))])
+        before = (store.sessions(), store.path(KEY))
+        unseen = place(entries, lambda _: None, 10)
+        with pytest.raises(StoreError, match="UNIQUE"), store._writing():
+            store._insert(KEY, unseen, plain)
+        assert (store.sessions(), store.path(KEY)) == before == (store.sessions(), store.entries(KEY))
+        store.append(KEY, [wire("z", f"e{count - 2}", "later")])
+        assert ids(store.path(KEY)) == [f"e{count - 2}", "z"]
+
+
+def test_nothing_is_left_of_a_session_that_was_removed(tmp_path: Path) -> None:
+    """No table holds a row of it, nor names one; the other sessions have all of theirs."""
+    tables = ("sessions", "entries", "checkpoints", "searched")
+    with open_store(tmp_path / "agent.db") as store, closing(sqlite3.connect(tmp_path / "agent.db")) as db:
+        for key in (KEY, "other"):
+            store.put(key, long_session())
+            store.search(key, "text of")
+        whole = [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
+        path = store.path("other")
+        store.remove(KEY)
+        left = [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
+        assert left[:3] == [count // 2 for count in whole[:3]]
+        assert min(whole) > 0
+        assert left[3] <= 1
+        assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert store.path("other") == path
+
+
 def test_messages_stand_among_what_is_no_message(tmp_path: Path) -> None:
     """A note, or a message that needs more columns, amid many that need only theirs: all are there, in order."""
     count = 2 * ROWS_AT_ONCE
@@ -411,6 +469,42 @@ def test_opening_costs_the_active_branch(tmp_path: Path) -> None:
             store.sessions()
             store.session(KEY)
             assert len(decoded) == 6
+
+
+def test_a_session_is_read_in_order_without_sorting_it(tmp_path: Path) -> None:
+    """S12: the entries of a session come one by one in their order, whatever other sessions there are beside it.
+
+    Those of a kind, but for messages, are found without a look at the others.
+    """
+    beside, every = "(SELECT session FROM sessions WHERE key = 'k')", [sqlite._EVERY, sqlite._NEW, sqlite._LATE]
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, chain("ab"))
+    with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
+
+        def plan(query: str) -> str:
+            asked = db.execute(f"EXPLAIN QUERY PLAN {query}", [1] * query.count("?"))
+            return "; ".join(row[3] for row in asked)
+
+        for query in (*every, sqlite._TIPS):
+            assert "SEARCH e USING INDEX entries_session (session=?" in plan(query), query
+            assert "TEMP B-TREE" not in plan(query), query
+        for kind, index in (
+            ("note", "entries_kind (session=? AND kind=?)"),
+            ("message", "entries_session (session=?)"),
+        ):
+            found = plan(f"SELECT * FROM entries e WHERE e.session = {beside} AND {of_kind(kind)} ORDER BY e.seq")
+            assert f"SEARCH e USING INDEX {index}" in found
+            assert "TEMP B-TREE" not in found
+
+
+def test_ids_of_a_batch_ascend() -> None:
+    """S9: ids drawn together are as many as were asked for, all different, of 32 hex digits, in ascending order."""
+    drawn = [new_ids(count) for count in (0, 1, 2, 1_000)]
+    assert list(map(len, drawn)) == [0, 1, 2, 1_000]
+    assert len({id_ for batch in drawn for id_ in batch}) == 1_003
+    assert all(batch == sorted(batch) for batch in drawn)
+    assert all(re.fullmatch("[0-9a-f]{32}", id_) for batch in drawn for id_ in batch)
+    assert len({id_[:4] for id_ in drawn[-1]}) > 900  # so the first few digits still tell them apart
 
 
 def test_who_read_the_bytes_is_not_asked_again(tmp_path: Path) -> None:

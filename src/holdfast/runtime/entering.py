@@ -113,10 +113,10 @@ def told(plan: Plan, refused: StoreError) -> Plan:
 
 
 def begun(
-    store: SessionStore, key: str, policy: Policy, clock: Callable[[], int], ids: Callable[[], str]
+    store: SessionStore, key: str, policy: Policy, clock: Callable[[], int], ids: Callable[[int], list[str]]
 ) -> str | None:
     """Return the leaf of session ``key``; a new one begins with a note of its policy."""
     with suppress(UnknownId):
         if (known := store.session(key)).key == key:
             return known.leaf
-    return store.put(key, [Entry(ids(), None, named(policy.name), at=clock())]).leaf
+    return store.put(key, [Entry(ids(1)[0], None, named(policy.name), at=clock())]).leaf

@@ -49,7 +49,7 @@ from holdfast.runtime.waiting import delivered, queued, undelivered
 from holdfast.store.active import Gapped
 from holdfast.store.base import Decode, SessionStore
 from holdfast.store.naming import CAPPED
-from holdfast.store.tree import new_id, now_ms
+from holdfast.store.tree import new_ids, now_ms
 from holdfast.view.conversation import first_words
 from holdfast.view.text import one_line
 from holdfast.view.tokens import measure
@@ -79,7 +79,7 @@ class Journal(Strand):
         leaf: str | None,
         clock: Callable[[], int] = now_ms,
         *,
-        ids: Callable[[], str] = new_id,
+        ids: Callable[[int], list[str]] = new_ids,
         moves_leaf: bool = False,
     ) -> None:
         super().__init__(store, key, branch, leaf, clock, ids, moves_leaf=moves_leaf)
@@ -102,7 +102,7 @@ class Journal(Strand):
         *,
         leaf: str | None = None,
         clock: Callable[[], int] = now_ms,
-        ids: Callable[[], str] = new_id,
+        ids: Callable[[int], list[str]] = new_ids,
     ) -> Journal:
         """Return the journal at ``leaf`` of session ``key``; without one, at the session's leaf, created if need be.
 
@@ -434,5 +434,5 @@ class Journal(Strand):
         self._ready = None
         if not new:
             self._waiting = None
-        if any(isinstance(entry.body, Request | Answer) for entry in new):
+        if not {Request, Answer}.isdisjoint([type(entry.body) for entry in new]):
             self._last_sent = self._clock()

@@ -18,7 +18,7 @@ from holdfast.runtime.summarise import Writer
 from holdfast.runtime.upstream import Upstream
 from holdfast.runtime.worker import Worker
 from holdfast.store.base import SessionStore
-from holdfast.store.tree import new_id, now_ms
+from holdfast.store.tree import new_ids, now_ms
 from holdfast.telemetry.events import Event, Listener
 
 T = TypeVar("T")
@@ -57,8 +57,8 @@ class Means:
     """Whether clients know what their servers take, where nobody here does."""
     clock: Callable[[], int] = now_ms
     """Milliseconds since 1970."""
-    ids: Callable[[], str] = new_id
-    """What entries are called; two that are the same break the log."""
+    ids: Callable[[int], list[str]] = new_ids
+    """What so many entries are called; two that are the same break the log."""
     lanes: Lanes = field(default_factory=Lanes)
     flights: WeakSet[InFlight] = field(default_factory=WeakSet)
     """The compactions of every session that somebody still has."""

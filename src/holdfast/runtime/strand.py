@@ -29,7 +29,7 @@ class Strand:
         branch: Branch,
         leaf: str | None,
         clock: Callable[[], int],
-        ids: Callable[[], str],
+        ids: Callable[[int], list[str]],
         *,
         moves_leaf: bool,
     ) -> None:
@@ -135,9 +135,10 @@ class Strand:
         """
         if not bodies:
             return []
-        ids, now = [self._ids() for _ in bodies], self._clock()
+        ids, now = self._ids(len(bodies)), self._clock()
         parents = [self.leaf, *ids[:-1]]
-        entries = [Entry(*one, at=now) for one in zip(ids, parents, bodies, strict=True)]
+        places = zip(ids, parents, bodies, strict=True)
+        entries = [Entry(id_, parent, body, 0, now) for id_, parent, body in places]
         if not self._gathers:
             there = self._append(entries, decode, onward=onward)
             if there:

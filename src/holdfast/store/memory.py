@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from holdfast.errors import StoreError, StoreLocked
 from holdfast.model.entries import Entry
 from holdfast.store.base import LEASE_WAIT, Decode, Quota, SessionInfo
 from holdfast.store.blobs import MemoryBlobs
 from holdfast.store.placing import Node, Placed
-from holdfast.store.rows import check_types, decoders, identity, to_row
+from holdfast.store.rows import check_types, decoders, full, identity, weight
 from holdfast.store.searching import is_searched
 from holdfast.store.tally import weighed
 from holdfast.store.tree import SHOWN, TreeStore, now_ms
@@ -109,7 +111,7 @@ class MemoryStore(TreeStore):
 
     def _node(self, key: str, id_: str) -> Node | None:
         held = self._held[key]
-        return held.rows[held.ids[id_]].node if id_ in held.ids else None
+        return held.rows[held.ids[id_]] if id_ in held.ids else None
 
     def _ids(self, key: str, prefix: str) -> list[str]:
         return sorted(id_ for id_ in self._held[key].ids if id_.startswith(prefix))[: SHOWN + 1]
@@ -124,21 +126,21 @@ class MemoryStore(TreeStore):
             check_types(one.entry)
         self._weigh(held, placed)
         for one in placed:
-            held.rows[one.node.seq] = one
-            held.ids[one.entry.id] = self._seq = one.node.seq
+            held.rows[one.seq] = replace(one, entry=replace(one.entry, seq=one.seq))
+            held.ids[one.entry.id] = self._seq = one.seq
         self._undo.append(lambda: self._withdraw(held, placed))
 
     def _weigh(self, held: _Session, placed: Sequence[Placed]) -> None:
         """Count what is about to be inserted; ``QuotaExceeded`` if it is too much."""
         if self._quota:
             before, known = held.bytes, decoders()
-            rows = (to_row(one.entry, known) for one in placed)
-            held.bytes = weighed(held.info.key, held.bytes, rows, self._quota)
+            more = weight(full(one.entry, known) for one in placed)
+            held.bytes = weighed(held.info.key, before, more, self._quota)
             self._undo.append(lambda: setattr(held, "bytes", before))
 
     def _withdraw(self, held: _Session, placed: Sequence[Placed]) -> None:
         for one in placed:
-            del held.rows[one.node.seq], held.ids[one.entry.id]
+            del held.rows[one.seq], held.ids[one.entry.id]
         self._seq -= len(placed)
 
     def _get(self, key: str, ids: Sequence[str]) -> list[Entry]:
@@ -148,7 +150,7 @@ class MemoryStore(TreeStore):
     def _up(self, key: str, seq: int, keep: int, base: int) -> list[Entry]:
         rows, found = self._held[key].rows, []
         at: int | None = seq
-        while at is not None and (at == seq or rows[at].node.depth > keep or at >= base):
+        while at is not None and (at == seq or rows[at].depth > keep or at >= base):
             found.append(rows[at].entry)
             at = rows[at].parent
         return found[::-1]

@@ -41,40 +41,41 @@ SLOTTED = frozenset({KIND[Said], KIND[BranchSummary]})
 COMPACTION, REVOKE = KIND[Compaction], KIND[Revoke]
 
 
-class Placed(Struct, frozen=True, gc=False):
-    """An entry with its ``seq``, ready to be written."""
+class Placed(Node, frozen=True, gc=False):
+    """An entry where it stands, ready to be written."""
 
     entry: Entry
     parent: int | None
-    node: Node
 
 
 def place(entries: Iterable[Entry], find: Callable[[str], Node | None], first: int) -> list[Placed]:
     """Return ``entries`` with their places, numbered from ``first``; ``LogConflict`` if the tree would break."""
-    placed: list[Placed] = []
-    new: dict[str, Node] = {}
+    new: dict[str, Placed] = {}
     for seq, entry in enumerate(entries, first):
         check_name(entry.id, "an entry id")
         if entry.id in new or find(entry.id) is not None:
             msg = f"entry {entry.id!r} is in the log already; nothing was written: give each entry an id of its own"
             raise LogConflict(msg)
-        up = None if entry.parent is None else new.get(entry.parent) or find(entry.parent)
-        if up is None and entry.parent is not None:
+        up = ROOT if entry.parent is None else new.get(entry.parent) or find(entry.parent)
+        if up is None:
             msg = (
                 f"parent {entry.parent!r} of entry {entry.id!r} is not in the log; nothing was written: "
                 "append parents before their children"
             )
             raise LogConflict(msg)
-        node = below(up or ROOT, KIND[type(entry.body)], seq)
-        new[entry.id] = node
-        placed.append(Placed(Entry(entry.id, entry.parent, entry.body, seq, entry.at), up.seq if up else None, node))
-    return placed
+        depth, base = _under(up, KIND[type(entry.body)], seq)
+        new[entry.id] = Placed(seq, depth, base, entry, up.seq or None)
+    return [*new.values()]
 
 
 def below(up: Node, kind: str, seq: int) -> Node:
-    """Return the node of an entry under ``up``. After a revocation the branch is walked from its root again."""
-    base = seq if kind == COMPACTION else 0 if kind == REVOKE else up.base
-    return Node(seq, up.depth + (kind in SLOTTED), base)
+    """Return the node of an entry under ``up``."""
+    return Node(seq, *_under(up, kind, seq))
+
+
+def _under(up: Node, kind: str, seq: int) -> tuple[int, int]:
+    """Return depth and base of an entry under ``up``. After a revocation the branch is walked from its root again."""
+    return up.depth + (kind in SLOTTED), seq if kind == COMPACTION else 0 if kind == REVOKE else up.base
 
 
 def check_name(name: str, what: str) -> None:

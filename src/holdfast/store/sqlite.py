@@ -17,10 +17,10 @@ from holdfast.store import indexing
 from holdfast.store.base import Decode, Quota, SessionInfo
 from holdfast.store.blobs import FileBlobs
 from holdfast.store.database import Database, Durability
-from holdfast.store.inserting import VALUES, insert
+from holdfast.store.inserting import ROWS_AT_ONCE, VALUES, insert
 from holdfast.store.locks import lease
 from holdfast.store.placing import Node, Placed
-from holdfast.store.rows import COLUMNS, Decoders, Row, decoders, from_row, to_row
+from holdfast.store.rows import COLUMNS, Decoders, Row, bare, decoders, from_row, full, weight
 from holdfast.store.searching import is_searched, words
 from holdfast.store.tally import weighed
 from holdfast.store.tree import SHOWN, TreeStore, now_ms
@@ -31,7 +31,6 @@ _ENTRY = f"SELECT e.id, p.id, e.seq, {_COLUMNS} FROM entries e LEFT JOIN entries
 _INFO = "SELECT key, title, format, cwd, model, created, updated, entries, leaf FROM sessions"
 _ONE = f"{_ENTRY} WHERE e.session = {_MINE} AND e.id = ?"
 _EVERY = f"{_ENTRY} WHERE e.session = {_MINE} ORDER BY e.seq"
-_KIND = f"{_ENTRY} WHERE e.session = {_MINE} AND e.kind = ? ORDER BY e.seq"
 _NUMBER = "SELECT session FROM sessions WHERE key = ?"
 _SAYS = "e.kind IN ('message', 'branch_summary', 'note')"
 _NEW = f"{_ENTRY} WHERE e.session = ? AND {_SAYS} AND e.seq > ? ORDER BY e.seq"
@@ -130,9 +129,11 @@ class SqliteStore(TreeStore):
         self._file.db.execute(_SAVE, (info.key, *texts, info.created, info.updated, info.entries, info.leaf))
 
     def _forget(self, key: str) -> None:
-        indexing.forget(self._file.db, self._number(key))
-        self._file.db.execute("PRAGMA defer_foreign_keys = ON")
-        self._file.db.execute("DELETE FROM sessions WHERE key = ?", (key,))
+        db, session = self._file.db, (self._number(key),)
+        indexing.forget(db, *session)
+        db.execute("DELETE FROM checkpoints WHERE seq IN (SELECT seq FROM entries WHERE session = ?)", session)
+        for table in ("entries", "searched", "sessions"):
+            db.execute(f"DELETE FROM {table} WHERE session = ?", session)  # noqa: S608 -- tables of ours
 
     def _last(self) -> int:
         return int(self._file.db.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()[0])
@@ -162,9 +163,10 @@ class SqliteStore(TreeStore):
     def _insert(self, key: str, placed: Sequence[Placed], decode: Decode | None) -> None:
         known, db = self._forms, self._file.db
         session, held = db.execute("SELECT session, bytes FROM sessions WHERE key = ?", (key,)).fetchone()
-        rows = [to_row(one.entry, known, decode) for one in placed]
-        held = weighed(key, held, rows, self._quota)
-        insert(db, session, placed, rows)
+        columns = bare if len(placed) >= ROWS_AT_ONCE else full
+        says = [columns(one.entry, known, decode) for one in placed]
+        held = weighed(key, held, weight(says), self._quota)
+        insert(db, session, placed, says)
         db.execute("UPDATE sessions SET bytes = ? WHERE key = ?", (held, key))
 
     def _get(self, key: str, ids: Sequence[str]) -> list[Entry]:
@@ -174,8 +176,10 @@ class SqliteStore(TreeStore):
         return self._entries(self._file.db.execute(_UP, (seq, keep, base)))
 
     def _every(self, key: str, kind: str | None = None) -> list[Entry]:
-        rows = self._file.db.execute(*((_EVERY, (key,)) if kind is None else (_KIND, (key, kind))))
-        return self._entries(rows)
+        if kind is None:
+            return self._entries(self._file.db.execute(_EVERY, (key,)))
+        query = f"{_ENTRY} WHERE e.session = {_MINE} AND {of_kind(kind)} ORDER BY e.seq"
+        return self._entries(self._file.db.execute(query, (key, kind)))
 
     def _unreadable(self, key: str) -> Iterator[str]:
         for row in self._file.db.execute(_EVERY, (key,)):
@@ -237,6 +241,11 @@ class SqliteStore(TreeStore):
 
     def _save_checkpoint(self, key: str, seq: int, state: bytes) -> None:  # noqa: ARG002
         self._file.db.execute("INSERT OR REPLACE INTO checkpoints (seq, state) VALUES (?, ?)", (seq, state))
+
+
+def of_kind(kind: str) -> str:
+    """Return what asks for entries ``e`` of ``kind``: SQLite is to be told that the index of kinds has all of them."""
+    return "e.kind = ?" if kind == "message" else "e.kind = ? AND e.kind <> 'message'"
 
 
 def _clean(text: str) -> str:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.errors import QuotaExceeded
 from holdfast.store.files import FILE, locked
-from holdfast.store.rows import Row, weight
 
 BLOBS = "free some with `holdfast gc`, or raise blob_bytes in [store] of holdfast.toml"
 SESSION = "go on in a new session, or raise session_bytes in [store] of holdfast.toml"
@@ -83,8 +82,7 @@ def check_room(held: int, more: int, limit: int, what: str, advice: str) -> None
         raise QuotaExceeded(msg)
 
 
-def weighed(key: str, held: int, rows: Iterable[Row], limit: int) -> int:
-    """Return the bytes of session ``key``, ``held`` before ``rows``; ``QuotaExceeded`` if there is no room for them."""
-    more = sum(map(weight, rows))
+def weighed(key: str, held: int, more: int, limit: int) -> int:
+    """Return the bytes of session ``key``, ``held`` before ``more``; ``QuotaExceeded`` if there is no room for them."""
     check_room(held, more, limit, f"session {key[:80]!r}", SESSION)
     return held + more

@@ -35,6 +35,12 @@ def new_id() -> str:
     return urandom(16).hex()
 
 
+def new_ids(count: int) -> list[str]:
+    """Return so many of them in ascending order, so that an index takes them in at few places."""
+    drawn = urandom(16 * count).hex()
+    return sorted([drawn[at : at + 32] for at in range(0, len(drawn), 32)])
+
+
 def now_ms() -> int:
     """Return the time as ms since 1970: for display, nothing is decided by it."""
     return time.time_ns() // 1_000_000
@@ -346,12 +352,12 @@ class TreeStore(ABC):
         self._insert(info.key, placed, decode)
         for one in placed:
             if isinstance(one.entry.body, Compaction) and one.entry.parent is not None:
-                self._check_in(info.key, one.entry, one.entry.body)
-        return placed[-1].node.seq
+                self._check_in(info.key, one.seq, one.entry.parent, one.entry.body)
+        return placed[-1].seq
 
-    def _check_in(self, key: str, entry: Entry, body: Compaction) -> None:
+    def _check_in(self, key: str, seq: int, parent: str, body: Compaction) -> None:
         """Save the checkpoint of a compaction, from the active part before it where that holds all it keeps."""
-        before = self._node(key, entry.parent or "")
+        before = self._node(key, parent)
         if before is None:
             return
         active = self._active(key, before)
@@ -359,7 +365,7 @@ class TreeStore(ABC):
         if state is None and active.state is not None:  # it keeps more than the compaction before it did
             state = _settled(Active(tuple(self._up(key, before.seq, 0, 0))), body)
         if state is not None:
-            self._save_checkpoint(key, entry.seq, state)
+            self._save_checkpoint(key, seq, state)
 
     def _active(self, key: str, node: Node) -> Active:
         state = self._checkpoint(key, node.base) if node.base else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -201,10 +201,10 @@ async def with_holdfast(folder: Path, store: SessionStore, watch: Watch, routes:
     return trial.ended("finished" if finished else "stopped", outcome.steps, "" if finished else why, seen.compactions)
 
 
-def _numbered() -> Callable[[], str]:
+def _numbered() -> Callable[[int], list[str]]:
     """Return what gives ids that are the same in every run, since the model sees some of them."""
     numbers = count(1)
-    return lambda: blake2b(str(next(numbers)).encode(), digest_size=16).hexdigest()
+    return lambda many: [blake2b(b"%d" % one, digest_size=16).hexdigest() for one in islice(numbers, many)]
 
 
 def _tell(trial: _Trial, step: Step) -> None:

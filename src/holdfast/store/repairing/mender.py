@@ -18,14 +18,13 @@ from holdfast.store.naming import blobs_of
 from holdfast.store.placing import COMPACTION
 from holdfast.store.repairing.session import LOST, Log, Place
 from holdfast.store.repairing.values import Kind, Mended
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite import SqliteStore, of_kind
 from holdfast.view.text import fingerprint
 
 _ADOPT = """
     INSERT INTO sessions (session, key, title, format, cwd, model, entries) VALUES (?, ?, '', '', '', '', 0)"""
 _STRAYS = "SELECT DISTINCT session FROM entries WHERE session NOT IN (SELECT session FROM sessions)"
-_OF_KIND = """
-    SELECT id FROM entries WHERE session = (SELECT session FROM sessions WHERE key = ?) AND kind = ? ORDER BY seq"""
+_OF = "SELECT e.id FROM entries e WHERE e.session = (SELECT session FROM sessions WHERE key = ?)"
 _TRUE = """
     SELECT count(*), coalesce(sum(coalesce(length(body), 0) + coalesce(length(raws), 0)
     + coalesce(length(origin), 0) + coalesce(length(raw), 0)), 0) FROM entries WHERE session = ?"""
@@ -127,7 +126,7 @@ class Mender(SqliteStore):
         with suppress(StoreCorrupt):  # something before it has a form of another version: it does without
             for entry in self._get(key, [place.id]):
                 if isinstance(entry.body, Compaction) and entry.parent is not None:
-                    self._check_in(key, entry, entry.body)
+                    self._check_in(key, entry.seq, entry.parent, entry.body)
 
     def _words(self) -> None:
         """Have the index of words made anew where it is damaged, or where entries are not what they were."""
@@ -170,7 +169,7 @@ class Mender(SqliteStore):
 
     def _readable(self, key: str, kind: str) -> Iterator[Entry]:
         """Yield the entries of a kind, but those of a form that this version does not read."""
-        for id_ in self._file.db.execute(_OF_KIND, (key, kind)).fetchall():
+        for id_ in self._file.db.execute(f"{_OF} AND {of_kind(kind)} ORDER BY e.seq", (key, kind)).fetchall():
             try:
                 yield from self._get(key, id_)
             except StoreCorrupt:

@@ -26,7 +26,6 @@ def salvage(source: sqlite3.Connection, file: Path, target: sqlite3.Connection) 
 
     First by SQLite, which knows what is a row and what was deleted; then page by page what it does not reach.
     """
-    target.execute("PRAGMA defer_foreign_keys = ON")
     target.execute(QUARANTINE)
     with suppress(sqlite3.DatabaseError):
         source.text_factory = _text
