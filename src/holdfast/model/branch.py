@@ -168,11 +168,13 @@ def extend(branch: Branch, entry: Entry) -> Branch:
 
 def extended(branch: Branch, entries: Iterable[Entry]) -> Branch:
     """Return the branch with all of ``entries`` behind its leaf; messages that stand together are taken at once."""
-    for kind, run in groupby(entries, lambda entry: type(entry.body)):
-        if kind is Said:
-            branch = _all_said(branch, [entry.body.slot for entry in run if isinstance(entry.body, Said)])
-        else:
-            branch = reduce(extend, run, branch)
+    every = [*entries]
+    said = [entry.body.slot for entry in every if isinstance(entry.body, Said)]
+    if len(said) == len(every) > 0:
+        return _all_said(branch, said)
+    for kind, run in groupby(every, lambda entry: type(entry.body)):
+        some = [*run]
+        branch = extended(branch, some) if kind is Said else reduce(extend, some, branch)
     return branch
 
 
@@ -203,7 +205,7 @@ def _all_said(branch: Branch, new: Sequence[Slot]) -> Branch:
     born, marks = _marked(branch, new)
     slots = branch.slots.add(*new)
     callers, reused = called(branch.callers, branch.slots, slots, new)
-    media = [one for message in messages for one in media_of(message)]
+    media = media_of(*messages)
     sizes = list(accumulate([slot.size for slot in new], initial=branch.sums[-1] if count else 0))
     opening = _opening(messages) if branch.pinned == count and branch.compaction is None else 0
     answer = next((at for at in reversed(range(len(new))) if messages[at].role == "assistant"), None)
@@ -227,17 +229,13 @@ def _all_said(branch: Branch, new: Sequence[Slot]) -> Branch:
     )
 
 
-def _marked(branch: Branch, new: Iterable[Slot]) -> tuple[list[bytes], list[bytes]]:
+def _marked(branch: Branch, new: Sequence[Slot]) -> tuple[list[bytes], list[bytes]]:
     """Return the digests of the projection before each of ``new``, and with it."""
-    count, keep, base = len(branch.slots), branch.keep, base_mark(branch)
-    mark = branch.marks[-1] if count else base
-    born, marks = list[bytes](), list[bytes]()
-    for index, slot in enumerate(new, count):
-        before = mark if index > keep else base
-        mark = chained(before, slot.digest)
-        born.append(before)
-        marks.append(mark)
-    return born, marks
+    count, base = len(branch.slots), base_mark(branch)
+    hidden = [chained(base, slot.digest) for slot in new[: max(0, branch.keep - count)]]
+    before = branch.marks[-1] if count > branch.keep else base
+    marks = [*accumulate([slot.digest for slot in new[len(hidden) :]], chained, initial=before)]
+    return [base] * len(hidden) + marks[:-1], hidden + marks[1:]
 
 
 def _opening(messages: Sequence[Message]) -> int:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from holdfast.model.messages import Message
+from holdfast.model.parts import ToolCall
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 
@@ -20,8 +21,9 @@ def called(
     reused = 0
     for index, slot in enumerate(new, count):
         if slot.message.role == "assistant":
-            for call in slot.message.calls:
-                reused += callers.setdefault(call.id, index) != index
+            for part in slot.message.parts:
+                if type(part) is ToolCall:
+                    reused += callers.setdefault(part.id, index) != index
     return callers, reused
 
 

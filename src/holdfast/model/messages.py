@@ -62,19 +62,16 @@ class Message(Struct, frozen=True, tag="message", gc=False):
         return self.role == "user" and any(type(p) is not ToolResult for p in self.parts)
 
 
-def media_of(message: Message) -> tuple[Media, ...]:
-    """Return the media in a message, those inside tool results too."""
-    found: list[Media] = []
-    for part in message.parts:
-        if type(part) is Media or type(part) is ToolResult:
-            found += media_in(part)
-    return tuple(found)
+def media_of(*messages: Message) -> list[Media]:
+    """Return the media in messages, those inside tool results too."""
+    return media_in(*[part for message in messages for part in message.parts])
 
 
-def media_in(part: Part) -> list[Media]:
-    """Return the media in a part: itself, or those inside a tool result."""
-    inner = part.content if type(part) is ToolResult else (part,)
-    return [one for one in inner if type(one) is Media]
+def media_in(*parts: Part) -> list[Media]:
+    """Return the media in parts: themselves, or those inside a tool result."""
+    held = [part for part in parts if type(part) is ToolResult or type(part) is Media]
+    shown = [one for part in held for one in (part.content if type(part) is ToolResult else (part,))]
+    return [one for one in shown if type(one) is Media]
 
 
 def with_parts(message: Message, parts: Sequence[Part]) -> Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct
 
-from holdfast.model.messages import Message
+from holdfast.model.messages import Message, characters
 
 
 class Slot(Struct, frozen=True, gc=False):
@@ -25,3 +25,8 @@ class Slot(Struct, frozen=True, gc=False):
     """
     base: Raw | None = None
     """The wire message an edited slot was made from: fields that no edit touched are taken from it."""
+
+
+def characters_at_most(slot: Slot) -> int:
+    """Return a number that ``characters`` of a slot is not above: in its bytes each character takes one at least."""
+    return characters(slot.message) if slot.raw is None else len(slot.raw)

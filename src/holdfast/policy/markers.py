@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit
@@ -32,12 +33,14 @@ def breakpoints(branch: Branch, repair: tuple[Edit, ...], target: Target, settin
         return Options()
     if settings.markers == "tail":
         return Options(markers=(patched_position(tail, repair),))
-    others = [max(branch.standing, branch.keep) - 1, _frontier(branch)]
-    if target.cache.lookback is not None and settings.markers_every:
-        others += _between(branch, settings.markers_every)
-    wanted = (tail, *(place(index) for index in others))
-    chosen = dict.fromkeys(patched_position(one, repair) for one in wanted if one >= branch.pinned or one == tail)
-    return Options(markers=tuple(chosen)[: max(1, most - 1)], frame_marker=most > 1)
+    every = settings.markers_every if target.cache.lookback is not None else 0
+    others = (max(branch.standing, branch.keep) - 1, _frontier(branch))
+    wanted = chain((tail,), map(place, others), map(place, _between(branch, every)))
+    chosen: dict[int, None] = {}
+    while len(chosen) < max(1, most - 1) and (one := next(wanted, None)) is not None:
+        if one >= branch.pinned or one == tail:
+            chosen[patched_position(one, repair)] = None
+    return Options(markers=tuple(chosen), frame_marker=most > 1)
 
 
 def _placing(branch: Branch) -> Callable[[int], int]:
@@ -60,9 +63,9 @@ def _frontier(branch: Branch) -> int:
 
 
 def _between(branch: Branch, every: int) -> Iterator[int]:
-    """Yield slots from the newest back to what was seen, with at least so many blocks behind each."""
+    """Yield slots from the newest back to what was seen, with at least so many blocks behind each; 0 is none."""
     blocks = 0
-    for index in range(len(branch.slots) - 1, max(branch.seen, branch.keep) - 1, -1):
+    for index in range(len(branch.slots) - 1, max(branch.seen, branch.keep) - 1, -1) if every else ():
         if blocks >= every:
             blocks = 0
             yield index

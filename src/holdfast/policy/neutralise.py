@@ -104,11 +104,12 @@ def neutralise(draft: Draft) -> Draft:
 
     What was seen stays as it was seen, and so does what is word for word a block in force on this branch.
     """
-    branch = draft.branch
-    fresh = ((index, branch.messages[index]) for index in shown_slots(branch, max(branch.seen, branch.keep)))
-    suspects = [index for index, message in fresh if message.role in _JUDGED and _is_suspect(message)]
-    ours = blocks(branch) if suspects else ()
-    return draft.decide(tuple([edit for index in suspects for edit in _edits(branch, index, ours)]))
+    branch, first = draft.branch, max(draft.branch.seen, draft.branch.keep)
+    suspects = {first + at for at in _suspects(branch.messages.slice(first))}
+    if not suspects:
+        return draft
+    ours, shown = blocks(branch), shown_slots(branch, first)
+    return draft.decide(tuple([edit for at in shown if at in suspects for edit in _edits(branch, at, ours)]))
 
 
 def harmless_summary(texts: Sequence[str], branch: Branch) -> list[str]:
@@ -135,6 +136,22 @@ _JUDGED = frozenset({"user", "tool"})
 """Who may say what is not ours."""
 
 
+def _suspects(messages: Sequence[Message]) -> list[int]:
+    """Return which messages hold a look-alike, of those who may say what is not ours.
+
+    Where all is ASCII and no bracket is, none is looked for.
+    """
+    looked_at = {
+        at: message
+        for at, message in enumerate(messages)
+        if message.role in _JUDGED
+        for part in message.parts
+        for one in (part.content if type(part) is ToolResult else (part,))
+        if type(one) is Text and ("<" in one.text or not one.text.isascii())
+    }
+    return [at for at, message in looked_at.items() if _is_suspect(message)]
+
+
 def _is_suspect(message: Message) -> bool:
     """Return whether a message as it was said holds a look-alike, be it spread over its parts."""
     said = []
@@ -147,8 +164,7 @@ def _is_suspect(message: Message) -> bool:
 
 
 def _holds(text: str) -> bool:
-    """Return whether a look-alike is in ``text``; where all is ASCII and no bracket is, none is looked for."""
-    return ("<" in text or not text.isascii()) and _pattern(text).search(text) is not None
+    return _pattern(text).search(text) is not None
 
 
 def _edits(branch: Branch, index: int, ours: tuple[str, ...]) -> Iterator[Edit]:

@@ -58,7 +58,8 @@ def _repaired(branch: Branch, dialect: Dialect) -> tuple[tuple[Edit, ...], Settl
 
 def _read(slots: Sequence[Slot], dialect: Dialect) -> list[Message]:
     """Return the messages of ``slots`` as they will be written: of those of another API, what this one can say."""
-    return [slot.message if slot.api in {"", dialect.api} else _told(slot.message, dialect.api) for slot in slots]
+    api = dialect.api
+    return [slot.message if slot.api == api or not slot.api else _told(slot.message, api) for slot in slots]
 
 
 def _told(message: Message, api: str) -> Message:
@@ -143,10 +144,10 @@ def _loose_thinking(branch: Branch, settled: Settled, lead: int) -> Iterator[int
     now in ``marks``; a frame that gave way to another unbinds as well. What was said before there was any frame is
     taken to be signed over the first one: a conversation that began elsewhere goes out as it came.
     """
-    if not settled.dialect.binds_thinking:
-        return
-    for position, index in _placed(branch, settled, lead):
-        if any(isinstance(part, Thinking) for part in branch.messages[index].parts):
+    said = branch.messages.slice(settled.slot) if settled.dialect.binds_thinking else []
+    thoughts = {at for at, message in enumerate(said, settled.slot) if Thinking in map(type, message.parts)}
+    for position, index in _placed(branch, settled, lead) if thoughts else ():
+        if index in thoughts:
             before = branch.marks[index - 1] if index > branch.keep else base_mark(branch)
             if index < branch.framed or branch.born[index] != before:
                 yield position

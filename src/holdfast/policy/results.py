@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import groupby
+from itertools import accumulate
 from math import inf
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from holdfast.model.branch import Branch
-from holdfast.model.messages import characters, result_text
+from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolResult
 from holdfast.model.projected import replaced_parts, shown_slots
-from holdfast.model.slots import Slot
+from holdfast.model.slots import characters_at_most
 from holdfast.policy.capping import is_capped
 from holdfast.policy.draft import Draft
 from holdfast.policy.settings import Settings
@@ -41,9 +41,7 @@ def limit_results(draft: Draft) -> Draft:
     limit = _limits(draft.branch, settings)
     few = _few(settings, most, budget)
     own = frozenset(shown_slots(draft.branch, draft.branch.seen))
-    for group, slots in _groups(draft.branch):
-        if _is_few(draft.branch, group, slots, few):
-            continue
+    for group in _groups(draft.branch, few):
         big: list[Whole] = []
         rest: list[Whole] = []
         for one in wholes(draft.branch, filter(own.__contains__, group)):
@@ -71,17 +69,6 @@ def _few(settings: Settings, *tokens: int) -> _Few:
     return _Few(min(filter(None, tokens), default=inf) / 2, min(filter(None, chars), default=inf))
 
 
-def _is_few(branch: Branch, group: range, slots: Sequence[Slot], few: _Few) -> bool:
-    """Return whether fresh slots hold so little, all together, that nobody need look at each of their texts."""
-    start = group.start
-    begins = branch.seen < start or start <= branch.keep or branch.messages[start - 1].role == "assistant"
-    tokens = chars = 0
-    for slot in slots:
-        tokens += slot.size
-        chars += characters(slot.message)
-    return begins and tokens <= few.tokens and chars <= few.chars and branch.edits.keys().isdisjoint(group)
-
-
 def _limits(branch: Branch, settings: Settings) -> Callable[[Whole], int]:
     """Return the question how many characters a result may have; 0 where it is never spilled."""
     names = tool_names(branch)
@@ -104,14 +91,22 @@ def _is_big(one: Whole, chars: int, tokens: int) -> bool:
     return len(one.text) > chars or bool(tokens and one.tokens > tokens)
 
 
-def _groups(branch: Branch) -> Iterator[tuple[range, list[Slot]]]:
-    """Yield the fresh slots, those of one message to the API together: what stands between two answers."""
-    start = branch.seen
-    for is_answer, run in groupby(branch.slots.slice(start), lambda slot: slot.message.role == "assistant"):
-        slots = list(run)
-        if not is_answer:
-            yield range(start, start + len(slots)), slots
-        start += len(slots)
+def _groups(branch: Branch, few: _Few) -> Iterator[range]:
+    """Yield the fresh slots, those of one message to the API together: what stands between two answers.
+
+    Those that hold so few, all together, that nobody need look at each of their texts are left out, where nothing in
+    their message was shown and nothing in them decided about.
+    """
+    first, fresh, edited = branch.seen, branch.slots.slice(branch.seen), branch.edits.keys()
+    begins = first <= branch.keep or branch.messages[first - 1].role == "assistant"
+    tokens = [0, *accumulate([slot.size for slot in fresh])]
+    chars = [0, *accumulate([characters_at_most(slot) for slot in fresh])]
+    answers = [at for at, slot in enumerate(fresh) if slot.message.role == "assistant"]
+    for start, stop in zip([0, *[at + 1 for at in answers]], [*answers, len(fresh)], strict=True):
+        is_few = tokens[stop] - tokens[start] <= few.tokens and chars[stop] - chars[start] <= few.chars
+        is_new = (start or begins) and (not edited or edited.isdisjoint(range(first + start, first + stop)))
+        if start < stop and not (is_few and is_new):
+            yield range(first + start, first + stop)
 
 
 ToolNames: TypeAlias = Callable[[int, ToolResult], str]

@@ -34,7 +34,7 @@ from holdfast.model.forking import restated
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan, asked_for
 from holdfast.model.projected import prefix_basis
-from holdfast.model.slots import Slot
+from holdfast.model.slots import Slot, characters_at_most
 from holdfast.model.target import Target, World
 from holdfast.policy.breaker import is_closed
 from holdfast.policy.capping import cap
@@ -393,8 +393,10 @@ class Journal(Strand):
 
     def _entries_of(self, said: Message | Slot) -> list[Body]:
         """Return the entries of one message: capped, with a note that names the blobs behind it, or as it is."""
-        slot = measured(said)
-        short, blobs = cap(slot.message, self.policy.settings)
+        slot, settings = measured(said), self.policy.settings
+        if characters_at_most(slot) <= settings.append_chars:
+            return [Said(slot)]
+        short, blobs = cap(slot.message, settings)
         if not blobs or self._stored(blobs) is not None:
             return [Said(slot)]
         named = Note(CAPPED, data={"blobs": [blob.hash for blob in blobs]})

@@ -6,7 +6,7 @@ import re
 from hashlib import sha256
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -14,10 +14,14 @@ from holdfast import Policy, World, plan
 from holdfast.config import target
 from holdfast.model.messages import Message, characters, result_text
 from holdfast.model.parts import Media, Part, Text, ToolCall, ToolResult
+from holdfast.model.slots import characters_at_most
 from holdfast.policy.capping import cap
 from holdfast.policy.settings import Settings
 from holdfast.testing.histories import words
-from holdfast.testing.strategies import wild_histories
+from holdfast.testing.strategies import broken_histories, wild_histories
+from holdfast.view.tokens import measure
+from holdfast.wire.apis import FORMS
+from holdfast.wire.lens import body, open_body
 
 NEWLINE = "\n"
 SMALL = Settings(append_chars=1_000)
@@ -41,6 +45,14 @@ def test_a_message_is_not_looked_into_where_all_of_it_is_short(messages, most):
         short, blobs = cap(message, Settings(append_chars=most))
         assert (short is message) is (not blobs)
         assert {blob.text for blob in blobs} <= {text for text in texts if len(text) > most}
+
+
+@given(broken_histories() | wild_histories(), st.sampled_from(sorted(FORMS)))
+def test_what_has_few_bytes_has_no_more_characters(messages, api):
+    """The bytes of a message are never fewer than its characters, so that no text over a limit is passed over."""
+    assume(messages)
+    for slot in open_body(body(api, "m", [measure(message) for message in messages]), api).slots:
+        assert characters(slot.message) <= characters_at_most(slot)
 
 
 @pytest.mark.parametrize(("chars", "capped"), [(999, False), (1_000, False), (1_001, True), (90_000, True)])

@@ -230,7 +230,7 @@ def test_images_go_with_the_middle():
     """[O] an image in a trimmed result becomes words, before its ends are cut."""
     said = read((Text(words(9_000)), IMAGE), 40_000, 10, 10, 10)
     sent = shown(said, BARE.with_settings(image_turns=-1), 20_000, COLD)
-    assert media_of(sent[2]) == ()
+    assert not media_of(sent[2])
     assert NO_IMAGE in result_text(sent[2].results[0])
 
 

@@ -228,5 +228,5 @@ def test_the_quick_look_changes_no_decision(groups, one, every, share, together,
     half = plan(talk[:-1], small, policy).branch if told else None
     quick = plan(talk, small, policy, branch=half)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage, "_is_few", lambda *_: False)
+        patch.setattr(stage, "_few", lambda *_: stage._Few(-1, -1))
         assert plan(talk, small, policy, branch=half).record == quick.record

@@ -37,7 +37,9 @@ def store(request, tmp_path):
 def opened(store):
     """Return a journal whose ids and times can be foretold."""
     numbers = count()
-    return Journal.open(store, KEY, clock=lambda: 1_000, ids=lambda: f"entry-{next(numbers):04}")
+    return Journal.open(
+        store, KEY, clock=lambda: 1_000, ids=lambda many: [f"entry-{next(numbers):04}" for _ in range(many)]
+    )
 
 
 def followed(journal, stand, new):

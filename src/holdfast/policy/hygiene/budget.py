@@ -20,7 +20,7 @@ _NEAR = 8
 
 def within(messages: Sequence[Message], dialect: Dialect) -> bool:
     """Return whether number and bytes of the media fit."""
-    media = [one for message in messages for one in media_of(message)]
+    media = media_of(*messages)
     if not media:
         return True
     if sum(one.kind == "image" for one in media) > dialect.max_images:
@@ -35,7 +35,7 @@ def fit_media(items: list[Item], dialect: Dialect) -> list[Item]:
     messages = [item.message for item in items]
     if within(messages, dialect):
         return items
-    images = sum(one.kind == "image" for message in messages for one in media_of(message)) - dialect.max_images
+    images = sum(one.kind == "image" for one in media_of(*messages)) - dialect.max_images
     size = sum(_weight(part) for message in messages for part in message.parts) - SHARE * dialect.max_bytes
     out = list(items)
     for index, place in _places(messages):

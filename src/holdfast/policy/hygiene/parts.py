@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from operator import is_
 from typing import Any
@@ -90,11 +90,11 @@ def clean_message(message: Message, dialect: Dialect) -> Message:
 def is_plain(part: Part, dialect: Dialect, role: str) -> bool:
     """Return whether a part is what most are, and fine: words, a result of nothing but words, or a call."""
     if type(part) is ToolResult:
-        return role != "assistant" and bool(part.content) and all(map(_is_said, part.content))
-    return _call(part, dialect, role) is part if type(part) is ToolCall else _is_said(part)
+        return role != "assistant" and bool(part.content) and all(map(is_said, part.content))
+    return _call(part, dialect, role) is part if type(part) is ToolCall else is_said(part)
 
 
-def _is_said(part: Part) -> bool:
+def is_said(part: Part) -> bool:
     """Return whether a part is words that any API takes of anybody."""
     return type(part) is Text and part.seal is None and bool(part.text) and not part.text.isspace()
 
@@ -253,20 +253,31 @@ def _call(call: ToolCall, dialect: Dialect, role: str) -> ToolCall | None:
     if role != "assistant" or not call.id or not call.name or call.name.isspace():
         return None
     name = wire_name(call.name, dialect)
-    said = object_text(call) if dialect.object_arguments and not _is_object(call.arguments) else call.arguments
+    said = object_text(call) if dialect.object_arguments and not _are_objects((call.arguments,)) else call.arguments
     if name == call.name and said is call.arguments and may_go(call.seal, dialect):
         return call
     seal = call.seal if may_go(call.seal, dialect) else None
     return replace(call, name=name, arguments=said, seal=seal, raw=None)
 
 
+def calls_fit(calls: Sequence[ToolCall], dialect: Dialect) -> bool:
+    """Return whether all ``calls``, of answers, may be sent as they are, their ids aside; each name is judged once."""
+    names, seals = {call.name for call in calls}, {call.seal for call in calls}
+    return (
+        all(name == wire_name(name, dialect) and not name.isspace() for name in names)
+        and all(may_go(seal, dialect) for seal in seals)
+        and (not dialect.object_arguments or _are_objects(call.arguments for call in calls))
+    )
+
+
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
 _ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
-def _is_object(arguments: str) -> bool:
+def _are_objects(arguments: Iterable[str]) -> bool:
     try:
-        _OBJECT.decode(arguments)
+        for _ in map(_OBJECT.decode, arguments):
+            pass
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return False
     return True

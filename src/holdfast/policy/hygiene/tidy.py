@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from msgspec import Struct
 
@@ -14,33 +14,48 @@ from holdfast.policy.hygiene.budget import within
 from holdfast.policy.hygiene.ids import all_fit, is_sent, server_ids
 from holdfast.policy.hygiene.neighbours import belong, fits, may_follow
 from holdfast.policy.hygiene.pairing import matched, misnamed
-from holdfast.policy.hygiene.parts import clean_message, is_plain, may_be_empty, may_hold_nothing
+from holdfast.policy.hygiene.parts import calls_fit, clean_message, is_said, may_be_empty, may_hold_nothing
 from holdfast.policy.hygiene.servers import halves
 from holdfast.policy.hygiene.signatures import all_signed
 from holdfast.policy.hygiene.strays import unseen
 
 
 class _Look(Struct, frozen=True, gc=False):
-    """What is to be seen of a message at once."""
+    """What is to be seen of a history at once."""
 
-    message: Message
-    calls: list[ToolCall]
-    results: list[ToolResult]
-    is_plain: bool
-    """Whether it holds nothing else but words, and all of it is fine."""
+    messages: Sequence[Message]
+    asked: dict[int, list[ToolCall]]
+    """The calls of each answer that makes some."""
+    told: dict[int, list[ToolResult]]
+    """The results in each message that holds some, answers aside."""
+    odd: list[int]
+    """The messages that hold nothing, or anything but words, calls and results of nothing but words."""
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """All calls, in order."""
+        return [call for calls in self.asked.values() for call in calls]
 
 
-def _look(message: Message, dialect: Dialect) -> _Look:
-    calls: list[ToolCall] = []
-    results: list[ToolResult] = []
-    plain = bool(message.parts)
-    for part in message.parts:
-        if type(part) is ToolCall:
-            calls.append(part)
-        elif type(part) is ToolResult:
-            results.append(part)
-        plain = plain and is_plain(part, dialect, message.role)
-    return _Look(message, calls, results, plain)
+def _look(messages: Sequence[Message]) -> _Look:
+    asked: dict[int, list[ToolCall]] = {}
+    told: dict[int, list[ToolResult]] = {}
+    odd: list[int] = []
+    for at, message in enumerate(messages):
+        is_answer, is_odd = message.role == "assistant", not message.parts
+        for part in message.parts:
+            if type(part) is ToolCall and is_answer:
+                asked.setdefault(at, []).append(part)
+            elif type(part) is ToolResult and not is_answer:
+                told.setdefault(at, []).append(part)
+                is_odd = is_odd or not part.content
+                for one in part.content:
+                    is_odd = is_odd or not is_said(one)
+            else:
+                is_odd = is_odd or not is_said(part)
+        if is_odd:
+            odd.append(at)
+    return _Look(messages, asked, told, odd)
 
 
 def tidy(messages: Sequence[Message], dialect: Dialect, *, lead: bool = True) -> bool:
@@ -48,31 +63,29 @@ def tidy(messages: Sequence[Message], dialect: Dialect, *, lead: bool = True) ->
 
     ``lead`` is true where system messages at the start go into a field of their own.
     """
-    looks = [_look(message, dialect) for message in messages]
-    if not (_stand_well(messages, looks, dialect, lead=lead) and _paired(messages, looks, dialect)):
+    look = _look(messages)
+    if not (calls_fit(look.calls, dialect) and _stand_well(look, dialect, lead=lead) and _paired(look, dialect)):
         return False
-    odd = [look.message for look in looks if not look.is_plain]
+    odd = [messages[at] for at in look.odd]
     unread = any(type(part) is Opaque for message in odd for part in message.parts)
     if unread and (halves(messages, dialect) or unseen(messages)):
         return False
     return all_signed(messages, dialect) and (not odd or within(messages, dialect))
 
 
-def _stand_well(messages: Sequence[Message], looks: Sequence[_Look], dialect: Dialect, *, lead: bool) -> bool:
+def _stand_well(look: _Look, dialect: Dialect, *, lead: bool) -> bool:
     """Return whether each message, and its place among its neighbours, is fine."""
-    last = len(messages) - 1
-    is_apart = not (dialect.merge or dialect.calls_after_user or dialect.results_answered)
-    for at, look in enumerate(looks):
-        message = look.message
-        if not (look.is_plain or _is_clean(message, dialect) or (at == last and may_be_empty(message, dialect))):
-            return False
-        if not (is_apart or at == 0 or _may_stand(messages[at - 1], message, dialect)):
-            return False
-        if message.role != "system":
-            lead = False
-        elif not fits(message, messages[at - 1 : at], messages[at + 1 : at + 2], dialect, lead=lead):
-            return False
-    return True
+    messages, last = look.messages, len(look.messages) - 1
+    if not all(_is_clean(messages[at], dialect, end=at == last) for at in look.odd):
+        return False
+    minds = dialect.merge or dialect.calls_after_user or dialect.results_answered
+    if minds and not all(_may_stand(first, second, dialect) for first, second in pairwise(messages)):
+        return False
+    systems = [at for at, message in enumerate(messages) if message.role == "system"]
+    return all(
+        fits(messages[at], messages[at - 1 : at], messages[at + 1 : at + 2], dialect, lead=lead and at == number)
+        for number, at in enumerate(systems)
+    )
 
 
 def _may_stand(first: Message, second: Message, dialect: Dialect) -> bool:
@@ -80,34 +93,36 @@ def _may_stand(first: Message, second: Message, dialect: Dialect) -> bool:
     return not belong(first, second, dialect) and may_follow(first, second, dialect)
 
 
-def _is_clean(message: Message, dialect: Dialect) -> bool:
+def _is_clean(message: Message, dialect: Dialect, *, end: bool) -> bool:
+    if end and may_be_empty(message, dialect):
+        return True
     return bool(message.parts or may_hold_nothing(message, dialect)) and clean_message(message, dialect) is message
 
 
-def _paired(messages: Sequence[Message], looks: Sequence[_Look], dialect: Dialect) -> bool:
+def _paired(look: _Look, dialect: Dialect) -> bool:
     """Return whether calls and results stand as they should, under ids that may be sent."""
-    if not _ids_fit(looks, dialect) or (dialect.named_results and not _names_fit(messages, dialect)):
+    if not _ids_fit(look, dialect) or (dialect.named_results and not _names_fit(look.messages, dialect)):
         return False
-    return _near(looks, dialect) if dialect.results_adjacent else _anywhere(messages)
+    return _near(look, dialect) if dialect.results_adjacent else _anywhere(look.messages)
 
 
-def _ids_fit(looks: Sequence[_Look], dialect: Dialect) -> bool:
+def _ids_fit(look: _Look, dialect: Dialect) -> bool:
     """Return whether ids have the letters and length they should, and none occurs twice where it may not."""
-    called = [call.id for look in looks for call in look.calls]
-    if not all_fit(called, dialect) or not (_differ(called) or all(map(_differ, _called(looks, dialect)))):
+    called = [call.id for call in look.calls]
+    if not all_fit(called, dialect) or not (_differ(called) or all(map(_differ, _called(look, dialect)))):
         return False
     if not dialect.unique_ids:
         return True
-    served = [id_ for look in looks if not look.is_plain for id_ in server_ids(look.message)]
+    served = [id_ for at in look.odd for id_ in server_ids(look.messages[at])]
     return _differ([*served, *[id_ for id_ in called if is_sent(id_, dialect)]])
 
 
-def _called(looks: Sequence[_Look], dialect: Dialect) -> list[list[str]]:
+def _called(look: _Look, dialect: Dialect) -> list[list[str]]:
     """Return the ids of the calls in each answer; neighbours that the API reads as one are one answer."""
     if not dialect.joined:
-        return [[call.id for call in look.calls] for look in looks]
-    runs = groupby(looks, lambda look: look.message.role)
-    return [[call.id for look in run for call in look.calls] for _, run in runs]
+        return [[call.id for call in calls] for calls in look.asked.values()]
+    runs = groupby(range(len(look.messages)), lambda at: look.messages[at].role)
+    return [[call.id for at in run for call in look.asked.get(at, ())] for _, run in runs]
 
 
 def _differ(ids: Sequence[str]) -> bool:
@@ -123,40 +138,45 @@ def _names_fit(messages: Sequence[Message], dialect: Dialect) -> bool:
     )
 
 
-def _near(looks: Sequence[_Look], dialect: Dialect) -> bool:
+def _near(look: _Look, dialect: Dialect) -> bool:
     """Return whether each answer has all its results right behind it, and there are no others."""
+    asked, told = look.asked, look.told
     waiting: dict[str, int] = {}
     spoken = False
     previous = ""
-    for look in looks:
-        if look.message.role == "assistant":
+    for at, message in enumerate(look.messages):
+        role = message.role
+        if role == "assistant":
             if waiting and not (dialect.joined and previous == "assistant"):
                 return False
-            for call in look.calls:
+            for call in asked.get(at, ()):
                 waiting[call.id] = waiting.get(call.id, 0) + 1
             spoken = False
-        elif look.results or waiting:
-            if not _takes(look, waiting, dialect, spoken=spoken):
+        elif waiting or at in told:
+            results = told.get(at, [])
+            if not _takes(message, results, waiting, dialect, spoken=spoken):
                 return False
-            spoken = spoken or len(look.results) < len(look.message.parts)
-        previous = look.message.role
+            spoken = spoken or len(results) < len(message.parts)
+        previous = role
     return not waiting
 
 
-def _takes(look: _Look, waiting: dict[str, int], dialect: Dialect, *, spoken: bool) -> bool:
+def _takes(
+    message: Message, results: Sequence[ToolResult], waiting: dict[str, int], dialect: Dialect, *, spoken: bool
+) -> bool:
     """Take the results of a message off ``waiting``; False when one is not waited for, or stands where it may not."""
-    results, parts = look.results, look.message.parts
-    if look.message.role == "system" or not (results or dialect.joined):
+    if message.role == "system" or not (results or dialect.joined):
         return False
+    parts = message.parts
     late = spoken or (len(results) < len(parts) and {*map(type, parts[: len(results)])} != {ToolResult})
     if results and late and dialect.results_first:
         return False
     for result in results:
-        if result.call_id not in waiting:
+        count = waiting.pop(result.call_id, 0)
+        if not count:
             return False
-        waiting[result.call_id] -= 1
-        if not waiting[result.call_id]:
-            del waiting[result.call_id]
+        if count > 1:
+            waiting[result.call_id] = count - 1
     return not (waiting and dialect.results_grouped and not dialect.joined)
 
 
