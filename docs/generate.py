@@ -109,9 +109,7 @@ def one_command(name: str, found: click.Command) -> Iterator[str]:
     """Yield the section of a command, then those of the commands in it."""
     rows = [(f"`{_names(one)}`", _about(one)) for one in found.params if isinstance(one, click.Option)]
     inside = sorted(found.commands.items()) if isinstance(found, click.Group) else []
-    wanted = (
-        "COMMAND" if inside else " ".join(_argument(one) for one in found.params if isinstance(one, click.Argument))
-    )
+    wanted = "COMMAND" if inside else " ".join(found.collect_usage_pieces(click.Context(found))[1:])
     usage = f"{name}{' [OPTIONS]' if rows else ''} {wanted}".rstrip()
     more, _, examples = (found.epilog or "").replace("\b\n", "").rpartition("Examples:\n")
     text = "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(found.help or "").split("\n\n"))
@@ -134,10 +132,6 @@ def _names(option: click.Option) -> str:
 def _about(option: click.Option) -> str:
     default = f" Default: `{option.default}`." if option.show_default else ""
     return re.sub(r"\[default: (.+?)\]", r"Default: \1.", option.help or "") + default
-
-
-def _argument(argument: click.Argument) -> str:
-    return argument.metavar or (argument.name or "").upper()
 
 
 # -- lint-rules.md -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TextIO
@@ -84,18 +86,30 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line, which may print a page of help."""
+        with _in_words():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; whatever goes wrong outside of this program ends in a message and an exit code."""
         _forgive(sys.stdout)
         _forgive(sys.stderr)
-        try:
+        with _in_words():
             return super().invoke(ctx)
-        except (click.exceptions.Exit, click.ClickException, click.Abort):
-            raise
-        except (Exception, KeyboardInterrupt) as error:
-            from holdfast.cli.faults import stopped
 
-            raise stopped(error) from error
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Let what goes wrong inside end in a message and an exit code."""
+    try:
+        yield
+    except (click.exceptions.Exit, click.ClickException, click.Abort):
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        from holdfast.cli.faults import stopped
+
+        raise stopped(error) from error
 
 
 def _forgive(stream: TextIO) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.cli.branches import over, refusals, repeated
 from holdfast.cli.explaining import acting, edits_shown
+from holdfast.cli.sizing import counted
 from holdfast.config import Catalog
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import (
@@ -46,7 +47,7 @@ class Rule(Struct, frozen=True):
 
 
 class Size(Struct, frozen=True):
-    """How large requests got, in tokens as the provider counted them; 0 is not known."""
+    """How large requests got, in tokens as the provider counted them, and is believed; 0 is not known."""
 
     sent: int = 0
     """The largest as its client sent it: what went up and an estimate of what that lacked."""
@@ -231,7 +232,7 @@ class _Telling:
             self._decided(body)
         elif isinstance(body, Failure) and entry.id in self._refusals:
             self._found = replace(self._found, refused=self._found.refused + 1)
-            self._grown(entry, body.requested, 0)
+            self._grown(entry, is_answered=False)
             self._is_refused = True
         elif isinstance(body, Answer):
             self._answered(entry, body.usage)
@@ -287,17 +288,18 @@ class _Telling:
         self._found = replace(self._found, avoided=self._found.avoided + self._is_saved)
         self._is_saved = self._is_refused = False
         if usage.input:
-            self._grown(entry, usage.input, usage.input)
+            self._grown(entry, is_answered=True)
             self._found = replace(self._found, answers=self._found.answers + 1)
             self._paid(usage, self._prices())
 
-    def _grown(self, end: Entry, tokens: int, up: int) -> None:
-        """Take note of a request that the provider counted, as its ``end`` tells; ``up`` is 0 where it was refused."""
-        branch, lacked = self._branch, 0
-        if self._last is not None and self._lacked:
-            lacked = round(self._scale(extend(self._last[0], end)) * self._lacked)
-        now = Size(tokens + lacked, up, smaller(branch.window, branch.learned.limit), not lacked)
-        self._found = replace(self._found, largest=self._found.largest.beside(now))
+    def _grown(self, end: Entry, *, is_answered: bool) -> None:
+        """Take note of how large the newest request was, where its ``end`` tells a count that is believed."""
+        asked = extend(self._last[0], end) if self._last is not None else Branch()
+        if up := counted(asked):
+            lacked = round(self._scale(asked) * self._lacked) if self._lacked else 0
+            window = smaller(self._branch.window, self._branch.learned.limit)
+            now = Size(up + lacked, up if is_answered else 0, window, not lacked)
+            self._found = replace(self._found, largest=self._found.largest.beside(now))
 
     def _paid(self, usage: Usage, prices: Prices) -> None:
         found = self._found

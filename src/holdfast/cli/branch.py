@@ -73,6 +73,10 @@ def command(session: str, entry: str | None, name: str | None, store: str | None
     """
     if entry is None and name is not None:
         raise Stopped("--name needs an ENTRY to name; holdfast show lists them")
+    if name and not name.strip():
+        raise Stopped("--name of blanks could not be seen; give a name with letters, or '' to take one away")
+    if name is not None and name.removeprefix("#").isdecimal():
+        raise Stopped(f"--name {clean(name, 40)} would mean the message of that number; give a name that is no number")
     with opened(store, readonly=entry is None) as there:
         info = there.session(session)
         if entry is not None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from holdfast.cli.faults import Stopped
-from holdfast.cli.files import STDIN, content, standard_input
+from holdfast.cli.files import cases, content
 from holdfast.cli.mistaken import session_of
 from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, say_json
@@ -80,7 +80,7 @@ def command(file: str, status: int | None, provider: str, *, jsonl: bool, as_jso
     "window"}, with what is known of it; estimate and window are your own tokens.
     """
     if jsonl:
-        for line in _lines(file):
+        for line in cases(file):
             click.echo(as_json_bytes(of_line(line)))
         return
     data = content(file)
@@ -107,7 +107,9 @@ def told(verdict: Verdict) -> dict[str, Any]:
 def of_line(line: bytes) -> dict[str, Any]:
     """Return the verdict on one line; of one that is no case, ``unknown`` with the reason."""
     try:
-        case = json.loads(line)
+        case = json.loads(line.decode("utf-8-sig", "surrogatepass"))
+    except UnicodeDecodeError as error:
+        return _no_case(f"the line is not UTF-8 at byte {error.start}; encode it as UTF-8")
     except (RecursionError, ValueError) as error:
         return _no_case(f"the line is no JSON: {clean(str(error), 200)}; give an object a line")
     if not isinstance(case, dict):
@@ -156,13 +158,6 @@ def _report_of(data: bytes, status: int | None, provider: str) -> Report:
     if isinstance(case, dict) and not _CASE.isdisjoint(case):
         return report({"provider": provider, "status": status} | case)
     return ErrorReport(provider, status, body=data)
-
-
-def _lines(file: str) -> Iterator[bytes]:
-    if file == STDIN:
-        yield from (line.removesuffix(b"\n") for line in standard_input())
-    elif data := content(file):
-        yield from data.removesuffix(b"\n").split(b"\n")
 
 
 def _say(verdict: Verdict) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from shlex import quote
 
 import click
@@ -17,8 +18,8 @@ from holdfast.cli.next_plan import world_of
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
 from holdfast.cli.sizing import about, target_of
-from holdfast.cli.terminal import clean, console, json_option, say_command, say_json, say_line, say_whole
-from holdfast.model.plan import asked_for
+from holdfast.cli.terminal import clean, console, json_option, many, say_command, say_json, say_line, say_whole
+from holdfast.model.plan import Plan, asked_for
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy
 from holdfast.store.base import SessionInfo, SessionStore
@@ -91,11 +92,22 @@ def compacted(store: SessionStore, key: str, policy: Policy, place: Target, worl
         plan = (plan.compaction and journal.decide(plan, place, world)) or plan
         made = plan.compaction
         if made is None:
-            why = "; ".join(notice.why for notice in plan.notices) or "there is nothing to compact"
+            why = "; ".join(_why_not(plan, policy)) or "there is nothing to compact"
             return Made(key, policy.name, compacted=False, before=plan.before, after=plan.before, why=why)
     entry, *beside = decided_behind(journal, before)
     told = Made(key, policy.name, compacted=True, before=plan.before, after=plan.after)
     return replace(told, entry=entry, beside=tuple(beside), keep=made.keep)
+
+
+def _why_not(plan: Plan, policy: Policy) -> Iterator[str]:
+    """Yield why ``plan`` compacts nothing, and what else it reckons with, which nobody writes now."""
+    if policy.settings.compact != "summary":
+        yield f"policy {policy.name} makes no summaries; give one with --policy that does"
+    yield from (notice.why for notice in plan.notices)
+    if plan.record:
+        shorter = many(len({edit.span.start for edit in plan.record}), "message")
+        sizes = f"{about(plan.before)} → {about(plan.after)} tokens"
+        yield f"policy {policy.name} makes {shorter} shorter anyway, right before the next request ({sizes})"
 
 
 def _say(info: SessionInfo, made: Made, session: str, messages: int) -> None:

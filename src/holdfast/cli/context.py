@@ -19,7 +19,7 @@ from holdfast.cli.faults import Stopped
 from holdfast.cli.next_plan import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
-from holdfast.cli.sizing import about, measured, target_of
+from holdfast.cli.sizing import about, measured, settings_of, target_of
 from holdfast.cli.terminal import (
     GAP,
     clean,
@@ -135,7 +135,6 @@ def command(**given: Any) -> None:
 def _found(asked: Asked) -> tuple[Context, SessionInfo]:
     """Return what the request holds, after what was to be recorded was."""
     known = config.configuration()
-    settings = known.policy(asked.policy or "holdfast").settings
     with opened(asked.store, readonly=not asked.record) as there:
         info, entry = named(there, asked.session)
         leaf = entry.id if entry is not None else None
@@ -143,11 +142,13 @@ def _found(asked: Asked) -> tuple[Context, SessionInfo]:
             raise Stopped(f"{asked.session} is an entry, and what is decided goes behind the last: name the session")
         if asked.policy is None:
             branch, told = branch_at(there, info.key, entry), None
+            settings = settings_of(branch, known)
             place = target_of(info, branch, asked.model, asked.window, known.catalog)
         else:
             log = read_log(there, info.key, leaf)
             place = target_of(info, log.branch, asked.model, asked.window, known.catalog)
             policy = known.policy(asked.policy).for_session(info.key)
+            settings = policy.settings
             told, branch = _prospect(there, info.key, log, place, policy, record=asked.record)
     return context_of(info.key, branch, place, asked.top, settings, told), info
 

@@ -15,8 +15,8 @@ from holdfast.cli.explaining import SHORT, Log, entry_named, log_of, named, read
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
-from holdfast.cli.sent import OF_REQUESTS, as_sent, as_shown, request_of, sent, size_of
-from holdfast.cli.sizing import about, ended, measured_in
+from holdfast.cli.sent import OF_REQUESTS, as_sent, as_shown, request_of, sent
+from holdfast.cli.sizing import about, measured_in, requested
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
 from holdfast.model.entries import Compaction, Decision, Entry, Request, Revoke
 from holdfast.store.base import SessionInfo, SessionStore
@@ -127,9 +127,8 @@ def _of_moments(info: SessionInfo, before: Side, after: Side) -> tuple[Compariso
 
 def _of_request(info: SessionInfo, log: Log, entry: Entry, found: Comparison) -> tuple[Comparison, tuple[str, str]]:
     """Return a request compared with what its client sent, and how large it was as either."""
-    at, known = request_of(log, entry), config.load()
-    told = sent(info, log, at, known)
-    _, size = size_of(info, log_of(log.entries[: at + 1]).branch, ended(log.entries[at + 1 :]), known)
+    at = request_of(log, entry)
+    told, size = sent(info, log, at, config.configuration()), measured_in(info, requested(log.entries, at))
     found = sized(found, told.tokens, told.shown_tokens, size)
     return found, _sizes(found, as_sent(told), as_shown(told))
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from holdfast.cli.sizing import PLAIN, Measured, about, counted, ended
+from holdfast.cli.sizing import PLAIN, Measured, about, requested
 from holdfast.errors import UnknownId
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit
@@ -229,9 +229,8 @@ def through(store: SessionStore, key: str, log: Log, entry: Entry) -> Log:
 
 
 def branch_at(store: SessionStore, key: str, entry: Entry | None) -> Branch:
-    """Return the branch as it goes on, or up to ``entry``; of a request with what its provider counted."""
+    """Return the branch as it goes on, or up to ``entry``; of a request with what its end told of its size."""
     if entry is None or not isinstance(entry.body, Request):
         return store.branch(key, entry.id if entry is not None else None)
     log = through(store, key, read_log(store, key), entry)
-    at = next(number for number, one in enumerate(log.entries) if one.id == entry.id)
-    return counted(Branch.build(log.entries[: at + 1]), ended(log.entries[at + 1 :]))
+    return requested(log.entries, next(number for number, one in enumerate(log.entries) if one.id == entry.id))

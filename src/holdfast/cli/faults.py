@@ -69,6 +69,8 @@ def of_file(file: str, message: str) -> str:
 
 
 def _of_system(error: OSError) -> str:
+    if error.errno == errno.ENOENT and error.filename is None:  # so it is where the working folder is asked for
+        return "the working folder is not there any more; change to one that is"
     what = error.strerror or str(error)
     where = f"{error.filename}: " if error.filename is not None else ""
     advice = _ADVICE.get(error.errno or 0)

@@ -42,6 +42,14 @@ def standard_input() -> BinaryIO:
     return sys.stdin.buffer
 
 
+def cases(name: str) -> Iterator[bytes]:
+    """Yield the lines of the file ``name``, or of standard input, each as soon as it is there."""
+    if name == STDIN:
+        yield from (line.removesuffix(b"\n") for line in standard_input())
+    elif data := content(name):
+        yield from data.removesuffix(b"\n").split(b"\n")
+
+
 def private_folder(path: Path) -> None:
     """Make ``path`` and the folders above it that are missing, for their owner only."""
     if not path.is_dir():

@@ -9,8 +9,8 @@ import click
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.cli.files import content, new_file
-from holdfast.cli.lint import FOUND, Case, betas_of, case_of, cases
+from holdfast.cli.files import cases, content, new_file
+from holdfast.cli.lint import FOUND, Case, betas_of, case_of
 from holdfast.cli.mistaken import instead
 from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, many
 from holdfast.errors import FormatError, HoldfastError

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from holdfast.cli.ls import ago
-from holdfast.cli.places import is_missing, opened, store_option, store_place
+from holdfast.cli.places import absence, opened, store_option
 from holdfast.cli.ranges import Measure
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
 from holdfast.store.base import Held
@@ -38,10 +38,12 @@ def command(store: str | None, grace: float, *, dry_run: bool, as_json: bool) ->
 
     Sessions are never touched; holdfast rm removes those.
     """
-    where = store_place(store).where
+    why = absence(store)
     with opened(store, readonly=dry_run) as there:
-        found = unused(there, grace) if not is_missing(where) else Unused()
+        found = Unused() if why else unused(there, grace)
         gone = found if dry_run else collect(there, found)
+    if why:
+        click.echo(why, err=True)
     if as_json:
         say_json(_told(gone, dry_run=dry_run))
         return

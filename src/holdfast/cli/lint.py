@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.cli.files import STDIN, content, standard_input
+from holdfast.cli.files import STDIN, cases, content
 from holdfast.cli.mistaken import instead
 from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, many, say_json, say_whole
 from holdfast.errors import FormatError, Unrecognised
@@ -124,19 +124,6 @@ def _lines(file: str, wish: Wish) -> bool:
         every = every and is_valid(found)
         click.echo(as_json_bytes(verdict(found)))
     return every
-
-
-def cases(file: str) -> Iterator[bytes]:
-    """Yield the lines of a file or of standard input, each as soon as it is there."""
-    if file == STDIN:
-        yield from _cut(standard_input())
-    else:
-        yield from content(file).removesuffix(b"\n").split(b"\n")
-
-
-def _cut(stream: BinaryIO) -> Iterator[bytes]:
-    for line in stream:
-        yield line.removesuffix(b"\n")
 
 
 def of_line(line: bytes, wish: Wish = Wish()) -> tuple[Finding, ...]:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.cli.describing import client_of, shortest
-from holdfast.cli.places import is_missing, opened, store_option, store_place
+from holdfast.cli.places import absence, opened, store_option, store_place
 from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import clean, console, fitting, json_option, say_json, say_line
 from holdfast.errors import HoldfastError
@@ -50,15 +50,14 @@ def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
     with opened(store, readonly=True) as there:
         everything = there.sessions()
         sessions = [listed(there, info) for info in everything[:limit]]
-    where = store_place(store).where
-    if not sessions and is_missing(where):
-        click.echo(f"there is no store at {clean(where)}; holdfast import FILE or holdfast run makes it", err=True)
+    if not sessions and (why := absence(store)):
+        click.echo(why, err=True)
         if as_json:
             say_json([])
     elif as_json:
         say_json([one.as_json() for one in sessions])
     elif not sessions:
-        click.echo(f"no sessions in {clean(where)}; holdfast import FILE takes one in")
+        click.echo(f"no sessions in {clean(store_place(store).where)}; holdfast import FILE takes one in")
     else:
         _say(sessions, [info.key for info in everything])
 

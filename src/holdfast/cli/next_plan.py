@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from holdfast.cli.at_leaf import at_leaf, decided_behind
-from holdfast.cli.explaining import SHORT, Log, acting, read_log
+from holdfast.cli.explaining import SHORT, Log, acting, edits_shown, read_log
 from holdfast.cli.sizing import Measured, about, measured
 from holdfast.cli.terminal import many
 from holdfast.model.branch import Branch
@@ -55,19 +56,17 @@ class InForce(Struct, frozen=True, omit_defaults=True):
     id: str
     kind: str
     rules: dict[str, int]
-    """How many edits of each rule."""
+    """How many edits of each rule are of messages that it shows."""
 
 
 def in_force(branch: Branch) -> tuple[InForce, ...]:
     """Return what the next request repeats, oldest first."""
-    return tuple(_standing(id_, body) for id_, body in acting(branch))
+    return tuple(_standing(branch, id_, body) for id_, body in acting(branch))
 
 
-def _standing(id_: str, body: Decision | Compaction) -> InForce:
-    rules: dict[str, int] = {}
-    for edit in body.edits:
-        rules[edit.rule] = rules.get(edit.rule, 0) + 1
-    return InForce(id_, "compaction" if isinstance(body, Compaction) else "decision", rules)
+def _standing(branch: Branch, id_: str, body: Decision | Compaction) -> InForce:
+    rules = Counter(edit.rule for edit in edits_shown(branch, body))
+    return InForce(id_, "compaction" if isinstance(body, Compaction) else "decision", dict(rules))
 
 
 def world_of(entries: Iterable[Entry], place: Target) -> World:

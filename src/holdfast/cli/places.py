@@ -56,6 +56,12 @@ def is_missing(where: str) -> bool:
     return where != ":memory:" and not file_of(where).exists()
 
 
+def absence(given: str | None) -> str:
+    """Return that there is no store where ``given`` names one, and what makes it; nothing where there is one."""
+    where = store_place(given).where
+    return is_missing(where) * f"there is no store at {clean(where)}; holdfast import FILE or holdfast run makes it"
+
+
 def unwritable(where: str) -> str:
     """Return why nothing can be recorded in the store that ``where`` names, or nothing; none is made."""
     try:
@@ -86,10 +92,9 @@ def opened(given: str | None, *, readonly: bool = False) -> Iterator[SessionStor
         with open_store(where, readonly=readonly, quota=None if readonly else _quota()) as store:
             yield store
     except UnknownId as error:
-        if not is_missing(where):
+        if not (why := absence(given)):
             raise
-        told, made = str(error).partition(";")[0], "holdfast import FILE or holdfast run makes it"
-        raise UnknownId(f"{told}: there is no store at {clean(where)}; {made}") from error
+        raise UnknownId(f"{str(error).partition(';')[0]}: {why}") from error
 
 
 def stored(word: str) -> str:

@@ -102,17 +102,19 @@ def _one(store: SessionStore, key: str, asked: Asked, id_: str) -> None:
     pages = recall_whole(store, key, id_, lines=lines, chars=chars, search=search)
     if asked.output:
         _save(pages, asked.output, key, asked)
-    else:
-        _print(pages)
+    elif not _print(pages) and search:
+        click.echo(f"no line of it matches {clean(search, 80)!r}; try fewer or other words", err=True)
 
 
-def _print(pages: Iterable[Page]) -> None:
-    """Print pages as they come; a terminal is shown nothing that steers it."""
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+def _print(pages: Iterable[Page]) -> int:
+    """Print pages as they come, and return their characters; a terminal is shown nothing that steers it."""
+    is_terminal, size = sys.stdout is not None and sys.stdout.isatty(), 0
     for text in _texts(pages):
+        size += len(text)
         click.echo(_STEERING.sub("\ufffd", text) if is_terminal else _bytes(text), nl=False)
-    if is_terminal:
+    if is_terminal and size:
         click.echo()
+    return size
 
 
 def _save(pages: Iterable[Page], output: str, key: str, asked: Asked) -> None:

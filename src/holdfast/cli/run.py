@@ -107,7 +107,7 @@ def _path(ctx: click.Context, client: str) -> str:
         _say(f"{client} is no program; give the path of one")
         ctx.exit(NOT_STARTED)
     if path is None:
-        _say(f"{client} is not installed, or not in PATH; install it, or give its path")
+        _say(f"{client or 'an empty name'} is not installed, or not in PATH; install it, or give its path")
         ctx.exit(NOT_FOUND)
     return path
 

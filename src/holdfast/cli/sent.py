@@ -10,19 +10,17 @@ from msgspec import Struct
 
 from holdfast.cli.branches import refusals
 from holdfast.cli.describing import when
-from holdfast.cli.explaining import SHORT, Log, acting, log_of
+from holdfast.cli.explaining import SHORT, Log, acting, edits_shown
 from holdfast.cli.show import told
-from holdfast.cli.sizing import Measured, about, counted, ended, measured, target_of
+from holdfast.cli.sizing import Measured, about, ended, measured, requested, settings_of, target_of
 from holdfast.cli.terminal import clean, many, say_command, say_whole
-from holdfast.config import Catalog
+from holdfast.config import Configuration
 from holdfast.errors import UnknownId
-from holdfast.model.branch import Branch, extend
+from holdfast.model.branch import Branch
 from holdfast.model.entries import Answer, Decision, Entry, Failure, Request, Usage
 from holdfast.model.paying import dollars
 from holdfast.model.projected import project
-from holdfast.model.target import Target
 from holdfast.policy import guard
-from holdfast.policy.settings import Settings
 from holdfast.store.base import SessionInfo
 
 OF_REQUESTS = (Request, Answer, Failure)
@@ -35,13 +33,13 @@ class Decided(Struct, frozen=True, omit_defaults=True):
     entry: str
     kind: str
     rules: dict[str, int]
-    """How many edits of each rule."""
+    """How many edits of each rule are of messages that the request shows."""
     saves: int
     told: str
 
 
 class Sent(Struct, frozen=True, omit_defaults=True):
-    """A request. Tokens are as the provider counted what went up, else as they were estimated."""
+    """A request. Tokens are as the provider counted what went up, where that is believed, else estimates."""
 
     session: str
     request: str
@@ -67,7 +65,7 @@ class Sent(Struct, frozen=True, omit_defaults=True):
     failure: str = ""
     """Why it was not answered."""
     counted: bool = False
-    """Whether the provider counted what went up."""
+    """Whether the provider counted what went up, and is believed."""
 
 
 def request_of(log: Log, entry: Entry) -> int:
@@ -79,17 +77,15 @@ def request_of(log: Log, entry: Entry) -> int:
     return found
 
 
-def sent(info: SessionInfo, log: Log, at: int, catalog: Catalog) -> Sent:
+def sent(info: SessionInfo, log: Log, at: int, known: Configuration) -> Sent:
     """Return the request at place ``at`` of ``log``."""
-    entry, branch = log.entries[at], log_of(log.entries[: at + 1]).branch
+    entry, branch, end = log.entries[at], requested(log.entries, at), ended(log.entries[at + 1 :])
     assert isinstance(entry.body, Request)
-    end = ended(log.entries[at + 1 :])
     answer = end.body if end is not None and isinstance(end.body, Answer) else None
-    place, size = size_of(info, branch, end, catalog)
-    window = guard.in_force(place, branch if end is None else extend(branch, end), Settings()).limits.window
-    known = {id_ for id_, _ in Branch.build(log.entries[: _begin(log.entries, at)]).law}
+    place, settings = target_of(info, branch, None, None, known.catalog), settings_of(branch, known)
+    size = measured(branch, place, settings)
+    before = {id_ for id_, _ in Branch.build(log.entries[: _begin(log.entries, at)]).law}
     law = tuple(_in_force(branch, size))
-    up = (answer.usage.input if answer is not None else 0) or size.tokens
     lacked = (branch.sums[-1] if len(branch.slots) else 0) - branch.held
     return Sent(
         session=info.key,
@@ -97,32 +93,27 @@ def sent(info: SessionInfo, log: Log, at: int, catalog: Catalog) -> Sent:
         at=entry.at,
         model=entry.body.model,
         policy=branch.policy or "holdfast",
-        window=window,
+        window=guard.in_force(place, branch, settings).limits.window,
         messages=len(branch.slots),
-        tokens=up + size.of(lacked),
+        tokens=size.tokens + size.of(lacked),
         shown=len(project(branch)),
-        shown_tokens=up,
-        decided=tuple(one for one in law if one.entry not in known),
-        standing=tuple(one for one in law if one.entry in known),
+        shown_tokens=size.tokens,
+        decided=tuple(one for one in law if one.entry not in before),
+        standing=tuple(one for one in law if one.entry in before),
         refused=tuple(_refused(log.entries, _begin(log.entries, at), at)),
         usage=answer.usage if answer is not None else None,
         dollars=dollars(answer.usage, place.prices) if answer is not None else 0.0,
         stop=answer.stop if answer is not None else "",
         failure=_why_not(end),
-        counted=size.is_counted or (answer is not None and answer.usage.input > 0),
+        counted=size.is_counted,
     )
-
-
-def size_of(info: SessionInfo, branch: Branch, end: Entry | None, catalog: Catalog) -> tuple[Target, Measured]:
-    """Return where the request went that is the last of ``branch`` and had this ``end``, and how large it was."""
-    place = target_of(info, branch, None, None, catalog)
-    return place, measured(counted(branch, end), place)
 
 
 def _in_force(branch: Branch, size: Measured) -> Iterator[Decided]:
     """Yield what the request repeats, the oldest first; of compactions the newest stands for all."""
     for id_, body in acting(branch):
-        rules, edits = Counter(edit.rule for edit in body.edits), size.of(sum(edit.saves for edit in body.edits))
+        there = edits_shown(branch, body)
+        rules, edits = Counter(edit.rule for edit in there), size.of(sum(edit.saves for edit in there))
         if isinstance(body, Decision):
             words = ", ".join(f"{rule} {count:,}" for rule, count in rules.items())
             yield Decided(id_, "decision", dict(rules), edits, f"{words}: {about(edits)} tokens less")
@@ -200,4 +191,5 @@ def _cost(found: Sent) -> str:
     used = found.usage
     ended = f", ended with {clean(found.stop, 40)}" if found.stop else ""
     cached = f" ({used.cache_read:,} from the cache, {used.cache_write:,} written to it)"
-    return f"what it cost: {used.input:,} tokens in{cached}, {used.output:,} out, ${found.dollars:,.4f}{ended}"
+    doubt = "" if found.counted or not used.input else ", by a count that is not taken for its size"
+    return f"what it cost{doubt}: {used.input:,} tokens in{cached}, {used.output:,} out, ${found.dollars:,.4f}{ended}"

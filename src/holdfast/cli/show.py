@@ -13,7 +13,7 @@ from holdfast.cli.explaining import SHORT, Log, as_shown, branch_at, named, read
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
 from holdfast.cli.sizing import PLAIN, Measured, about, measured_in
-from holdfast.cli.terminal import clean, console, json_option, say_json, say_line
+from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
 from holdfast.model.entries import (
     Answer,
     BranchSummary,
@@ -122,7 +122,7 @@ def told(
             cached = f", {usage.cache_read:,} of them cached" if usage.cache_read else ""
             return f"answer: {usage.input:,} tokens in{cached}, {usage.output:,} out {clean(body.stop, 40)}".rstrip()
         case Request():
-            return f"request of {body.slots} messages to {clean(body.model, 60) or 'an unnamed model'}"
+            return f"request of {many(body.slots, 'message')} to {clean(body.model, 60) or 'an unnamed model'}"
         case Frame():
             return f"system prompt and tools: {about(by.of(body.tokens))} tokens"
         case Revoke():

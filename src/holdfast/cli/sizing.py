@@ -8,12 +8,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
-from holdfast.config import Catalog
+from holdfast.config import Catalog, Configuration
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Request
 from holdfast.model.projected import project
 from holdfast.model.target import Target
 from holdfast.policy import guard
+from holdfast.policy.presets import PRESETS
 from holdfast.policy.settings import Settings
 from holdfast.store.base import SessionInfo
 from holdfast.view.tokens import cautious_ratio, estimate, is_same_model
@@ -55,15 +56,27 @@ def measured(branch: Branch, place: Target, settings: Settings = Settings()) -> 
     """Return how large the request is that ``branch`` makes to ``place`` now."""
     place, anchor = guard.in_force(place, branch, settings), branch.anchor
     whole, frame, scale = estimate(branch, place), estimate(branch, place, 0), cautious_ratio(branch, place)
-    is_counted = anchor is not None and anchor.held == branch.held and is_same_model(branch, place)
+    is_counted = counted(branch) > 0 and is_same_model(branch, place)
     if anchor is not None and branch.held:
         scale = min(scale, max(0, whole - frame) / branch.held)
     return Measured(whole, frame, scale, is_counted)
 
 
+def counted(branch: Branch) -> int:
+    """Return the tokens that the provider counted of just the request that ``branch`` makes now; 0 where it did not."""
+    anchor = branch.anchor
+    return anchor.tokens if anchor is not None and anchor.held == branch.held else 0
+
+
+def settings_of(branch: Branch, known: Configuration) -> Settings:
+    """Return the settings that requests of ``branch`` are planned by: of its own policy where that is a known one."""
+    return known.policy(branch.policy if branch.policy in PRESETS else "holdfast").settings
+
+
 def measured_in(info: SessionInfo, branch: Branch) -> Measured:
     """Return how large the next request of a stored session is that goes where its last one went."""
-    return measured(branch, target_of(info, branch, None, None, config.load()))
+    known = config.configuration()
+    return measured(branch, target_of(info, branch, None, None, known.catalog), settings_of(branch, known))
 
 
 def ended(behind: Sequence[Entry]) -> Entry | None:
@@ -73,11 +86,10 @@ def ended(behind: Sequence[Entry]) -> Entry | None:
     return found if found is not None and isinstance(found.body, Answer | Failure) else None
 
 
-def counted(branch: Branch, end: Entry | None) -> Branch:
-    """Return ``branch``, whose last is a request, with what the provider counted of that, where ``end`` tells it."""
-    told = end.body if end is not None else None
-    is_told = isinstance(told, Answer) or (isinstance(told, Failure) and told.requested > 0)
-    return extend(branch, end) if end is not None and is_told else branch
+def requested(entries: Sequence[Entry], at: int) -> Branch:
+    """Return the branch of the request at place ``at`` of ``entries``, with what its end told of its size."""
+    branch, end = Branch.build(entries[: at + 1]), ended(entries[at + 1 :])
+    return branch if end is None else extend(branch, end)
 
 
 def about(tokens: int, *, is_counted: bool = False) -> str:

@@ -11,7 +11,7 @@ from holdfast import config
 from holdfast.cli.account import Account, Rule, account, together
 from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.foreseeing import Foreseen, foreseen, in_words
-from holdfast.cli.places import opened, store_option
+from holdfast.cli.places import absence, opened, store_option
 from holdfast.cli.sizing import about, measured, target_of
 from holdfast.cli.terminal import (
     GAP,
@@ -64,9 +64,12 @@ def command(session: str | None, store: str | None, *, as_json: bool) -> None:
         told = _foreseen(there, infos[0], found[0], known) if session is not None else None
     total = together(found)
     if session is None:
+        why = "" if found else absence(store)
+        if why:
+            click.echo(why, err=True)
         if as_json:
             say_json({"sessions": [*map(_told, found)], "all": _told(total)})
-        else:
+        elif not why:
             _say_all(found, total)
     elif as_json:
         say_json(_told(found[0]) | ({} if told is None else {"foreseen": msgspec.to_builtins(told)}))

@@ -124,7 +124,7 @@ def command(session: str, message: str | None, lines: int, store: str | None, *,
 
 def _say_sent(info: SessionInfo, log: Log, entry: Entry, short: str, *, as_json: bool) -> None:
     """Tell of the request that ``entry`` is, or that it tells the end of."""
-    found = sent(info, log, request_of(log, entry), config.load())
+    found = sent(info, log, request_of(log, entry), config.configuration())
     if as_json:
         say_json(msgspec.to_builtins(found))
         return

@@ -69,6 +69,9 @@ def test_listing_writes_nothing(run, decided, store):
         (("99",), "no message #99"),
         (("u",), "could be any of these"),
         (("--name", "x"), "--name needs an ENTRY"),
+        (("2", "--name", "3"), "--name 3 would mean the message of that number"),
+        (("2", "--name", "#30"), "--name #30 would mean"),
+        (("2", "--name", "  "), "--name of blanks could not be seen"),
     ],
 )
 def test_wrong_use_moves_nothing(run, decided, store, arguments, message):

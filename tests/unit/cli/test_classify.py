@@ -101,13 +101,14 @@ def test_a_case_can_stand_alone(run):
     assert json.loads(run("classify", "-", "--json", given=json.dumps(case)).stdout)["kind"] == "silent_truncation"
 
 
-def test_no_lines_are_no_verdicts(run, home):
-    """An empty file has no line."""
-    (home / "none.jsonl").write_text("")
-    assert run("classify", home / "none.jsonl", "--jsonl").stdout == ""
-
-
 def test_every_kind_has_a_meaning():
     """Whatever is found can be told, in words of its own."""
     assert set(_MEANINGS) == set(KINDS)
     assert len(set(_MEANINGS.values())) == len(KINDS)
+
+
+def test_a_line_of_other_bytes_is_told_where(run, home):
+    """The reason is in words of this program, with the place."""
+    (home / "cases.jsonl").write_bytes(b'{"message":"hi"}\n{"message":"\xff"}\n')
+    fine, odd = map(json.loads, run("classify", "cases.jsonl", "--jsonl").stdout.splitlines())
+    assert ("error" in fine, odd["error"]) == (False, "the line is not UTF-8 at byte 12; encode it as UTF-8")

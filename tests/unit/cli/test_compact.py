@@ -151,6 +151,28 @@ def test_where_nothing_is_gained_nothing_is_written(run, tmp_path):
         assert there.session(key).entries == entries
 
 
+def test_what_is_shortened_anyway_is_told_as_that(run, tmp_path):
+    """Where the reason counts a text as gone that is still there, both sizes of the request are said."""
+    path, key = str(tmp_path / "s.db"), "s" * 12
+    with open_store(path) as there:
+        Journal.open(there, key).append(Message.of("user", "read " * 9_000), Message.of("assistant", "It was read."))
+        entries = there.session(key).entries
+    made = json.loads(run("compact", key, "--window", "16000", "--store", path, "--json").stdout)
+    assert (made["compacted"], made["before"]) == (False, made["after"])
+    _, told = made["why"].split("; policy holdfast makes 1 message shorter anyway, right before the next request ")
+    before, after = (int(size.strip("(~)").replace(",", "")) for size in told.removesuffix(" tokens)").split(" → "))
+    assert (before, after < before / 10) == (made["before"], True)
+    assert f"would be left of {after:,}:" in made["why"]
+    with open_store(path) as there:
+        assert there.session(key).entries == entries
+
+
+def test_a_policy_without_summaries_is_named(run, store, key):
+    """It compacts nothing whatever there is to compact, and that is the reason."""
+    out = run("compact", key, "--policy", "append-only", "--store", store).stdout
+    assert "nothing was compacted: policy append-only makes no summaries; give one with --policy that does" in out
+
+
 @pytest.mark.parametrize("wrong", [["nobody"], ["--policy", "hope", "x"], []], ids=["session", "policy", "none"])
 def test_wrong_use(run, store, wrong):
     """Exit code 2 and a sentence, never a traceback."""

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast.cli.sizing import measured_in
 from holdfast.config import target
-from holdfast.model.entries import Compaction, Decision, Note, Request
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Compaction, Decision, Entry, Note, Request, Said
 from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolResult
 from holdfast.policy.presets import PRESETS
 from holdfast.runtime.journal import Journal
 from holdfast.store import open_store
 from holdfast.store.naming import named_blobs
+from holdfast.view.tokens import measure
 
 KEY = "10009-bbbb"
 
@@ -206,3 +211,20 @@ def test_kinds_add_up_behind_a_compaction(context, window):
     found = context("--policy", "holdfast", "--window", window, "--record")
     assert found["in_force"]
     assert found["tokens"] - found["messages"] * 4 <= sum(found["kinds"].values()) <= found["tokens"]
+
+
+def test_edits_of_what_a_compaction_hides_are_not_in_force(run, store):
+    """Of a decision only what the request shows is counted: as it is stored, planned, and explained."""
+    result = ToolResult("t", "Read", (Text("[short]"),))
+    store.create(KEY)
+    talk = [Said(measure(Message("tool", (replace(result, content=(Text("word " * 90),)),)))) for _ in range(3)]
+    edits = tuple(Edit(Span(at, at + 1, 0), (result,), "spill", "too long", 80) for at in (0, 2))
+    made = Compaction(1, Message.of("user", "before"), 2, before=900, after=500)
+    bodies = [*talk, Decision(edits), made, Request("", 3, "claude-sonnet-4-5", 16_000)]
+    store.append(KEY, [Entry(f"e{at}", f"e{at - 1}" if at else None, body) for at, body in enumerate(bodies)])
+    for more in ([], ["--policy", "append-only"]):
+        found = json.loads(run("context", KEY, *more, "--json").stdout)["in_force"]
+        assert [one["rules"] for one in found] == [{"spill": 1}, {}]
+    [decided, _] = json.loads(run("why", KEY, "e5", "--json").stdout)["decided"]
+    saves = measured_in(store.session(KEY), store.branch(KEY)).of(80)
+    assert (decided["rules"], decided["saves"]) == ({"spill": 1}, saves)

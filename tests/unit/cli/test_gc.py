@@ -77,3 +77,11 @@ def test_wrong_use_is_told(run, home, loose):
     assert result.exit_code == 0
     assert "removed: 0 texts" in result.stdout
     assert not (home / "none.db").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--json",)])
+def test_a_store_that_is_not_there_is_told(run, home, options):
+    """A wrong path is no store with nothing in it; the exit code is fine, and none is made."""
+    done = run("gc", "--store", home / "typo.db", *options)
+    assert (done.exit_code, f"there is no store at {home / 'typo.db'}" in done.stderr) == (0, True)
+    assert not (home / "typo.db").exists()

@@ -144,3 +144,12 @@ def test_a_message_by_its_number(run, decided):
     said = run("why", decided, "0", "--said")
     assert run("recall", decided, "0").stdout.strip() == said.stdout.strip()
     assert "no message #999" in run("recall", decided, "999").stderr
+
+
+def test_a_search_of_one_text_that_finds_nothing_says_so(run, decided):
+    """Nothing is printed, and why is told beside it; with a line that matches nothing is."""
+    done = run("recall", decided, "6", "--search", "kelp")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == "no line of it matches 'kelp'; try fewer or other words\n"
+    done = run("recall", decided, "6", "--search", "function_1_2")
+    assert (done.stdout.count("function_1_2"), done.stderr) == (1, "")

@@ -250,6 +250,8 @@ def test_a_client_that_is_not_there(run, programs):
     done = run("run", "--", programs)
     assert (done.exit_code, done.stderr) == (126, f"holdfast: {programs} is no program; give the path of one\n")
     assert run("run").exit_code == 2
+    done = run("run", "--", "")
+    assert (done.exit_code, "holdfast: an empty name is not installed" in done.stderr) == (127, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -191,9 +191,9 @@ def test_only_what_was_refused_and_kept_from_the_client_is_told_so(bodies, refus
 def test_the_largest_is_as_large_as_why_says(run, store):
     """Of a model that has more tokens for a text than others too, before any count of it could tell so."""
     long, yes, ok = said("word " * 9_000), said("yes"), Said(measure(Message.of("assistant", "ok " * 90)))
-    asked = Request("b", 2, "claude-opus-5-5", 100_000)
+    asked = Request("", 2, "claude-opus-5-5", 100_000)
     store.create("s")
-    go_on(store, "s", long, yes, MADE, asked, ok, Answer("b", Usage(input=900)))
+    go_on(store, "s", long, yes, MADE, asked, ok, Answer("", Usage(input=900)))
     (request,) = (entry.id for entry in store.path("s") if isinstance(entry.body, Request))
     why = json.loads(run("why", "s", request, "--json").stdout)
     largest = json.loads(run("stats", "s", "--json").stdout)["largest"]
@@ -203,7 +203,7 @@ def test_the_largest_is_as_large_as_why_says(run, store):
 def test_what_nobody_told_does_not_grow_with_what_was_said():
     """A request lacked the words behind its summary, and no share of the system prompt that the record has none of."""
     long, yes = said("word " * 2_000), said("yes")
-    asked = (Request("b", 2, "m", 100_000), Answer("b", Usage(input=50_000)))
+    asked = (Request("", 2, "m", 100_000), Answer("", Usage(input=50_000)))
     found = account_of(saying(long, yes, MADE, *asked)).largest
     assert (found.up, found.is_counted) == (50_000, False)
     assert found.sent == 50_000 + long.slot.size - MADE.size
@@ -211,9 +211,10 @@ def test_what_nobody_told_does_not_grow_with_what_was_said():
 
 def test_the_window_is_what_an_overflow_told():
     """What went up before is told as a share of the window that was learned later."""
-    asked = Request("b", 1, "m", 9_000)
+    asked = Request("", 1, "m", 9_000)
     more = said("word " * 900)
-    found = account_of(saying(more, asked, *ANSWERED, more, replace(asked, slots=3), overflow()))
+    answered = (ANSWERED[0], Answer("", Usage(input=900)))
+    found = account_of(saying(more, asked, *answered, more, replace(asked, slots=3), overflow()))
     assert found.largest == Size(2_000, 900, 1_500, is_counted=True)
 
 
@@ -272,6 +273,9 @@ def test_a_session_without_decisions(run, session):
 
 def test_nothing_at_all(run, store):
     """No store, an empty store and an empty session are no faults; an unknown session is."""
+    assert run("stats").stderr.startswith("there is no store at ")
+    store.create("empty")
+    store.remove("empty")
     assert "no sessions yet" in run("stats").stdout
     store.create("empty")
     assert "no answer tells its usage" in run("stats", "empty").stdout

@@ -343,3 +343,10 @@ def test_a_request_is_valid_whatever_the_log_leaves_open(run, home, talk, write)
     for form in ("anthropic", "openai-chat"):
         body = run("export", "5e55", "--format", form).stdout
         assert run("lint", "-", "--api", form, given=body).exit_code == 0
+
+
+def test_a_request_of_one_message(run, decided):
+    """It is told in the singular, the next ones in the plural."""
+    shown = run("show", decided, "--all").stdout
+    assert "request of 1 message to claude-sonnet-4-5" in shown
+    assert "request of 3 messages to claude-sonnet-4-5" in shown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import signal
@@ -9,9 +11,11 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 
 import pytest
 
+from holdfast.cli import command
 from holdfast.cli.faults import Interrupted, reason, stopped
 from holdfast.cli.files import private_file
 
@@ -132,6 +136,21 @@ def test_a_line_of_fifty_megabytes_is_taken(run, home, talk, line, write):
 def test_errors_of_the_system_say_what_to_do(error, told):
     """Each message has what happened and one thing to do."""
     assert told in reason(error)
+
+
+@pytest.mark.parametrize("arguments", [("doctor",), ("mcp", "--json")])
+def test_a_working_folder_that_is_gone(run, decided, home, monkeypatch, arguments):
+    """Who needs to know where that is says that it is gone."""
+    gone = home / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    done = run(*arguments)
+    monkeypatch.chdir(home)
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "Error: the working folder is not there any more; change to one that is\n",
+    )
 
 
 def test_a_broken_pipe_is_left_to_click():
@@ -298,3 +317,31 @@ def test_one_bad_file_is_one_line(run):
     """A replay of one file says once why there is none; of several it says so for each, and then of all."""
     assert run("replay", "gone").stderr == "Error: gone: no such file or directory; check the path\n"
     assert run("replay", "gone", "lost").stderr.count("\n") == 3
+
+
+@pytest.mark.parametrize("verb", ["lint", "fix", "classify"])
+def test_an_empty_file_has_no_cases(run, home, verb):
+    """Nothing a line in is nothing a line out, of a file as of standard input."""
+    (home / "empty").touch()
+    for file in ("empty", "-"):
+        done = run(verb, "--jsonl", file, given="")
+        assert (done.exit_code, done.stdout) == (0, ""), file
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ls", "--help"], []])
+def test_help_on_a_full_disk(arguments, capsys):
+    """What cannot be printed is told, and no traceback."""
+
+    class Full(io.StringIO):
+        def write(self, _text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(SystemExit) as ended, redirect_stdout(Full()):
+        command.main(arguments, prog_name="holdfast")
+    assert (ended.value.code, capsys.readouterr().err) == (2, "Error: no space left on device; free some space\n")
+
+
+def test_one_message_is_one(run, home):
+    """A request that nobody answered is told in the singular."""
+    (home / "body.json").write_text('{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}')
+    assert "recorded in it (1 message); nothing to replay" in run("replay", "body.json").stderr

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.cli.files import content
 from holdfast.cli.recordings import Source
 from holdfast.cli.replay.dump import Bodies, Dump
-from holdfast.cli.terminal import clean
+from holdfast.cli.terminal import clean, many
 from holdfast.config import Catalog, target
 from holdfast.errors import FormatError, WindowTooSmall
 from holdfast.formats import Recording, read
@@ -99,7 +99,8 @@ def reported(source: Source, order: Order, waiting: Ticking, dump: Dump | None =
     api = order.api or _api(recording, order)
     session = session_of(recording, api)
     if not session.steps:
-        raise FormatError(f"no answer of a model is recorded in it ({len(session.slots)} messages); nothing to replay")
+        said = many(len(session.slots), "message")
+        raise FormatError(f"no answer of a model is recorded in it ({said}); nothing to replay")
     study = _study(session, api, order)
     fitting = [fitted(policy, study.setting.target) for policy in order.policies]
     bodies = dump.of(file) if dump else None

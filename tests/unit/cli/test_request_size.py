@@ -1,0 +1,98 @@
+"""A request has one size, also where its provider's count is of something else, or is not believed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.config import target
+from holdfast.model.entries import Failure, Usage
+from holdfast.model.messages import Message
+from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.policy.pipeline import Policy
+from holdfast.runtime.journal import Journal
+
+KEY, WINDOW = "5126-of-one", 20_000
+PLACE = target("anthropic", "claude-sonnet-4-5", window=WINDOW)
+
+
+@pytest.fixture
+def journal(store):
+    """Return the journal of a session whose newest request was made shorter, and is about to be answered."""
+    found = Journal.open(store, KEY, Policy())
+    for at in range(6):
+        result = ToolResult(f"{at}", "Read", (Text(f"a line of log {at}\n" * 700),))
+        talk = Message("assistant", (ToolCall(f"{at}", "Read", "{}"),)), Message("tool", (result,))
+        found.append(Message.of("user", f"Read log {at}."), *talk)
+        ready = found.prepare(PLACE)
+        if at < 5:
+            found.record(Message.of("assistant", "It was read."), Usage(input=ready.plan.after, output=5), "end_turn")
+    assert ready.plan.branch.law
+    return found
+
+
+def answered(tokens, **how):
+    """Return what lets an answer come that tells a prompt of so many tokens."""
+    return lambda journal: journal.record(Message.of("assistant", "Yes."), Usage(input=tokens), "end_turn", **how)
+
+
+def refused(**told):
+    """Return what lets the request be refused by such numbers."""
+    return lambda journal: journal.learn("too large", **told)
+
+
+@pytest.mark.parametrize(
+    ("end", "is_counted"),
+    [
+        (answered(9_000), True),
+        (answered(4_000_000), False),
+        (answered(3), False),
+        (answered(9_000, as_planned=False), False),
+        (answered(0), False),
+        (refused(requested=21_000), True),
+        (refused(limit=18_500), False),
+        (refused(requested=4_000_000), False),
+        (refused(), False),
+        (lambda journal: journal.fail("gone"), False),
+        (lambda journal: None, False),
+    ],
+    ids=[
+        "counted", "doubted", "not the whole", "of another request", "untold", "refused by its size",
+        "refused by a limit", "refused by nonsense", "refused without a word", "failed", "on its way",
+    ],
+)  # fmt: skip
+def test_every_command_says_the_same_size(run, store, journal, end, is_counted):
+    """``why``, ``diff`` and ``context`` of a request, by its id or its failure's, and ``stats`` of the largest."""
+    end(journal)
+    request = next(entry.id for entry in reversed(store.path(KEY)) if entry.body.__struct_config__.tag == "request")
+    last = store.path(KEY)[-1]
+    for name in (request, last.id) if isinstance(last.body, Failure) else (request,):
+        why, diff, context = (json.loads(run(verb, name, "--json").stdout) for verb in ("why", "diff", "context"))
+        assert (why.get("counted", False), context["counted"]) == (is_counted, is_counted)
+        assert why["shown_tokens"] == diff["after"] == context["tokens"]
+        assert why["tokens"] == diff["before"] > why["shown_tokens"]
+        assert why["window"] == context["window"]
+        size = f"{'' if is_counted else '~'}{why['shown_tokens']:,}"
+        told = " ".join(run("why", name).stdout.split())
+        assert f" {size} tokens" in told
+        is_told = "usage" in why and why["usage"].get("input", 0) > 0
+        assert ("not taken for its size" in told) == (is_told and not is_counted)
+        assert f" {size} tokens" in run("diff", name).stdout
+        assert run("context", name).stdout.splitlines()[1].startswith(f"{size} of ")
+    largest = json.loads(run("stats", KEY, "--json").stdout)["largest"]
+    assert largest["up"] < WINDOW
+    assert (largest["sent"] == why["tokens"]) == is_counted
+
+
+@pytest.mark.parametrize("table", ["policy", "policy.pi"])
+def test_a_request_has_one_window(run, store, home, table):
+    """That of the settings which its session is planned by, as ``holdfast.toml`` changes them."""
+    (home / "holdfast.toml").write_text(f"[{table}]\nwindow_cap = 18000\n")
+    journal = Journal.open(store, KEY, Policy.preset("pi"))
+    journal.append(Message.of("user", "word " * 900))
+    request = journal.prepare(PLACE).request
+    journal.append(Message.of("user", "More."))
+    for name in (request, KEY):
+        assert json.loads(run("context", name, "--json").stdout)["window"] == 18_000
+    assert json.loads(run("why", request, "--json").stdout)["window"] == 18_000
