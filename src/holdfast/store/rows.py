@@ -87,7 +87,7 @@ def identity(entry: Entry) -> bytes:
     """
     slot = _slot(entry.body)
     raw = None if slot is None or slot.raw is None else bytes(slot.raw)
-    told = split(_bare(entry.body)) if raw is None else (None, None)
+    told = split(_stripped(entry.body)) if raw is None else (None, None)
     return _identity(KIND[type(entry.body)], entry.parent, raw, *told)
 
 
@@ -152,7 +152,7 @@ def check_types(entry: Entry) -> None:
 def _packed(entry: Entry) -> tuple[bytes, bytes | None]:
     """Return what ``entry`` says as bytes that its type can be read from: values are made without being checked."""
     try:
-        text, raws = split(_bare(entry.body))
+        text, raws = split(_stripped(entry.body))
         join(text, None, type(entry.body))
     except _UNREADABLE as error:
         raise _untyped(entry, error) from error
@@ -217,7 +217,7 @@ def _digest(*told: object) -> bytes:
     return blake2b(_ENCODE(told), digest_size=16).digest()
 
 
-def _bare(body: Body) -> Body:
+def _stripped(body: Body) -> Body:
     """Return ``body`` without what has a column of its own."""
     if isinstance(body, Said):
         return Said(replace(body.slot, size=0, digest=b"", raw=None))
