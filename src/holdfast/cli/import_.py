@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from holdfast.cli.faults import EXPECTED, WRONG_USE, Stopped, of_file, reason
 from holdfast.cli.places import opened, store_option, store_place
 from holdfast.cli.recordings import Source, sources
 from holdfast.cli.terminal import clean, json_option, say_json
+from holdfast.errors import FormatError, UnknownId
 from holdfast.formats import Problem, Recording
 from holdfast.model.entries import Said
 from holdfast.store.base import SessionInfo, SessionStore
@@ -101,6 +103,7 @@ def _outcome(store: SessionStore, source: Source, name: str | None) -> Taken | R
 
 def _take(store: SessionStore, file: str, recording: Recording, key: str) -> Taken:
     """Import the session of a file, and those of its sub-agents as sessions of their own."""
+    _check_same_tool(store, key, recording.format)
     parts = {key: recording}
     for number, chain in enumerate(recording.sidechains, 1):
         own = chain.session if chain.session and chain.session != recording.session else f"sidechain-{number}"
@@ -112,6 +115,17 @@ def _take(store: SessionStore, file: str, recording: Recording, key: str) -> Tak
         added, kept = added + done.added, kept + done.kept
     problems = tuple(problem for part in parts.values() for problem in part.problems)
     return Taken(file, key, recording.format, added, kept, tuple(parts)[1:], recording.skipped, problems)
+
+
+def _check_same_tool(store: SessionStore, key: str, tool: str) -> None:
+    """Raise ``FormatError`` where session ``key`` is there and is not of ``tool``: it would be mixed up."""
+    with suppress(UnknownId):
+        there = store.session(key)
+        if there.key == key and there.format != tool:
+            whose = there.format or "Holdfast itself"
+            raise FormatError(
+                f"session {key!r} is one of {whose}, and this is one of {tool}; give another id with --as"
+            )
 
 
 def info_of(key: str, recording: Recording) -> SessionInfo:

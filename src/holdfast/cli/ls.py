@@ -85,6 +85,7 @@ class Listed(Struct, frozen=True):
 def listed(store: SessionStore, info: SessionInfo) -> Listed:
     """Return what a list shows of a session; of its log only the last few entries are read."""
     request, answer, behind = None, None, 0
+    client = "" if info.format else client_of(info.key)  # an import may have an id of that form
     for body in _newest(store, info):
         if request is None:
             request = body if isinstance(body, Request) else None
@@ -92,9 +93,9 @@ def listed(store: SessionStore, info: SessionInfo) -> Listed:
         answer = body if answer is None and isinstance(body, Answer) else answer
     tokens = answer.usage.total or None if answer is not None else None
     if request is None:
-        return Listed(info, client_of(info.key), None, tokens)
+        return Listed(info, client, None, tokens)
     answered, window = answer is not None or _is_answered(store, info), _window(store, info, request) or None
-    return Listed(info, client_of(info.key), request.slots + behind, tokens, window, answered)
+    return Listed(info, client, request.slots + behind, tokens, window, answered)
 
 
 def _is_answered(store: SessionStore, info: SessionInfo) -> bool:

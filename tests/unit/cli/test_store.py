@@ -350,3 +350,15 @@ def test_a_request_of_one_message(run, decided):
     shown = run("show", decided, "--all").stdout
     assert "request of 1 message to claude-sonnet-4-5" in shown
     assert "request of 3 messages to claude-sonnet-4-5" in shown
+
+
+def test_sessions_of_two_tools_do_not_become_one(run, decided, home, store):
+    """A request is not taken into a session of Claude Code; under an id of its own it is, and the list says whose."""
+    (home / "body.json").write_text('{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}')
+    before = store.session(decided)
+    done = run("import", "body.json", "--as", decided)
+    assert (done.exit_code, store.session(decided)) == (2, before)
+    assert f"session {decided!r} is one of claude-code, and this is one of openai-chat; give another id" in done.stderr
+    assert run("import", "body.json").exit_code == 0
+    listed = [line.split()[:2] for line in run("ls").stdout.splitlines()]
+    assert [whose for short, whose in listed if short.startswith("body-")] == ["openai-chat"]
