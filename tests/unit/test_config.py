@@ -296,6 +296,7 @@ def test_no_files_is_what_is_shipped(tmp_path: Path) -> None:
         ('[[price]]\nmatch = "a"\ninput = "free"\noutput = 1.0', ["$.price[0].input", "str", "input, output, read"]),
         ('[[price]]\nmatch = "a"\ninput = -1.0\noutput = 1.0', ["$.price[0].input", ">= 0"]),
         ("[cache.mine]\nttll = 1", ["ttll", "ttl, minimum, write"]),
+        ('[model]\nmatch = "a"', ["$.model", "[[model]]", "two brackets"]),
         ("[[model]\n", ["not TOML", "line 1"]),
         (f"[store]\nsession_bytes = {'1' * 5_000}", ["300 digits", "smaller"]),
         (f"[store]\nsession_bytes = {'1' * 4_000}", ["store.session_bytes", "300 digits", "smaller"]),

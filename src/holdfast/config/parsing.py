@@ -84,12 +84,19 @@ def _catalog(tables: dict[str, Any], name: str) -> Catalog:
     try:
         return convert(tables, Catalog)
     except msgspec.ValidationError as error:
-        allowed = _allowed(str(error))
-        field = re.search(r"unknown field `(.*?)`", str(error))
-        near = get_close_matches(field[1], allowed, cutoff=0.65) if field else []
-        meant = f"; did you mean {' or '.join(near)}?" if near else ""
-        msg = f"{name}: {error}; allowed there: {', '.join(allowed)}{meant}"
+        msg = f"{name}: {error}; {_advice(str(error))}"
         raise ConfigError(msg) from error
+
+
+def _advice(error: str) -> str:
+    """Return what may stand where ``error`` points, and what was meant, as far as that can be told."""
+    if table := re.search(r"Expected `array`, got `object` - at `\$\.(\w+)`", error):
+        return f"begin each of these tables with [[{table[1]}]], in two brackets"
+    allowed = _allowed(error)
+    field = re.search(r"unknown field `(.*?)`", error)
+    near = get_close_matches(field[1], allowed, cutoff=0.65) if field else []
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"allowed there: {', '.join(allowed)}{meant}"
 
 
 def _allowed(error: str) -> tuple[str, ...]:
