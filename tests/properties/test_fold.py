@@ -149,12 +149,12 @@ def test_a_frame_that_nobody_told_does_not_vanish(entries, tokens, data):
     entries = [entry for entry in entries if not isinstance(entry.body, Frame)]
     before, decided = counted(entries, tokens), data.draw(decisions(entries))
     after = extend(before, Entry("d", None, decided))
-    place = Target(model="m")
-    frames = [frame_tokens(in_force(place, branch, Settings())) for branch in (before, after)]
-    assert frames[0] == frames[1]
+    places = [in_force(Target(model="m"), branch, Settings()) for branch in (before, after)]
+    frame, same = map(frame_tokens, places)
+    assert frame == same
     told = before.anchor
     if told is not None and not before.media:
-        assert frames[1] >= min(told.tokens - round(ratio(before, place) * told.held), 100_000)
+        assert frame >= min(told.tokens - round(ratio(before, places[0]) * told.held), 100_000)
 
 
 @given(logs())
