@@ -6,12 +6,13 @@ import os
 import resource
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -442,3 +443,22 @@ def test_a_store_is_readable_where_files_cannot_grow(tmp_path: Path, limit: int)
     with small_files(limit), open_store(tmp_path / "agent.db", readonly=True) as store:
         assert len(store.entries(KEY)) == 500
         assert len(store.leaves(KEY)) == 1
+
+
+def test_an_older_store_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """S6: whoever opens an older store reads it as it is; it is the first write that needs room for a newer schema."""
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, chain("ab"))
+    with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as db:
+        for step in ("DROP INDEX entries_session", "DROP INDEX entries_kind", "PRAGMA user_version = 2"):
+            db.execute(step)
+        db.execute("CREATE INDEX entries_kind ON entries (session, kind)")
+    with small_files(1), open_store(tmp_path / "agent.db") as store:
+        assert ids(store.path(KEY)) == ids(store.entries(KEY, "message")) == ["a", "b"]
+        assert [found.entry for found in store.search(KEY, "text of b")] == ["b"]
+        with pytest.raises(StoreReadOnly, match=r"`holdfast gc`"):
+            store.append(KEY, chain("c", "b"))
+        assert ids(store.path(KEY)) == ["a", "b"]
+    with open_store(tmp_path / "agent.db") as store:
+        assert store.append(KEY, chain("c", "b")).moved
+        assert ids(store.path(KEY)) == ["a", "b", "c"]

@@ -591,3 +591,14 @@ def test_a_write_ahead_log_goes_with_the_old_file(tmp_path: Path) -> None:
     assert link.is_symlink()
     with open_store(path) as store:
         assert "late" in ids(store.path(KEY))
+
+
+def test_an_entry_whose_number_became_nought_is_gone_on_from(tmp_path: Path) -> None:
+    """S13: a flipped bit can make number 1 the number 0, and nothing else is wrong then: what follows hangs on it."""
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, chain("a"))
+    edit(tmp_path / "agent.db", "UPDATE entries SET seq = 0")
+    assert repair_store(tmp_path / "agent.db").is_fine
+    with open_store(tmp_path / "agent.db") as store:
+        store.append(KEY, chain("b", "a"))
+        assert ids(store.path(KEY)) == ["a", "b"]

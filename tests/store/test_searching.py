@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.errors import UnknownId
 from holdfast.model.entries import Entry, Note
 from holdfast.store import indexing, open_store
 from holdfast.store.searching import search, small, terms
+from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.samples import KEY, chain, long_session, words
 
 
@@ -157,3 +160,18 @@ def test_notes_are_not_words(tmp_path: Path) -> None:
     with open_store(tmp_path / "agent.db") as store:
         store.put(KEY, [Entry("n", None, Note("a setting", b"zebra", {"of": "zebra"}))])
         assert store.search(KEY, "zebra") == []
+
+
+def test_a_session_that_goes_while_it_is_searched(tmp_path: Path) -> None:
+    """Somebody removes a session between the first look at it and the second: it is told as one that is not there."""
+
+    class Late(SqliteStore):
+        def _ready(self, key: str, wanted: Sequence[str]) -> None:
+            with open_store(tmp_path / "agent.db") as other:
+                other.remove(key)
+            super()._ready(key, wanted)
+
+    with Late(tmp_path / "agent.db") as store:
+        store.put(KEY, chain("ab"))
+        with pytest.raises(UnknownId, match=KEY):
+            store.search(KEY, "text of b")

@@ -188,7 +188,10 @@ def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_older_schema_is_brought_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first opening, also to read, takes the missing steps; one that fails leaves everything as it was."""
+    """Where an older schema cannot be read as it is, the first look, too, brings it up.
+
+    A step that fails leaves everything as it was.
+    """
 
     def add(db: sqlite3.Connection) -> None:
         db.execute("ALTER TABLE sessions ADD COLUMN more TEXT")
@@ -202,6 +205,7 @@ def test_an_older_schema_is_brought_up(tmp_path: Path, monkeypatch: pytest.Monke
     for last, version in ((fail, len(MIGRATIONS)), (add, len(MIGRATIONS) + 1)):
         for module in ("migrations", "database"):
             monkeypatch.setattr(f"holdfast.store.{module}.MIGRATIONS", (*MIGRATIONS, last))
+        monkeypatch.setattr("holdfast.store.database.READABLE", len(MIGRATIONS) + 1)
         with open_store(tmp_path / "agent.db") as store:
             if last is fail:
                 with pytest.raises(StoreError, match=r"agent\.db"):
@@ -248,6 +252,7 @@ def test_an_older_schema_becomes_the_newest(tmp_path: Path, schema: int) -> None
         store.put(KEY, chain("ab"))
     with open_store(tmp_path / "old.db") as store:
         assert ids(store.entries(KEY)) == ["a", "b"]
+        assert not store.append(KEY, []).moved
     found = []
     for name in ("old.db", "new.db"):
         with closing(sqlite3.connect(tmp_path / name)) as db:

@@ -32,6 +32,8 @@ _REFUSALS = {
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM,
 }  # fmt: skip
 """What SQLite reports when the disk is full, broken or read-only."""
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
+"""What it reports of a damaged file; the last where it finds no table or column of ours, or a text that is none."""
 
 
 PAGE = 8192
@@ -152,19 +154,19 @@ class Database:
         """Give SQLite's errors our names; with ``latch`` a refusing disk is remembered."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             named = self._typed(error, writing=latch)
             if latch and isinstance(named, StoreReadOnly):
                 self._refused = f"{named} (nothing was written since)"
             raise named from error
 
-    def _typed(self, error: sqlite3.Error, *, writing: bool) -> StoreError:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    def _typed(self, error: Exception, *, writing: bool) -> StoreError:
+        code = _code(error)
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreLocked(
                 f"another process has been writing {self.file} for {BUSY_WAIT:g} s; nothing was written: try again"
             )
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        if is_damage(error):
             return StoreCorrupt(
                 f"{self.file} is damaged or no database ({error}); `holdfast repair` saves what can be read, "
                 "or give another path with --store"
@@ -199,11 +201,11 @@ class Database:
             self._opened = _identity(self.file)
             db = self._connect_readonly()
             held = _closing_on_error(db, lambda: version(db, str(self.file)))
-            if held == len(MIGRATIONS) or (self._readonly and held >= READABLE):
+            if held >= READABLE:
                 self._blank = False
                 return db
             db.close()
-            if held:
+            if held:  # nobody can read it as it is
                 return self._open_writer()
         self._blank = True
         db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
@@ -325,6 +327,18 @@ class Database:
             )
             raise StoreCorrupt(msg)
         return True
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Return whether a damaged file made ``sqlite3`` raise ``error``; SQLite's own words may quote what is no text."""
+    if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.ProgrammingError):
+        return _code(error) in _DAMAGE
+    return isinstance(error, UnicodeDecodeError)
+
+
+def _code(error: Exception) -> int:
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code & 0xFF
 
 
 def _identity(file: Path) -> tuple[int, int] | None:

@@ -81,7 +81,7 @@ def m003_entries_in_order(db: sqlite3.Connection) -> None:
 
 
 READABLE = 1
-"""The oldest schema that is read as it is by who may not write."""
+"""The oldest schema that is read as it is; the first write brings it up."""
 
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     m001_sessions_entries_checkpoints,

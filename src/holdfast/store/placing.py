@@ -64,7 +64,7 @@ def place(entries: Iterable[Entry], find: Callable[[str], Node | None], first: i
             )
             raise LogConflict(msg)
         depth, base = _under(up, KIND[type(entry.body)], seq)
-        new[entry.id] = Placed(seq, depth, base, entry, up.seq or None)
+        new[entry.id] = Placed(seq, depth, base, entry, None if up is ROOT else up.seq)
     return [*new.values()]
 
 

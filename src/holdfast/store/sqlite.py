@@ -23,7 +23,7 @@ from holdfast.store.placing import Node, Placed
 from holdfast.store.rows import COLUMNS, Decoders, Row, bare, decoders, from_row, full, weight
 from holdfast.store.searching import is_searched, words
 from holdfast.store.tally import weighed
-from holdfast.store.tree import SHOWN, TreeStore, now_ms
+from holdfast.store.tree import SHOWN, TreeStore, now_ms, unknown
 
 _COLUMNS = ", ".join(f"e.{name}" for name in COLUMNS)
 _MINE = "(SELECT session FROM sessions WHERE key = ?)"
@@ -221,8 +221,11 @@ class SqliteStore(TreeStore):
         return (entry for row in rows for entry in self._entries([row]))
 
     def _number(self, key: str) -> int:
-        """Return the number of a session that is there."""
-        return int(self._file.db.execute(_NUMBER, (key,)).fetchone()[0])
+        """Return the number of a session; ``UnknownId`` where somebody removed it a moment ago."""
+        row = self._file.db.execute(_NUMBER, (key,)).fetchone()
+        if row is None:
+            raise unknown("session", key)
+        return int(row[0])
 
     def _matching(self, key: str, wanted: Sequence[str]) -> Iterator[Entry]:
         db, session = self._file.db, self._number(key)

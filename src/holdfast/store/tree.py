@@ -317,7 +317,7 @@ class TreeStore(ABC):
     def _known(self, key: str) -> SessionInfo:
         info = self._info(key)
         if info is None:
-            raise _unknown("session", key)
+            raise unknown("session", key)
         return info
 
     def _names(self, key: str) -> dict[str, str]:
@@ -444,12 +444,13 @@ def _only(found: Sequence[str], prefix: str, what: str) -> str:
     if found and all(one == shortest or one.startswith(f"{shortest}+") for one in found):
         return shortest
     if not found:
-        raise _unknown(what, prefix)
+        raise unknown(what, prefix)
     more = ", and more" if len(found) > SHOWN else ""
     msg = f"{prefix[:80]!r} could be any of these: {', '.join(found[:SHOWN])}{more}; give more of the {what}'s id"
     raise UnknownId(msg)
 
 
-def _unknown(what: str, name: str) -> UnknownId:
+def unknown(what: str, name: str) -> UnknownId:
+    """Return the error that nothing has this name."""
     where = "`holdfast ls` lists the sessions" if what == "session" else "`holdfast show` lists the entries"
     return UnknownId(f"no {what} is {name[:80]!r} or begins with it; {where}")

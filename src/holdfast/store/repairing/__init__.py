@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
 from holdfast.store.blobs import FileBlobs
+from holdfast.store.database import is_damage
 from holdfast.store.files import create, refusal, sync_directory
 from holdfast.store.migrations import version
 from holdfast.store.repairing.mender import Mender
@@ -80,10 +81,9 @@ def _repaired(file: Path, blobs: Path, tick: Tick, *, dry_run: bool) -> Repaired
     except _BrokenError as error:
         return _anew(file, blobs, tick, str(error), dry_run=dry_run)
     except StoreCorrupt as error:
-        cause = error.__cause__
-        if not isinstance(cause, sqlite3.DatabaseError) or not isinstance(_named(cause, file), _BrokenError):
+        if not is_damage(error.__cause__):
             raise
-        return _anew(file, blobs, tick, str(cause), dry_run=dry_run)
+        return _anew(file, blobs, tick, str(error.__cause__), dry_run=dry_run)
 
 
 def _check(file: Path) -> None:
@@ -91,14 +91,13 @@ def _check(file: Path) -> None:
     with closing(_opened(file)) as db:
         try:
             version(db, str(file))
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise _named(error, file) from error
 
 
-def _named(error: sqlite3.DatabaseError, file: Path) -> Exception:
+def _named(error: Exception, file: Path) -> Exception:
     """Return what keeps ``file`` from being read: damage that can be gone round, or what is to be said."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if is_damage(error):
         return _BrokenError(str(error))
     return StoreError(f"{file} could not be looked through ({error}); nothing was changed: see that nobody holds it")
 

@@ -19,6 +19,8 @@ GAP = 500
 
 LARGEST = 2**63 - 1
 """The largest number that a row can have."""
+_UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What a damaged file makes ``sqlite3`` raise; the last where SQLite's own words quote bytes that are no text."""
 
 
 def salvage(source: sqlite3.Connection, file: Path, target: sqlite3.Connection) -> int:
@@ -27,7 +29,7 @@ def salvage(source: sqlite3.Connection, file: Path, target: sqlite3.Connection) 
     First by SQLite, which knows what is a row and what was deleted; then page by page what it does not reach.
     """
     target.execute(QUARANTINE)
-    with suppress(sqlite3.DatabaseError):
+    with suppress(*_UNREADABLE):
         source.text_factory = _text
         source.execute("PRAGMA writable_schema = ON")  # a file shorter than its header says is then read all the same
         for table, key in TABLES.items():
@@ -51,7 +53,7 @@ def _names(db: sqlite3.Connection, table: str) -> list[str]:
     """Return the columns of a table; none where it cannot be found any more."""
     try:
         return [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
-    except sqlite3.DatabaseError:
+    except _UNREADABLE:
         return []
 
 
@@ -103,7 +105,7 @@ def _rows(source: sqlite3.Connection, table: str, key: str, names: list[str]) ->
             row = source.execute(f"{said} > ? ORDER BY {key} LIMIT 1", (last,)).fetchone()
             if row is None:
                 return
-        except sqlite3.DatabaseError:
+        except _UNREADABLE:
             row = None
         if row is None or row[0] <= last:  # a tree out of order leads back, and round in circles
             row = _one(source, f"{said} = ?", last + 1)
@@ -115,6 +117,6 @@ def _rows(source: sqlite3.Connection, table: str, key: str, names: list[str]) ->
 def _one(source: sqlite3.Connection, query: str, number: int) -> tuple[Any, ...] | None:
     try:
         row: tuple[Any, ...] | None = source.execute(query, (number,)).fetchone()
-    except sqlite3.DatabaseError:
+    except _UNREADABLE:
         return None
     return row
