@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.cli.branches import over, refusals, repeated
-from holdfast.cli.explaining import acting, edits_shown
+from holdfast.cli.explaining import acting, edits_shown, folded
 from holdfast.cli.sizing import counted
 from holdfast.config import Catalog
 from holdfast.model.branch import Branch, extend
@@ -353,14 +353,8 @@ def _saved(branch: Branch) -> Counter[str]:
             for edit in edits:
                 found[edit.rule] += edit.saves
     if branch.compaction is not None:
-        hidden = _before(branch, branch.keep) - _before(branch, branch.pinned)
-        found[_name(branch.compaction)] += hidden - branch.compaction.size
+        found[_name(branch.compaction)] += folded(branch)
     return found
-
-
-def _before(branch: Branch, slot: int) -> int:
-    """Return the tokens that were said before ``slot``."""
-    return branch.sums[slot - 1] if slot else 0
 
 
 def _written_anew(last: tuple[Branch, int, str], branch: Branch) -> int:

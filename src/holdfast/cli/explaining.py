@@ -98,6 +98,14 @@ def edits_shown(branch: Branch, body: Decision | Compaction) -> list[Edit]:
     return [edit for edit in body.edits if edit.span.start >= branch.keep]
 
 
+def folded(branch: Branch) -> int:
+    """Return what the next request lacks by the compaction in force: all that was said before it, but its summary."""
+    if branch.compaction is None:
+        return 0
+    pinned, before = (branch.sums[slot - 1] if slot else 0 for slot in (branch.pinned, branch.keep))
+    return before - pinned - branch.compaction.size
+
+
 # -- what was done -----------------------------------------------------------------------------------------------------
 
 

@@ -59,7 +59,9 @@ def is_missing(where: str) -> bool:
 def absence(given: str | None) -> str:
     """Return that there is no store where ``given`` names one, and what makes it; nothing where there is one."""
     where = store_place(given).where
-    return is_missing(where) * f"there is no store at {clean(where)}; holdfast import FILE or holdfast run makes it"
+    if not is_missing(where):
+        return ""
+    return f"there is no store at {clean(where)}; holdfast import FILE or holdfast run makes it"
 
 
 def unwritable(where: str) -> str:

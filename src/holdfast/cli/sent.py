@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from holdfast.cli.branches import refusals
 from holdfast.cli.describing import when
-from holdfast.cli.explaining import SHORT, Log, acting, edits_shown
+from holdfast.cli.explaining import SHORT, Log, acting, edits_shown, folded
 from holdfast.cli.show import told
-from holdfast.cli.sizing import Measured, about, ended, measured, requested, settings_of, target_of
+from holdfast.cli.sizing import Measured, about, as_asked, ended, measured, requested
 from holdfast.cli.terminal import clean, many, say_command, say_whole
 from holdfast.config import Configuration
 from holdfast.errors import UnknownId
@@ -82,7 +82,7 @@ def sent(info: SessionInfo, log: Log, at: int, known: Configuration) -> Sent:
     entry, branch, end = log.entries[at], requested(log.entries, at), ended(log.entries[at + 1 :])
     assert isinstance(entry.body, Request)
     answer = end.body if end is not None and isinstance(end.body, Answer) else None
-    place, settings = target_of(info, branch, None, None, known.catalog), settings_of(branch, known)
+    place, settings = as_asked(info, branch, known)
     size = measured(branch, place, settings)
     before = {id_ for id_, _ in Branch.build(log.entries[: _begin(log.entries, at)]).law}
     law = tuple(_in_force(branch, size))
@@ -118,7 +118,7 @@ def _in_force(branch: Branch, size: Measured) -> Iterator[Decided]:
             words = ", ".join(f"{rule} {count:,}" for rule, count in rules.items())
             yield Decided(id_, "decision", dict(rules), edits, f"{words}: {about(edits)} tokens less")
         elif body == branch.compaction:
-            yield Decided(id_, "compaction", dict(rules), edits + max(0, body.before - body.after), told(body, size))
+            yield Decided(id_, "compaction", dict(rules), edits + size.of(folded(branch)), told(body, size))
 
 
 def _begin(entries: Sequence[Entry], at: int) -> int:

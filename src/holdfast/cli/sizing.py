@@ -73,10 +73,14 @@ def settings_of(branch: Branch, known: Configuration) -> Settings:
     return known.policy(branch.policy if branch.policy in PRESETS else "holdfast").settings
 
 
+def as_asked(info: SessionInfo, branch: Branch, known: Configuration) -> tuple[Target, Settings]:
+    """Return where the next request of a stored session goes, as its last one did, and what it is planned by."""
+    return target_of(info, branch, None, None, known.catalog), settings_of(branch, known)
+
+
 def measured_in(info: SessionInfo, branch: Branch) -> Measured:
     """Return how large the next request of a stored session is that goes where its last one went."""
-    known = config.configuration()
-    return measured(branch, target_of(info, branch, None, None, known.catalog), settings_of(branch, known))
+    return measured(branch, *as_asked(info, branch, config.configuration()))
 
 
 def ended(behind: Sequence[Entry]) -> Entry | None:

@@ -9,10 +9,10 @@ from msgspec import Struct
 from holdfast import config
 from holdfast.cli.at_leaf import at_leaf
 from holdfast.cli.describing import session_line, when
-from holdfast.cli.explaining import SHORT, Log, State, acting, log_of, read_log, states
+from holdfast.cli.explaining import SHORT, Log, State, acting, edits_shown, log_of, read_log, states
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
-from holdfast.cli.sizing import about, measured, target_of
+from holdfast.cli.sizing import about, as_asked, measured
 from holdfast.cli.terminal import clean, console, json_option, say_json, say_line, say_whole
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit
@@ -113,19 +113,19 @@ def command(
 
 def standing(info: SessionInfo, log: Log) -> list[Standing]:
     """Return what is in force, the newest first, each as if it alone were taken back."""
-    place = _place(info, log.branch)
-    return [_standing(log, id_, place) for id_, _ in reversed(acting(log.branch))]
+    asked = as_asked(info, log.branch, config.configuration())
+    return [_standing(log, id_, *asked) for id_, _ in reversed(acting(log.branch))]
 
 
-def _standing(log: Log, id_: str, place: Target) -> Standing:
+def _standing(log: Log, id_: str, place: Target, settings: Settings) -> Standing:
     """Return what stands in ``log`` by that id; tokens are those of requests to ``place``."""
     branch, body = log.branch, dict(log.branch.law)[id_]
     without = extend(branch, Entry("", None, Revoke(id_)))
     at = next(entry.at for entry in log.entries if entry.id == id_)
-    more = measured(without, place).tokens - measured(branch, place).tokens
+    more = measured(without, place, settings).tokens - measured(branch, place, settings).tokens
     if isinstance(body, Decision):
         rules = tuple(dict.fromkeys(edit.rule for edit in body.edits))
-        spans = [edit.span for edit in body.edits if edit.span.start >= branch.keep]
+        spans = [edit.span for edit in edits_shown(branch, body)]
         messages = len({at for span in spans for at in range(span.start, span.stop)})
         return Standing(id_, "decision", rules, at, messages, more)
     changed = sum(old != new for old, new in zip(_fates(branch), _fates(without), strict=True))
@@ -146,9 +146,9 @@ def undo(store: SessionStore, info: SessionInfo, *decisions: str) -> Undone:
         revoked = journal.revoke(*decisions or (None,))
     path = store.path(key, journal.leaf)
     logs = [log_of(path[: at - len(revoked)]) for at in range(len(revoked))]  # each as it was just before
-    place = _place(info, logs[0].branch)
-    first, *also = [_standing(log, id_, place) for log, id_ in zip(logs, revoked, strict=True)]
-    before, after = (measured(branch, place).tokens for branch in (logs[0].branch, journal.branch))
+    asked = as_asked(info, logs[0].branch, config.configuration())
+    first, *also = [_standing(log, id_, *asked) for log, id_ in zip(logs, revoked, strict=True)]
+    before, after = (measured(branch, *asked).tokens for branch in (logs[0].branch, journal.branch))
     return Undone(key, first, before, after, tuple(also))
 
 
@@ -164,11 +164,8 @@ def forget(store: SessionStore, info: SessionInfo) -> Forgotten:
 
 
 def _limits(info: SessionInfo, branch: Branch) -> Limits:
-    return guard.in_force(_place(info, branch), branch, Settings()).limits
-
-
-def _place(info: SessionInfo, branch: Branch) -> Target:
-    return target_of(info, branch, None, None, config.load())
+    place, settings = as_asked(info, branch, config.configuration())
+    return guard.in_force(place, branch, settings).limits
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------

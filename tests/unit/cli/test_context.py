@@ -214,7 +214,7 @@ def test_kinds_add_up_behind_a_compaction(context, window):
 
 
 def test_edits_of_what_a_compaction_hides_are_not_in_force(run, store):
-    """Of a decision only what the request shows is counted: as it is stored, planned, and explained."""
+    """Of a decision what the request shows is counted, of a compaction all it hides: so much the request lacks."""
     result = ToolResult("t", "Read", (Text("[short]"),))
     store.create(KEY)
     talk = [Said(measure(Message("tool", (replace(result, content=(Text("word " * 90),)),)))) for _ in range(3)]
@@ -225,6 +225,8 @@ def test_edits_of_what_a_compaction_hides_are_not_in_force(run, store):
     for more in ([], ["--policy", "append-only"]):
         found = json.loads(run("context", KEY, *more, "--json").stdout)["in_force"]
         assert [one["rules"] for one in found] == [{"spill": 1}, {}]
-    [decided, _] = json.loads(run("why", KEY, "e5", "--json").stdout)["decided"]
+    why = json.loads(run("why", KEY, "e5", "--json").stdout)
+    [decided, compacted] = why["decided"]
     saves = measured_in(store.session(KEY), store.branch(KEY)).of(80)
     assert (decided["rules"], decided["saves"]) == ({"spill": 1}, saves)
+    assert abs(saves + compacted["saves"] - (why["tokens"] - why["shown_tokens"])) <= 1, "each is rounded by itself"

@@ -73,8 +73,10 @@ def test_the_list_writes_nothing(run, decided, store):
     assert "nothing is in force" in run("undo", decided, "--list").stdout
 
 
-def test_a_window_that_was_learned_is_forgotten(run, session, store):
-    """It is as it was asked for again; without a lesson, or beside another wish, nothing is written."""
+@pytest.mark.parametrize(("cap", "window"), [(0, 200_000), (100_000, 100_000)])
+def test_a_window_that_was_learned_is_forgotten(run, session, store, home, cap, window):
+    """It is as it is configured again; without a lesson, or beside another wish, nothing is written."""
+    (home / "holdfast.toml").write_text(f"[policy]\nwindow_cap = {cap}\n" if cap else "")
     run("import", session)
     key = "5e551011-aaaa"
     assert "no refusal told of a smaller window" in run("undo", key, "--window").stderr
@@ -84,8 +86,8 @@ def test_a_window_that_was_learned_is_forgotten(run, session, store):
     assert run("undo", key, "f", "--window").exit_code == run("undo", key, "--list", "--window").exit_code == 2
     before = store.path(key)
     found = json.loads(run("undo", key, "--window", "--json").stdout)
-    assert (found["before"], found["after"]) == (16_000, 200_000)
-    assert json.loads(run("context", key, "--json").stdout)["window"] == 200_000
+    assert (found["before"], found["after"]) == (16_000, window)
+    assert json.loads(run("context", key, "--json").stdout)["window"] == window
     assert store.path(key)[:-1] == before
     assert "window forgotten (limit 16000" in run("show", key).stdout
     assert "no refusal told of a smaller window" in run("undo", key, "--window").stderr
