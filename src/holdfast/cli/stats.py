@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import config
 from holdfast.cli.account import Account, Rule, account, together
 from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.foreseeing import Foreseen, foreseen, in_words
 from holdfast.cli.places import absence, opened, store_option
-from holdfast.cli.sizing import about, measured, target_of
+from holdfast.cli.sizing import about, measured, settings_of, target_of
 from holdfast.cli.terminal import (
     GAP,
     clean,
@@ -25,9 +26,10 @@ from holdfast.cli.terminal import (
     say_table,
     say_whole,
 )
-from holdfast.config import Catalog, Configuration
+from holdfast.config import Configuration
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Frame
+from holdfast.model.gauging import smaller
 from holdfast.model.target import Target
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.naming import named_blobs
@@ -60,7 +62,7 @@ def command(session: str | None, store: str | None, *, as_json: bool) -> None:
     known = config.configuration()
     with opened(store, readonly=True) as there:
         infos = [there.session(session)] if session is not None else there.sessions()
-        found = [account_of(there, info, known.catalog) for info in infos]
+        found = [account_of(there, info, known) for info in infos]
         told = _foreseen(there, infos[0], found[0], known) if session is not None else None
     total = together(found)
     if session is None:
@@ -85,8 +87,8 @@ def _foreseen(there: SessionStore, info: SessionInfo, found: Account, known: Con
     return foreseen(info, there.entries(info.key), known, policy)
 
 
-def account_of(store: SessionStore, info: SessionInfo, catalog: Catalog) -> Account:
-    """Return what was saved in a session, with the sizes of its spilled texts."""
+def account_of(store: SessionStore, info: SessionInfo, known: Configuration) -> Account:
+    """Return what was saved in a session, with the sizes of its spilled texts, in the window that it may use."""
     entries = store.entries(info.key)
     hashes = named_blobs(entries)
     sizes = [store.blobs.size(hash_) for hash_ in hashes if store.blobs.has(hash_)]
@@ -95,12 +97,14 @@ def account_of(store: SessionStore, info: SessionInfo, catalog: Catalog) -> Acco
 
     def scale(branch: Branch) -> float:
         asked = branch.model, branch.window, branch.frame
-        place = places[asked] = places.get(asked) or target_of(info, branch, None, None, catalog)
+        place = places[asked] = places.get(asked) or target_of(info, branch, None, None, known.catalog)
         return measured(branch, place).scale
 
-    found = account(info.key, entries, info.leaf, catalog, info.model, scale)
+    found = account(info.key, entries, info.leaf, known.catalog, info.model, scale)
     avoided = 0 if info.format else found.avoided  # what another tool compacted is its merit
-    return msgspec.structs.replace(found, spills=len(hashes), spill_bytes=sum(sizes), avoided=avoided)
+    cap = settings_of(store.branch(info.key), known).window_cap if found.largest.up else 0
+    largest = replace(found.largest, window=smaller(found.largest.window, cap))
+    return replace(found, largest=largest, spills=len(hashes), spill_bytes=sum(sizes), avoided=avoided)
 
 
 def _told(found: Account) -> dict[str, Any]:

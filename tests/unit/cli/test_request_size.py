@@ -91,8 +91,10 @@ def test_a_request_has_one_window(run, store, home, table):
     (home / "holdfast.toml").write_text(f"[{table}]\nwindow_cap = 18000\n")
     journal = Journal.open(store, KEY, Policy.preset("pi"))
     journal.append(Message.of("user", "word " * 900))
-    request = journal.prepare(PLACE).request
-    journal.append(Message.of("user", "More."))
+    ready = journal.prepare(PLACE)
+    request = ready.request
+    journal.record(Message.of("assistant", "Yes."), Usage(input=ready.plan.after), "end_turn")
     for name in (request, KEY):
         assert json.loads(run("context", name, "--json").stdout)["window"] == 18_000
     assert json.loads(run("why", request, "--json").stdout)["window"] == 18_000
+    assert json.loads(run("stats", KEY, "--json").stdout)["largest"]["window"] == 18_000

@@ -22,7 +22,7 @@ from holdfast.policy.hygiene.ids import all_fit, wire_id
 from holdfast.policy.hygiene.parts import clean_message, clean_part
 from holdfast.policy.hygiene.tidy import tidy
 from holdfast.policy.projection import send_slots
-from holdfast.testing.strategies import broken_histories, conversations
+from holdfast.testing.strategies import broken_histories, conversations, wild_histories
 from holdfast.wire.lens import body
 from holdfast.wire.rules import validate
 
@@ -75,7 +75,8 @@ def test_a_sound_history_is_tidy(dialect):
 
 
 @given(
-    conversations() | broken_histories(most=2), st.sampled_from([STRICT, CLAUDE, NEW, CHAT, MISTRAL, RESPONSES, GEMINI])
+    conversations() | broken_histories(most=2) | wild_histories(most=4),
+    st.sampled_from([STRICT, CLAUDE, NEW, CHAT, MISTRAL, RESPONSES, GEMINI]),
 )
 @example([user(), calls("a", "a"), results("a", "a")], CLAUDE)
 @example([user(), calls("a"), Message("user", (*results("a").parts, Text("u"), *results("a").parts))], CLAUDE)

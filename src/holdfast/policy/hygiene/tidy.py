@@ -29,7 +29,7 @@ class _Look(Struct, frozen=True, gc=False):
     told: dict[int, list[ToolResult]]
     """The results in each message that holds some, answers aside."""
     odd: list[int]
-    """The messages that hold nothing, or anything but words, calls and results of nothing but words."""
+    """The messages that hold nothing, or anything but words, those calls, and those results of nothing but words."""
 
     @property
     def calls(self) -> list[ToolCall]:
