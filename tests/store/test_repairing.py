@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.errors import StoreCorrupt, StoreGone, StoreLocked
@@ -602,3 +603,46 @@ def test_an_entry_whose_number_became_nought_is_gone_on_from(tmp_path: Path) -> 
     with open_store(tmp_path / "agent.db") as store:
         store.append(KEY, chain("b", "a"))
         assert ids(store.path(KEY)) == ["a", "b"]
+
+
+def test_a_value_that_cannot_be_read_beside_its_bytes(tmp_path: Path) -> None:
+    """What a message came in is proven by its digest: where what was read of it is damaged, it is read again."""
+    came = Raw(b'{"role":"tool","tool_call_id":"c","content":"what it found"}')
+    found = Message("tool", (ToolResult("c", "read", (Text("what it found"),)),))
+    said = Said(replace(measure(found), api="openai-chat", raw=came))
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, [*chain("a"), Entry("b", "a", said), *chain("c", "b")])
+    edit(tmp_path / "agent.db", "UPDATE entries SET body = x'c1' WHERE id = 'b'")
+    assert kinds(mended(tmp_path / "agent.db")) == ["entry"]
+    with open_store(tmp_path / "agent.db", readonly=True) as store:
+        assert ids(store.path(KEY)) == ["a", "b", "c"]
+        assert store.path(KEY)[1].body.slot.message.parts[0].content == (Text("what it found"),)
+    assert rows(tmp_path / "agent.db", "SELECT id, body FROM quarantine") == [("b", b"\xc1")]
+
+
+@pytest.mark.parametrize(
+    ("sound", "damaged"),
+    [(b"model TEXT NOT NULL", b"mo\xe4el TEXT NOT NULL"), (b"CREATE INDEX entries_s", b"CRE\xc1TE INDEX entries_s")],
+)
+def test_a_schema_that_is_no_text_is_gone_round(file: Path, sound: bytes, damaged: bytes) -> None:
+    """S13: a column that is called otherwise, and words of SQLite that are no text: told, and nothing is lost."""
+    with open_store(file) as store:
+        before = {info.key: unnumbered(store.entries(info.key)) for info in store.sessions()}
+    file.write_bytes(file.read_bytes().replace(sound, damaged, 1))
+    with open_store(file) as store, pytest.raises(StoreCorrupt, match=r"`holdfast repair` saves what can be read"):
+        store.sessions()
+    assert "file" in kinds(mended(file))
+    with open_store(file, readonly=True) as store:
+        assert {info.key: unnumbered(store.entries(info.key)) for info in store.sessions()} == before
+
+
+def test_a_kind_that_is_no_text_is_put_aside(file: Path) -> None:
+    """S13: bytes of a row that are no text where one should be are damage of that row alone."""
+    edit(file, "UPDATE entries SET kind = CAST(x'6de9' AS TEXT) WHERE id = 'm2'")
+    with open_store(file) as store, pytest.raises(StoreCorrupt, match=r"`holdfast repair` saves what can be read"):
+        store.entries(KEY)
+    assert "entry" in kinds(mended(file))
+    with open_store(file, readonly=True) as store:
+        path = store.path(KEY)
+        assert [entry.id for entry in path if STAND_IN in str(entry.body)] == ["m2"]
+        assert len(store.path("other")) == 6

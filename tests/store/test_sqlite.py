@@ -203,8 +203,7 @@ def test_an_older_schema_is_brought_up(tmp_path: Path, monkeypatch: pytest.Monke
     with open_store(tmp_path / "agent.db") as store:
         store.put(KEY, chain("ab"))
     for last, version in ((fail, len(MIGRATIONS)), (add, len(MIGRATIONS) + 1)):
-        for module in ("migrations", "database"):
-            monkeypatch.setattr(f"holdfast.store.{module}.MIGRATIONS", (*MIGRATIONS, last))
+        monkeypatch.setattr("holdfast.store.migrations.MIGRATIONS", (*MIGRATIONS, last))
         monkeypatch.setattr("holdfast.store.database.READABLE", len(MIGRATIONS) + 1)
         with open_store(tmp_path / "agent.db") as store:
             if last is fail:
@@ -500,6 +499,16 @@ def test_a_session_is_read_in_order_without_sorting_it(tmp_path: Path) -> None:
             found = plan(f"SELECT * FROM entries e WHERE e.session = {beside} AND {of_kind(kind)} ORDER BY e.seq")
             assert f"SEARCH e USING INDEX {index}" in found
             assert "TEMP B-TREE" not in found
+
+
+@pytest.mark.parametrize("at", [2**63, -(2**63), 10**30])
+def test_a_time_that_no_column_holds_is_none(tmp_path: Path, at: int) -> None:
+    """S15: an entry of such a time is stored without it, and the session began with those that have one."""
+    with open_store(tmp_path / "agent.db") as store:
+        store.put(KEY, [replace(entry, at=at) for entry in chain("ab")])
+        store.put(KEY, [replace(entry, at=time) for entry, time in zip(chain("cd", "b"), (7, at), strict=True)])
+        assert [entry.at for entry in store.path(KEY)] == [None, None, 7, None]
+        assert abs(store.session(KEY).created) < 2**63 > store.session(KEY).updated
 
 
 def test_ids_of_a_batch_ascend() -> None:

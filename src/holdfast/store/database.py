@@ -21,7 +21,7 @@ from urllib.parse import quote
 from holdfast.errors import StoreCorrupt, StoreError, StoreGone, StoreLocked, StoreReadOnly
 from holdfast.store.base import BUSY_WAIT
 from holdfast.store.files import FREE, create, make_directory, refusal, sync_directory
-from holdfast.store.migrations import MIGRATIONS, READABLE, migrate, version
+from holdfast.store.migrations import READABLE, migrate, version
 
 T = TypeVar("T")
 

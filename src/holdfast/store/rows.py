@@ -96,7 +96,7 @@ def to_row(entry: Entry, known: Decoders, decode: Decode | None = None) -> Row:
 
     A message that came of its bytes by ``decode`` is not read again, where that is who will read them.
     """
-    body, slot, kind, at = entry.body, _slot(entry.body), KIND[type(entry.body)], _at(entry)
+    body, slot, kind, at = entry.body, _slot(entry.body), KIND[type(entry.body)], time_of(entry)
     if slot is None:
         text, raws = _packed(entry)
         return Row(kind, at, "", 0, b"", _identity(kind, entry.parent, None, text, raws), None, text, raws, None)
@@ -123,7 +123,12 @@ def bare(entry: Entry, known: Decoders, decode: Decode | None = None) -> Columns
         return full(entry, known, decode)
     slot, raw = said.slot, bytearray(told)
     mark = _digest(_SAID, entry.parent, raw, None)
-    return _SAID, _at(entry), slot.api, slot.size, bytearray(slot.digest), bytearray(mark), raw
+    return _SAID, time_of(entry), slot.api, slot.size, bytearray(slot.digest), bytearray(mark), raw
+
+
+def time_of(entry: Entry) -> int | None:
+    """Return when ``entry`` was made, where a column holds that."""
+    return entry.at if entry.at is not None and abs(entry.at) <= LATEST else None
 
 
 def weight(says: Iterable[Columns]) -> int:
@@ -188,10 +193,6 @@ def _from_wire(row: Row, known: Decoders) -> Said:
         raise LookupError(msg)
     slot = Slot(known[row.api](row.raw), row.size, row.digest, row.api, Raw(row.raw))
     return Said(slot, None if row.origin is None else Raw(row.origin))
-
-
-def _at(entry: Entry) -> int | None:
-    return entry.at if entry.at is not None and abs(entry.at) <= LATEST else None
 
 
 def _alone(slot: Slot, known: Decoders, before: Decode | None) -> Raw | None:

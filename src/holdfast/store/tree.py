@@ -23,7 +23,7 @@ from holdfast.store.active import checkpoint, restored, resume, slotted
 from holdfast.store.base import Active, Appended, BlobStore, Decode, Found, Imported, SessionInfo
 from holdfast.store.copying import copied
 from holdfast.store.placing import Node, Placed, check_key, place
-from holdfast.store.rows import identity
+from holdfast.store.rows import identity, time_of
 from holdfast.store.searching import search, terms
 
 SHOWN = 5
@@ -337,7 +337,7 @@ class TreeStore(ABC):
 
     def _begin(self, key: str, info: SessionInfo | None, entries: Sequence[Entry] = ()) -> SessionInfo:
         """Save a session without entries."""
-        born = min((entry.at for entry in entries if entry.at is not None), default=self._clock())
+        born = min((at for at in map(time_of, entries) if at is not None), default=self._clock())
         info = info or SessionInfo(key)
         created = born if info.created is None else info.created
         info = replace(info, key=key, created=created, updated=info.updated or created, entries=0, leaf=None)
@@ -435,7 +435,7 @@ def _told(known: SessionInfo, info: SessionInfo | None, *, entries: int, updated
 def _latest(info: SessionInfo | None, entries: Iterable[Entry]) -> int | None:
     if info is not None and info.updated is not None:
         return info.updated
-    return max((entry.at for entry in entries if entry.at is not None), default=None)
+    return max((at for at in map(time_of, entries) if at is not None), default=None)
 
 
 def _only(found: Sequence[str], prefix: str, what: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from holdfast.model.entries import Body, Entry, Note, Said
 from holdfast.model.messages import Message
@@ -96,6 +96,7 @@ class Log:
         is_lost = parent is not None and (above is None or parent in self._nameless)
         if not is_lost and _is_proven(row, above):
             self._stand(seq, above, id_, row.kind, (parent, depth, base))
+            self._read_again(seq, id_, row)
         elif (named := self._named(row)) is not None:
             self._tell("parent", f"it hung on number {parent}", "its digest names what it hung on before", id_)
             self._stand(seq, named[0], id_, row.kind, (parent, depth, base))
@@ -112,6 +113,17 @@ class Log:
         if had != right:
             self.moved += had is not None and had[1:] != right[1:]
             self._db.execute(_PLACE, (*right, seq))
+
+    def _read_again(self, seq: int, id_: str, row: Row) -> None:
+        """Leave a message to the bytes it came in, which are proven, where the value beside them cannot be read."""
+        if row.kind != "message" or None in (row.raw, row.body) or body_of(row, self._known) is not None:
+            return
+        alone = replace(row, body=None, raws=None)
+        if body_of(alone, self._known) is None:  # it has a form of another version, and may be whole
+            return
+        self._quarantine(seq, CHANGED)
+        self._db.execute(_SAY, (*astuple(alone), seq))
+        self._tell("entry", CHANGED, "it is in quarantine, and was read again from the bytes it came in", id_)
 
     def _named(self, row: Row) -> tuple[Place | None] | None:
         """Return the place that the row's digest names as its parent (nothing in it: the root), if it is near."""
