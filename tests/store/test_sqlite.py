@@ -579,18 +579,25 @@ def test_waits_for_others_do_not_add_up(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("holdfast.store.database.BUSY_WAIT", 1.0)
     monkeypatch.setattr("holdfast.store.database.BRIEF", 0.01)
 
-    def waited(store: SessionStore) -> float:
-        began = time.monotonic()
-        with pytest.raises(StoreLocked, match="try again"):
-            store.append(KEY, chain("b", "a"))
-        return time.monotonic() - began
-
     with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
-        first, others = waited(store), sum(waited(store) for _ in range(5))
+        first, others = _waited(store), sum(_waited(store) for _ in range(5))
         other.execute("COMMIT")
         assert store.append(KEY, chain("b", "a")).moved
         other.execute("BEGIN IMMEDIATE")
-        assert min(first, waited(store)) > others
+        assert min(first, _waited(store)) > others
+
+
+def test_waits_to_open_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that another program keeps locked before it is ours is waited for once, and not at each try."""
+    monkeypatch.setattr("holdfast.store.database.BUSY_WAIT", 1.0)
+    monkeypatch.setattr("holdfast.store.database.BRIEF", 0.01)
+    with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with open_store(tmp_path / "agent.db") as store:
+            first, others = _waited(store), sum(_waited(store) for _ in range(5))
+            other.execute("COMMIT")
+            assert store.put(KEY, chain("a")).leaf == "a"
+    assert first > others
 
 
 def test_who_comes_much_later_waits_as_long_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -605,6 +612,14 @@ def test_who_comes_much_later_waits_as_long_as_ever(tmp_path: Path, monkeypatch:
         soon.start()
         assert store.append(KEY, chain("b", "a")).moved
         soon.join()
+
+
+def _waited(store: SessionStore) -> float:
+    """Return the seconds until a write gave up."""
+    began = time.monotonic()
+    with pytest.raises(StoreLocked, match="try again"):
+        store.append(KEY, chain("b", "a"))
+    return time.monotonic() - began
 
 
 def _hold(store: SessionStore, path: Path) -> sqlite3.Connection:

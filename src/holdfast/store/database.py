@@ -40,7 +40,7 @@ PAGE = 8192
 """Bytes of a page of a new file: messages of 2 kB fill 4,096 by half, a third less disk (measured on 5,000)."""
 
 BRIEF = 0.25
-"""Seconds that a write waits soon behind one that waited in vain: SQLite tries four times. [H]"""
+"""Seconds that one waits soon behind another that waited in vain: SQLite tries four times. [H]"""
 SMALLEST = 512
 """Bytes of the smallest SQLite database; SQLite itself would take a shorter file for an empty one and write over it."""
 
@@ -66,7 +66,7 @@ class Database:
         self._refused = ""
         self._waits = BUSY_WAIT
         self._in_vain = -inf
-        """When a write waited in vain last, and none was done since."""
+        """When somebody waited in vain last, and nothing was written since."""
         self._closed = False
 
     def beside(self, ending: str) -> Path:
@@ -132,16 +132,14 @@ class Database:
                 raise
 
     def _begin(self, db: sqlite3.Connection) -> None:
-        """Begin to write. Who comes soon behind one that waited in vain waits less: it would add up."""
-        is_soon = time.monotonic() - self._in_vain < BUSY_WAIT
-        self._wait(db, BRIEF if is_soon else BUSY_WAIT)
-        try:
-            db.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-                self._in_vain = time.monotonic()
-            raise
+        """Begin to write."""
+        self._wait(db, self._patience())
+        db.execute("BEGIN IMMEDIATE")
         self._in_vain = -inf
+
+    def _patience(self) -> float:
+        """Return the seconds to wait for another process: few soon behind a wait in vain, for they would add up."""
+        return BRIEF if time.monotonic() - self._in_vain < BUSY_WAIT else BUSY_WAIT
 
     def _wait(self, db: sqlite3.Connection, seconds: float) -> None:
         """Let ``db`` wait so long for another process that writes."""
@@ -156,6 +154,8 @@ class Database:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:
             named = self._typed(error, writing=latch)
+            if isinstance(named, StoreLocked):
+                self._in_vain = time.monotonic()
             if latch and isinstance(named, StoreReadOnly):
                 self._refused = f"{named} (nothing was written since)"
             raise named from error
@@ -271,15 +271,16 @@ class Database:
     def _prepare(self, db: sqlite3.Connection) -> None:
         version(db, str(self.file))
         db.execute(f"PRAGMA page_size = {PAGE}")
-        _use_wal(db)
+        _use_wal(db, self._waits)
         db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
         db.execute("PRAGMA foreign_keys = OFF")  # ``placing`` looked already: SQLite would take a tenth longer
         migrate(db, str(self.file))
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         uri = f"file:{quote(os.fsencode(self.file))}?{mode}"
+        self._waits = self._patience()
         with _creating:
-            db = sqlite3.connect(uri, timeout=BUSY_WAIT, isolation_level=None, check_same_thread=False, uri=True)
+            db = sqlite3.connect(uri, timeout=self._waits, isolation_level=None, check_same_thread=False, uri=True)
         db.execute("PRAGMA temp_store = MEMORY")  # sorting needs no room on a disk
         return db
 
@@ -357,9 +358,9 @@ def _roll_back(db: sqlite3.Connection) -> None:
             db.execute("ROLLBACK")
 
 
-def _use_wal(db: sqlite3.Connection) -> None:
+def _use_wal(db: sqlite3.Connection, seconds: float) -> None:
     """Switch to write-ahead logging; SQLite does not wait for this one by itself."""
-    end = time.monotonic() + BUSY_WAIT
+    end = time.monotonic() + seconds
     while True:
         try:
             db.execute("PRAGMA journal_mode = WAL")
