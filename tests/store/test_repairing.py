@@ -301,16 +301,16 @@ def test_a_text_that_the_log_still_says_is_stored_again(file: Path) -> None:
     with open_store(file) as store:
         hash_ = store.blobs.put(text)
         short = Edit(Span(6, 7, 0), (replace(result, content=(Text("short"),)),), "spill", blob=hash_)
-        lost = Edit(Span(6, 7, 0), (), "spill", blob="0" * 64)
+        lost = [Edit(Span(6, 7, 0), (), "spill", blob=name) for name in ("0" * 64, "no hash")]
         store.append("other", [Entry("r", "f", Said(measure(Message("tool", (result,)))))])
-        store.append("other", [Entry("s", "r", Decision((short, lost)))])
+        store.append("other", [Entry("s", "r", Decision((short, *lost)))])
         store.blobs.remove(hash_)
     tried = repair_store(file, dry_run=True)
-    assert kinds(tried) == ["blob", "blob"]
+    assert kinds(tried) == ["blob"] * 3
     repair_store(file)
     with open_store(file) as store:
         assert store.blobs.text(hash_) == text
-    assert ["lost" in one.done for one in repair_store(file).found] == [True]
+    assert ["lost" in one.done for one in repair_store(file).found] == [True, True]
 
 
 # -- files that SQLite cannot read -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
-from holdfast.errors import StoreCorrupt, StoreError
+from holdfast.errors import StoreCorrupt, StoreError, UnknownId
 from holdfast.model.entries import BranchSummary, Compaction, Entry, Said
 from holdfast.model.messages import result_text
 from holdfast.model.packing import unpack
@@ -145,10 +145,11 @@ class Mender(SqliteStore):
         """Store texts again that entries name and whose blobs are gone or damaged, where the log still says them."""
         out = []
         for key in [info.key for info in self._all()]:
-            lost = {hash_: id_ for hash_, id_ in self._blobs_named(key) if not self._is_whole(hash_)}
+            wrong = ((hash_, id_, self._fault(hash_)) for hash_, id_ in self._blobs_named(key))
+            lost = {hash_: (id_, fault) for hash_, id_, fault in wrong if fault}
             said = self._said_of(key, set(lost)) if lost else {}
-            for hash_, id_ in lost.items():
-                what = f"blob {hash_[:12]} is {'damaged' if self.blobs.has(hash_) else 'gone'}"
+            for hash_, (id_, fault) in lost.items():
+                what = f"blob {hash_[:12]} is {fault}"
                 done = "its text is in no message: it is lost"
                 if hash_ in said:
                     done = "stored again from the message it was taken from"
@@ -175,12 +176,15 @@ class Mender(SqliteStore):
             except StoreCorrupt:
                 continue
 
-    def _is_whole(self, hash_: str) -> bool:
+    def _fault(self, hash_: str) -> str:
+        """Return what is wrong with a blob, or nothing."""
         try:
             self.blobs.get(hash_)
+        except UnknownId:
+            return "gone"
         except StoreError:
-            return False
-        return True
+            return "damaged"
+        return ""
 
     def _said_of(self, key: str, lost: set[str]) -> dict[str, str]:
         """Return the texts of the session's results and words whose hash is in ``lost``."""
