@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ from holdfast.store.database import Database
 from holdfast.store.inserting import ROWS_AT_ONCE
 from holdfast.store.migrations import MIGRATIONS
 from holdfast.store.placing import place
+from holdfast.store.repairing import repair_store
 from holdfast.store.sqlite import SqliteStore, of_kind
 from holdfast.store.tree import new_ids
 from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
@@ -558,6 +560,23 @@ def test_checkpoints_are_disposable(tmp_path: Path, damage: str) -> None:
         assert same_request(store.branch(KEY), Branch.build(store.path(KEY)))
         store.append(KEY, [compaction("c3", "m11", 9)])
         assert store.active(KEY).compaction is not None
+
+
+def test_an_older_sqlite_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this Python's SQLite cannot read a store, it says so whatever is done, and a sound file is not mended."""
+    file = tmp_path / "agent.db"
+    with open_store(file) as store:
+        store.put(KEY, chain("a"))
+    before = file.read_bytes()
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 31, 1))
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.31.1")
+    with open_store(file) as store, open_store(tmp_path / "new.db") as new:
+        verbs = (store.sessions, new.sessions, partial(new.put, KEY, chain("a")), partial(repair_store, file))
+        for verb in verbs:
+            with pytest.raises(StoreError, match=r"3\.31\.1, .* 3\.37 or newer"):
+                verb()
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir() if "new" in path.name] == []
 
 
 # -- others at work ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from holdfast.errors import StoreCorrupt, StoreError, StoreGone, StoreLocked, StoreReadOnly
 from holdfast.store.base import BUSY_WAIT
 from holdfast.store.files import FREE, create, make_directory, refusal, sync_directory
-from holdfast.store.migrations import READABLE, migrate, version
+from holdfast.store.migrations import READABLE, check_library, migrate, version
 
 T = TypeVar("T")
 
@@ -288,6 +288,7 @@ class Database:
         if self._closed:
             msg = f"the store {self.file} was closed; open it again"
             raise StoreError(msg)
+        check_library()
 
     @property
     def _holds_file(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
-from holdfast.errors import StoreCorrupt
+from holdfast.errors import StoreCorrupt, StoreError
 
 APPLICATION = 0x484F4C44
 """``PRAGMA application_id`` of our databases: HOLD."""
@@ -89,6 +89,20 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     m003_entries_in_order,
 )
 """Step n brings ``PRAGMA user_version`` from n - 1 to n."""
+
+
+OLDEST = (3, 37)
+"""The oldest SQLite that knows tables which take no value of another type."""
+
+
+def check_library() -> None:
+    """Raise ``StoreError`` where this Python has an SQLite that cannot read or make a store of ours."""
+    if sqlite3.sqlite_version_info < OLDEST:
+        msg = (
+            f"this Python has SQLite {sqlite3.sqlite_version}, a store needs {OLDEST[0]}.{OLDEST[1]} or newer; nothing "
+            "was touched: run holdfast with a Python that brings its own, as those of uv do"
+        )
+        raise StoreError(msg)
 
 
 def version(db: sqlite3.Connection, name: str) -> int:

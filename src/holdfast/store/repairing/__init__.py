@@ -22,7 +22,7 @@ from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
 from holdfast.store.blobs import FileBlobs
 from holdfast.store.database import is_damage
 from holdfast.store.files import create, refusal, sync_directory
-from holdfast.store.migrations import version
+from holdfast.store.migrations import check_library, version
 from holdfast.store.repairing.mender import Mender
 from holdfast.store.repairing.salvage import salvage
 from holdfast.store.repairing.session import STAND_IN
@@ -103,6 +103,7 @@ def _named(error: Exception, file: Path) -> Exception:
 
 
 def _opened(file: Path) -> sqlite3.Connection:
+    check_library()
     try:
         return sqlite3.connect(f"file:{quote(os.fsencode(file))}?mode=ro", uri=True, isolation_level=None)
     except sqlite3.OperationalError as error:
