@@ -27,6 +27,8 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from holdfast.config import target
+from holdfast.model.entries import Usage
+from holdfast.model.paying import dollars
 from holdfast.model.target import Prices
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.presets import PRESETS
@@ -90,7 +92,7 @@ def spend(model: str, name: str, day: Sequence[Step], window: int) -> Row:
         len({turn.step for turn in turns if turn.answer.error is None}),
         sum(turn.answer.error is not None for turn in turns),
         sum(turn.usage.cache_read for turn in turns) / total if total else 0.0,
-        sum(dollars(turn, goal.prices, summarised=policy.settings.summary_model) for turn in turns),
+        sum(spent(turn, goal.prices, summarised=policy.settings.replay_pays_summaries) for turn in turns),
         total,
         max((turn.usage.input for turn in turns), default=0),
         len(found),
@@ -101,16 +103,13 @@ def spend(model: str, name: str, day: Sequence[Step], window: int) -> Row:
     )
 
 
-def dollars(turn: Turn, prices: Prices, *, summarised: bool) -> float:
+def spent(turn: Turn, prices: Prices, *, summarised: bool) -> float:
     """Return what a request cost, with the call that made its summary where a model does."""
-    used, made = turn.usage, turn.prepared.plan.compaction
-    plain = used.input - used.cache_read - used.cache_write
-    cost = plain * prices.input + used.cache_read * prices.read + used.cache_write * prices.write
-    cost += used.output * prices.output
+    made, cost = turn.prepared.plan.compaction, dollars(turn.usage, prices)
     if summarised and made is not None and made.summary is not None:
-        cold = turn.world.cache == "cold"
-        cost += made.before * (prices.input if cold else prices.read) + made.size * prices.output
-    return cost / 1_000_000
+        read = 0 if turn.world.cache == "cold" else made.before
+        cost += dollars(Usage(made.before, made.size, read), prices)
+    return cost
 
 
 def fresh(turns: Sequence[Turn]) -> set[int]:

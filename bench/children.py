@@ -361,7 +361,7 @@ async def asked(url: str, path: str, body: bytes) -> bytes:
 
 def unchunked(data: bytes) -> bytes:
     """Return a body without the sizes of its chunks; ``OSError`` where it does not end."""
-    found, at = [], 0
+    found, at = list[bytes](), 0
     while at < len(data):
         size, _, _ = data[at : at + 20].partition(b"\r\n")
         begin, length = at + len(size) + 2, int(size, 16)

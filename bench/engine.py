@@ -115,7 +115,8 @@ def fill(journal: Journal, dicts: Dicts, window: int) -> None:
         journal.append(*of_words(said))
         if number % SPARSE == 0:
             journal.prepare(model(window))
-            journal.record(*of_words([answer]))
+            (made,) = of_words([answer])
+            journal.record(made)
         else:
             journal.append(*of_words([answer]))
 
