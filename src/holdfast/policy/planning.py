@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import check_types
-from holdfast.model.branch import Branch, extend
+from holdfast.model.branch import Branch, extended
 from holdfast.model.entries import Entry, Frame, Said
 from holdfast.model.forking import cut_back, restated
 from holdfast.model.messages import ROLES, Message
@@ -15,7 +15,7 @@ from holdfast.model.slots import Slot
 from holdfast.model.target import Limits, Target, World
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
-from holdfast.view.tokens import measure
+from holdfast.view.tokens import measure, measures_of
 
 
 def plan(
@@ -67,22 +67,39 @@ def reconcile(branch: Branch, messages: Sequence[Message]) -> Branch:
         same = _same_words(branch, messages)
         branch = restated(cut_back(branch, len(same)), same)
         count = len(same)
-    for index, message in enumerate(messages[count:], count):
-        if not isinstance(message, Message):
-            raise TypeError(
-                f"messages[{index}] is a {type(message).__name__}; plan takes Message values, "
-                "which holdfast.wire.<api>.messages makes of dicts"
-            )
-        if message.role not in ROLES:
-            raise TypeError(f"messages[{index}] is no message: its role is {message.role!r}, not one of {ROLES}")
-        branch = extend(branch, Entry("", None, Said(_measured(message, index))))
-    return branch
+    return extended(branch, [Entry("", None, Said(slot)) for slot in _measured(messages[count:], count)])
 
 
-def _measured(message: Message, index: int) -> Slot:
-    """Return ``message`` with its size; ``TypeError`` where its parts are none, or a call's arguments are no text."""
+def _measured(messages: Sequence[Message], first: int) -> list[Slot]:
+    """Return ``messages``, numbered from ``first``, weighed together; ``TypeError`` names the first that is none."""
     try:
-        if all(type(call.arguments) is str for call in message.calls):
+        if all(map(_is_message, messages)):
+            pairs = zip(messages, measures_of(messages), strict=True)
+            return [Slot(message, *measures) for message, measures in pairs]
+    except (KeyError, TypeError, AttributeError):
+        pass  # it is named below
+    return [_one_measured(message, index) for index, message in enumerate(messages, first)]
+
+
+def _is_message(message: Message) -> bool:
+    """Return whether this may be a message: its parts are not looked into, but for the arguments of calls."""
+    return (
+        isinstance(message, Message)
+        and message.role in ROLES
+        and all(type(call.arguments) is str for call in message.calls)
+    )
+
+
+def _one_measured(message: Message, index: int) -> Slot:
+    if not isinstance(message, Message):
+        raise TypeError(
+            f"messages[{index}] is a {type(message).__name__}; plan takes Message values, "
+            "which holdfast.wire.<api>.messages makes of dicts"
+        )
+    if message.role not in ROLES:
+        raise TypeError(f"messages[{index}] is no message: its role is {message.role!r}, not one of {ROLES}")
+    try:
+        if _is_message(message):
             return measure(message)
         why = fault(message, Message)
     except (KeyError, TypeError, AttributeError) as error:
