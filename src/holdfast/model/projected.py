@@ -183,13 +183,13 @@ def mark_at(branch: Branch, count: int) -> bytes:
 # -- digests -----------------------------------------------------------------------------------------------------------
 
 
-_NOTHING = blake2b(digest_size=16)
+UNBEGUN = blake2b(digest_size=16)
 """The digest of nothing yet: to copy it is quicker than to make it."""
 
 
 def chained(before: bytes, digest: bytes) -> bytes:
     """Return the digest of what stood before and of one message more."""
-    made = _NOTHING.copy()
+    made = UNBEGUN.copy()
     made.update(before + digest)
     return made.digest()
 

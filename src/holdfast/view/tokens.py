@@ -17,6 +17,7 @@ from holdfast.model.branch import Branch
 from holdfast.model.gauging import HIGHEST, LOWEST, Gauge
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.projected import UNBEGUN
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.view.text import encoded
@@ -137,17 +138,13 @@ def _taken(message: Message) -> _Taken:
     size = MESSAGE_OVERHEAD
     for part in message.parts:
         size += _TAKE[type(part)](part, words, marks)
-    digest = _DIGEST.copy()
+    digest = UNBEGUN.copy()
     if sum(map(len, words)) + len(words) > BLOCK:
         for piece in _joined(marks, b"\x00"):
             digest.update(piece)
         return _Taken(b"", size + _tokens(weight(_joined(words, b"\n"))), digest.digest())
     digest.update(b"\x00".join(cast("list[bytes]", marks)))
     return _Taken(b"\n".join(cast("list[bytes]", words)), size, digest.digest())
-
-
-_DIGEST = blake2b(digest_size=16)
-"""The digest of nothing, which a copy of goes on from: it is made quicker than another."""
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
