@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.formats import context, history, path, read, steps, write
+from holdfast.formats import again, context, history, path, read, steps, write
 from holdfast.formats.codex import decode_item
 from holdfast.formats.pi import decode_message
 from holdfast.model.entries import Said
@@ -39,6 +39,12 @@ if FILES:
         assert [step.usage for step in steps(first)] == [step.usage for step in steps(second)]
         assert [context(one).keep for one in (first, second)] == [context(first).keep] * 2
         assert second.problems == ()
+
+    @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
+    def test_an_export_holds_nothing_new(file):
+        """Import, export, import: the log has every entry already."""
+        first = read(file.read_bytes(), file.name)
+        assert again(read(write(first, first.format)), first.entries).entries == ()
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
     def test_wire_bytes_tell_the_message(file):

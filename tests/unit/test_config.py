@@ -283,7 +283,7 @@ def test_no_files_is_what_is_shipped(tmp_path: Path) -> None:
     [
         ("windw = 1", ["windw", "model, price, cache"]),
         ('[[model]]\nmatch = "a"\nwindw = 1', ["windw", "$.model[0]", "window, max_input, max_output"]),
-        ('[[model]]\nmatch = "a"\nwindow = 0', ["$.model[0].window", ">= 1"]),
+        ('[[model]]\nmatch = "a"\nwindow = 10', ["$.model[0].window", ">= 1024"]),
         ("[[model]]\nwindow = 10", ["match", "$.model[0]"]),
         ('[[model]]\nmatch = "a"\nimages = -1', ["$.model[0].images", ">= 0"]),
         ('[[model]]\nmatch = "a"\nprefill = "yes"', ["$.model[0].prefill", "bool"]),

@@ -104,7 +104,12 @@ def _in_words() -> Iterator[None]:
     """Let what goes wrong inside end in a message and an exit code."""
     try:
         yield
-    except (click.exceptions.Exit, click.ClickException, click.Abort):
+    except click.ClickException as error:
+        from holdfast.cli.faults import brief
+
+        error.message = brief(error.message)
+        raise
+    except (click.exceptions.Exit, click.Abort):
         raise
     except (Exception, KeyboardInterrupt) as error:
         from holdfast.cli.faults import stopped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 
 import click
 
@@ -14,6 +15,10 @@ INTERRUPTED = 130
 EXPECTED = (HoldfastError, OSError, UnicodeError, RecursionError, MemoryError)
 """What input, disks and terminals can cause. Anything else is a fault of this program and keeps its traceback."""
 
+_LONG = re.compile(r"""(\S{80})\S{320,}?(?=['"):;,.]{0,3}(?:\s|$))""")
+"""A word that nobody wrote to be read, and what is told of it: no path that a disk takes has a longer name in it."""
+_NUMBER = re.compile(r"\[Errno \d+\] (.)")
+"""How an error of the system begins inside of another."""
 _ADVICE = {
     errno.ENOENT: "check the path",
     errno.EACCES: "give yourself access to it, or choose another path",
@@ -50,10 +55,19 @@ def stopped(error: BaseException) -> BaseException:
     return Stopped(reason(error)) if isinstance(error, EXPECTED) else error
 
 
+def brief(message: str) -> str:
+    """Return ``message`` with its endless words cut: whatever was given, an error is one that can be read."""
+    return _LONG.sub(r"\1…", message)
+
+
 def reason(error: BaseException) -> str:
     """Return what happened and one thing to do, in one line."""
+    return brief(_reason(error))
+
+
+def _reason(error: BaseException) -> str:
     if isinstance(error, HoldfastError):
-        return str(error)
+        return _NUMBER.sub(lambda found: found[1].lower(), str(error))
     if isinstance(error, OSError):
         return _of_system(error)
     if isinstance(error, RecursionError):
@@ -65,6 +79,7 @@ def reason(error: BaseException) -> str:
 
 def of_file(file: str, message: str) -> str:
     """Return ``message`` with ``file`` before it, once; one without a name has none."""
+    file = brief(file)
     return message if not file or message.startswith((f"{file}: ", f"{file} ")) else f"{file}: {message}"
 
 

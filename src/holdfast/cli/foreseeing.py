@@ -106,7 +106,8 @@ class _Going:
             planned = replace(body, requested=0, elsewhere=True) if self._planned.law else body
         elif isinstance(body, Answer):
             usage = Usage(round(body.usage.input * self._scale), body.usage.output)
-            planned = Answer(self._planned.basis, usage, body.stop)
+            is_its = body.basis == self._plain.basis  # else another request went up than the one in the log
+            planned = Answer(self._planned.basis if is_its else body.basis, usage, body.stop)
         self._plain = extend(self._plain, entry)
         if isinstance(body, Request):
             self._is_over, self._most = False, (self.found.largest, self.found.planned)

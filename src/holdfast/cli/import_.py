@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.cli.faults import EXPECTED, WRONG_USE, Stopped, of_file, reason
 from holdfast.cli.places import opened, store_option, store_place
 from holdfast.cli.recordings import Source, sources
 from holdfast.cli.terminal import clean, json_option, say_json
 from holdfast.errors import FormatError, UnknownId
-from holdfast.formats import Problem, Recording
-from holdfast.model.entries import Said
+from holdfast.formats import Problem, Recording, again
+from holdfast.model.entries import Entry, Said
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.view.conversation import first_words
 
@@ -111,10 +112,21 @@ def _take(store: SessionStore, file: str, recording: Recording, key: str) -> Tak
     added = kept = 0
     for name, part in parts.items():
         with store.writing(name):
-            done = store.put(name, part.entries, leaf=part.leaf, info=info_of(name, part))
-        added, kept = added + done.added, kept + done.kept
+            there = _entries(store, name)
+            new = again(part, there)
+            whole = replace(new, entries=(*there, *new.entries))
+            store.put(name, new.entries, leaf=new.leaf, info=info_of(name, whole))
+        added, kept = added + len(new.entries), kept + len(part.entries) - len(new.entries)
     problems = tuple(problem for part in parts.values() for problem in part.problems)
     return Taken(file, key, recording.format, added, kept, tuple(parts)[1:], recording.skipped, problems)
+
+
+def _entries(store: SessionStore, key: str) -> list[Entry]:
+    """Return what the log of session ``key`` has; nothing where there is no such session."""
+    try:
+        return store.entries(key)
+    except UnknownId:
+        return []
 
 
 def _check_same_tool(store: SessionStore, key: str, tool: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,10 +14,11 @@ from msgspec import Struct
 from holdfast.cli.describing import client_of, shortest
 from holdfast.cli.places import absence, opened, store_option, store_place
 from holdfast.cli.ranges import Whole
+from holdfast.cli.sizing import about, measured_in
 from holdfast.cli.terminal import clean, console, fitting, json_option, say_json, say_line
 from holdfast.errors import HoldfastError
-from holdfast.model.entries import Answer, Body, Request, Said
-from holdfast.model.gauging import smaller
+from holdfast.model.entries import Answer, Body, Compaction, Request, Said, Usage
+from holdfast.model.gauging import HIGHEST, LOWEST, smaller
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -44,8 +45,9 @@ def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
     """List the sessions of the store, the last changed first.
 
     The ids are shown as short as they can be told apart; any command takes them like that. Messages and tokens are
-    those of the newest request and its answer, where the session was talked on through Holdfast; "no answer" stands
-    there where none of its requests ever had one, and holdfast show tells why. Columns that have no room are left out.
+    those of the newest request and its answer, where the session was talked on through Holdfast; a ~ says that its
+    count is not believed and the number is an estimate. "no answer" stands there where none of its requests ever had
+    one, and holdfast show tells why. Columns that have no room are left out.
     """
     with opened(store, readonly=True) as there:
         everything = there.sessions()
@@ -70,14 +72,16 @@ class Listed(Struct, frozen=True):
     """Who talks through the proxy in it; empty for a session that does not come from there."""
     messages: int | None = None
     tokens: int | None = None
-    """What the newest request came to, its answer too, as the provider counted."""
+    """What the newest request came to, its answer too; where its count is not believed, what the next one will."""
     window: int | None = None
     answered: bool = True
     """Whether any of its requests had an answer, where there were some."""
+    counted: bool = True
+    """Whether ``tokens`` are as the provider counted them, and is believed; else they are an estimate."""
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it for JSON."""
-        told = {name: getattr(self, name) for name in ("client", "messages", "tokens", "window", "answered")}
+        told = {name: getattr(self, name) for name in ("client", "messages", "tokens", "window", "answered", "counted")}
         info: dict[str, Any] = msgspec.to_builtins(self.info)
         return info | {"entries": self.info.entries} | told
 
@@ -86,16 +90,40 @@ def listed(store: SessionStore, info: SessionInfo) -> Listed:
     """Return what a list shows of a session; of its log only the last few entries are read."""
     request, answer, behind = None, None, 0
     client = "" if info.format else client_of(info.key)  # an import may have an id of that form
-    for body in _newest(store, info):
+    newest = tuple(_newest(store, info))
+    for body in newest:
         if request is None:
             request = body if isinstance(body, Request) else None
             behind += isinstance(body, Said)
         answer = body if answer is None and isinstance(body, Answer) else answer
-    tokens = answer.usage.total or None if answer is not None else None
+    tokens, is_counted = _size(store, info, newest) if answer is not None and answer.usage.total else (None, True)
     if request is None:
-        return Listed(info, client, None, tokens)
+        return Listed(info, client, None, tokens, counted=is_counted)
     answered, window = answer is not None or _is_answered(store, info), _window(store, info, request) or None
-    return Listed(info, client, request.slots + behind, tokens, window, answered)
+    return Listed(info, client, request.slots + behind, tokens, window, answered, is_counted)
+
+
+def _size(store: SessionStore, info: SessionInfo, newest: Sequence[Body]) -> tuple[int, bool]:
+    """Return what the newest answer and its request came to, and whether that is believed; else the estimate.
+
+    What grew by as much as was said is; of all else the session is read, which takes longer.
+    """
+    at, *before = [place for place, body in enumerate(newest) if isinstance(body, Answer)]
+    told = _usage(newest[at])
+    if before and not any(isinstance(body, Compaction) for body in newest[: before[0]]):
+        said = sum(body.slot.size for body in newest[at + 2 : before[0] + 2] if isinstance(body, Said))
+        if LOWEST * said <= told.input - _usage(newest[before[0]]).input <= HIGHEST * said:
+            return told.total, True
+    with suppress(HoldfastError):
+        branch = store.branch(info.key)
+        if branch.anchor is None or branch.anchor.tokens != told.input:
+            return measured_in(info, branch).tokens, False
+    return told.total, True
+
+
+def _usage(body: Body) -> Usage:
+    assert isinstance(body, Answer)
+    return body.usage
 
 
 def _is_answered(store: SessionStore, info: SessionInfo) -> bool:
@@ -141,7 +169,8 @@ def _say(sessions: list[Listed], keys: list[str]) -> None:
 
 def _row(one: Listed, short: str) -> tuple[str, ...]:
     info = one.info
-    messages, tokens = ("-" if number is None else f"{number:,}" for number in (one.messages, one.tokens))
+    messages = "-" if one.messages is None else f"{one.messages:,}"
+    tokens = "-" if one.tokens is None else about(one.tokens, is_counted=one.counted)
     return (
         clean(short),
         one.client or info.format,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +17,12 @@ from holdfast.cli.faults import Stopped
 from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import many
 from holdfast.config.providers import PROVIDERS
+from holdfast.errors import ConfigError, WindowTooSmall
+from holdfast.model.target import Limits, Target
+from holdfast.policy.guard import guard
+from holdfast.policy.settings import Settings as Numbers
 from holdfast.proxy.modes import mode_of
-from holdfast.proxy.settings import TOKEN, Settings, settings
+from holdfast.proxy.settings import TOKEN, Settings, as_decided, settings
 
 if TYPE_CHECKING:
     from holdfast.cli.foreseeing import Foreseen
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 MOST_PORTS = 65_535
+MOST_TOKENS = 10**9
+"""The largest window that the proxy takes."""
 NOT_SERVED = ("bypassed", "unrecorded", "refused", "failed")
 """States of requests for which Holdfast did less than it is there for."""
 _UPSTREAM = "upstream_"
@@ -78,7 +85,30 @@ class InForce(NamedTuple):
 def in_force(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> InForce:
     """Return what is in force; ``ConfigError`` names what cannot be."""
     known, here = config.configuration(), asked(given)
-    return InForce(settings(environment, known.proxy, here), known, frozenset({*known.proxy, *here} & {*PROVIDERS}))
+    found = settings(environment, known.proxy, here)
+    _check_window(found, known)
+    return InForce(found, known, frozenset({*known.proxy, *here} & {*PROVIDERS}))
+
+
+def _check_window(found: Settings, known: config.Configuration) -> None:
+    """Raise ``ConfigError`` where no request of the policy fits in the window that was asked for."""
+    if not found.window:
+        return
+    numbers = as_decided(known.policy(found.policy)).settings
+    if not _has_room(found.window, numbers):
+        least = bisect_left(range(MOST_TOKENS), True, key=lambda window: _has_room(window, numbers))
+        raise ConfigError(
+            f"window = {found.window}: no conversation fits in it; policy {found.policy} needs {least} tokens at least, "
+            "and 0 is what the model can"
+        )
+
+
+def _has_room(window: int, numbers: Numbers) -> bool:
+    try:
+        guard(Target(limits=Limits(window)), numbers)
+    except WindowTooSmall:
+        return False
+    return True
 
 
 def token_of(known: config.Configuration) -> str:

@@ -20,6 +20,8 @@ class Whole(click.IntRange):
         try:
             int(value)
         except ValueError:
+            if value.isdecimal():
+                self.fail(f"{value!r} has too many digits; give a smaller number", param, ctx)
             meant = _meant(value)
             hint = f"write {meant}" if meant is not None else "give digits alone"
             self.fail(f"{value!r} is no whole number; {hint}", param, ctx)

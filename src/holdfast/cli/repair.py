@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from holdfast.cli.places import file_of, store_option, store_place, stored
 from holdfast.cli.session_file import MISSING, FileRepaired, repair_file
 from holdfast.cli.terminal import Waiting, clean, console, json_option, many, say_json, say_whole
 from holdfast.formats.repairing import HEADER, TOOLS, Finding
+from holdfast.store.migrations import MIGRATIONS
 from holdfast.store.repairing import Mended, Repaired, repair_store
 
 EXAMPLES = """\
@@ -37,7 +40,21 @@ class Failed(Struct, frozen=True):
     error: str
 
 
-Outcome = FileRepaired | Repaired | Failed
+class StoreRepaired(Struct, frozen=True):
+    """A store that was looked through."""
+
+    found: Repaired
+    before: int
+    after: int
+    """The versions of its tables before and after: those of an older Holdfast are brought up to date."""
+
+    @property
+    def file(self) -> str:
+        """Its file."""
+        return self.found.file
+
+
+Outcome = FileRepaired | StoreRepaired | Failed
 
 
 @click.command("repair", epilog=EXAMPLES)
@@ -110,11 +127,24 @@ def _outcomes(wanted: Iterable[tuple[Path, bool]], format_: str, *, dry_run: boo
                 if is_store and path.is_dir():
                     yield Failed(str(path), "it is a folder; give a file's path with --store")
                 elif is_store:
-                    yield repair_store(path, dry_run=dry_run, tick=_Steps(waiting, f"looking through {path.name}"))
+                    yield _looked_through(path, waiting, dry_run=dry_run)
                 else:
                     yield _file(path, format_, waiting, dry_run=dry_run)
             except EXPECTED as error:
                 yield Failed(str(path), reason(error))
+
+
+def _looked_through(path: Path, waiting: Waiting, *, dry_run: bool) -> StoreRepaired:
+    before = _schema(path)
+    found = repair_store(path, dry_run=dry_run, tick=_Steps(waiting, f"looking through {path.name}"))
+    return StoreRepaired(found, before, _schema(path))
+
+
+def _schema(path: Path) -> int:
+    """Return the version of a store's tables; 0 where it cannot be read."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
+    return 0
 
 
 def _file(path: Path, format_: str, waiting: Waiting, *, dry_run: bool) -> FileRepaired:
@@ -148,7 +178,7 @@ def _found(one: Outcome) -> bool:
     """Return whether something was wrong."""
     if isinstance(one, Failed):
         return True
-    return bool(one.findings) if isinstance(one, FileRepaired) else not one.is_fine
+    return bool(one.findings) if isinstance(one, FileRepaired) else not one.found.is_fine
 
 
 def _is_stuck(one: Outcome) -> bool:
@@ -188,18 +218,27 @@ def _say_file(one: FileRepaired, *, dry_run: bool) -> None:
 _REASONS = {HEADER: f"{HEADER}, and its tool opens no file without one; put back the header from a copy"}
 
 
-def _say_store(one: Repaired, *, dry_run: bool) -> None:
-    name = clean(one.file)
+def _say_store(store: StoreRepaired, *, dry_run: bool) -> None:
+    one, name = store.found, clean(store.found.file)
     if one.is_fine:
         told = f"{one.entries:,} entries, and nothing is wrong" if one.entries else "there is nothing in it yet"
-        click.echo(f"{name}: {told}")
+        click.echo(f"{name}: {told}{_renewed(store)}")
         return
-    click.echo(f"{name}: {one.entries:,} entries, {_count(len(one.found))}")
+    click.echo(f"{name}: {one.entries:,} entries, {_count(len(one.found))}{_renewed(store)}")
     _say_lines(f"{_where(mended)}{mended.what}: {mended.done}" for mended in one.found)
     if dry_run:
         click.echo("  nothing was changed; without --dry-run this is done")
     elif one.backup:
         click.echo(f"  as it was: {clean(one.backup)}")
+
+
+def _renewed(store: StoreRepaired) -> str:
+    """Return that the tables of an older Holdfast were brought up to date, or will be, where they are such."""
+    if store.after != store.before:
+        return f"; its tables were of schema {store.before} and are of {store.after} now"
+    if 0 < store.after < len(MIGRATIONS):
+        return f"; its tables are of schema {store.after}, which the first write makes {len(MIGRATIONS)}"
+    return ""
 
 
 def _say_lines(lines: Iterable[str]) -> None:
@@ -225,9 +264,10 @@ def _record(one: Outcome, *, dry_run: bool) -> dict[str, Any]:
     if isinstance(one, Failed):
         return {"file": one.file, "error": one.error}
     told: dict[str, Any] = {"file": one.file, "dry_run": dry_run, "fine": not _found(one) and not _is_stuck(one)}
-    if isinstance(one, Repaired):
-        found = [{name: getattr(mended, name) for name in Mended.__struct_fields__} for mended in one.found]
-        return told | {"format": "holdfast", "entries": one.entries, "found": found, "backup": one.backup or None}
+    if isinstance(one, StoreRepaired):
+        found = [{name: getattr(mended, name) for name in Mended.__struct_fields__} for mended in one.found.found]
+        told |= {"format": "holdfast", "entries": one.found.entries, "found": found, "backup": one.found.backup or None}
+        return told | {"schema_before": one.before, "schema": one.after}
     found = [{name: getattr(finding, name) for name in Finding.__struct_fields__} for finding in one.findings]
     left = {"reason": one.reason or None, "backup": one.backup or None, "left_out": one.left_out or None}
     return told | {"format": one.format, "found": found} | left

@@ -20,7 +20,7 @@ from holdfast.cli.clients.launching import program
 from holdfast.cli.clients.pointing import Answer, led
 from holdfast.cli.clients.starting import Started, started
 from holdfast.cli.describing import shortest
-from holdfast.cli.faults import EXPECTED, Stopped, reason
+from holdfast.cli.faults import EXPECTED, Stopped, brief, reason
 from holdfast.cli.places import is_missing, opened, store_option, store_place, unwritable
 from holdfast.cli.proxying import (
     MOST_PORTS,
@@ -218,4 +218,4 @@ def in_short(
 
 
 def _say(line: str, to: TextIO | None = None) -> None:
-    click.echo(f"holdfast: {clean(line)}", to, err=True)
+    click.echo(f"holdfast: {clean(brief(line))}", to, err=True)

@@ -27,6 +27,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from holdfast.model.dialect import Dialect
+from holdfast.model.gauging import LEAST_LIMIT
 from holdfast.model.target import CacheRules, Limits, Prices
 from holdfast.policy.guard import DEFAULT_WINDOW, told_window
 from holdfast.wire.models import anthropic_dialect, chat_dialect, gemini_dialect, responses_dialect
@@ -57,7 +58,8 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
     api: str | None = None
     provider: str | None = None
     """Whose server speaks Chat Completions: ``openai``, ``mistral``, or another, which gets the strictest rules."""
-    window: Tokens | None = None
+    window: Annotated[int, Meta(ge=LEAST_LIMIT)] | None = None
+    """Tokens that prompt and answer may have together; under 1,024 it is a limit of something else."""
     max_input: Tokens | None = None
     """Tokens that a prompt may have, where the provider says that apart from the window."""
     max_output: Tokens | None = None

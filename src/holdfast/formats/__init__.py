@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.formats.again import again
 from holdfast.formats.base import Problem, Recording, Step, context, history, path, recording_of, steps
 from holdfast.formats.export import WRITERS, write
 from holdfast.formats.recognise import READERS, read
@@ -13,6 +14,7 @@ __all__ = [
     "Problem",
     "Recording",
     "Step",
+    "again",
     "context",
     "history",
     "path",

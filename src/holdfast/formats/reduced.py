@@ -22,7 +22,7 @@ from holdfast.view.tokens import measure
 
 REWRITTEN = "rewritten"
 """Reason of the note that stands where lines did that said or named what is shorter now."""
-_QUOTES = {claude_code.LINES, f"{codex.NOTE}compacted", f"{pi.NOTE}compaction", f"{pi.NOTE}branch_summary"}
+QUOTES = {claude_code.LINES, f"{codex.NOTE}compacted", f"{pi.NOTE}compaction", f"{pi.NOTE}branch_summary"}
 """Reasons of notes whose lines are written instead of the entry behind them."""
 
 
@@ -99,4 +99,4 @@ def _unquoted(way: Sequence[Entry], branch: Branch, short: set[str]) -> dict[str
     if not short.isdisjoint(entry.id for entry in way[:place]):
         short = {*short, made}
     pairs = ((before.body, before.id) for before, entry in pairwise(way) if entry.id in short)
-    return {id_: Note(REWRITTEN) for note, id_ in pairs if isinstance(note, Note) and note.reason in _QUOTES}
+    return {id_: Note(REWRITTEN) for note, id_ in pairs if isinstance(note, Note) and note.reason in QUOTES}

@@ -34,7 +34,9 @@ def compact(draft: Draft) -> Draft:
     draft = _retaken(draft)
     if not _is_due(draft):
         return draft
-    rule, why = "nothing-to-compact", "everything that could be summarised already is"
+    rule, why = "nothing-to-compact", "there is nothing before what is kept as it was said"
+    if draft.branch.compaction is not None:
+        why = "everything that could be summarised already is"
     written = draft.world.written
     for keep in _places(draft):
         planned = _compacted(draft, keep)

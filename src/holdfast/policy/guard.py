@@ -48,13 +48,6 @@ def told_window(*told: tuple[str, float | None]) -> tuple[str, int]:
     return next(((name, size) for name, number in told if (size := _tokens(number))), ("default", DEFAULT_WINDOW))
 
 
-def _capped(settings: Settings, origin: str, tokens: int, cap: float) -> Window:
-    refuse = max(settings.window_min, int(tokens * settings.window_min_share))
-    warn = max(settings.window_warn, int(tokens * settings.window_warn_share))
-    most = _tokens(cap)
-    return Window(most, "cap", refuse, warn) if 0 < most < tokens else Window(tokens, origin, refuse, warn)
-
-
 def _tokens(number: float | None) -> int:
     """Return a told number as whole tokens; 0 where it is none."""
     return int(number) if number is not None and math.isfinite(number) and number >= 1 else 0
@@ -90,17 +83,19 @@ def measure_room(target: Target, settings: Settings) -> Room:
 
 def window_of(target: Target, settings: Settings) -> Window:
     """Return the window of requests to ``target``: as its limits tell it, also where that is none, and capped."""
-    return _capped(settings, target.limits.origin, target.limits.window, settings.window_cap)
+    tokens, limits = target.limits.window, in_window(target, settings).limits
+    refuse = max(settings.window_min, int(tokens * settings.window_min_share))
+    warn = max(settings.window_warn, int(tokens * settings.window_warn_share))
+    return Window(limits.window, limits.origin, refuse, warn)
 
 
 def in_window(target: Target, settings: Settings) -> Target:
     """Return ``target`` with the window in force as its own, for all that is measured by it."""
-    found = window_of(target, settings)
-    if found.tokens == target.limits.window:
+    cap, most = _tokens(settings.window_cap), target.limits.max_input
+    if not 0 < cap < target.limits.window:
         return target
-    most = target.limits.max_input
-    most = min(most, found.tokens) if most else most
-    return replace(target, limits=replace(target.limits, window=found.tokens, max_input=most, origin=found.origin))
+    most = min(most, cap) if most else most
+    return replace(target, limits=replace(target.limits, window=cap, max_input=most, origin="cap"))
 
 
 def in_force(target: Target, branch: Branch, settings: Settings) -> Target:
@@ -114,6 +109,8 @@ UNDER = 0.95
 """[H] Where a size was refused that no limit explains the window counts as this much of that size."""
 LEAST_ROOM = 4_000
 """[H] What nobody told leaves this room at least: no guess may end a session."""
+LEAST_TOLD = 500
+"""[H] Room enough in a window that a provider told of: who learns of it is under way, and what fits is answered."""
 LEARNED = "learned"
 """Origin of a window that an overflow told."""
 
@@ -189,13 +186,14 @@ def guard(target: Target, settings: Settings) -> tuple[Room, tuple[Notice, ...]]
     found = window_of(target, settings)
     room = measure_room(in_window(target, settings), settings)
     window, origin = found.tokens, found.origin
+    least = min(settings.room_min, LEAST_TOLD) if origin == LEARNED else settings.room_min
     if found.is_refused:
         msg = f"Model context window too small ({window} tokens). Minimum is {found.refuse_below}."
         raise WindowTooSmall(f"{msg} The window came from: {origin}. Set a larger one, or use a larger model.")
-    if room.size < settings.room_min:
+    if room.size < least:
         msg = (
             f"No room for a conversation: window {window} ({origin}) less {room.reserve} for the answer and "
-            f"{room.frame} for system and tools leaves {room.size} tokens; {settings.room_min} are needed."
+            f"{room.frame} for system and tools leaves {room.size} tokens; {least} are needed."
         )
         anew = " Another window that you configure ends what was learned." if origin == LEARNED else ""
         raise WindowTooSmall(f"{msg} Use a larger window, or send fewer tools.{anew}")

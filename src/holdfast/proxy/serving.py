@@ -23,7 +23,7 @@ from holdfast.proxy.app import Proxy
 from holdfast.proxy.health import Health
 from holdfast.proxy.modes import switch_of
 from holdfast.proxy.open_branches import OpenBranches
-from holdfast.proxy.settings import Settings
+from holdfast.proxy.settings import Settings, as_decided
 from holdfast.runtime.lanes import Permits
 from holdfast.runtime.means import Means
 from holdfast.runtime.upstream import CONNECT, PATIENCE, Reply, Sent
@@ -131,7 +131,7 @@ def configure(proxy: Proxy, settings: Settings, known: Configuration) -> None:
     """Let ``proxy`` do from now on what ``settings`` say, by the models and policies of ``known``."""
 
     def named(name: str) -> Policy:
-        chosen = known.policy(name).with_settings(retries_most=0, markers="none")  # both are the client's to do
+        chosen = as_decided(known.policy(name))
         return replace(chosen, stages=()) if settings.observe else chosen
 
     proxy.means.permits = Permits(settings.concurrent)

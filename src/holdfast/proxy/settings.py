@@ -10,8 +10,10 @@ from holdfast.config.providers import PROVIDERS
 from holdfast.config.proxy import ProxySettings as Settings
 from holdfast.config.proxy import setting
 from holdfast.errors import ConfigError
+from holdfast.policy.guard import LEAST_TOLD
+from holdfast.policy.pipeline import Policy
 
-__all__ = ["BYPASS", "TOKEN", "Settings", "settings"]
+__all__ = ["BYPASS", "TOKEN", "Settings", "as_decided", "settings"]
 
 BYPASS = "HOLDFAST_BYPASS"
 """The variable that makes the proxy a plain relay."""
@@ -30,6 +32,15 @@ def settings(environment: Mapping[str, str], said: Mapping[str, Any] = {}, given
     told = dict(said) | _ours(environment) | asked
     where = Settings(**told)
     return _checked(Settings(**(_theirs(environment, where.host, where.port) | told)))
+
+
+def as_decided(policy: Policy) -> Policy:
+    """Return ``policy`` as it decides here.
+
+    Retries and breakpoints are the client's to do, and a small window is tried: it may be all that a server has.
+    """
+    least = min(policy.settings.room_min, LEAST_TOLD)
+    return policy.with_settings(retries_most=0, markers="none", room_min=least)
 
 
 def _ours(environment: Mapping[str, str]) -> dict[str, Any]:

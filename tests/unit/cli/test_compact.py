@@ -167,6 +167,13 @@ def test_what_is_shortened_anyway_is_told_as_that(run, tmp_path):
         assert there.session(key).entries == entries
 
 
+def test_a_short_session_is_told_as_short(run, session):
+    """Where nothing was ever summarised, nothing is said to be: all there is is what is kept."""
+    assert run("import", session).exit_code == 0
+    told = run("compact", "5e551011", "--policy", "pi").stdout
+    assert "nothing was compacted: there is nothing before what is kept as it was said" in told
+
+
 def test_a_policy_without_summaries_is_named(run, store, key):
     """It compacts nothing whatever there is to compact, and that is the reason."""
     out = run("compact", key, "--policy", "append-only", "--store", store).stdout

@@ -38,6 +38,17 @@ def test_a_request_of_another_api_is_not_as_it_was(run, tmp_path):
     assert json.loads(done.stdout)["messages"]
 
 
+def test_another_model_is_no_other_api(run, tmp_path):
+    """Where only the name of the model is another, that is what is said to be changed."""
+    file = tmp_path / "a.json"
+    file.write_bytes(VALID)
+    done = run("fix", str(file), "--model", "claude-sonnet-4-5-20250929")
+    assert json.loads(done.stdout) == json.loads(VALID) | {"model": "claude-sonnet-4-5-20250929"}
+    assert "$.model" in done.stderr
+    assert "converted" not in done.stderr
+    assert "valid now: 1 change" in done.stderr
+
+
 def test_a_broken_request_is_repaired_and_explained(run, tmp_path):
     """The request goes to standard output alone, each change with its rule, place and reason to standard error."""
     file = tmp_path / "a.json"

@@ -14,12 +14,15 @@ from holdfast import config
 from holdfast.cli.describing import client_of, shortest
 from holdfast.cli.foreseeing import foreseen, in_words, of_sessions
 from holdfast.model.entries import Answer, Compaction, Entry, Failure, Request, Said, Usage
+from holdfast.model.messages import Message
 from holdfast.proxy.serving import application
 from holdfast.proxy.settings import Settings
 from holdfast.store import open_store
+from holdfast.store.base import SessionInfo
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import Settings as Strict
 from holdfast.testing.provider.app import app
+from holdfast.view.tokens import measure
 
 WINDOW, TURNS = 16_000, 16
 LONG = "\n".join(f"line {number} of a file that is read" for number in range(165))
@@ -359,6 +362,19 @@ def test_a_refusal_tells_that_the_window_was_smaller(tmp_path, run):
     assert (both.requests, both.over, both.compactions) == (alone.requests + 1, 1, 1)
     assert json.loads(run("why", refused.id, "--store", path, "--json").stdout)["window"] == WINDOW
     assert json.loads(run("ls", "--store", path, "--json").stdout)[0]["window"] == WINDOW
+
+
+@pytest.mark.parametrize("basis", ["b", "of another request"])
+def test_what_another_request_cost_plans_nothing(basis):
+    """A count of a request that a hook had changed tells no size of the one that would have gone up."""
+    said = Said(measure(Message.of("user", "word " * 2_000)))
+    request = Request("b", 1, "claude-sonnet-4-5", WINDOW)
+    bodies = [said, request, Said(measure(Message.of("assistant", "Yes."))), Answer(basis, Usage(input=WINDOW - 500))]
+    bodies += [Said(measure(Message.of("user", "Go on."))), Request("b", 3, "claude-sonnet-4-5", WINDOW)]
+    log = [Entry(str(at), str(at - 1) if at else None, body) for at, body in enumerate(bodies)]
+    info = SessionInfo("k", leaf=log[-1].id)
+    found = foreseen(info, log, config.configuration(), "holdfast")
+    assert (found.planned < WINDOW // 2) == (basis != "b")
 
 
 def test_nothing_would_have_been_done(talks):

@@ -85,6 +85,18 @@ def test_every_command_says_the_same_size(run, store, journal, end, is_counted):
     assert (largest["sent"] == why["tokens"]) == is_counted
 
 
+@pytest.mark.parametrize(
+    ("tokens", "is_counted"), [(9_000, True), (4_000_000, False), (3, False)], ids=["counted", "doubted", "not the whole"]
+)
+def test_a_list_says_a_size_that_is_believed(run, journal, tokens, is_counted):
+    """``ls`` shows what the provider counted where that is believed, else what ``context`` estimates."""
+    answered(tokens)(journal)
+    (listed,) = json.loads(run("ls", "--json").stdout)
+    size = json.loads(run("context", KEY, "--json").stdout)["tokens"]
+    assert (listed["counted"], listed["tokens"]) == (is_counted, tokens if is_counted else size)
+    assert f"{'' if is_counted else '~'}{listed['tokens']:,}" in run("ls").stdout.split()
+
+
 @pytest.mark.parametrize("table", ["policy", "policy.pi"])
 def test_a_request_has_one_window(run, store, home, table):
     """That of the settings which its session is planned by, as ``holdfast.toml`` changes them."""

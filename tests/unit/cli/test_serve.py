@@ -181,6 +181,8 @@ def test_the_variables_of_the_sdks_name_upstreams(monkeypatch):
         (("--policy", "nobody"), "nobody"),
         (("--summaries", ""), "summaries"),
         (("--window", "-1"), "--window"),
+        (("--window", "10"), "needs 1524 tokens at least"),
+        (("--window", "5333", "--policy", "openclaw"), "needs 16000 tokens at least"),
         (("--port", "70000"), "--port"),
     ],
 )
@@ -310,9 +312,13 @@ def test_doctor_asks_the_servers_behind_a_proxy(run, monkeypatch):
     assert "nobody answers" in checks(run, "--online")[0]["upstream OPENAI_BASE_URL"][1]
 
 
-def test_doctor_tells_of_settings_that_cannot_be(run, monkeypatch):
+@pytest.mark.parametrize("what", ["token", "window"])
+def test_doctor_tells_of_settings_that_cannot_be(run, home, monkeypatch, what):
     """Where the proxy could not begin, doctor tells why."""
-    monkeypatch.setenv("HOLDFAST_TOKEN", "short")
+    if what == "token":
+        monkeypatch.setenv("HOLDFAST_TOKEN", "short")
+    else:
+        (home / "holdfast.toml").write_text("[proxy]\nwindow = 10\n")
     found, code = checks(run)
     assert found["proxy"][0] == "wrong"
     assert code == 1

@@ -294,6 +294,16 @@ def test_an_export_can_be_imported_again(run, kept, home, form):
     assert words[0] == words[1]
 
 
+def test_an_export_of_a_compacted_session_is_no_other_content(run, kept, home):
+    """What a session says comes back from its own file as nothing new, its compaction by us too; its title stays."""
+    assert run("compact", kept, "--window", "20000").exit_code == 0
+    before = run("ls", "--json").stdout
+    assert run("export", kept, "-o", home / "out.jsonl").exit_code == 0
+    (told,) = json.loads(run("import", home / "out.jsonl", "--json").stdout)
+    assert (told["added"], told["kept"] > 10) == (0, True)
+    assert run("ls", "--json").stdout == before
+
+
 def test_export_as_a_request(run, kept):
     """The form of an API is the request that the session makes now."""
     body = json.loads(run("export", kept, "--format", "anthropic").stdout)

@@ -313,6 +313,17 @@ def test_a_file_that_cannot_be_written_is_named(run, home):
     assert result.stderr == f"Error: {home / 'gone' / 'x'}: no such file or directory; check the path\n"
 
 
+def test_no_number_of_the_system_is_told(run, session, home):
+    """What the system says inside of another error is told in its words, without a number."""
+    (home / "store").mkdir()
+    (home / "store" / "holdfast.db.locks").write_text("")
+    result = run("import", session)
+    assert result.exit_code == 2
+    assert "no lock file could be made in" in result.stderr
+    assert "not a directory" in result.stderr
+    assert "[Errno" not in result.stderr
+
+
 def test_one_bad_file_is_one_line(run):
     """A replay of one file says once why there is none; of several it says so for each, and then of all."""
     assert run("replay", "gone").stderr == "Error: gone: no such file or directory; check the path\n"

@@ -76,3 +76,36 @@ def test_requests_go_into_a_folder(run, home, session):
 def test_help_has_a_short_name(run, arguments):
     """``-h`` is ``--help``, everywhere."""
     assert run(*arguments, "-h").stdout == run(*arguments, "--help").stdout != ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("undo", "DECIDED", "LONG"),
+        ("show", "DECIDED", "LONG"),
+        ("context", "DECIDED", "--window", "LONG"),
+        ("context", "DECIDED", "--policy", "LONG"),
+        ("import", "LONG"),
+        ("lint", "LONG"),
+        ("repair", "LONG"),
+        ("fix", "-", "--to", "LONG"),
+        ("serve", "LONG"),
+        ("run", "LONG"),
+        ("ls", "--LONG"),
+        ("policy", "show", "LONG"),
+        ("ls", "--store", "LONG"),
+        ("LONG",),
+    ],
+)
+def test_nothing_endless_is_repeated(run, decided, arguments):
+    """An error repeats the beginning of what was given, however long that is, and still says what to do."""
+    long = "7" * 5_000
+    result = run(*[one.replace("LONG", long).replace("DECIDED", decided) for one in arguments], given="{}")
+    assert result.exit_code in (2, 127)
+    assert "7777…" in result.output
+    assert len(result.output) < 1_000
+
+
+def test_digits_without_end_are_no_number(run, decided):
+    """Digits alone that are too many are told as that."""
+    assert "has too many digits; give a smaller number" in run("context", decided, "--window", "9" * 5_000).stderr

@@ -17,7 +17,17 @@ from holdfast.model.entries import Answer, Compaction, Entry, Frame, Request, Sa
 from holdfast.model.messages import Message
 from holdfast.model.projected import prefix_basis
 from holdfast.model.target import Limits, Target
-from holdfast.policy.guard import DEFAULT_WINDOW, in_force, in_window, measure_room, told_window, window_of
+from holdfast.policy.guard import (
+    DEFAULT_WINDOW,
+    LEARNED,
+    LEAST_TOLD,
+    guard,
+    in_force,
+    in_window,
+    measure_room,
+    told_window,
+    window_of,
+)
 from holdfast.policy.presets import OPENCLAW_2026_9, PRESETS
 from holdfast.policy.settings import Settings
 from holdfast.view.tokens import measure
@@ -86,6 +96,16 @@ def test_the_newer_floors_grow_with_the_window(window, cap, refuse, warn):
     found = found_window(NEW, window, cap=cap)
     assert (found.refuse_below, found.warn_below) == (refuse, warn)
     assert found.is_refused is bool(cap)
+
+
+@pytest.mark.parametrize(("origin", "least"), [("config", 4_000), (LEARNED, LEAST_TOLD)])
+def test_what_a_provider_told_is_tried_where_what_somebody_configured_is_refused(origin, least):
+    """Nothing was sent yet where a window is configured wrong; who learns of one is under way, and cannot choose."""
+    window = Settings().reserve_min + least
+    room, _ = guard(Target(limits=Limits(window, origin=origin, asked_output=1)), Settings())
+    assert room.size == least
+    with pytest.raises(WindowTooSmall, match=f"leaves {least - 1} tokens; {least} are needed"):
+        guard(Target(limits=Limits(window - 1, origin=origin, asked_output=1)), Settings())
 
 
 def test_a_capped_window_is_the_one_all_is_measured_by():

@@ -1,0 +1,63 @@
+"""Windows of servers of one's own, far smaller than any provider's: a conversation goes on in them too."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider.client import MODELS
+
+STATE = "x-holdfast-state"
+TURNS = 50
+WORDS = "kelp on the rock, and the tide comes in. " * 6
+
+
+def run(function):
+    """Return what the coroutine function returns."""
+    return anyio.run(function)
+
+
+@pytest.mark.parametrize("told", [{}, {"window": 4_096}], ids=["learned", "configured"])
+@pytest.mark.parametrize("api", list(MODELS))
+def test_a_conversation_goes_on_in_a_window_of_4096(api, told, proxied, strict):
+    """The usual window of a local server: no error reaches the client, and the newest words are always upstream."""
+    through, _, talking = proxied
+    upstream, talk = strict(4_096), talking(api)
+
+    async def go():
+        async with through(upstream, **told) as client:
+            for number in range(TURNS):
+                reply = await talk.turn(client, f"Note {number}: {WORDS}")
+                assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), (number, reply.text)
+                assert f"Note {number}: {WORDS}" in upstream.bodies[-1].decode()
+
+    run(go)
+    refused = len(upstream.bodies) - TURNS
+    assert refused == 0 if told else refused <= 2
+
+
+@pytest.mark.parametrize("window", [100, 1_200])
+def test_what_fits_a_window_that_is_too_small_for_any_conversation_goes_on_as_it_came(window, proxied, strict, capfd):
+    """It is the provider's to take; what does not fit is refused with its own size, and that is said once."""
+    through, _, talking = proxied
+    upstream, talk, store = strict(), talking("anthropic"), MemoryStore()
+    talk.say("How high is the tide?")
+    small = json.dumps(talk.body()).encode()
+    talk.say(WORDS * 30)
+
+    async def go():
+        async with through(upstream, store, window=window) as client:
+            fine = [await client.post(talk.path, small) for _ in range(2)]
+            return fine, await client.post(talk.path, talk.body()), (await client.web.get("/livez")).json()
+
+    fine, refused, livez = run(go)
+    assert [(reply.status_code, reply.headers[STATE]) for reply in fine] == [(200, "relayed")] * 2
+    assert upstream.bodies == [small] * 2
+    assert (refused.status_code, refused.headers[STATE]) == (400, "refused")
+    tokens = int(refused.json()["error"]["message"].split()[4])
+    assert 2_000 < tokens < 5_000  # of some 1,900 words
+    assert livez["status"] == "degraded"
+    assert capfd.readouterr().err.count("WindowTooSmall") == 1
