@@ -90,15 +90,18 @@ def test_a_status_that_is_none_is_one_of_a_gateway(path, proxy):
 
 @pytest.mark.parametrize("coding", ["br", "zstd", "gzip, br", "none-such"])
 @pytest.mark.parametrize("status", [b"200 OK", b"400 Bad Request"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/files"])
-def test_what_is_packed_in_a_way_that_is_not_read_says_so(path, status, coding, proxy):
+def test_what_is_packed_in_a_way_that_is_not_read_says_so(path, stream, status, coding, proxy):
     """Nobody asked for it, and nobody here unpacks it: a client that can is told how."""
     packed = b"\x8b\x03\x80kelp\x03"
-    fields = b"\r\ncontent-length: 8\r\ncontent-encoding: " + coding.encode()
+    kind = b"text/event-stream" if stream else b"application/json"
+    fields = b"\r\ncontent-type: " + kind + b"\r\ncontent-length: 8\r\ncontent-encoding: " + coding.encode()
     proxy.upstream.play = saying(b"HTTP/1.1 " + status + fields, packed)
-    told = proxy.send(sockets.request(path, sockets.body("anthropic", f"packed as {coding}")))
+    told = proxy.send(sockets.request(path, sockets.body("anthropic", f"packed as {coding}", stream=stream)))
     assert (told.status, told.body, told.complete) == (int(status[:3]), packed, True)
     assert told.headers["content-encoding"] == coding
+    assert len(proxy.upstream.heard) == 1
 
 
 def test_a_name_that_no_host_can_have_is_told_so(proxy):
@@ -129,6 +132,53 @@ def test_an_event_that_never_ends_is_an_error(api, proxy, monkeypatch):
     told = proxy.send(asked(api, "an event that never ends", stream=True))
     assert (told.status, told.complete) == (502, True)
     assert "2,000 bytes" in str(told.json["error"])
+
+
+LAST = {"a part of it": slice(0, -1), "nothing but its beginning": slice(0, 1)}
+"""Pieces of an answer behind which a provider may end it: there the last event is not, which says that it is whole."""
+
+
+@pytest.mark.parametrize("observe", [False, True], ids=["managed", "observed"])
+@pytest.mark.parametrize("part", LAST)
+@pytest.mark.parametrize("api", APIS)
+def test_a_stream_that_its_provider_ends_too_early_ends_as_it_came(api, part, observe, proxied):
+    """Its body came to its end: what the client makes of the words that it lacks is the client's business."""
+
+    async def play(line, told):
+        cut = told._replace(pieces=told.pieces[LAST[part]])
+        said.append(b"".join(cut.pieces))
+        await line.say(b"".join([cut.head, *cut.chunks, cut.end]))
+
+    said: list[bytes] = []
+    with sockets.proxied(observe=observe) as proxy:
+        proxy.upstream.play = play
+        told = proxy.send(asked(api, part, stream=True))
+        assert (told.status, told.body, told.complete) == (200, said[-1], True)
+        assert proxy.stats()["requests"]["all"]["failed"] == 0
+        proxy.at_rest()
+
+
+FAILED = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
+
+
+def test_an_error_inside_a_stream_ends_it_as_it_came(proxy):
+    """The client is told by the provider, in an answer that has an end."""
+
+    async def play(line, told):
+        pieces = told._replace(pieces=(*told.pieces[:5], FAILED))
+        await line.say(b"".join([told.head, *pieces.chunks, told.end]))
+
+    proxy.upstream.play = play
+    told = proxy.send(asked("anthropic", "an error inside", stream=True))
+    assert told.body.endswith(FAILED)
+    assert told.complete
+
+
+def test_a_status_of_success_without_an_answer_comes_as_it_came(proxy):
+    """It is not for us to say that it is none."""
+    proxy.upstream.play = saying(b"HTTP/1.1 204 No Content")
+    told = proxy.send(asked("anthropic", "nothing"))
+    assert (told.status, told.body) == (204, b"")
 
 
 @pytest.mark.parametrize("api", APIS)

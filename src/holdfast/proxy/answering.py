@@ -42,8 +42,8 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
     """Yield the answer to ``turn``, by which ``session`` goes on: the provider's own bytes.
 
     An overflow that nothing helps against is said in the client's own API, with true numbers; any other refusal comes
-    as it came. Raises what is Holdfast's own fault before anything was yielded, and ``Unfit``; and what breaks off
-    behind that.
+    as it came, and so does an answer that its provider ends too early. Raises what is Holdfast's own fault before
+    anything was yielded, and ``Unfit``; and what breaks off behind that.
     """
     run = session.run(
         turn.lens,
@@ -64,7 +64,9 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
                     begun = True
                 yield b"".join([event.raw for event in events])
     except (UpstreamError, WindowTooSmall) as error:
-        if begun or (turn.observe and run.attempt is None):  # nothing went out: what is looked at alone has to
+        if begun and run.attempt is not None and run.attempt.is_ended:
+            return  # its provider ended the answer there
+        if begun or (run.attempt is None and (turn.observe or _may_fit(session, turn))):  # nothing went out: it has to
             raise
         if isinstance(error, WindowTooSmall) and not turn.observe:
             raise Unfit(error, run.attempt) from error
@@ -109,20 +111,14 @@ def _refusal(error: HoldfastError, attempt: Attempt | None, session: Session, tu
     if attempt is None or _is_unreached(attempt):
         why = str(error) if attempt is None else attempt.why
         return _rendered(turn, Verdict("network"), why, status=BAD_GATEWAY)
-    reply = attempt.reply
-    if reply is not None and (_is_told(attempt) or attempt.held) and not turn.outgoing.has_signs:
-        return [head(reply.status, reply.raw), attempt.held]
+    if attempt.reply is not None and attempt.is_ended and not turn.outgoing.has_signs:
+        return [head(attempt.reply.status, attempt.reply.raw), attempt.held]
     return _rendered(turn, attempt.verdict, str(error))
 
 
 def _is_unreached(attempt: Attempt | None) -> bool:
     """Whether no provider answered, or none to the end."""
-    return attempt is None or (attempt.verdict.kind == "network" and not _is_told(attempt))
-
-
-def _is_told(attempt: Attempt) -> bool:
-    """Whether the provider itself told that it refuses, to the end."""
-    return attempt.answer.error is not None
+    return attempt is None or (attempt.verdict.kind == "network" and not attempt.is_ended)
 
 
 def _rendered(turn: Turn, verdict: Verdict, message: str, *, status: int = 0) -> list[Piece]:
@@ -143,6 +139,12 @@ def surely_fits(turn: Turn, target: Target) -> bool:
     """Whether a request surely fits as it is: it is far smaller than the window of ``target``."""
     said = sum(slot.size for slot in turn.lens.slots) + turn.lens.frame.tokens
     return said < SAFE_SHARE * target.limits.window
+
+
+def _may_fit(session: Session, turn: Turn) -> bool:
+    """Whether a request is no larger than the window, too small as that may be for a conversation."""
+    target = in_force(session.means.target_of(turn.lens.api, turn.model), session.journal.branch, session.settings)
+    return estimate(session.journal.branch, target) <= target.limits.window
 
 
 def _overflow(attempt: Attempt | None, session: Session, turn: Turn) -> Verdict:

@@ -13,6 +13,7 @@ The methods of ``Proxy`` stand in this order, and each hands a request on to the
 from __future__ import annotations
 
 import sys
+from asyncio import Lock, get_running_loop
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -20,7 +21,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import httpx2
-from anyio import Lock, current_time, to_thread
+from anyio import to_thread
 from msgspec.structs import replace
 
 from holdfast.config.addresses import leads_to
@@ -64,7 +65,7 @@ from holdfast.wire.lens import Lens, render
 
 READ = frozenset({"generate", "count", "compact"})
 """Endpoints whose bodies are looked at."""
-ELSEWHERE = ("previous_response_id", "conversation", "background")
+ELSEWHERE = frozenset({"previous_response_id", "conversation", "background"})
 """Fields of Responses by which the conversation is kept by the provider: there is nothing here to look at."""
 UNSET = (b"null", b"false")
 
@@ -85,7 +86,7 @@ class Proxy:
     ) -> None:
         self.means, self.health = means, health
         self._web, self._reopen, self._switch = web, reopen, switch
-        self._opening = Lock(fast_acquire=True)
+        self._opening = Lock()
         self._bodies, self._tooled = Bodies(), Tooled()
         health.mode = self._mode
 
@@ -163,7 +164,7 @@ class Proxy:
     async def _counted(self, incoming: Incoming, receive: Receive, outgoing: Outgoing) -> None:
         """Have a request answered by its provider, and count what became of it."""
         request = self.health.began(_posted_to(incoming))
-        began = current_time()
+        began = get_running_loop().time()
         state: Ended = "failed"
         try:
             state = await self._read_or_passed(incoming, receive, outgoing)
@@ -186,7 +187,7 @@ class Proxy:
             body = await self._read(incoming, receive)
         except BadBody as error:
             return await refuse_body(outgoing, error, incoming.route.api)
-        async with beside(partial(watch_client, receive, lambda: outgoing.is_ended)):
+        with beside(partial(watch_client, receive, lambda: outgoing.is_ended)):
             state = await self._by_purpose(Exchange(incoming, self._onward(incoming), outgoing), body)
         return state  # noqa: RET504 -- for the type checker a block may swallow a return
 
@@ -220,7 +221,7 @@ class Proxy:
     def _identify(self, exchange: Exchange, lens: Lens) -> Turn | None:
         """Return the conversation that a body is part of; nothing for what is beside one, or is none of ours."""
         incoming = exchange.incoming
-        if any(bytes(lens.fields.get(name, b"null")) not in UNSET for name in ELSEWHERE):
+        if any(bytes(lens.fields[name]) not in UNSET for name in ELSEWHERE & lens.fields.keys()):
             return None
         who = client(lens.api, incoming.headers, lens)
         what = kind(who, incoming.headers, lens, has_tools_before=self._tooled.had(who, lens))
@@ -274,9 +275,12 @@ class Proxy:
         outgoing.session = turn.session
         try:
             return await self._continued(turn)
-        except (InvalidRequest, WindowTooSmall):  # whether it is taken as it came is its provider's to say
+        except (InvalidRequest, WindowTooSmall) as error:  # whether it is taken as it came is its provider's to say
             if outgoing.is_answered:
                 raise
+            if isinstance(error, WindowTooSmall):
+                self._degrade(error, "requests that fit all the same go on as they are known")
+                return await forward(turn, await self._reduce(turn), "relayed")
             return await forward(turn, turn.lens.body, "relayed")
         except UpstreamError:  # what was begun broke off: so it does for the client
             return turn.state

@@ -50,6 +50,8 @@ class Attempt:
         """Whether what goes out is what was planned: its size tells of the plan's, then."""
         self.seen = False
         """Whether bytes of the answer were given out."""
+        self.is_ended = False
+        """Whether the provider ended what came back, whatever it says."""
         self.answer = Answer()
         self.verdict = Verdict("network")
         self.why = "the answer was not read to its end"
@@ -127,9 +129,13 @@ class Attempt:
                 incoming = self._incoming = Incoming(reply, self._sent)
                 async with aclosing(incoming.events()) as coming:
                     async for events, meaningful in coming:
+                        if self.seen:
+                            yield events
+                            continue
                         self._held += events
-                        if (self.seen or (meaningful and incoming.is_stream)) and not self._quiet:
+                        if meaningful and incoming.is_stream and not self._quiet:
                             yield self._given()
+                self.is_ended = True
                 self._judge(incoming.answer())
         except UpstreamError as error:
             self.verdict, self.why = Verdict(_kind(error), retry_after=error.retry_after), str(error)
@@ -161,8 +167,8 @@ class Attempt:
         plan, target = self._prepared.plan, self._prepared.target
         if not self.as_planned or plan.branch.media:
             return None
-        anchor = plan.branch.anchor
-        if anchor is None or told.asked is None or told.asked.input > anchor.tokens:
+        anchor, asked = plan.branch.anchor, told.asked
+        if anchor is None or asked is None or asked.input > anchor.tokens:
             return plan.after
         return estimate(plan.branch, target, plan.branch.held)
 
