@@ -45,13 +45,13 @@ def from_usage(branch: Branch, body: Answer) -> Branch:
     tokens = body.usage.input
     if not is_newest(branch, body):
         return replace(branch, learned=replace(branch.learned, overflows=0))
-    leaps = _leaps(branch, tokens)
+    gauge, anchor = branch.gauge, branch.anchor
+    leaps = _leaps(branch, anchor, tokens)
     if leaps and not _is_explained(branch, tokens):
         return replace(branch, learned=replace(branch.learned, overflows=0, doubted=tokens))
     branch = _disproved(branch, tokens)
-    if not _is_of_all(branch, tokens):
+    if not _is_of_all(branch, anchor, tokens):
         return branch
-    gauge, anchor = branch.gauge, branch.anchor
     true = tokens - (anchor.tokens if anchor else branch.frame.tokens)
     estimated = branch.asked - (anchor.held if anchor else 0)
     if not leaps and (anchor is not None or branch.frame.exact) and (anchor is None or true <= LARGEST):
@@ -62,12 +62,12 @@ def from_usage(branch: Branch, body: Answer) -> Branch:
     return replace(branch, gauge=gauge, measured=newest)
 
 
-def _leaps(branch: Branch, tokens: int) -> bool:
+def _leaps(branch: Branch, anchor: Anchor | None, tokens: int) -> bool:
     """Return whether the newest prompt has more than the count before it, and what was said since, account for.
 
     Where there was no count the estimate accounts for it, and half of the window for a frame that nobody told.
     """
-    anchor, frame = branch.anchor, branch.frame
+    frame = branch.frame
     if anchor is not None:
         return tokens > (1 + JUMP) * anchor.tokens + SENSIBLE * HIGHEST * max(0, branch.asked - anchor.held)
     unknown = 0 if frame.tokens else branch.window / 2 or math.inf
@@ -113,12 +113,12 @@ def cut_at(branch: Branch, dropped: int) -> int:
     return stretch.most if is_flat(stretch, branch.asked + branch.frame.tokens - dropped) else 0
 
 
-def _is_of_all(branch: Branch, tokens: int) -> bool:
+def _is_of_all(branch: Branch, anchor: Anchor | None, tokens: int) -> bool:
     """Return whether ``tokens`` can be all of the newest prompt. Media may have far fewer than is reckoned for them."""
-    if branch.anchor is None:
+    if anchor is None:
         return tokens >= FEWEST * ((0 if branch.media else branch.asked) + branch.frame.tokens)
     new = 0 if branch.media else fresh(branch)
-    return is_whole(branch.anchor, branch.asked, branch.frame.tokens, new, tokens)
+    return is_whole(anchor, branch.asked, branch.frame.tokens, new, tokens)
 
 
 def fresh(branch: Branch) -> int:

@@ -70,8 +70,9 @@ def media_of(*messages: Message) -> list[Media]:
 def media_in(*parts: Part) -> list[Media]:
     """Return the media in parts: themselves, or those inside a tool result."""
     held = [part for part in parts if type(part) is ToolResult or type(part) is Media]
-    shown = [one for part in held for one in (part.content if type(part) is ToolResult else (part,))]
-    return [one for one in shown if type(one) is Media]
+    return [
+        one for part in held for one in (part.content if type(part) is ToolResult else (part,)) if type(one) is Media
+    ]
 
 
 def with_parts(message: Message, parts: Sequence[Part]) -> Message:

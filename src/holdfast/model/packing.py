@@ -93,8 +93,12 @@ def _swapped(value: Any, path: str, swap: Callable[[str, Raw | None], Raw | None
     changed = {}
     for name in value.__struct_fields__:
         old = getattr(value, name)
-        place = f"{path}/{name}"
-        new = swap(place, old) if old is None or isinstance(old, Raw) else _swapped(old, place, swap)
+        if old is None or isinstance(old, Raw):
+            new = swap(f"{path}/{name}", old)
+        elif isinstance(old, Struct | tuple):
+            new = _swapped(old, f"{path}/{name}", swap)
+        else:
+            continue
         if new is not old:
             changed[name] = new
     return replace(value, **changed) if changed else value

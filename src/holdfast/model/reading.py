@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from threading import RLock
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.json import Decoder
@@ -25,7 +25,8 @@ if hasattr(os, "register_at_fork"):  # where processes fork
 
 def decoder(kind: type[V]) -> Decoder[V]:
     """Return the decoder of JSON as values of type ``kind``, the same one for each call."""
-    return _decoder(cast("Any", kind))
+    asked: Any = kind
+    return _decoder(asked)
 
 
 def convert(value: object, kind: type[V], *, strict: bool = True) -> V:

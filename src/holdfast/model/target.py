@@ -12,6 +12,8 @@ from holdfast.model.entries import Frame
 Rung: TypeAlias = Literal["", "truncate", "media", "fallback"]
 """How hard a request is made smaller beside compaction: results cut · media gone · whatever still gives way."""
 Warmth: TypeAlias = Literal["warm", "cold"]
+_KNOWN: dict[str, tuple[str, ...]] = {"cache": get_args(Warmth), "rung": get_args(Rung)}
+"""The words of a ``World``, by its field."""
 
 
 class Limits(Struct, frozen=True, omit_defaults=True):
@@ -103,8 +105,8 @@ class World(Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for words that there are not, ``TypeError`` for a time that is none."""
-        for name, given, known in (("cache", self.cache, get_args(Warmth)), ("rung", self.rung, get_args(Rung))):
-            if given not in known:
+        for name, known in _KNOWN.items():
+            if (given := getattr(self, name)) not in known:
                 raise ValueError(f"World.{name} is {given!r}; it is one of {', '.join(map(repr, known))}")
         if not isinstance(self.idle, int | float):
             raise TypeError(f"World.idle is of type {type(self.idle).__name__}; give seconds")

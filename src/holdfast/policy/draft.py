@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from holdfast.policy.settings import Settings
 from holdfast.view.tokens import cautious_ratio, estimate
 
 
-class Draft(Struct, frozen=True):
+class Draft(Struct, frozen=True, dict=True):
     """What one stage hands to the next. ``branch`` already shows every decision in ``record``."""
 
     branch: Branch
@@ -56,19 +57,19 @@ class Draft(Struct, frozen=True):
         """Return the draft with one more thing to tell the caller."""
         return replace(self, notices=(*self.notices, Notice(rule, why)))
 
-    @property
+    @cached_property
     def estimate(self) -> int:
         """Tokens of the request as planned so far."""
         return estimate(self.branch, self.target)
 
-    @property
+    @cached_property
     def at_most(self) -> int:
         """The estimate with a margin on what no reported usage covers yet."""
         size, anchor = self.estimate, self.branch.anchor
         unsure = size - (anchor.tokens if anchor else self.room.frame)
         return size + int(self.settings.margin * max(0, unsure))
 
-    @property
+    @cached_property
     def scale(self) -> float:
         """Real tokens for one token of the estimator."""
         return cautious_ratio(self.branch, self.target)

@@ -50,10 +50,19 @@ def _repaired(branch: Branch, dialect: Dialect) -> tuple[tuple[Edit, ...], Settl
     if settled is None or settled.dialect != dialect or branch.reused or _may_overflow(branch, dialect):
         settled = None
     if settled is not None:
-        slots = [one for index in shown_slots(branch, settled.slot) for one in shown(branch, index)]
-        if not orphans(messages := _read(slots, dialect)) and not _calls(messages, settled.orphans):
-            return _settle(branch, settled, slots, 0)
-    return _settle(branch, Settled(dialect, branch.keep, 0), project(branch), leading(branch))
+        slots = _shown_from(branch, settled.slot)
+        messages = _read(slots, dialect)
+        if not orphans(messages) and not _calls(messages, settled.orphans):
+            return _settle(branch, settled, slots, messages, 0)
+    slots = project(branch)
+    return _settle(branch, Settled(dialect, branch.keep, 0), slots, _read(slots, dialect), leading(branch))
+
+
+def _shown_from(branch: Branch, start: int) -> list[Slot]:
+    """Return what the projection shows for the slots from ``start`` on."""
+    if not branch.edits:
+        return branch.slots.slice(start)
+    return [one for index in shown_slots(branch, start) for one in shown(branch, index)]
 
 
 def _read(slots: Sequence[Slot], dialect: Dialect) -> list[Message]:
@@ -78,15 +87,15 @@ def _calls(messages: Sequence[Message], ids: frozenset[str]) -> bool:
 
 
 def _settle(
-    branch: Branch, settled: Settled, slots: Sequence[Slot], lead: int
+    branch: Branch, settled: Settled, slots: Sequence[Slot], messages: Sequence[Message], lead: int
 ) -> tuple[tuple[Edit, ...], Settled | None]:
     """Return all repairs, and the settled prefix grown up to the last place where it may end.
 
-    ``lead`` counts the slots at the front that are no slots of the kept tail.
+    ``messages`` are the ``slots`` as they will be written; ``lead`` counts those at the front that are none of the kept
+    tail.
     """
     summary = lead - 1 if lead > branch.pinned else -1
     loose, cut = frozenset(_loose_thinking(branch, settled, lead)), frozenset(_broken(branch, settled, lead))
-    messages = _read(slots, settled.dialect)
     own = bool(slots) and slots[0].raw is not None and slots[0].api == settled.dialect.api
     apart = own and settled.dialect.api in APART
     fresh = repairs(messages, settled.dialect, settled.position, loose, cut, lead=not apart, summary=summary)

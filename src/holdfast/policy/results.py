@@ -38,10 +38,12 @@ def limit_results(draft: Draft) -> Draft:
         return draft
     most = draft.own(room.share(settings.spill_share)) if settings.spill_share else 0
     budget = draft.own(room.share(settings.message_share)) if settings.message_share and settings.spill_chars else 0
+    groups = list(_groups(draft.branch, _few(settings, most, budget)))
+    if not groups:
+        return draft
     limit = _limits(draft.branch, settings)
-    few = _few(settings, most, budget)
     own = frozenset(shown_slots(draft.branch, draft.branch.seen))
-    for group in _groups(draft.branch, few):
+    for group in groups:
         big: list[Whole] = []
         rest: list[Whole] = []
         for one in wholes(draft.branch, filter(own.__contains__, group)):

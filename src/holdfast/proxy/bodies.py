@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TypeVar, TypeVarTuple
+from typing import TypeAlias, TypeVar, TypeVarTuple
 
 from anyio import CapacityLimiter, to_thread
 
@@ -14,6 +14,8 @@ from holdfast.wire.lens import Lens
 
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
+Place: TypeAlias = tuple[bytes, bytes]
+"""How a body begins, and how its first half ends, which tells most of them apart."""
 
 LARGE = 256 << 10
 """[M] Bytes of a new body that take about 5 ms: what is smaller is read at once."""
@@ -32,8 +34,8 @@ class Bodies:
 
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self._most, self._most_bytes = most, most_bytes
-        self._held: OrderedDict[tuple[bytes, bytes], Known] = OrderedDict()
-        """By how they begin, and how their first half ends; the last used is the last."""
+        self._held: OrderedDict[Place, Known] = OrderedDict()
+        """The last used is the last."""
         self._bytes = 0
         self._reader = CapacityLimiter(1)
         """Threads that compute beside each other hold up the loop together: one does not."""
@@ -45,7 +47,7 @@ class Bodies:
             before, (lens, now) = None, await self.aside(body, _new, api)
         else:
             before, (lens, same) = found
-            now = _placed(lens, api, before, same)
+            now = _placed(lens, api, self._held[before], same)
         if now is not None and now.ends:
             self._hold(now, before)
         return lens
@@ -56,22 +58,23 @@ class Bodies:
             return work(body, *given)
         return await to_thread.run_sync(work, body, *given, limiter=self._reader)
 
-    def _grown(self, body: bytes, api: str) -> tuple[Known, tuple[Lens, int]] | None:
-        """Return the body that this one grew out of, and what it is now."""
+    def _grown(self, body: bytes, api: str) -> tuple[Place, tuple[Lens, int]] | None:
+        """Return where the body is held that this one grew out of, and what it is now."""
         start = body[:BEGINNING]
-        for (beginning, _), before in reversed(self._held.items()):
-            if beginning == start and _stands(before, body):
+        for (beginning, half), before in reversed(self._held.items()):
+            if beginning == start and _half(before, body) == half:
                 lens = grown(body, api, before)
                 if lens is not None:
-                    return before, lens
+                    return (beginning, half), lens
         return None
 
-    def _hold(self, now: Known, before: Known | None) -> None:
+    def _hold(self, now: Known, before: Place | None) -> None:
         """Hold ``now`` in place of what it grew out of."""
-        for one in (before, now):
-            if one is not None and (old := self._held.pop(_place(one), None)) is not None:
+        place = (now.lens.body[:BEGINNING], _half(now, now.lens.body))
+        for one in (before, place):
+            if one is not None and (old := self._held.pop(one, None)) is not None:
                 self._bytes -= _size(old)
-        self._held[_place(now)] = now
+        self._held[place] = now
         self._bytes += _size(now)
         while self._held and (len(self._held) > self._most or self._bytes > self._most_bytes):
             _, old = self._held.popitem(last=False)
@@ -93,16 +96,7 @@ def _size(one: Known) -> int:
     return len(one.lens.body) + OF_A_SLOT * len(one.lens.slots)
 
 
-def _place(one: Known) -> tuple[bytes, bytes]:
-    """Return by what a body is held: how it begins, and how its first half ends, which tells most of them apart."""
-    return one.lens.body[:BEGINNING], _half(one, one.lens.body)
-
-
 def _half(one: Known, body: bytes) -> bytes:
+    """Return what ``body`` has where the first half of ``one`` ends: the same, where it grew out of that."""
     end = one.ends[(len(one.ends) - 1) // 2]
     return body[max(0, end - 64) : end]
-
-
-def _stands(one: Known, body: bytes) -> bool:
-    """Whether ``body`` may have grown out of ``one``: its first half ends alike."""
-    return _half(one, body) == _half(one, one.lens.body)

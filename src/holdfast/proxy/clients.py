@@ -112,7 +112,7 @@ _TURN, _ITEM, _NAME = Decoder(_Turn), Decoder(_Item), Decoder(str)
 def client(api: str, headers: Mapping[str, str], lens: Lens) -> Client:
     """Return who sent ``lens`` to ``api`` under ``headers``, whose names are in lower case."""
     family = _family(api, headers, lens)
-    named = next((names for names in SCOPES if any(headers.get(name) for name in names)), ())
+    named = next((names for names in SCOPES if any(map(headers.get, names))), ())
     scope = _short(*[headers.get(name, "") for name in named]) if named else _scope_inside(lens)
     return Client(family, scope, any((family, name) in THREADS for name in named))
 
@@ -237,7 +237,7 @@ class Tooled:
 
 
 def _begins(texts: Iterator[str], words: tuple[str, ...]) -> bool:
-    return any(text.lstrip().startswith(words) for text in texts)
+    return bool(words) and any(text.lstrip().startswith(words) for text in texts)
 
 
 def _system(lens: Lens) -> Iterator[str]:

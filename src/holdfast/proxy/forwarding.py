@@ -35,7 +35,7 @@ async def pass_through(exchange: Exchange, receive: Receive, state: State) -> St
     has_body = {"content-length", "transfer-encoding"} & exchange.incoming.headers.keys()
     body = body_pieces(receive, heard) if has_body else b""
     try:
-        async with beside(partial(watch_client, receive, lambda: outgoing.is_ended, heard if has_body else None)):
+        with beside(partial(watch_client, receive, lambda: outgoing.is_ended, heard if has_body else None)):
             await _give_back(exchange.onward.relay(body, as_it_came=True), exchange, state)
     except BadBody as why:
         if outgoing.is_answered:

@@ -48,6 +48,8 @@ _READ = frozenset({b"gzip", b"deflate", b"identity", b""})
 """Codings that the HTTP client unpacks without any other library."""
 _ACCEPTED = b"accept-encoding"
 _PLAIN = b"identity"
+_UNFIT = re.compile(r"[^!-~]")
+"""What no header of ours holds."""
 
 
 def upward(headers: Iterable[Pair], *, as_it_came: bool = False) -> list[Pair]:
@@ -57,7 +59,7 @@ def upward(headers: Iterable[Pair], *, as_it_came: bool = False) -> list[Pair]:
     """
     given = list(headers)
     kept = _without(given, _UP | _void(given) if as_it_came else _UP | _PACKED | {_ACCEPTED})
-    asked = any(name.lower() == _ACCEPTED for name, _ in kept)
+    asked = as_it_came and any(name.lower() == _ACCEPTED for name, _ in kept)
     return kept if asked else [*kept, (_ACCEPTED, _PLAIN)]
 
 
@@ -72,14 +74,13 @@ def is_unpacked(headers: Iterable[Pair]) -> bool:
 
     A provider is asked to pack none; what it packs all the same in another way goes on as it came, and says so.
     """
-    packed = (value for name, value in headers if name.lower() == b"content-encoding")
-    return all(one.strip(b" \t").lower() in _READ for value in packed for one in value.split(b","))
+    return _READ.issuperset(_listed(headers, b"content-encoding"))
 
 
 def ours(state: State, session: str = "", request: str = "") -> list[Pair]:
     """Return what an answer tells of what was done; what is not known is left out, what no header can hold is ``?``."""
     told = ((STATE, state), (SESSION, session), (REQUEST, request))
-    return [(name, re.sub(r"[^!-~]", "?", value).encode()) for name, value in told if value]
+    return [(name, _UNFIT.sub("?", value).encode()) for name, value in told if value]
 
 
 def named(headers: Iterable[Pair]) -> dict[str, str]:
@@ -93,7 +94,7 @@ def named(headers: Iterable[Pair]) -> dict[str, str]:
 
 def _without(headers: list[Pair], left: frozenset[bytes]) -> list[Pair]:
     """Return the headers that are about what passes, without those ``left`` and those of our own."""
-    away = _HOP | left | _nominated(headers)
+    away = _HOP.union(left, _listed(headers, b"connection"))  # which names those that are about it alone
     return [pair for pair in headers if (name := pair[0].lower()) not in away and not name.startswith(_OURS)]
 
 
@@ -103,7 +104,6 @@ def _void(headers: list[Pair]) -> frozenset[bytes]:
     return frozenset({b"content-length"}) if is_chunked else frozenset()
 
 
-def _nominated(headers: list[Pair]) -> frozenset[bytes]:
-    """Return the names that ``Connection`` says are about this connection alone."""
-    lists = (value for name, value in headers if name.lower() == b"connection")
-    return frozenset(one.strip(b" \t").lower() for value in lists for one in value.split(b","))
+def _listed(headers: Iterable[Pair], wanted: bytes) -> list[bytes]:
+    """Return what the headers called ``wanted`` list, in lower case."""
+    return [one.strip(b" \t").lower() for name, value in headers if name.lower() == wanted for one in value.split(b",")]

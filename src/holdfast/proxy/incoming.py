@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from asyncio import get_running_loop, timeout_at
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
-from anyio import CancelScope, Event, current_time, move_on_after
+from anyio import Event, move_on_after
 from msgspec import Struct
 
 from holdfast.proxy.headers import Pair, named
@@ -66,7 +67,7 @@ async def body_pieces(receive: Receive, heard: Event | None = None) -> AsyncIter
     while more:
         piece = b""
         with move_on_after(SILENT) as waiting:
-            piece, more = await _piece(receive)
+            piece, more = _told(await receive())
         if waiting.cancelled_caught:
             raise Stalled
         if piece:
@@ -75,9 +76,8 @@ async def body_pieces(receive: Receive, heard: Event | None = None) -> AsyncIter
         heard.set()
 
 
-async def _piece(receive: Receive) -> tuple[bytes, bool]:
-    """Return what comes next of the body, and whether more does; ``Gone`` where the client leaves."""
-    message = await receive()
+def _told(message: Mapping[str, Any]) -> tuple[bytes, bool]:
+    """Return what ``message`` brings of the body, and whether more comes; ``Gone`` where the client left."""
     if message["type"] == "http.disconnect":
         raise Gone
     return message.get("body", b""), message.get("more_body", False)
@@ -104,16 +104,19 @@ async def whole_body(receive: Receive, most: int, announced: str = "") -> bytes:
     held, size, more = [], 0, True
     if announced.isdecimal() and int(announced[:18]) > most:
         raise TooLarge(most)
-    with CancelScope(deadline=current_time() + SILENT) as waiting:
-        while more:
-            end = current_time() + SILENT
-            if end > waiting.deadline + COARSE:
-                waiting.deadline = end
-            piece, more = await _piece(receive)
-            size += len(piece)
-            if size > most:
-                raise TooLarge(most)
-            held.append(piece)
-    if waiting.cancelled_caught:
-        raise Stalled
+    clock = get_running_loop().time
+    until = clock() + SILENT
+    try:
+        async with timeout_at(until) as waiting:
+            while more:
+                piece, more = _told(await receive())
+                size += len(piece)
+                if size > most:
+                    raise TooLarge(most)
+                held.append(piece)
+                if clock() + SILENT > until + COARSE:
+                    until = clock() + SILENT
+                    waiting.reschedule(until)
+    except TimeoutError:
+        raise Stalled from None
     return held[0] if len(held) == 1 else b"".join(held)

@@ -5,11 +5,10 @@ What is held here is memory only. Whatever is not here is looked up in the log, 
 
 from __future__ import annotations
 
+from asyncio import Lock
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from weakref import WeakValueDictionary
-
-from anyio import Lock
 
 from holdfast.errors import StoreError, UnknownId, UnknownPolicy
 from holdfast.model.branch import Branch
@@ -82,7 +81,7 @@ class OpenBranches:
         if aside:
             yield await self._from_log(key, slots, aside=True)
             return
-        async with self._choosing.setdefault(key, Lock(fast_acquire=True)):
+        async with self._choosing.setdefault(key, Lock()):
             branch = self._known(key, slots) or OpenBranch(await self._from_log(key, slots, aside=self._is_held(key)))
             branch.is_held = True
             self._touch(branch)

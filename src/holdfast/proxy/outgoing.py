@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from asyncio import Lock, get_running_loop, sleep
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from functools import partial
 from typing import Any, TypeAlias
-
-from anyio import Lock, current_time, sleep
 
 from holdfast.proxy.beside import beside
 from holdfast.proxy.health import Ended
@@ -36,7 +35,7 @@ class Outgoing:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._signing = Lock(fast_acquire=True)
+        self._signing = Lock()
         self.status = 0
         """What the client was told, once it was."""
         self.has_signs = False
@@ -60,8 +59,9 @@ class Outgoing:
         """Send ``piece``; a head behind signs of life is not sent again."""
         if not self.is_answered:
             self.is_answered, self.is_wait_ours = True, _no
-            async with self._signing:  # a sign that is being sent goes before it, and none comes behind it
-                pass
+            if self.has_signs:
+                async with self._signing:  # one that is being sent goes before it, and none comes behind it
+                    pass
         if isinstance(piece, Head):
             await self._begin(piece)
         elif piece:
@@ -74,22 +74,19 @@ class Outgoing:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def keep_alive(self, sign: bytes, patience: float) -> None:
-        """Send ``sign`` after every ``patience`` seconds of a wait that is ours, until a piece of the answer comes."""
-        while True:
-            await sleep(patience)
-            async with self._signing:
-                if self.is_answered:
-                    return
-                if not self.is_wait_ours():
-                    continue
+        """Send ``sign``, and again after every ``patience`` seconds of a wait that is ours, until the answer comes."""
+        while not self.is_answered:
+            if self.is_wait_ours():
                 self.has_signs = True
-                await self._begin(Head(200, [EVENTS, (b"cache-control", b"no-cache")]))
-                await self._send({"type": "http.response.body", "body": sign, "more_body": True})
+                async with self._signing:
+                    await self._begin(Head(200, [EVENTS, (b"cache-control", b"no-cache")]))
+                    await self._send({"type": "http.response.body", "body": sign, "more_body": True})
+            await sleep(patience)
 
     async def _begin(self, head: Head) -> None:
         if not self.status:
             self.status = head.status if head.status in STATUSES else 502
-            self.first_byte_at = current_time()
+            self.first_byte_at = get_running_loop().time()
             await self._send({"type": "http.response.start", "status": self.status, "headers": head.headers})
 
 
@@ -99,7 +96,8 @@ async def deliver(pieces: AsyncGenerator[Piece], outgoing: Outgoing, sign: bytes
     All of ``pieces`` is read in the task that calls, and they are over before anything else is, for what they hold was
     taken last; what they raise, or sending does, comes out as it is.
     """
-    signs = partial(outgoing.keep_alive, sign, patience) if sign and patience > 0 else None
-    async with beside(signs), aclosing(pieces):
-        async for piece in pieces:
-            await outgoing.give(piece)
+    has_signs = bool(sign) and patience > 0
+    with beside(partial(outgoing.keep_alive, sign, patience), patience) if has_signs else nullcontext():
+        async with aclosing(pieces):
+            async for piece in pieces:
+                await outgoing.give(piece)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from asyncio import get_running_loop
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, cast
 from urllib.parse import urlsplit
 
 import httpx2
-from anyio import current_time
 from msgspec import Struct
 
 from holdfast.errors import UpstreamError
@@ -24,6 +24,8 @@ AT_ONCE = 2.0
 """[H] Seconds in which a connection that had ended shows it: a provider that takes longer was at work."""
 _FEATURES = b"anthropic-beta"
 _PACKED = "content-encoding"
+_LENGTH = frozenset({b"host", b"content-length", b"transfer-encoding"})
+"""What says where a request goes, and how long its body is."""
 _CONNECTS, _SENDS = "connection.connect_tcp.started", "http11.send_request_headers.started"
 
 
@@ -44,32 +46,35 @@ class Onward:
     def __init__(self, client: httpx2.AsyncClient, url: str, headers: Headers, method: str = "POST") -> None:
         self.client, self.url, self.headers, self.method = client, url, headers, method
 
-    @asynccontextmanager
-    async def send(self, sent: Sent) -> AsyncIterator[Reply]:
+    def send(self, sent: Sent) -> AbstractAsyncContextManager[Reply]:
         """Return the reply to ``sent`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
-        async with self.response(sent.body, _with(self.headers, sent.headers.get(_FEATURES.decode(), ""))) as reply:
-            keys = secrets(reply.request.headers.items(), self.url)
-            yield Reply(reply.status_code, named(reply.headers.raw), _body(reply), reply.headers.raw, keys)
+        return self._reply(sent.body, _with(self.headers, sent.headers.get(_FEATURES.decode(), "")))
 
     async def relay(self, body: bytes | AsyncIterable[bytes], *, as_it_came: bool = False) -> AsyncGenerator[Piece]:
         """Yield what answers ``body``, packed or not ``as_it_came``; ``UpstreamError`` where nothing does."""
-        async with self.response(body, self.headers) as reply:
-            yield head(reply.status_code, reply.headers.raw, as_it_came=as_it_came)
-            async for chunk in _body(reply, as_it_came=as_it_came):
+        async with self._reply(body, self.headers, as_it_came=as_it_came) as reply:
+            yield head(reply.status, reply.raw, as_it_came=as_it_came)
+            async for chunk in reply.chunks:
                 yield chunk
 
     @asynccontextmanager
-    async def response(self, body: bytes | AsyncIterable[bytes], headers: Headers) -> AsyncIterator[httpx2.Response]:
-        """Return the response to ``body``, open as long as the block lasts.
+    async def _reply(
+        self, body: bytes | AsyncIterable[bytes], headers: Headers, *, as_it_came: bool = False
+    ) -> AsyncIterator[Reply]:
+        """Return what answers ``body``, open as long as the block lasts; packed or not ``as_it_came``.
 
         ``UpstreamError`` of kind ``network`` where none comes, or where it breaks off in the block.
         """
         try:
-            reply = await self._asked(body, headers)
+            answer = await self._asked(body, headers)
             try:
-                yield reply
+                raw = answer.headers.raw
+                told = named(raw)
+                is_read = _PACKED in told and is_unpacked(raw) and not as_it_came
+                chunks = answer.aiter_bytes() if is_read else aiter(cast("httpx2.AsyncByteStream", answer.stream))
+                yield Reply(answer.status_code, told, chunks, raw, _keys(headers, self.url))
             finally:
-                await reply.aclose()
+                await answer.aclose()
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, UnicodeError) as error:
             raise _unreached(self.url, error) from error
 
@@ -79,23 +84,25 @@ class Onward:
         A provider may end one that lay idle while the request is on its way to it, which shows at once. It goes again
         once: a provider that fails over the request itself ends every connection that it comes on.
         """
-        way, began = _Way(), current_time()
+        way, began = _Way(), get_running_loop().time()
         try:
             return await self._sent(body, headers, way)
         except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
-            if not (way.is_kept and isinstance(body, bytes) and current_time() - began < AT_ONCE):
+            if not (way.is_kept and isinstance(body, bytes) and get_running_loop().time() - began < AT_ONCE):
                 raise
         return await self._sent(body, headers, _Way())
 
     async def _sent(self, body: bytes | AsyncIterable[bytes], headers: Headers, way: _Way) -> httpx2.Response:
         """Return the response to ``body``; ``way`` notes the connection that it goes out on."""
-        told = {"trace": way.noted}
-        request = httpx2.Request(self.method, _place(self.url), headers=[*headers], content=body, extensions=told)
+        way.request = request = requested(self.method, _place(self.url), headers, body)
+        request.extensions["trace"] = way.noted
         return await self.client.send(request, stream=True)
 
 
 class _Way:
     """The connection that a request went out on."""
+
+    request: httpx2.Request
 
     def __init__(self) -> None:
         self.is_kept = False
@@ -103,9 +110,11 @@ class _Way:
         self._is_new = False
 
     async def noted(self, step: str, _about: Mapping[str, object]) -> None:
-        """Note a step of the request, by the names that httpcore gives them."""
+        """Note a step of the request, by the names that httpcore gives them; behind its head none is asked for."""
         self._is_new |= step == _CONNECTS
-        self.is_kept |= step == _SENDS and not self._is_new
+        if step == _SENDS:
+            self.is_kept = not self._is_new
+            self.request.extensions.pop("trace", None)
 
 
 @lru_cache(PLACES)
@@ -113,15 +122,25 @@ def _place(url: str) -> httpx2.URL:
     return httpx2.URL(url)
 
 
+def requested(method: str, url: httpx2.URL, headers: Headers, body: bytes | AsyncIterable[bytes]) -> httpx2.Request:
+    """Return a request whose headers are ``headers``, between those that the connection and the body give it.
+
+    The HTTP client makes the same of ``content``, and reads the headers some ten times for it.
+    """
+    if not (isinstance(body, bytes) and body and _LENGTH.isdisjoint([name.lower() for name, _ in headers])):
+        return httpx2.Request(method, url, headers=[*headers], content=body)
+    told = [(b"Host", url.netloc), *headers, (b"Content-Length", b"%d" % len(body))]
+    return httpx2.Request(method, url, headers=told, stream=httpx2.ByteStream(body))
+
+
 def head(status: int, headers: Headers, *, as_it_came: bool = False) -> Head:
     """Return the head that a client gets for a provider's."""
     return Head(status, downward(headers, as_it_came=as_it_came))
 
 
-def _body(reply: httpx2.Response, *, as_it_came: bool = False) -> AsyncIterator[bytes]:
-    """Return the body as it comes, unpacked where it was packed unless ``as_it_came``."""
-    is_unread = as_it_came or _PACKED not in reply.headers or not is_unpacked(reply.headers.raw)
-    return reply.aiter_raw() if is_unread else reply.aiter_bytes()
+def _keys(headers: Headers, url: str) -> tuple[str, ...]:
+    """Return what a request goes out with that must stand in no log."""
+    return secrets([(name.decode("latin-1"), value.decode(errors="replace")) for name, value in headers], url)
 
 
 def _with(headers: Headers, features: str) -> Headers:

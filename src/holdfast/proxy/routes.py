@@ -43,10 +43,14 @@ _TAIL = re.compile(
 """A path that is known, whole; or the end of one that names its upstream."""
 _VERTEX = re.compile(r"/(?:publishers/[^/]+|projects/[^/]+/locations/[^/]+)/")
 """Google Cloud serves models in folders of these names, with other bodies or none of our concern."""
+_SERVER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+"""What stands before the path in a request to a relay."""
 _NAMED = re.compile(
     r"/u/(?P<scheme>https?)(?::|%3A)(?:/|%2F){1,2}(?P<host>[^/?#@%\\\s]+)(?P<path>/[^?#\s]*)?", re.IGNORECASE
 )
 """A path that names its upstream; some clients make one stroke of two."""
+_FIRST = re.compile(r"/v\d\w*(?=/)")
+"""A path that begins with a version."""
 _VERSION = re.compile(r"/v\d\w*\Z")
 """A base address that names a version of its own (``…/v1``, ``…/paas/v4``)."""
 _OF_GOOGLE = re.compile(r"(?:/upload)?/v1(?:alpha|beta)/(?!projects/)")
@@ -113,7 +117,7 @@ def address(base: str, found: Route) -> str:
     if found.base:
         return found.base + found.path
     path, base = found.path, base.rstrip("/")
-    told = re.match(r"/v\d\w*(?=/)", path)
+    told = _FIRST.match(path)
     if _VERSION.search(base):
         return base + (path[told.end() :] if told else path)
     added = "" if told or found.endpoint == "other" else "/v1beta" if found.api == "gemini" else "/v1"
@@ -121,9 +125,9 @@ def address(base: str, found: Route) -> str:
 
 
 def _own(path: str) -> str:
-    """Return the path alone, beginning with one stroke; a request to a relay may have a server before it."""
-    whole = re.sub(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*", "", path)
-    return "/" + whole.lstrip("/")
+    """Return the path alone, beginning with one stroke."""
+    server = _SERVER.match(path)
+    return "/" + path[server.end() if server else 0 :].lstrip("/")
 
 
 def _end(path: str) -> re.Match[str] | None:
@@ -134,14 +138,11 @@ def _end(path: str) -> re.Match[str] | None:
 
 def _known(method: str, tail: re.Match[str] | None, query: str, headers: Mapping[str, str], path: str) -> Route:
     """Return what is asked at ``tail``, a known path, or at ``path`` where there is none."""
+    if method == "POST" and tail is not None and (tail["posted"] or tail["asked"]):
+        return Route(*_POSTED[tail["posted"]]) if tail["posted"] else _gemini(tail, query)
     other = Route(_whose(path if tail is None else tail[0], headers))
     if tail is None:
         return other
-    if method == "POST" and tail["posted"]:
-        api, endpoint = _POSTED[tail["posted"]]
-        return Route(api, endpoint)
-    if method == "POST" and tail["asked"]:
-        return _gemini(tail, query)
     if method in {"GET", "HEAD"} and not tail["posted"] and not tail["asked"]:
         return replace(other, endpoint="models")
     if method == "GET" and tail["posted"] == "/responses" and headers.get("upgrade", "").lower() == "websocket":

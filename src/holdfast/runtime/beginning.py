@@ -50,19 +50,15 @@ def read(course: Course, asked: Asked) -> Lens | list[Message | Slot]:
 
 async def begun(course: Course, said: Lens | list[Message | Slot], way: Way = Way()) -> tuple[Begun, Prepared]:
     """Return how the request of a body or of words begins, and what it shows, decided and in the log."""
-    first = await _first(course, said, way)
+    if isinstance(said, Lens):
+        first = await course.means.in_worker(lambda: _followed(course, said, way))
+    else:
+        told = [await course.offered(one) for one in said]
+        first = await course.means.in_worker(lambda: _worded(course, told, way))
     if first.prepared is None:
         return first, await next_request(course, first.request, first.world, first.plan)
     await announce(course, first.plan, first.prepared)
     return first, first.prepared
-
-
-async def _first(course: Course, said: Lens | list[Message | Slot], way: Way) -> Begun:
-    """Return the request of a body or of words, once what it says is in the log."""
-    if isinstance(said, Lens):
-        return await course.means.in_worker(lambda: _followed(course, said, way))
-    told = [await course.offered(one) for one in said]
-    return await course.means.in_worker(lambda: _worded(course, told, way))
 
 
 def _followed(course: Course, lens: Lens, way: Way) -> Begun:
@@ -88,10 +84,9 @@ def _worded(course: Course, said: list[Message | Slot], way: Way) -> Begun:
 def _drafted(course: Course, request: Request) -> Begun:
     """Return the plan of ``request``, and the request itself where it can go out as planned."""
     journal, target = course.journal, request.target
-    with journal.leased():
-        journal.describe(target.model)
-        state = begin(journal.branch, course.settings, changes=not request.way.as_it_is)
-        world = compacting.world(course, request)
-        plan = journal.plan(target, world)
-        waits = plan.ask is not None or plan.compaction is not None
-        return Begun(request, state, world, plan, None if waits else course.commit(plan, target, world))
+    journal.describe(target.model)
+    state = begin(journal.branch, course.settings, changes=not request.way.as_it_is)
+    world = compacting.world(course, request)
+    plan = journal.plan(target, world)
+    waits = plan.ask is not None or plan.compaction is not None
+    return Begun(request, state, world, plan, None if waits else course.commit(plan, target, world))

@@ -80,6 +80,7 @@ class InFlight:
     def __init__(self) -> None:
         self.flight = Flight()
         self._changed = Event()
+        """Set when ``flight`` is another one; who waits for that makes it anew."""
         self._abort: Callable[[], object] | None = None
         self._runs: list[_Run] = []
 
@@ -108,6 +109,8 @@ class InFlight:
         await checkpoint()
         while self.flight.is_busy and not self.flight.is_over:
             with move_on_after(window) as scope:
+                if self._changed.is_set():
+                    self._changed = Event()
                 await self._changed.wait()
             if scope.cancelled_caught and self.flight.is_busy and not self.flight.in_flight:
                 self._move(replace(self.flight, pending_retry=0))
@@ -142,7 +145,6 @@ class InFlight:
         for run in self._runs:
             run.judge(flight)
         self._changed.set()
-        self._changed = Event()
 
 
 class _Run:

@@ -29,8 +29,16 @@ class _Place:
         self.behind = behind
         """How many came before and had not left."""
         self.depth = 0
-        self.called = Event()
-        """Its turn came, or never will."""
+        self.is_called = False
+        """Whether its turn came, or never will."""
+        self.called: Event | None = None
+        """Set then, where somebody waits."""
+
+    def call(self) -> None:
+        """Let who waits for it go on: its turn came, or never will."""
+        self.is_called = True
+        if self.called is not None:
+            self.called.set()
 
 
 _HELD: ContextVar[tuple[_Place, ...]] = ContextVar("holdfast_places", default=())
@@ -45,7 +53,7 @@ class _Gate:
         self.inside: set[_Place] = set()
         self.waiting: deque[_Place] = deque()
         self.left = -math.inf
-        """When somebody last left."""
+        """When somebody last left and another waited."""
 
     @property
     def is_free(self) -> bool:
@@ -67,43 +75,50 @@ class _Gate:
         self._call()
         return place
 
-    async def turn(self, place: _Place, patience: float = math.inf) -> None:
-        """Return when ``place`` is inside; ``TimeoutError`` where nobody left for ``patience`` seconds."""
+    async def turn(self, place: _Place, patience: float = math.inf) -> float:
+        """Return when ``place`` is inside, with the seconds that it waited.
+
+        ``TimeoutError`` where nobody left for ``patience`` seconds.
+        """
         try:
-            await self._called(place, patience)
+            waited = 0.0 if place.is_called else await self._called(place, patience)
         except BaseException:
             self.leave(place)
             raise
         if not place.depth:
             raise LaneCleared(f"the work was taken out of its lane while it waited behind {place.behind}; ask again")
         _HELD.set((*(held for held in _HELD.get() if held.depth and held is not place), place))
+        return waited
 
-    async def _called(self, place: _Place, patience: float) -> None:
-        came = current_time()
-        while not place.called.is_set():
+    async def _called(self, place: _Place, patience: float) -> float:
+        """Return the seconds after which ``place`` was called."""
+        came, place.called = current_time(), Event()
+        while not place.is_called:
             until = max(came, self.left) + patience
             if current_time() >= until:
                 raise TimeoutError
             with CancelScope(deadline=until):
                 await place.called.wait()
+        return current_time() - came
 
     def leave(self, place: _Place) -> None:
         """Give ``place`` back; who went in several times leaves with the last."""
         if place not in self.inside:
-            if not place.called.is_set():
+            if not place.is_called:
                 self.waiting.remove(place)
             return
         place.depth -= 1
         if not place.depth:
             self.inside.remove(place)
-            self.left = current_time()
-            self._call()
+            if self.waiting:
+                self.left = current_time()
+                self._call()
 
     def clear(self) -> int:
         """Turn away all that wait; return how many."""
         turned, self.waiting = self.waiting, deque()
         for place in turned:
-            place.called.set()
+            place.call()
         return len(turned)
 
     def _call(self) -> None:
@@ -111,7 +126,7 @@ class _Gate:
             place = self.waiting.popleft()
             place.depth = 1
             self.inside.add(place)
-            place.called.set()
+            place.call()
 
 
 class Lanes:
@@ -121,6 +136,7 @@ class Lanes:
         self._gates: dict[str, _Gate] = {}
         self._is_closed = False
         self._freed = Event()
+        """Set when a lane comes free; who waits for the next one makes it anew."""
 
     @property
     def is_idle(self) -> bool:
@@ -136,12 +152,10 @@ class Lanes:
         ``DeadlineExceeded`` raised. Raises ``LaneCleared`` where ``clear`` took it out, ``LaneClosed`` after ``drain``.
         """
         gate = self._gate(key)
-        place, began = gate.come(), current_time()
-        entered = math.inf
+        place, waited = gate.come(), math.inf
         try:
-            with CancelScope(deadline=began + _seconds(deadline)) as scope:
-                await gate.turn(place)
-                entered = current_time()
+            with CancelScope(deadline=_until(deadline)) as scope:
+                waited = await gate.turn(place)
                 try:
                     yield
                 finally:
@@ -149,7 +163,7 @@ class Lanes:
         finally:
             self._forget(key, gate)
         if scope.cancelled_caught:
-            raise DeadlineExceeded(_late(key, place, _seconds(deadline), entered - began))
+            raise DeadlineExceeded(_late(key, place, deadline or 0.0, waited))
 
     def clear(self, key: str) -> int:
         """Turn away all that wait for lane ``key`` with ``LaneCleared``; what runs goes on. Return how many."""
@@ -163,8 +177,10 @@ class Lanes:
         after ``deadline`` seconds: some of it still runs then.
         """
         self._is_closed = True
-        with CancelScope(deadline=current_time() + _seconds(deadline)):
+        with CancelScope(deadline=_until(deadline)):
             while self._others():
+                if self._freed.is_set():
+                    self._freed = Event()
                 await self._freed.wait()
         if busy := self._others():
             text = f"{busy} lanes were still in use after {deadline:g} s; cancel what runs, or wait longer"
@@ -182,7 +198,6 @@ class Lanes:
         if gate.is_free and self._gates.get(key) is gate:
             del self._gates[key]
             self._freed.set()
-            self._freed = Event()
 
 
 class Permits:
@@ -223,8 +238,9 @@ class Permits:
         )
 
 
-def _seconds(deadline: float | None) -> float:
-    return math.inf if deadline is None else deadline
+def _until(deadline: float | None) -> float:
+    """Return when ``deadline`` seconds are over."""
+    return math.inf if deadline is None else current_time() + deadline
 
 
 def _late(key: str, place: _Place, deadline: float, waited: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -76,9 +76,9 @@ class Means:
                 why = f"{type(error).__name__}: {error}; it is told of nothing more, mend it and open the engine again"
                 _LOG.warning("the listener of this engine raised %s", why)
 
-    async def in_worker(self, verb: Callable[[], T]) -> T:
+    def in_worker(self, verb: Callable[[], T]) -> Awaitable[T]:
         """Return what ``verb`` returns, done in the worker; it is done to its end even where the caller gives up."""
-        return await self._worker.done(verb)
+        return self._worker.done(verb)
 
     def know(self, catalog: Catalog, window: int | None) -> None:
         """Let models be from now on what ``catalog`` says, with this ``window`` if there is one."""

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError, get_running_loop, shield
 from collections.abc import Callable
-from threading import Lock
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Generic, TypeVar
 
-from anyio import CancelScope, CapacityLimiter, get_cancelled_exc_class, to_thread
+from anyio import CancelScope
 
 T = TypeVar("T")
 
 
 class Worker:
-    """Does one thing at a time, in the order it came."""
+    """Does one thing at a time, in the order it came, in a thread of its own."""
 
     def __init__(self) -> None:
-        self._limiter = CapacityLimiter(1)
-        self._turn = Lock()
-        """Held while something is done: who is cancelled as asyncio alone does it gives back the limiter too early."""
+        self._thread = ThreadPoolExecutor(1)
 
     async def done(self, verb: Callable[[], T]) -> T:
         """Return what ``verb`` returns; it is done when this ends, however its caller is cancelled.
 
         No scope shields from ``Task.cancel``, by which ``asyncio.timeout`` and ^C give up.
         """
-        job = _Job(verb, self._turn)
+        job = _Job(verb)
+        doing = get_running_loop().run_in_executor(self._thread, copy_context().run, job.do)
         given_up: BaseException | None = None
         with CancelScope(shield=True):
-            while not job.is_over:
+            while not doing.done():
                 try:
-                    await to_thread.run_sync(job.do, limiter=self._limiter)
-                except get_cancelled_exc_class() as why:
+                    await shield(doing)
+                except CancelledError as why:
                     given_up = why
         if given_up is not None:
             raise given_up
@@ -38,24 +39,20 @@ class Worker:
 
 
 class _Job(Generic[T]):
-    """Something that is done once, however often it is asked for."""
+    """Something that is done once, and what came of it."""
 
     _found: T
 
-    def __init__(self, verb: Callable[[], T], turn: Lock) -> None:
-        self._verb, self._turn = verb, turn
+    def __init__(self, verb: Callable[[], T]) -> None:
+        self._verb = verb
         self._error: BaseException | None = None
-        self.is_over = False
 
     def do(self) -> None:
-        """Do it, where it was not done."""
-        with self._turn:
-            if not self.is_over:
-                try:
-                    self._found = self._verb()
-                except BaseException as error:  # noqa: BLE001 -- it is raised where it is waited for
-                    self._error = error
-                self.is_over = True
+        """Do it."""
+        try:
+            self._found = self._verb()
+        except BaseException as error:  # noqa: BLE001 -- it is raised where it is waited for
+            self._error = error
 
     def told(self) -> T:
         """Return what came of it, or raise that, once."""

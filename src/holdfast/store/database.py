@@ -32,6 +32,8 @@ _REFUSALS = {
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM,
 }  # fmt: skip
 """What SQLite reports when the disk is full, broken or read-only."""
+_RAISED = (sqlite3.Error, UnicodeDecodeError)
+"""What it raises; the second where its own words quote what is no text."""
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 """What it reports of a damaged file; the last where it finds no table or column of ours, or a text that is none."""
 
@@ -55,7 +57,8 @@ class Database:
     def __init__(
         self, file: str | os.PathLike[str], durability: Durability = "process", *, readonly: bool = False
     ) -> None:
-        self.file = Path(os.path.abspath(os.fspath(file)))  # noqa: PTH100 -- symlinks stay, they are the user's
+        self._place = os.path.abspath(os.fspath(file))  # noqa: PTH100 -- symlinks stay, they are the user's
+        self.file = Path(self._place)
         self._durability = durability
         self._readonly = readonly
         self._turn = threading.RLock()
@@ -104,36 +107,45 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Everything read inside is of one moment."""
-        with self._turn, self._named():
-            db = self._open_reader()
-            if db.in_transaction:
-                yield
-                return
-            db.execute("BEGIN")
+        with self._turn:
             try:
-                yield
-            finally:
-                _roll_back(db)
+                db = self._open_reader()
+                if db.in_transaction:
+                    yield
+                    return
+                db.execute("BEGIN")
+                try:
+                    yield
+                finally:
+                    _roll_back(db)
+            except _RAISED as error:
+                raise self._named(error) from error
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Everything written inside is on disk at its end, or nothing is."""
-        with self._turn, self._named(latch=True):
+        with self._turn:
             if self._refused:
                 raise StoreReadOnly(self._refused)
-            db = self._open_writer()
-            self._begin(db)
             try:
-                self._check_same()
-                yield
-                db.execute("COMMIT")
-            except BaseException:
-                _roll_back(db)
-                raise
+                db = self._open_writer()
+                self._begin(db)
+                try:
+                    self._check_same()
+                    yield
+                    db.execute("COMMIT")
+                except BaseException:
+                    _roll_back(db)
+                    raise
+            except _RAISED as error:
+                raise self._named(error, latch=True) from error
 
     def _begin(self, db: sqlite3.Connection) -> None:
-        """Begin to write."""
-        self._wait(db, self._patience())
+        """Begin to write, once no other process does."""
+        seconds = self._patience()
+        if seconds != self._waits:
+            self._waits = seconds
+            db.execute(f"PRAGMA busy_timeout = {seconds * 1_000:.0f}")
         db.execute("BEGIN IMMEDIATE")
         self._in_vain = -inf
 
@@ -141,24 +153,14 @@ class Database:
         """Return the seconds to wait for another process: few soon behind a wait in vain, for they would add up."""
         return BRIEF if time.monotonic() - self._in_vain < BUSY_WAIT else BUSY_WAIT
 
-    def _wait(self, db: sqlite3.Connection, seconds: float) -> None:
-        """Let ``db`` wait so long for another process that writes."""
-        if seconds != self._waits:
-            self._waits = seconds
-            db.execute(f"PRAGMA busy_timeout = {seconds * 1_000:.0f}")
-
-    @contextmanager
-    def _named(self, *, latch: bool = False) -> Iterator[None]:
-        """Give SQLite's errors our names; with ``latch`` a refusing disk is remembered."""
-        try:
-            yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            named = self._typed(error, writing=latch)
-            if isinstance(named, StoreLocked):
-                self._in_vain = time.monotonic()
-            if latch and isinstance(named, StoreReadOnly):
-                self._refused = f"{named} (nothing was written since)"
-            raise named from error
+    def _named(self, error: Exception, *, latch: bool = False) -> StoreError:
+        """Return SQLite's ``error`` under our name; with ``latch`` a refusing disk is remembered."""
+        named = self._typed(error, writing=latch)
+        if isinstance(named, StoreLocked):
+            self._in_vain = time.monotonic()
+        if latch and isinstance(named, StoreReadOnly):
+            self._refused = f"{named} (nothing was written since)"
+        return named
 
     def _typed(self, error: Exception, *, writing: bool) -> StoreError:
         code = _code(error)
@@ -198,7 +200,7 @@ class Database:
     def _connect_reader(self) -> sqlite3.Connection:
         found = self._check_file()
         if found:
-            self._opened = _identity(self.file)
+            self._opened = _identity(self._place)
             db = self._connect_readonly()
             held = _closing_on_error(db, lambda: version(db, str(self.file)))
             if held >= READABLE:
@@ -248,7 +250,7 @@ class Database:
         if self._holds_file:
             self._check_same()
         self._create()
-        self._opened = _identity(self.file)
+        self._opened = _identity(self._place)
         db = self._connect("mode=rw")
         _closing_on_error(db, lambda: self._prepare(db))
         if self._reader is not None:
@@ -297,7 +299,7 @@ class Database:
 
     def _check_same(self) -> None:
         """Raise if the file at the path is another than the one that was opened: what is written would be lost."""
-        if _identity(self.file) != self._opened:
+        if _identity(self._place) != self._opened:
             msg = (
                 f"{self.file} was replaced or taken away since it was opened (`holdfast repair` can do so); "
                 "nothing was written: open it again"
@@ -343,10 +345,10 @@ def _code(error: Exception) -> int:
     return code & 0xFF
 
 
-def _identity(file: Path) -> tuple[int, int] | None:
+def _identity(place: str) -> tuple[int, int] | None:
     """Return what tells a file from another one at its path; nothing where there is none."""
     try:
-        held = file.stat()
+        held = os.stat(place)  # noqa: PTH116 -- asked for at every write
     except (FileNotFoundError, NotADirectoryError):
         return None
     return held.st_dev, held.st_ino

@@ -60,9 +60,10 @@ def lease(directory: Path, key: str) -> Iterator[None]:
 
 def _open(directory: Path, name: str) -> int:
     try:
-        with suppress(FileNotFoundError):
+        try:
             return os.open(f"{directory}{os.sep}{name}", _THERE)
-        make_directory(directory)
+        except FileNotFoundError:
+            make_directory(directory)
         with suppress(FileExistsError):
             return create(directory / name)
         return os.open(directory / name, _THERE)

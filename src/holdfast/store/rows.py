@@ -122,7 +122,7 @@ def bare(entry: Entry, known: Decoders, decode: Decode | None = None) -> Columns
     if not isinstance(said, Said) or said.origin is not None or (told := _alone(said.slot, known, decode)) is None:
         return full(entry, known, decode)
     slot, raw = said.slot, bytearray(told)
-    mark = _digest(_SAID, entry.parent, raw, None)
+    mark = _identity(_SAID, entry.parent, raw)
     return _SAID, time_of(entry), slot.api, slot.size, bytearray(slot.digest), bytearray(mark), raw
 
 
@@ -209,12 +209,9 @@ def _alone(slot: Slot, known: Decoders, before: Decode | None) -> Raw | None:
 
 
 def _identity(
-    kind: str, parent: str | None, raw: bytes | None, text: bytes | None = None, raws: bytes | None = None
+    kind: str, parent: str | None, raw: bytes | bytearray | None, text: bytes | None = None, raws: bytes | None = None
 ) -> bytes:
-    return _digest(kind, parent, raw, None) if raw is not None else _digest(kind, parent, text, raws)
-
-
-def _digest(*told: object) -> bytes:
+    told = (kind, parent, raw, None) if raw is not None else (kind, parent, text, raws)
     return blake2b(_ENCODE(told), digest_size=16).digest()
 
 

@@ -125,7 +125,7 @@ class SqliteStore(TreeStore):
         return [key for (key,) in self._file.db.execute(query, (*_range(prefix), SHOWN + 1))]
 
     def _save(self, info: SessionInfo) -> None:
-        texts = [_clean(text) for text in (info.title, info.format, info.cwd, info.model)]
+        texts = map(_clean, (info.title, info.format, info.cwd, info.model))
         self._file.db.execute(_SAVE, (info.key, *texts, info.created, info.updated, info.entries, info.leaf))
 
     def _forget(self, key: str) -> None:
@@ -148,7 +148,7 @@ class SqliteStore(TreeStore):
             return {id_: Node(*rest) for id_, *rest in self._file.db.execute(_NODES, (info.key,))}
         found: dict[str, Node] = {}
         for start in range(0, len(ids), IDS_AT_ONCE):
-            asked = [_clean(id_) for id_ in ids[start : start + IDS_AT_ONCE]]
+            asked = [*map(_clean, ids[start : start + IDS_AT_ONCE])]
             rows = self._file.db.execute(f"{_NODES} AND id IN ({', '.join('?' * len(asked))})", (info.key, *asked))
             found |= {id_: Node(*rest) for id_, *rest in rows}
         return found

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.model.slots import Slot
 from holdfast.wire.apis import Form, form_of
-from holdfast.wire.lens import Lens, measured, open_body
+from holdfast.wire.lens import Lens, lens_of, measured, slots_of
+from holdfast.wire.recognise import body_fields
 from holdfast.wire.splice import spans
 
 _GAP = re.compile(rb"[\s,]*")
@@ -39,19 +40,15 @@ def known(lens: Lens, before: Known | None = None, same: int = 0) -> Known | Non
 
     Nothing for a body whose messages are no list.
     """
-    form = form_of(lens.api)
-    try:
-        start = spans(lens.body, lens.fields)[form.field][0]
-    except (FormatError, KeyError):
-        return None
-    if lens.body[start : start + 1] != b"[":
+    start = _start(lens) if before is None else before.start
+    if start is None:
         return None
     ends, new = before.ends[:same] if before is not None else (), list[int]()
     position = ends[-1] if ends else start + 1
     for slot in lens.slots[len(ends) :]:
         position = _after(lens.body, position) + len(slot.raw or b"")
         new.append(position)
-    return Known(lens, start, (*ends, *new))
+    return Known(lens, start, ends + tuple(new))
 
 
 def grown(body: bytes, api: str, before: Known) -> tuple[Lens, int] | None:
@@ -69,23 +66,26 @@ def grown(body: bytes, api: str, before: Known) -> tuple[Lens, int] | None:
         return None
     cut = _after(body, before.ends[same - 1])
     rest = body[: before.start + 1] + body[cut:]
-    tail = open_body(rest, api)
-    listed = tail.fields.get(form.field)
+    found = body_fields(rest)
+    listed = found.get(form.field)
     size = 0 if listed is None else memoryview(listed).nbytes
     if listed is None or rest[before.start : before.start + size] != bytes(listed):
         return None  # the field stands there twice
-    is_framed = all(tail.fields.get(name) == old.fields.get(name) for name in form.frame)
-    tail = _of_its_own(replace(tail, told=old.told if is_framed else None), listed)
+    is_framed = all(found.get(name) == old.fields.get(name) for name in form.frame)
+    new = slots_of(form, Raw(bytes(listed)))  # read from a list of their own: none holds on to the body around it
     whole = Raw(memoryview(body)[before.start : cut + size - 1])
-    found = {**tail.fields, form.field: whole}
-    return replace(tail, body=body, fields=found, slots=(*old.slots[:same], *tail.slots)), same
+    tail = lens_of(form, body, {**found, form.field: whole}, new)
+    tail = measured(replace(tail, told=old.told if is_framed else None))
+    return replace(tail, slots=old.slots[:same] + tail.slots), same
 
 
-def _of_its_own(lens: Lens, listed: Raw) -> Lens:
-    """Return ``lens`` with slots that were read from ``listed`` alone: none holds on to the body around it."""
-    field = form_of(lens.api).field.encode()
-    alone = open_body(b'{"' + field + b'":' + bytes(listed) + b"}", lens.api)
-    return measured(replace(lens, slots=alone.slots))
+def _start(lens: Lens) -> int | None:
+    """Return where the list of messages begins; nothing where they are no list."""
+    try:
+        start = spans(lens.body, lens.fields)[form_of(lens.api).field][0]
+    except (FormatError, KeyError):
+        return None
+    return start if lens.body.startswith(b"[", start) else None
 
 
 def shared(one: bytes, other: bytes) -> int:

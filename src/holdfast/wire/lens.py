@@ -84,11 +84,20 @@ def open_body(body: bytes, api: str | None = None) -> Lens:
     """
     found = body_fields(body)
     form = form_of(recognise(found) if api is None else api)
-    messages, raws = _messages(form, found.get(form.field))
+    return lens_of(form, body, found, slots_of(form, found.get(form.field)))
+
+
+def lens_of(form: Form, body: bytes, found: dict[str, Raw], slots: tuple[Slot, ...]) -> Lens:
+    """Return the lens of a body that has these fields, and among them these messages."""
+    return Lens(form.api, _text(found.get("model")), body, found, slots, _asked(form, found))
+
+
+def slots_of(form: Form, listed: Raw | None) -> tuple[Slot, ...]:
+    """Return the messages of a list; ``FormatError`` for one that does not decode."""
+    messages, raws = _messages(form, listed)
     if form.linked is not None:
         messages = form.linked(messages)
-    slots = tuple([Slot(message, 0, b"", form.api, raw) for message, raw in zip(messages, raws, strict=True)])
-    return Lens(form.api, _text(found.get("model")), body, found, slots, _asked(form, found))
+    return tuple([Slot(message, 0, b"", form.api, raw) for message, raw in zip(messages, raws, strict=True)])
 
 
 def measured(lens: Lens) -> Lens:

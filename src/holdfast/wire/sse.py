@@ -22,6 +22,8 @@ from holdfast.errors import FormatError
 LIMIT = 64 * 1024 * 1024
 """Bytes an event may have. The largest that an API sends are whole answers with media in them: twice the 32 MB that
 the Messages API takes as a request."""
+DONE = b"[DONE]"
+"""What OpenAI's streams end with."""
 
 
 class Event(Struct, frozen=True):
@@ -42,7 +44,7 @@ class Event(Struct, frozen=True):
     @property
     def done(self) -> bool:
         """Whether this is OpenAI's mark behind the last event."""
-        return self.data.strip() == b"[DONE]"
+        return self.data.strip() == DONE
 
 
 class _Stream(ABC):
@@ -69,7 +71,7 @@ class _Stream(ABC):
         """
         self._check()
         self._buffer += chunk
-        events = list(self._events())
+        events = self._events()
         if len(self._buffer) > self._limit:
             self._oversized()
         if not events:
@@ -102,12 +104,14 @@ class _Stream(ABC):
         self._scanned = 0
         return raw
 
-    def _events(self) -> Iterator[Event]:
+    def _events(self) -> list[Event]:
+        events = list[Event]()
         while self._buffer and not self._fault and (end := self._end()):
             if end > self._limit:
                 self._oversized()
-                return
-            yield self._event(end)
+                break
+            events.append(self._event(end))
+        return events
 
     @abstractmethod
     def _end(self) -> int:
@@ -150,8 +154,10 @@ class Reader(_Stream):
 
     def _end(self) -> int:
         """Return where a blank line, or a comment before any field, ends."""
-        if not self._scanned and (end := self._plain()):
-            return end
+        if not (self._scanned or self._has_cr or self._buffer[0] in _OTHERWISE):
+            end = self._buffer.find(b"\n\n")  # as in most: an event begins with a field, and its lines end with LF
+            if end > 0:
+                return end + 2
         while (found := _LINE_END.search(self._buffer, self._scanned)) is not None:
             whole = not self._is_half(found.start()) and self._ends(found.start())
             self._line = self._scanned = found.end()
@@ -159,13 +165,6 @@ class Reader(_Stream):
                 return found.end()
         self._scanned = len(self._buffer)
         return 0
-
-    def _plain(self) -> int:
-        """Return the same for an event as most are: it begins with a field, and its lines end with LF; else 0."""
-        if self._has_cr or self._buffer[0] in _OTHERWISE:
-            return 0
-        end = self._buffer.find(b"\n\n")
-        return end + 2 if end > 0 else 0
 
     def _is_half(self, at: int) -> bool:
         """Return whether the line's end at ``at`` is the LF of a CRLF, whose CR has ended the line."""
@@ -183,7 +182,7 @@ class Reader(_Stream):
         return len(_BOM) if first and self._buffer.startswith(_BOM) else 0
 
     def _event(self, end: int, *, ended: bool = True) -> Event:
-        skip = self._mark(0)
+        skip = 0 if self._taken else self._mark(0)
         raw, self._line = self._take(end), 0
         told = raw[skip:]
         return _parsed(raw, _LINES.split(told) if self._has_cr else told.split(b"\n"), ended=ended)

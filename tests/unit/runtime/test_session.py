@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -405,11 +406,11 @@ def test_words_never_slip_between_a_request_and_its_answer(when, monkeypatch):
     async def talk():
         async with talking(upstream, store=store) as session, anyio.create_task_group() as group:
             verb = {"committed": "commit", "recorded": "record", "said": "append"}[when]
-            whole, began = getattr(session.journal, verb), anyio.Event()
+            whole, began, loop = getattr(session.journal, verb), anyio.Event(), asyncio.get_running_loop()
 
             def slow(*given, **named):
                 done = whole(*given, **named)
-                anyio.from_thread.run_sync(began.set)
+                loop.call_soon_threadsafe(began.set)
                 return done
 
             async def interrupt():

@@ -26,15 +26,12 @@ class _Look(Struct, frozen=True, gc=False):
     messages: Sequence[Message]
     asked: dict[int, list[ToolCall]]
     """The calls of each answer that makes some."""
+    calls: list[ToolCall]
+    """All of them, in order."""
     told: dict[int, list[ToolResult]]
     """The results in each message that holds some, answers aside."""
     odd: list[int]
     """The messages that hold nothing, or anything but words, those calls, and those results of nothing but words."""
-
-    @property
-    def calls(self) -> list[ToolCall]:
-        """All calls, in order."""
-        return [call for calls in self.asked.values() for call in calls]
 
 
 def _look(messages: Sequence[Message]) -> _Look:
@@ -55,7 +52,7 @@ def _look(messages: Sequence[Message]) -> _Look:
                 is_odd = is_odd or not is_said(part)
         if is_odd:
             odd.append(at)
-    return _Look(messages, asked, told, odd)
+    return _Look(messages, asked, [call for calls in asked.values() for call in calls], told, odd)
 
 
 def tidy(messages: Sequence[Message], dialect: Dialect, *, lead: bool = True) -> bool:

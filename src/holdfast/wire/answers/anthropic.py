@@ -34,25 +34,14 @@ def read(found: Mapping[str, Raw]) -> Answer:
     element = write({"role": "assistant", "content": found["content"]}) if "content" in found else b""
     message = decoded(anthropic.decode, element) if element else NOTHING
     answer = said(anthropic.API, found, message, (element,), (lookup(STOPS, native), native))
-    cleared = _cleared(fields_of(found.get("context_management")))
-    return replace(answer, cleared=cleared) if cleared else answer
+    told = found.get("context_management")
+    return answer if told is None else replace(answer, cleared=_cleared(fields_of(told)))
 
 
 def _cleared(told: Mapping[str, Raw]) -> int:
     """Return the tokens that context editing left out of the prompt."""
     edits = map(fields_of, items_of(told.get("applied_edits")))
     return sum(count_of(edit.get("cleared_input_tokens")) for edit in edits)
-
-
-def meaningful(name: str, found: Mapping[str, Raw]) -> bool:
-    """Return whether an event holds something the model said: a delta with content, or a block that is no text."""
-    kind = text_of(found.get("type")) or name
-    if kind == "content_block_start":
-        block = fields_of(found.get("content_block"))
-        empty = text_of(block.get("type")) in ("text", "thinking")
-        return bool(block) and not (empty and not text_of(block.get("text")))
-    delta = given(fields_of(found.get("delta"))) if kind == "content_block_delta" else {}
-    return any(bytes(raw) not in (b'""', b"{}", b"[]") for key, raw in delta.items() if key != "type")
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
@@ -126,6 +115,9 @@ class _Block:
 
 _WHOLE = frozenset({"signature_delta", "compaction_delta"})
 """Deltas that come once and hold all of it. Every other kind, of tomorrow too, adds words to what was said."""
+_WORDS = frozenset({"text", "thinking"})
+"""Blocks that say nothing before there are words in them."""
+_EMPTY = frozenset({b'""', b"{}", b"[]", b"null"})
 
 
 class Folding:
@@ -137,11 +129,13 @@ class Folding:
         self._usage: dict[str, Raw] = {}
         self._blocks: dict[int, _Block] = {}
 
-    def add(self, name: str, found: Mapping[str, Raw]) -> None:
-        """Take the fields of one event; kinds nobody knows change nothing."""
+    def add(self, name: str, found: Mapping[str, Raw]) -> bool:
+        """Take the fields of one event; kinds nobody knows change nothing.
+
+        What the model said is in a delta with content, or in a block that is no text.
+        """
         step = self._STEPS.get(text_of(found.get("type")) or name)
-        if step is not None:
-            step(self, found)
+        return step is not None and step(self, found)
 
     def go_on(self, data: bytes) -> bool | None:
         """Take a delta of words for a block that has begun; return whether it has any, nothing for what is none."""
@@ -158,37 +152,43 @@ class Folding:
         body = dict(self._head) | ({"content": content} if content or self._head else {})
         return body | ({"usage": self._usage} if self._usage else {})
 
-    def _start(self, found: Mapping[str, Raw]) -> None:
+    def _start(self, found: Mapping[str, Raw]) -> bool:
         message = fields_of(found.get("message"))
         self._usage = fields_of(message.pop("usage", None))
-        self._head = dict(message)
+        self._head = message
+        return False
 
-    def _block(self, found: Mapping[str, Raw]) -> None:
+    def _block(self, found: Mapping[str, Raw]) -> bool:
         block = fields_of(found.get("content_block"))
         self._blocks[count_of(found.get("index"))] = _Block(block)
-        if text_of(block.get("type")) == "fallback":
+        kind = text_of(block.get("type"))
+        if kind == "fallback":
             to = fields_of(block.get("to"))
             self._head |= {"model": to["model"]} if "model" in to else {}
+        return bool(block) and (kind not in _WORDS or bool(text_of(block.get("text"))))
 
-    def _delta(self, found: Mapping[str, Raw]) -> None:
+    def _delta(self, found: Mapping[str, Raw]) -> bool:
         delta, index = fields_of(found.get("delta")), count_of(found.get("index"))
         kind = text_of(delta.get("type")).removesuffix("_delta")
         if index not in self._blocks and kind in ("text", "thinking"):
             self._blocks[index] = _Block({"type": Raw(write(kind))})
         if index in self._blocks:
             self._blocks[index].add(delta)
+        return any(bytes(raw) not in _EMPTY for key, raw in delta.items() if key != "type")
 
-    def _message(self, found: Mapping[str, Raw]) -> None:
+    def _message(self, found: Mapping[str, Raw]) -> bool:
         """Take what the end of a message corrects: every field that is there counts in place of the first one."""
         found = given(found)
         self._usage |= given(fields_of(found.get("usage")))
         self._head |= given(fields_of(found.get("delta")))
         self._head |= {key: raw for key, raw in found.items() if key not in ("type", "delta", "usage")}
+        return False
 
-    def _stop(self, _found: Mapping[str, Raw]) -> None:
+    def _stop(self, _found: Mapping[str, Raw]) -> bool:
         self.complete = True
+        return False
 
-    _STEPS: ClassVar[Mapping[str, Callable[[Folding, Mapping[str, Raw]], None]]] = {
+    _STEPS: ClassVar[Mapping[str, Callable[[Folding, Mapping[str, Raw]], bool]]] = {
         "message_start": _start,
         "content_block_start": _block,
         "content_block_delta": _delta,

@@ -11,7 +11,7 @@ from holdfast.errors import FormatError
 from holdfast.model.messages import Message
 from holdfast.wire.answers.faults import fault_of
 from holdfast.wire.answers.pieces import text_of
-from holdfast.wire.answers.usage import spent, usage
+from holdfast.wire.answers.usage import counted
 from holdfast.wire.answers.values import Answer, Stop
 
 NOTHING = Message("assistant")
@@ -23,8 +23,8 @@ class Folding(Protocol):
     complete: bool
     """Whether the API's last word came."""
 
-    def add(self, name: str, found: Mapping[str, Raw]) -> None:
-        """Take the fields of one event."""
+    def add(self, name: str, found: Mapping[str, Raw]) -> bool:
+        """Take the fields of one event; return whether it holds something the model said."""
 
     def go_on(self, data: bytes) -> bool | None:
         """Take an event by which words go on, as by most, at once; return whether it has any.
@@ -54,14 +54,15 @@ def said(
 ) -> Answer:
     """Return the answer in a body: ``stop`` as we and as the API says it, ``names`` of the fields that say the rest."""
     fault = fault_of(found, api)
-    counts, model, identity = (found.get(name) for name in names)
+    counts, model, identity = map(found.get, names)
+    last, paid = counted(api, counts)
     return Answer(
         message,
         tuple(history) if message.parts else (),
         "error" if fault is not None else stop[0],
         stop[1],
-        usage(api, counts),
-        spent(api, counts),
+        last,
+        paid,
         text_of(model),
         text_of(identity),
         fault,

@@ -15,7 +15,7 @@ from holdfast.wire.answers.pieces import fields_of, is_mended, is_text, readable
 from holdfast.wire.answers.values import Answer
 from holdfast.wire.overflow.report import ErrorReport
 from holdfast.wire.splice import write
-from holdfast.wire.sse import Event
+from holdfast.wire.sse import DONE, Event
 
 _Fields = Mapping[str, Raw]
 
@@ -25,14 +25,13 @@ class _Voice(Struct, frozen=True):
 
     read: Callable[[_Fields], Answer]
     folding: Callable[[], Folding]
-    meaningful: Callable[[str, _Fields], bool]
 
 
 _VOICES: dict[str, _Voice] = {
-    "anthropic": _Voice(anthropic.read, anthropic.Folding, anthropic.meaningful),
-    "openai-chat": _Voice(openai_chat.read, openai_chat.Folding, openai_chat.meaningful),
-    "openai-responses": _Voice(openai_responses.read, openai_responses.Folding, openai_responses.meaningful),
-    "gemini": _Voice(gemini.read, gemini.Folding, gemini.meaningful),
+    "anthropic": _Voice(anthropic.read, anthropic.Folding),
+    "openai-chat": _Voice(openai_chat.read, openai_chat.Folding),
+    "openai-responses": _Voice(openai_responses.read, openai_responses.Folding),
+    "gemini": _Voice(gemini.read, gemini.Folding),
 }
 
 
@@ -85,10 +84,10 @@ class Fold:
 
     def _read(self, event: Event) -> bool:
         """Do the same with an event of any kind."""
-        if event.done:
+        told = event.data.strip()
+        if told == DONE:
             self._folding.add("[DONE]", {})
             return False
-        told = event.data.strip()
         clean = readable(told) if told else None
         if clean is None:
             self._damaged = self._damaged or not is_text(event.raw)
@@ -97,8 +96,7 @@ class Fold:
         self._damaged = self._damaged or is_mended(told, clean)
         found = fields_of(clean)
         self._fault = self._fault or self._broken(found, event)
-        self._folding.add(event.event, found)
-        return self._voice.meaningful(event.event, found) if found else False
+        return self._folding.add(event.event, found) and bool(found)
 
     def _broken(self, found: _Fields, event: Event) -> ErrorReport | None:
         """Return the error that an event says, here or inside of a failed response; its body is the event's data."""

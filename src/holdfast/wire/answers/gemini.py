@@ -77,7 +77,7 @@ def _element(content: Mapping[str, Raw]) -> bytes:
     return write({"role": "model", "parts": parts}) if parts else b""
 
 
-def meaningful(_name: str, found: Mapping[str, Raw]) -> bool:
+def _says(found: Mapping[str, Raw]) -> bool:
     """Return whether a chunk holds something the model said: a part that is more than empty words."""
     contents = (fields_of(fields_of(raw).get("content")) for raw in items_of(found.get("candidates")))
     parts = (fields_of(raw) for content in contents for raw in items_of(content.get("parts")))
@@ -151,7 +151,7 @@ class Folding:
         self._usage: dict[str, Raw] = {}
         self._candidates: dict[int, _Candidate] = {}
 
-    def add(self, _name: str, found: Mapping[str, Raw]) -> None:
+    def add(self, _name: str, found: Mapping[str, Raw]) -> bool:
         """Take the fields of one chunk."""
         self._usage |= given(fields_of(found.get("usageMetadata")))
         self._head |= {key: raw for key, raw in given(found).items() if key not in ("candidates", "error")}
@@ -160,6 +160,7 @@ class Folding:
             self._candidates.setdefault(count_of(one.get("index")), _Candidate()).add(one)
             self.complete = self.complete or bool(text_of(one.get("finishReason")))
         self.complete = self.complete or bool(_blocked(found))
+        return _says(found)
 
     def go_on(self, data: bytes) -> bool | None:
         """Return nothing: chunks are few and each has more than words."""

@@ -97,12 +97,6 @@ def _spoken(message: Message) -> Message:
     return NOTHING if len(message.parts) == 1 and message.text == "" and message.parts[0].raw is None else message
 
 
-def meaningful(_name: str, found: Mapping[str, Raw]) -> bool:
-    """Return whether a chunk holds something the model said; one with a role alone, a reason or usage does not."""
-    deltas = (_delta(fields_of(raw)) for raw in items_of(found.get("choices")))
-    return any(bytes(raw) not in _EMPTY for delta in deltas for key, raw in delta.items() if key != "role")
-
-
 def _delta(choice: Mapping[str, Raw]) -> dict[str, Raw]:
     """Return what a chunk adds; some gateways send a whole ``message`` in its place."""
     return fields_of(choice.get("delta")) or fields_of(choice.get("message"))
@@ -228,22 +222,23 @@ class Folding:
         self._say(choice.index, choice.delta)
         return any(value not in _NOTHING for key, value in choice.delta.items() if key != "role")
 
-    def add(self, name: str, found: Mapping[str, Raw]) -> None:
-        """Take the fields of one chunk."""
+    def add(self, name: str, found: Mapping[str, Raw]) -> bool:
+        """Take the fields of one chunk. One with a role alone, a reason or usage holds nothing the model said."""
         self.complete = self.complete or name == "[DONE]"
         self._around = ()
         self._head |= {key: raw for key, raw in given(found).items() if key not in _NO_HEAD}
-        for raw in items_of(found.get("choices")):
-            self._choice(fields_of(raw))
+        return True in [self._choice(fields_of(raw)) for raw in items_of(found.get("choices"))]
 
-    def _choice(self, found: Mapping[str, Raw]) -> None:
-        choice = self._say(count_of(found.get("index")), {key: value_of(raw) for key, raw in _delta(found).items()})
+    def _choice(self, found: Mapping[str, Raw]) -> bool:
+        delta = _delta(found)
+        choice = self._say(count_of(found.get("index")), {key: value_of(raw) for key, raw in delta.items()})
         if text_of(found.get("finish_reason")):
             self.complete = True
         rest = {key: raw for key, raw in given(found).items() if key not in ("index", "delta", "message", "logprobs")}
         choice |= rest
         if "logprobs" in found:
             choice["logprobs"] = _grown("logprobs", choice.get("logprobs"), value_of(found["logprobs"]))
+        return any(bytes(raw) not in _EMPTY for key, raw in delta.items() if key != "role")
 
     def _say(self, index: int, delta: Mapping[str, Any]) -> dict[str, Any]:
         """Let the message of choice ``index`` grow by ``delta``; return the choice."""

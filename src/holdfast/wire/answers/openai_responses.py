@@ -73,9 +73,8 @@ def _refused(found: Mapping[str, Raw]) -> bool:
     return bool(pieces) and all(text_of(piece.get("type")) == "refusal" for piece in pieces)
 
 
-def meaningful(name: str, found: Mapping[str, Raw]) -> bool:
+def _shows(kind: str, found: Mapping[str, Raw]) -> bool:
     """Return whether an event shows something the model made: an item, a piece, or words."""
-    kind = text_of(found.get("type")) or name
     return kind.startswith(("response.output_item.", "response.content_part.")) or (
         kind.endswith(".delta") and bytes(found.get("delta", b'""')) not in (b'""', b"null")
     )
@@ -156,7 +155,7 @@ class Folding:
         self._head: dict[str, Raw] = {}
         self._items: dict[int, _Item] = {}
 
-    def add(self, name: str, found: Mapping[str, Raw]) -> None:
+    def add(self, name: str, found: Mapping[str, Raw]) -> bool:
         """Take the fields of one event; kinds nobody knows change nothing."""
         kind = text_of(found.get("type")) or name
         if "response" in found:
@@ -169,6 +168,7 @@ class Folding:
         elif (where := _WHERE.get(kind)) is not None:
             place = found.get("content_index", found.get("summary_index"))
             self._at(found).grow(where, count_of(place), text_of(found.get("delta")))
+        return _shows(kind, found)
 
     def go_on(self, data: bytes) -> bool | None:
         """Take a delta of words; return whether it has any, nothing for what is none."""

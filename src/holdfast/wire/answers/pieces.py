@@ -16,6 +16,7 @@ T = TypeVar("T")
 _FIELDS = Decoder(dict[str, Raw])
 _ITEMS = Decoder(list[Raw])
 _ANY = Decoder()
+_TEXT = Decoder(str)
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _MOST = 2**53
 """No count of tokens is larger; more would not survive a reader of JSON that knows only doubles."""
@@ -95,8 +96,10 @@ def value_of(raw: bytes | Raw | None) -> Any:
 
 def text_of(raw: bytes | Raw | None) -> str:
     """Return a JSON string; empty for anything else."""
-    found = value_of(raw)
-    return found if isinstance(found, str) else ""
+    try:
+        return "" if raw is None else _TEXT.decode(raw)
+    except _UNREADABLE:
+        return ""
 
 
 def count_of(raw: bytes | Raw | None) -> int:

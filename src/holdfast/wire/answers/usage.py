@@ -41,23 +41,27 @@ _SAMPLED = ("message", "fallback_message")
 
 def usage(api: str, raw: bytes | Raw | None) -> Usage | None:
     """Return what the field ``usage`` (Gemini: ``usageMetadata``) of an answer says of the last call; none without."""
-    found, reader = fields_of(raw), _reader(api)
-    if not _says(found):
-        return None
-    own = [call for call in _calls(found) if text_of(call.get("type")) in _SAMPLED]
-    if not own:
-        return reader(found)
-    details = {key: found[key] for key in ("output_tokens_details",) if key in found and len(own) == 1}
-    return reader(own[-1] | details)
+    return counted(api, raw)[0]
 
 
 def spent(api: str, raw: bytes | Raw | None) -> Usage | None:
     """Return all that the field reports as paid for: the top level, and the calls that it leaves out."""
+    return counted(api, raw)[1]
+
+
+def counted(api: str, raw: bytes | Raw | None) -> tuple[Usage | None, Usage | None]:
+    """Return what ``usage`` and ``spent`` do: the same, where nothing is told of single calls."""
     found, reader = fields_of(raw), _reader(api)
     if not _says(found):
-        return None
-    calls = [reader(found), *(reader(call) for call in _calls(found) if text_of(call.get("type")) not in _SAMPLED)]
-    return Usage(*(sum(getattr(call, name) for call in calls) for name in Usage.__struct_fields__))
+        return None, None
+    top, calls = reader(found), _calls(found)
+    if not calls:
+        return top, top
+    own = [call for call in calls if text_of(call.get("type")) in _SAMPLED]
+    paid = [top, *(reader(call) for call in calls if text_of(call.get("type")) not in _SAMPLED)]
+    details = {key: found[key] for key in ("output_tokens_details",) if key in found and len(own) == 1}
+    total = Usage(*(sum(getattr(call, name) for call in paid) for name in Usage.__struct_fields__))
+    return reader(own[-1] | details) if own else top, total
 
 
 def _reader(api: str) -> Callable[[Mapping[str, Raw]], Usage]:

@@ -88,7 +88,10 @@ def _prompt(usage: Mapping[str, Any]) -> int | None:
 
 
 def _first(usage: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    return next((count for count in (_count(usage.get(name)) for name in names) if count is not None), None)
+    for name in names:
+        if (count := _count(usage.get(name))) is not None:
+            return count
+    return None
 
 
 def _count(value: Any) -> int | None:
