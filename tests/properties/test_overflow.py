@@ -232,16 +232,17 @@ def test_a_told_limit_is_the_window_of_that_model(messages, limit):
     assert known(where, taken).limits.window == 200_000
 
 
-def test_a_learned_window_is_planned_for():
-    """The next plan fits the window that was told, and says which window that was."""
+@pytest.mark.parametrize("limit", [16_000, 4_096])
+def test_a_learned_window_is_planned_for(limit):
+    """The next plan fits the window that was told, however small, and says which window that was."""
     where, said = place(200_000), work(30)
-    branch = refused(plan(said, where).branch, limit=16_000)
+    branch = refused(plan(said, where).branch, limit=limit)
     made = advance(branch, where)
-    assert made.window == 16_000
+    assert made.window == limit
     assert made.compaction is not None
     assert made.after <= measure_room(known(where, branch), OURS.settings).usable
-    tiny = refused(branch, limit=2_000)
-    with pytest.raises(WindowTooSmall, match=r"2000 \(learned\)"):
+    tiny = refused(branch, limit=1_500)
+    with pytest.raises(WindowTooSmall, match=r"1500 \(learned\)"):
         advance(tiny, where)
 
 
