@@ -254,6 +254,8 @@ def test_signs_of_life_come_while_the_wait_is_ours(ours):
         began = time.monotonic()
         late = proxy.send(sockets.request(sockets.PATHS["anthropic"], data))
         assert late.complete
+        assert late.headers["x-holdfast-state"] == "managed"
+        assert late.headers["x-holdfast-session"] in proxy.sessions()
         told = b"".join(proxy.call(lambda: _told(proxy)).pieces)
         assert late.body.replace(PING, b"") == told.replace(PING, b"")
         signs = late.body.count(PING) - told.count(PING)

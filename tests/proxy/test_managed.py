@@ -368,6 +368,47 @@ def test_no_call_of_ours_is_made_unless_it_was_asked_for(api, proxied, strict):
     assert [one for one in upstream.sent if b"other-model" in one.content or "other-model" in str(one.url)]
 
 
+LOGINS = [
+    {"authorization": "Bearer sk-ant-oat01-kelp", "anthropic-beta": "oauth-2025-04-20"},
+    {"authorization": "Bearer eyJrZWxw.kelp.kelp", "chatgpt-account-id": "a"},
+]
+"""Logins of a subscription: Claude's, and ChatGPT's."""
+
+
+@pytest.mark.parametrize("login", LOGINS, ids=["claude", "chatgpt"])
+def test_the_login_of_a_subscription_asks_no_other_model(login, proxied, strict, capfd):
+    """It is for what its client asks: a summary is made without a model, which is said once."""
+    through, _, talking = proxied
+    upstream, talk = strict(16_000), talking("anthropic")
+
+    async def go():
+        async with through(upstream, window=16_000, summaries="other-model") as client:
+            for number in range(20):
+                assert (await talk.turn(client, f"Note {number}: {WORDS}", login)).status_code == 200
+
+    run(go)
+    assert len(upstream.bodies) == 20
+    assert not [one for one in upstream.bodies if b"other-model" in one]
+    assert capfd.readouterr().err.count("set summaries to client") == 1
+
+
+def test_a_key_in_the_address_goes_along_with_a_summary(proxied, strict):
+    """Gemini's key may stand there: whoever writes summaries for a request is asked with it, for a whole answer."""
+    through, _, talking = proxied
+    upstream, talk = strict(16_000), talking("gemini")
+    path = talk.path.replace(":generate", ":streamGenerate") + "?alt=sse&key=kelp-1"
+
+    async def go():
+        async with through(upstream, window=16_000, summaries="client") as client:
+            for number in range(20):
+                talk.say(f"Note {number}: {WORDS}")
+                assert (await client.post(path, talk.body())).status_code == 200
+
+    run(go)
+    asked = {str(request.url.raw_path.decode()) for request in upstream.sent}
+    assert asked == {path, talk.path + "?key=kelp-1"}
+
+
 @pytest.mark.parametrize("api", APIS)
 def test_what_is_only_looked_at_goes_out_however_large_it_is(api, proxied, strict):
     """Also where we see no room at all beside its frame: the provider is asked, and says what it says."""

@@ -69,6 +69,30 @@ def test_a_client_s_compaction_of_what_is_new_to_us_is_made_to_fit(proxied, stri
     assert not store.sessions()
 
 
+SUMMARISE = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nYour task is to create a detailed summary"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_s_compaction_that_a_server_refuses_is_made_smaller(stream, proxied, strict):
+    """A session that is too large is often rescued by its client's ``/compact``: also the first that we hear of it."""
+    through, _, talking = proxied
+    upstream, talk = strict(8_000), talking("anthropic", stream=stream)
+    for number in range(20):
+        talk.say(f"Note {number}: {WORDS}")
+        talk.said.append({"role": "assistant", "content": f"Noted {number}."})
+    talk.say(SUMMARISE)
+    headers = {"user-agent": "claude-cli/2.1.197 (external, cli)", "x-claude-code-session-id": "kelp"}
+
+    async def go():
+        async with through(upstream) as client:
+            return await client.post(talk.path, talk.body(), headers)
+
+    reply = run(go)
+    assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
+    assert "detailed summary" in upstream.bodies[-1].decode()
+    assert upstream.bodies[0] == json.dumps(talk.body()).encode()
+
+
 def test_that_nothing_fits_a_window_that_was_learned_is_said_once(proxied, strict, capfd):
     """In the log, on standard error and in ``/livez``; each answer tells that it is ours, and nothing goes up."""
     through, _, talking = proxied

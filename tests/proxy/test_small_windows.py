@@ -9,9 +9,12 @@ import pytest
 
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.client import MODELS
+from holdfast.wire.overflow import ErrorReport, classify
 
 STATE = "x-holdfast-state"
 TURNS = 50
+TOOL = {"type": "function", "function": {"name": "look", "description": "kelp " * 230_000, "parameters": {}}}
+"""One that is larger than what is assumed of a window."""
 WORDS = "kelp on the rock, and the tide comes in. " * 6
 
 
@@ -37,6 +40,39 @@ def test_a_conversation_goes_on_in_a_window_of_4096(api, told, proxied, strict):
     run(go)
     refused = len(upstream.bodies) - TURNS
     assert refused == 0 if told else refused <= 2
+
+
+def test_what_does_not_fit_a_window_that_nobody_told_is_its_provider_s_to_refuse(proxied, strict):
+    """What is known or assumed of a model may be wrong: a system prompt larger than that goes on as it came."""
+    through, _, talking = proxied
+    upstream, talk = strict(1_000_000), talking("openai-chat")
+    talk.say("How high is the tide?")
+    body = json.dumps(talk.body() | {"model": "somebody-s-own", "tools": [TOOL]}).encode()
+
+    async def go():
+        async with through(upstream) as client:
+            return await client.post(talk.path, body)
+
+    reply = run(go)
+    assert (reply.status_code, reply.headers[STATE]) == (200, "relayed"), reply.text
+    assert upstream.bodies == [body]
+
+
+def test_a_refusal_of_ours_tells_the_size_of_the_whole_request(proxied, strict):
+    """Its tools and its system prompt too: clients reckon with it how much they cut."""
+    through, _, talking = proxied
+    upstream, talk = strict(1_000_000), talking("openai-chat")
+    talk.say("How high is the tide?")
+
+    async def go():
+        async with through(upstream, window=8_000) as client:
+            return await client.post(talk.path, talk.body() | {"tools": [TOOL]})
+
+    reply = run(go)
+    assert (reply.status_code, reply.headers[STATE]) == (400, "refused")
+    tokens = classify(ErrorReport("openai-chat", status=400, body=reply.content)).requested
+    assert tokens is not None
+    assert 200_000 < tokens < 400_000
 
 
 @pytest.mark.parametrize("window", [100, 1_200])

@@ -38,7 +38,7 @@ def refusal(headers: Mapping[str, str], bound: str, token: str) -> Refusal | Non
     if why:
         return Refusal("invalid_request", why, 403)
     if headers.get("sec-fetch-mode") == "navigate" or headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
-        return Refusal("invalid_request", "pages of a browser are not answered here", 403)
+        return Refusal("invalid_request", "pages of a browser are not answered here; ask from a program", 403)
     if not knows_token(headers.get(_TOKEN), token):
         return Refusal("auth", f"this proxy wants its token in the header {_TOKEN}", 401)
     return None
@@ -51,7 +51,7 @@ def foreign(host: str | None, origin: str | None, bound: str) -> str:
     needs no host. ``bound`` is the host that the server listens at.
     """
     if origin is not None and not is_loopback(_site(origin)):
-        return f"a page of {origin[:100]!r} may not use this proxy; ask it from a program, or from a page of localhost"
+        return f"a page of {origin[:100]!r} may not use this proxy; ask it from a program"
     if host and is_loopback(bound) and not is_loopback(_name(host)):
         return f"host {host[:100]!r} is not this machine; use the address that the proxy told when it began"
     return ""

@@ -15,6 +15,7 @@ from holdfast.proxy.relay import Head, Piece, head
 from holdfast.proxy.replies import BAD_GATEWAY, error_reply, labelled
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.recording import OF_BYTES
+from holdfast.runtime.requests import of_body
 from holdfast.runtime.running import Run
 from holdfast.runtime.session import Session
 from holdfast.view.tokens import estimate
@@ -23,6 +24,10 @@ from holdfast.wire.overflow import Verdict
 
 SAFE_SHARE = 0.5
 """[H] Share of the window that what is estimated may have and surely fit."""
+
+
+TOLD = frozenset({"learned", "asked for", "cap"})
+"""Origins of a window that its provider or its user told; any other is what we know of a model, or assume."""
 
 
 class Unfit(Exception):
@@ -142,17 +147,25 @@ def surely_fits(turn: Turn, target: Target) -> bool:
 
 
 def _may_fit(session: Session, turn: Turn) -> bool:
-    """Whether a request is no larger than the window, too small as that may be for a conversation."""
-    target = in_force(session.means.target_of(turn.lens.api, turn.model), session.journal.branch, session.settings)
-    return estimate(session.journal.branch, target) <= target.limits.window
+    """Whether nobody told that a request is too large: it is smaller than the window, or that is only what we know."""
+    target = _in_force(session, turn)
+    is_told = target.limits.origin in TOLD
+    return not is_told or estimate(session.journal.branch, target) <= target.limits.window
+
+
+def _in_force(session: Session, turn: Turn) -> Target:
+    """Return whom ``turn`` asks, with its frame and what was learned of it."""
+    target = of_body(session.means.target_of(turn.lens.api, turn.model), turn.lens).target
+    return in_force(target, session.journal.branch, session.settings)
 
 
 def _overflow(attempt: Attempt | None, session: Session, turn: Turn) -> Verdict:
     """Return the overflow with its true numbers: the provider's as far as it gave any, then ours."""
     branch, verdict = session.journal.branch, Verdict("context_window")
-    target = session.means.target_of(turn.lens.api, turn.model)
+    target = _in_force(session, turn)
     planned = estimate(branch, target)
     if attempt is not None:
-        target, verdict, planned = attempt.target, attempt.verdict, attempt.plan.after
-    limit = verdict.limit or in_force(target, branch, session.settings).limits.window
+        verdict, planned = attempt.verdict, attempt.plan.after
+        target = in_force(attempt.target, branch, session.settings)
+    limit = verdict.limit or target.limits.window
     return Verdict("context_window", limit=limit, requested=max(verdict.requested or planned, limit + 1))

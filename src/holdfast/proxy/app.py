@@ -18,7 +18,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote
 
 import httpx2
 from anyio import to_thread
@@ -26,6 +25,7 @@ from msgspec.structs import replace
 
 from holdfast.config.addresses import leads_to
 from holdfast.errors import (
+    ConfigError,
     FormatError,
     HoldfastError,
     InvalidRequest,
@@ -41,9 +41,9 @@ from holdfast.proxy.beside import beside
 from holdfast.proxy.bodies import Bodies
 from holdfast.proxy.clients import Tooled, client, kind
 from holdfast.proxy.exchange import Exchange, Turn
-from holdfast.proxy.forwarding import forward, pass_through
+from holdfast.proxy.forwarding import forward, forwarded, pass_through
 from holdfast.proxy.halves import whole
-from holdfast.proxy.headers import State, upward
+from holdfast.proxy.headers import State, is_subscription, upward
 from holdfast.proxy.health import Ended, Health
 from holdfast.proxy.identity import session_key
 from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, has_left, watch_client, whole_body
@@ -53,7 +53,7 @@ from holdfast.proxy.open_branches import OpenBranches
 from holdfast.proxy.outgoing import Outgoing, Send, deliver
 from holdfast.proxy.relay import Onward, Piece
 from holdfast.proxy.replies import about, error_reply, refuse, refuse_body, send_whole
-from holdfast.proxy.routes import Route, address
+from holdfast.proxy.routes import Route, address, asking
 from holdfast.proxy.settings import Settings
 from holdfast.proxy.unpacking import BadBody, decoded
 from holdfast.runtime.following import glimpse
@@ -207,8 +207,8 @@ class Proxy:
         if turn.route.endpoint != "generate":
             reduced = await self._reduce(turn)
             return await forward(turn, reduced, "relayed" if reduced is turn.lens.body else "managed")
-        if turn.is_summary and await self._is_alone(turn):
-            return await forward(turn, lens.body, "relayed")
+        if turn.is_summary and await self._is_alone(turn) and await forwarded(turn, lens.body, "relayed"):
+            return "relayed"
         return await self._manage(turn)
 
     async def _is_alone(self, turn: Turn) -> bool:
@@ -232,7 +232,7 @@ class Proxy:
             exchange.onward,
             exchange.outgoing,
             lens,
-            session_key(who, lens),
+            session_key(who, lens, incoming.route.base),
             is_summary=what == "compaction",
             observe=self._settings.observe,
             writers=self._writers(incoming, lens),
@@ -256,14 +256,20 @@ class Proxy:
         return await self._bodies.read(mended, api)
 
     def _writers(self, incoming: Incoming, lens: Lens) -> tuple[Writer, ...]:
-        """Return who writes summaries for a request: nobody, its own model, or another one with the same login."""
+        """Return who writes summaries for a request: nobody, its own model, or another one with the same key.
+
+        The login of a subscription is for what its client asks; for another model it is not used.
+        """
         wanted, route = self._settings.summaries, incoming.route
         if wanted == "extract":
             return ()
+        if wanted != "client" and is_subscription(incoming.headers):
+            told = f"no summary of {wanted} is asked for with the login of a subscription; set summaries to client"
+            self._degrade(ConfigError(told), "summaries are made without a model")
+            return ()
         model = (lens.model or route.model) if wanted == "client" else wanted
         if route.api == "gemini":
-            path = route.path.partition("?")[0].rpartition("/")[0]
-            route = replace(route, path=f"{path}/{quote(model, safe='')}:generateContent", stream=False)
+            route = asking(route, model)
         to = replace(incoming, route=route)
         return (Writer(self._onward(to), self.means.target_of(lens.api, model)),)
 
@@ -279,7 +285,7 @@ class Proxy:
             if outgoing.is_answered:
                 raise
             if isinstance(error, WindowTooSmall):
-                self._degrade(error, "requests that fit all the same go on as they are known")
+                self._degrade(error, "what may fit all the same goes on as it is known")
                 return await forward(turn, await self._reduce(turn), "relayed")
             return await forward(turn, turn.lens.body, "relayed")
         except UpstreamError:  # what was begun broke off: so it does for the client

@@ -6,7 +6,7 @@ Headers are pairs of bytes in their order, as ASGI and the HTTP client have them
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 
 Pair: TypeAlias = tuple[bytes, bytes]
@@ -75,6 +75,13 @@ def is_unpacked(headers: Iterable[Pair]) -> bool:
     A provider is asked to pack none; what it packs all the same in another way goes on as it came, and says so.
     """
     return _READ.issuperset(_listed(headers, b"content-encoding"))
+
+
+def is_subscription(headers: Mapping[str, str]) -> bool:
+    """Return whether a request comes with the login of a subscription, and no key: Claude's, or ChatGPT's."""
+    login = headers.get("authorization", "").rpartition(" ")[2]
+    is_claude = login.startswith("sk-ant-oat") or "oauth" in headers.get("anthropic-beta", "")
+    return is_claude or "chatgpt-account-id" in headers
 
 
 def ours(state: State, session: str = "", request: str = "") -> list[Pair]:

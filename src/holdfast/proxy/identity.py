@@ -7,6 +7,7 @@ nothing begins anew: a wrong join would put one conversation's words into anothe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Part, Text, Thinking
@@ -23,23 +24,26 @@ ROOT = 8
 """[H] Bytes of the digest that a key ends with: a store with a million roots in one scope shares one by 3e-8."""
 
 
-def session_key(client: Client, lens: Lens) -> str:
+def session_key(client: Client, lens: Lens, base: str = "") -> str:
     """Return the key of the session that ``lens``, measured, is part of: family, scope and first words.
 
     Where the scope is one conversation it is a ``thread``, whatever its first words are: what a client's own compaction
     makes of it is another branch of it, and begins otherwise.
     The system prompt is not among them, since it changes within a conversation; nor is how the words were cut up, nor
-    which library sent them: not every request of one tells, so the API stands in its place.
+    which library sent them: not every request of one tells, so the API stands in its place. ``base`` is whom its
+    address names: what one server taught is not true of another, where nothing but the first words are the same.
     """
     family = client.family if client.family in NAMED else lens.api
-    root = THREAD if client.is_thread else _root(lens)
+    root = THREAD if client.is_thread else _root(lens, "" if client.scope else base)
     return "-".join([part for part in (family, client.scope, root) if part])
 
 
-def _root(lens: Lens) -> str:
-    """Return a digest of the first words, those of a system aside where there are others."""
+def _root(lens: Lens, base: str) -> str:
+    """Return a digest of the first words, those of a system aside where there are others, said to ``base``."""
     first = next((slot for slot in lens.slots if slot.message.role != "system"), next(iter(lens.slots), None))
-    return "empty" if first is None else _digest(first)
+    if first is None:
+        return "empty"
+    return blake2b(f"{base} {_digest(first)}".encode(), digest_size=ROOT).hexdigest() if base else _digest(first)
 
 
 def _digest(slot: Slot) -> str:

@@ -9,11 +9,13 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from holdfast.proxy.beside import beside
+from holdfast.proxy.headers import ours
 from holdfast.proxy.health import Ended
 from holdfast.proxy.relay import Head, Piece
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 EVENTS = (b"content-type", b"text/event-stream")
+UNKEPT = (b"cache-control", b"no-cache")
 STATUSES = range(200, 600)
 """What an answer may have for a status (RFC 9110, section 15); with any other it is one of a bad gateway."""
 
@@ -79,7 +81,7 @@ class Outgoing:
             if self.is_wait_ours():
                 self.has_signs = True
                 async with self._signing:
-                    await self._begin(Head(200, [EVENTS, (b"cache-control", b"no-cache")]))
+                    await self._begin(Head(200, [EVENTS, UNKEPT, *ours("managed", self.session)]))
                     await self._send({"type": "http.response.body", "body": sign, "more_body": True})
             await sleep(patience)
 

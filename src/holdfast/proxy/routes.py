@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, quote, unquote
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -122,6 +122,14 @@ def address(base: str, found: Route) -> str:
         return base + (path[told.end() :] if told else path)
     added = "" if told or found.endpoint == "other" else "/v1beta" if found.api == "gemini" else "/v1"
     return base + added + path
+
+
+def asking(route: Route, model: str) -> Route:
+    """Return where Gemini's ``model`` is asked for a whole answer, by whom ``route`` asks and with all that it says."""
+    path, _, query = route.path.partition("?")
+    kept = "&".join(one for one in query.split("&") if one and not one.startswith("alt="))
+    asked = f"{path.rpartition('/')[0]}/{quote(model, safe='')}:generateContent"
+    return replace(route, path=f"{asked}?{kept}" if kept else asked, stream=False)
 
 
 def _own(path: str) -> str:

@@ -36,6 +36,8 @@ UNHEARD = "socket.send() raised exception."
 logging.getLogger("asyncio").addFilter(lambda told: told.msg != UNHEARD)
 CUT_OFF = 10.0
 """Seconds in which requests that are cut off at the server's end write down what was said so far. [H]"""
+HERE = ("all://localhost", "all://127.0.0.1", "all://[::1]")
+"""Addresses that are asked without the proxy of the network (``HTTP_PROXY``), which cannot know them."""
 IDLE = 60.0
 """Seconds that an idle connection to a provider or a client stays open. [H]"""
 
@@ -148,6 +150,7 @@ def _web(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> htt
     web = httpx2.AsyncClient(
         timeout=httpx2.Timeout(PATIENCE, connect=CONNECT),
         limits=limits,
+        mounts=dict.fromkeys(HERE),
         transport=transport,
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
     )

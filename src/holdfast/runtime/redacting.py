@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 from msgspec.structs import replace
 
 from holdfast.wire.overflow import ErrorReport
 
-NAMES = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key", "cookie"})
-"""Headers whose values are secrets."""
+NAMES = re.compile(r"auth|key|token|secret|cookie|credential|password|signature", re.IGNORECASE)
+"""What the names of headers hold whose values are secrets: every gateway has one of its own."""
+HARMLESS = frozenset({"alt", "beta", "api-version"})
+"""Fields of an address whose values are none; those of any other may be."""
 SHORTEST = 6
 """[H] Characters of a secret at least; fewer may be any word."""
 WORD = 20
@@ -20,8 +23,9 @@ _MASK = "***"
 
 def secrets(headers: Iterable[tuple[str, str]], url: str = "") -> tuple[str, ...]:
     """Return the values of the keys in a request's ``headers`` and address, the longest first."""
-    values = [value.strip() for name, value in headers if name.lower() in NAMES]
-    values += [value for name, value in parse_qsl(urlsplit(url).query) if name == "key"]
+    values = [value.strip() for name, value in headers if NAMES.search(name)]
+    told = (field.partition("=") for field in urlsplit(url).query.split("&"))
+    values += [form for name, _, value in told if name not in HARMLESS for form in (value, unquote_plus(value))]
     found = {piece for value in values for piece in (value, value.rpartition(" ")[2])}
     return tuple(sorted(filter(_is_secret, found), key=len, reverse=True))
 

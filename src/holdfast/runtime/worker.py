@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError, get_running_loop, shield
+from asyncio import CancelledError, get_running_loop
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Does one thing at a time, in the order it came, in a thread of its own."""
+    """Does one thing at a time, in the order it came, in a thread that ends with it."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
@@ -24,13 +24,12 @@ class Worker:
 
         No scope shields from ``Task.cancel``, by which ``asyncio.timeout`` and ^C give up.
         """
-        job = _Job(verb)
-        doing = get_running_loop().run_in_executor(self._thread, copy_context().run, job.do)
+        job, context, loop = _Job(verb), copy_context(), get_running_loop()
         given_up: BaseException | None = None
         with CancelScope(shield=True):
-            while not doing.done():
+            while not job.is_over:
                 try:
-                    await shield(doing)
+                    await loop.run_in_executor(self._thread, context.run, job.do)
                 except CancelledError as why:
                     given_up = why
         if given_up is not None:
@@ -39,20 +38,23 @@ class Worker:
 
 
 class _Job(Generic[T]):
-    """Something that is done once, and what came of it."""
+    """Something that is done once, however often it is asked for."""
 
     _found: T
 
     def __init__(self, verb: Callable[[], T]) -> None:
         self._verb = verb
         self._error: BaseException | None = None
+        self.is_over = False
 
     def do(self) -> None:
-        """Do it."""
-        try:
-            self._found = self._verb()
-        except BaseException as error:  # noqa: BLE001 -- it is raised where it is waited for
-            self._error = error
+        """Do it, where it was not done."""
+        if not self.is_over:
+            try:
+                self._found = self._verb()
+            except BaseException as error:  # noqa: BLE001 -- it is raised where it is waited for
+                self._error = error
+            self.is_over = True
 
     def told(self) -> T:
         """Return what came of it, or raise that, once."""

@@ -186,9 +186,9 @@ class Database:
 
     def _open_reader(self) -> sqlite3.Connection:
         """Return a connection to read with: the writer's, a read-only one, or an empty one where no file is."""
-        self._check_open()
         if self._writer is not None:
             return self._writer
+        self._check_open()
         if self._reader is not None and not (self._blank and self.file.exists()):
             return self._reader
         if self._reader is not None:
@@ -241,9 +241,9 @@ class Database:
 
     def _open_writer(self) -> sqlite3.Connection:
         """Return the connection to write with; the file is made, private, if there is none."""
-        self._check_open()
         if self._writer is not None:
             return self._writer
+        self._check_open()
         if self._readonly:
             msg = f"{self.file} was opened for reading only; nothing was written: open it again without readonly"
             raise StoreReadOnly(msg)

@@ -71,6 +71,14 @@ def test_a_key_is_family_scope_and_root():
     )
 
 
+def test_whom_an_address_names_is_part_of_a_root():
+    """What one server taught is not true of another; where a client names its session that name counts alone."""
+    lens = lens_of(user("Go."))
+    keys = [session_key(PI, lens, base) for base in ("", "http://one", "http://two")]
+    assert len({*keys}) == 3
+    assert len({session_key(Client("pi", "0a"), lens, base) for base in ("", "http://one")}) == 1
+
+
 def test_a_thread_is_a_key_of_its_own():
     """However a thread begins it has one key, which no scope of the same name has; another thread has another."""
     one, other = lens_of(user("Go.")), lens_of(user("Stop."))

@@ -114,3 +114,18 @@ def test_what_is_a_secret():
     headers = [("Authorization", "Bearer abcdefg1\n"), ("x-api-key", "sh0rt"), ("user-agent", "kelp-kelp")]
     assert secrets(headers, "https://a.test/v1?key=ijklm0&alt=sse") == ("Bearer abcdefg1", "abcdefg1", "ijklm0")
     assert secrets([("x-api-key", "context"), ("api-key", "z" * 20)]) == ("z" * 20,)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x-auth-token", "cf-aig-authorization", "Helicone-Auth", "ocp-apim-subscription-key", "x-amz-security-token"],
+)
+def test_every_gateway_s_key_is_a_secret(name):
+    """Whatever they call the header, its name says what it is."""
+    assert secrets([(name, "kelp-0123")]) == ("kelp-0123",)
+
+
+@pytest.mark.parametrize("field", ["key", "KEY", "api_key", "access_token", "sig", "x-amz-signature"])
+def test_what_an_address_says_is_a_secret(field):
+    """As it stands there and as it is read; how an answer is to be written is none."""
+    assert secrets([], f"https://a.test/v1?{field}=kelp%2F0123&alt=sse-and-more") == ("kelp%2F0123", "kelp/0123")

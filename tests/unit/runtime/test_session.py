@@ -301,7 +301,7 @@ def test_a_refusal_teaches_of_tokens_only_where_it_speaks_of_them(body, seen, ta
 
 def test_what_can_never_fit_is_an_error_with_the_numbers():
     """Where nothing is left that could be left out, the error says what was measured, the limit, and what to do."""
-    provider = Provider(Settings(window=3_000))
+    provider = Provider(Settings(window=1_500))
 
     async def talk():
         async with talking(ProviderUpstream(provider)) as session:
@@ -310,7 +310,7 @@ def test_what_can_never_fit_is_an_error_with_the_numbers():
             return caught.value, session.journal.branch
 
     error, branch = run(talk)
-    assert "3000 (learned)" in str(error).replace(",", "")
+    assert "1500 (learned)" in str(error).replace(",", "")
     assert "or" in str(error)
     assert [slot.message.role for slot in branch.slots] == ["user"]
 

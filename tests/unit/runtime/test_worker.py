@@ -82,6 +82,18 @@ def test_what_has_not_begun_is_done_in_its_turn(fails):
     assert told == ["written"]
 
 
+def test_its_thread_ends_with_it():
+    """Who opens an engine for each thing that it does leaves no thread behind."""
+
+    async def main():
+        thread = await Worker().done(threading.current_thread)
+        assert thread is not threading.main_thread()
+        await asyncio.to_thread(thread.join, 5)
+        return thread.is_alive()
+
+    assert not asyncio.run(main())
+
+
 class Slow(MemoryStore):
     """A store that takes its time, once it is told to."""
 
