@@ -263,6 +263,54 @@ def test_signs_of_life_come_while_the_wait_is_ours(ours):
         proxy.at_rest()
 
 
+@pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
+def test_who_only_looks_holds_nothing_back(api):
+    """What a provider says before its model does comes as it comes: nothing else could take its place."""
+    came = []
+    with sockets.proxied(observe=True) as proxy:
+
+        async def play(line, told):
+            await line.say(told.head + told.chunks[0])
+            with anyio.fail_after(sockets.SOON):
+                while not came:  # noqa: ASYNC110 -- the client hears it first
+                    await anyio.sleep(0.005)
+            await line.say(b"".join([*told.chunks[1:], told.end]))
+
+        async def client():
+            reader, writer = await asyncio.open_connection(sockets.LOOPBACK, proxy.port)
+            writer.write(asked(api, "looked at", stream=True))
+            data = await reader.readuntil(b"\r\n\r\n")
+            data += await reader.read(1)
+            came.append(data)
+            data += await reader.read()
+            writer.close()
+            return sockets.got(data)
+
+        proxy.upstream.play = play
+        told = proxy.call(client)
+        assert (told.status, told.complete) == (200, True)
+        proxy.at_rest()
+
+
+def test_signs_of_life_come_while_a_model_says_nothing():
+    """Its provider has answered, and what that says meanwhile is held: who waits hears of somebody all the same."""
+    every = 0.05
+    with sockets.proxied(keepalive=every) as proxy:
+
+        async def play(line, told):
+            await line.say(told.head + told.chunks[0])
+            await anyio.sleep(0.3)
+            await line.say(b"".join([*told.chunks[1:], told.end]))
+
+        proxy.upstream.play = play
+        late = proxy.send(asked("anthropic", "a slow model", stream=True))
+        assert late.complete
+        told = b"".join(proxy.call(lambda: _told(proxy)).pieces)
+        assert late.body.replace(PING, b"") == told.replace(PING, b"")
+        assert late.body.count(PING) - told.count(PING) >= 2
+        proxy.at_rest()
+
+
 async def _told(proxy):
     return proxy.upstream.told(proxy.upstream.heard[-1])
 

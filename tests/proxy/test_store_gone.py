@@ -11,10 +11,13 @@ import pytest
 import sockets
 
 from holdfast.config import configuration
+from holdfast.errors import StoreReadOnly
 from holdfast.model.entries import Said
+from holdfast.proxy import app
 from holdfast.proxy.serving import configure
 from holdfast.proxy.settings import Settings
 from holdfast.store import open_store
+from holdfast.store.memory import MemoryStore
 
 STATE, SESSION = "x-holdfast-state", "x-holdfast-session"
 ANSWER = sockets.ANSWER
@@ -52,6 +55,34 @@ def logged(proxy):
         key: [entry.body.slot.message.text for entry in entries if isinstance(entry.body, Said)]
         for key, entries in proxy.sessions().items()
     }
+
+
+class Full(MemoryStore):
+    """A store on a full disk."""
+
+    def append(self, *_: object, **__: object):
+        """Refuse to."""
+        raise StoreReadOnly("the disk is full")
+
+
+def test_a_disk_that_has_room_again_is_written_again(proxied, strict, monkeypatch, capfd):
+    """The store is tried anew after a while, and not with every request; until then nothing is recorded."""
+    through, _, talking = proxied
+    upstream, talk, opened = strict(), talking("anthropic"), [MemoryStore(), Full()]
+
+    async def go():
+        states = []
+        async with through(upstream, Full(), reopen=opened.pop) as client:
+            for number in range(6):
+                monkeypatch.setattr(app, "AFTER", 0.0 if number == 4 else 60.0)
+                states.append((await talk.turn(client, f"Note {number}.")).headers[STATE])
+        return states
+
+    store = opened[0]
+    assert anyio.run(go) == ["unrecorded"] * 4 + ["managed"] * 2
+    [info] = store.sessions()
+    assert [text for text in map(str, store.entries(info.key)) if "Note 0." in text]
+    assert capfd.readouterr().err == "holdfast: requests go on, but are not recorded: StoreReadOnly: the disk is full\n"
 
 
 @pytest.mark.parametrize("what", ENDINGS)

@@ -58,7 +58,7 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
         as_it_is=turn.observe,
         writers=turn.writers,
     )
-    turn.outgoing.is_wait_ours = lambda: run.attempts != 1  # the first time it is the provider alone who is waited for
+    turn.outgoing.is_wait_ours = lambda: _is_wait_ours(run)
     turn.outgoing.if_left = lambda: _if_left(run, turn)
     begun = False
     try:
@@ -78,6 +78,14 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
         turn.outgoing.is_unreached = _is_unreached(run.attempt)
         for piece in _refusal(error, run.attempt, session, turn):
             yield _named(piece, turn.state, session)
+
+
+def _is_wait_ours(run: Run) -> bool:
+    """Whether a client hears of us while it waits: not before the provider's first word to the first request.
+
+    What that says before its model does is held, so it is for us to say that somebody is there.
+    """
+    return run.attempts != 1 or (run.attempt is not None and run.attempt.is_coming)
 
 
 def _if_left(run: Run, turn: Turn) -> Ended:

@@ -17,6 +17,7 @@ from asyncio import Lock, get_running_loop
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 
 import httpx2
@@ -31,6 +32,7 @@ from holdfast.errors import (
     InvalidRequest,
     StoreError,
     StoreGone,
+    StoreReadOnly,
     UpstreamError,
     WindowTooSmall,
 )
@@ -68,6 +70,8 @@ READ = frozenset({"generate", "count", "compact"})
 ELSEWHERE = frozenset({"previous_response_id", "conversation", "background"})
 """Fields of Responses by which the conversation is kept by the provider: there is nothing here to look at."""
 UNSET = (b"null", b"false")
+AFTER = 5.0
+"""[H] Seconds after which a store whose disk took no write is tried again."""
 
 
 class Proxy:
@@ -86,7 +90,7 @@ class Proxy:
     ) -> None:
         self.means, self.health = means, health
         self._web, self._reopen, self._switch = web, reopen, switch
-        self._opening = Lock()
+        self._opening, self._opened_at = Lock(), -inf
         self._bodies, self._tooled = Bodies(), Tooled()
         health.mode = self._mode
 
@@ -318,13 +322,20 @@ class Proxy:
         return turn.state
 
     async def _is_new(self, error: StoreError, store: SessionStore, branches: OpenBranches) -> bool:
-        """Whether others are in use now than ``store`` or ``branches``; a store whose file is gone is opened anew."""
+        """Whether others are in use now than ``store`` or ``branches``; a store that failed for good is opened anew."""
         async with self._opening:
-            if isinstance(error, StoreGone) and self.means.store is store and self._reopen is not None:
+            if self._is_over(error) and self.means.store is store and self._reopen is not None:
+                self._opened_at = get_running_loop().time()
                 await self.means.in_worker(partial(self._renew, self._reopen))
                 self.use(self._settings, self._branches.anew())
-                self._degrade(error, "the store was opened anew, what is said from now on is in that")
+                if isinstance(error, StoreGone):
+                    self._degrade(error, "the store was opened anew, what is said from now on is in that")
         return self.means.store is not store or self._branches is not branches
+
+    def _is_over(self, error: StoreError) -> bool:
+        """Whether a store takes no more: its file is gone, or its disk was full, which is looked at now and then."""
+        is_due = get_running_loop().time() - self._opened_at >= AFTER
+        return isinstance(error, StoreGone) or (isinstance(error, StoreReadOnly) and is_due)
 
     def _renew(self, reopen: Callable[[], SessionStore]) -> None:
         """Take another store in the place of the one there is; what was begun with that fails from then on."""

@@ -38,14 +38,23 @@ MENDED = "what was said breaks this rule: it goes out mended, and stays in the l
 class Attempt:
     """A request on its way. Iterate ``events``; afterwards it has an ``answer``, and why it is none.
 
-    Nothing is given out before the model says something, so that until then another attempt can take its place;
-    ``quiet`` gives out nothing at all. What is no stream is given out once it is judged.
+    Nothing is given out before the model says something, so that until then another attempt can take its place; where
+    nothing is changed none may, and all is given out as it comes. ``quiet`` gives out nothing at all. What is no stream
+    is given out once it is judged.
     """
 
     def __init__(
-        self, upstream: Upstream, sent: Sent, prepared: Prepared, *, quiet: bool = False, as_planned: bool = True
+        self,
+        upstream: Upstream,
+        sent: Sent,
+        prepared: Prepared,
+        *,
+        quiet: bool = False,
+        as_planned: bool = True,
+        holds: bool = True,
     ) -> None:
         self._upstream, self._sent, self._prepared, self._quiet = upstream, sent, prepared, quiet
+        self._holds = holds
         self.as_planned = as_planned
         """Whether what goes out is what was planned: its size tells of the plan's, then."""
         self.seen = False
@@ -72,6 +81,11 @@ class Attempt:
     def reply(self) -> Reply | None:
         """What came back, its status and headers; nothing where no reply came."""
         return None if self._incoming is None else self._incoming.reply
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether an answer has begun to come that is no refusal, though its model may not have said anything."""
+        return self.reply is not None and self.reply.is_fine
 
     @property
     def held(self) -> bytes:
@@ -133,7 +147,7 @@ class Attempt:
                             yield events
                             continue
                         self._held += events
-                        if meaningful and incoming.is_stream and not self._quiet:
+                        if (meaningful or not self._holds) and incoming.is_stream and not self._quiet:
                             yield self._given()
                 self.is_ended = True
                 self._judge(incoming.answer())
@@ -215,7 +229,8 @@ async def attempt_at(course: Course, request: Request, prepared: Prepared, *, qu
     plan = prepared.plan
     course.tell(events.Sending(course.key, len(slots), plan.after, prepared.target.limits.window))
     upstream = request.way.upstream or means.upstream
-    return Attempt(upstream, sent, prepared, quiet=quiet, as_planned=as_planned)
+    holds = not request.way.as_it_is
+    return Attempt(upstream, sent, prepared, quiet=quiet, as_planned=as_planned, holds=holds)
 
 
 def _judged(course: Course, request: Request, sent: Sent, slots: Sequence[Slot], *, as_planned: bool) -> Sent:
