@@ -11,6 +11,8 @@ from typing import TextIO
 
 import click
 
+from holdfast.cli.signs import PLAINLY
+
 COMMANDS = {
     "demo": "Work through one long task in a small window: without Holdfast, then with it.",
     "run": "Start CLIENT with a proxy of its own, so that it never outgrows its window.",
@@ -107,7 +109,7 @@ def _in_words() -> Iterator[None]:
     except click.ClickException as error:
         from holdfast.cli.faults import brief
 
-        error.message = brief(error.message)
+        vars(error)["message"] = brief(error.message)  # click lets nobody assign it
         raise
     except (click.exceptions.Exit, click.Abort):
         raise
@@ -118,10 +120,10 @@ def _in_words() -> Iterator[None]:
 
 
 def _forgive(stream: TextIO) -> None:
-    """Let ``stream`` show a question mark for what its encoding cannot."""
+    """Let ``stream`` show a plainer sign for what its encoding cannot."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors="replace")
+        reconfigure(errors=PLAINLY)
 
 
 @click.group(

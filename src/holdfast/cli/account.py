@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.cli.branches import over, refusals, repeated
 from holdfast.cli.explaining import acting, edits_shown, folded
-from holdfast.cli.sizing import counted
+from holdfast.cli.sizing import PLAIN, Measured, counted, lacking
 from holdfast.config import Catalog
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import (
@@ -47,7 +47,7 @@ class Rule(Struct, frozen=True):
 
 
 class Size(Struct, frozen=True):
-    """How large requests got, in tokens as the provider counted them, and is believed; 0 is not known."""
+    """How large requests got, in tokens as ``holdfast why`` says them of each; 0 where there was none."""
 
     sent: int = 0
     """The largest as its client sent it: what went up and an estimate of what that lacked."""
@@ -57,6 +57,8 @@ class Size(Struct, frozen=True):
     """Of the request that took most of it; smaller where an overflow told so since."""
     is_counted: bool = False
     """Whether ``sent`` is just what the provider counted: it lacked nothing."""
+    is_up_counted: bool = False
+    """Whether ``up`` is what the provider counted; else it is an estimate."""
 
     @property
     def share(self) -> float:
@@ -66,23 +68,27 @@ class Size(Struct, frozen=True):
     def beside(self, other: Size) -> Size:
         """Return the larger of both; the window is of the one that is nearer to it."""
         nearer, larger = max(self, other, key=lambda one: one.share), max(self, other, key=lambda one: one.sent)
-        return Size(larger.sent, max(self.up, other.up), nearer.window, larger.is_counted)
+        most = max(self, other, key=lambda one: one.up)
+        return Size(larger.sent, most.up, nearer.window, larger.is_counted, most.is_up_counted)
 
     def limited(self, limit: int) -> Size:
-        """Return this in the window of ``limit``, where that was told and nothing disproves it."""
-        return replace(self, window=smaller(self.window, limit)) if self.up <= limit else self
+        """Return this in the window of ``limit``, where that was told and no count disproves it."""
+        is_larger = self.is_up_counted and self.up > limit
+        return self if is_larger else replace(self, window=smaller(self.window, limit))
 
 
 class Account(Struct, frozen=True):
     """What was saved in a session and what it cost.
 
-    Tokens said, saved and rewritten are estimates, the others as reported.
+    Tokens said, saved and rewritten are estimates, the others as reported: without any ``input`` nobody told them.
     """
 
     session: str
     requests: int = 0
     answers: int = 0
     """Those whose usage is known."""
+    untold: int = 0
+    """Those whose usage nobody told."""
     said: int = 0
     saved: int = 0
     saved_since: int = 0
@@ -114,21 +120,27 @@ class Account(Struct, frozen=True):
         return share(self.cache_read, self.input)
 
 
+def _plain(branch: Branch) -> Measured:
+    """Return how large a request is, in the estimator's tokens where nobody counted it."""
+    told = counted(branch)
+    return replace(PLAIN, tokens=told or branch.held + branch.frame.tokens, is_counted=told > 0)
+
+
 def account(
     session: str,
     entries: Sequence[Entry],
     leaf: str | None,
     catalog: Catalog,
     model: str = "",
-    scale: Callable[[Branch], float] = lambda _: 1.0,
+    sized: Callable[[Branch], Measured] = _plain,
 ) -> Account:
     """Return the account of all branches of a session, each entry counted once; what is saved now is of ``leaf``'s.
 
-    ``scale`` says by its branch how many tokens there are for one of the estimator's.
+    ``sized`` says how large the request is that a branch makes.
     """
-    last, others = over(entries, _Telling(session, catalog, model, scale, refusals(entries), repeated(entries)), leaf)
+    last, others = over(entries, _Telling(session, catalog, model, sized, refusals(entries), repeated(entries)), leaf)
     found = last.account()
-    total = _scaled(together((found, *(one.told_before() for one in others))), scale(last.branch))
+    total = _scaled(together((found, *(one.told_before() for one in others))), sized(last.branch).scale)
     limit = min((one.limit for one in (last, *others) if one.limit), default=0)
     return replace(total, session=session, largest=total.largest.limited(limit))
 
@@ -179,13 +191,13 @@ class _Telling:
         session: str,
         catalog: Catalog,
         model: str,
-        scale: Callable[[Branch], float],
+        sized: Callable[[Branch], Measured],
         refusals: frozenset[str],
         repeated: frozenset[str],
     ) -> None:
         self._branch, self._found = Branch(), Account(session)
         self._refusals, self._repeated = refusals, repeated
-        self._catalog, self._model, self._scale = catalog, model, scale
+        self._catalog, self._model, self._sized = catalog, model, sized
         self._last: tuple[Branch, int, str] | None = None
         """The branch at the last request, how many slots that covered, and the digest of those."""
         self._done: list[str] = []
@@ -193,8 +205,8 @@ class _Telling:
         self._now: Counter[str] = Counter()
         self._since: Counter[str] = Counter()
         self._revoked: Counter[str] = Counter()
-        self._lacked = 0
-        """What the newest request lacked beside what its client sent, in the estimator's tokens."""
+        self._asked: Branch | None = None
+        """The branch of the newest request as long as nothing tells its end."""
         self._is_refused = False
         """Whether the newest words were refused as too large."""
         self._is_saved = False
@@ -224,6 +236,9 @@ class _Telling:
             self._now = _saved(self._branch)
             if isinstance(body, Revoke):
                 self._revoked.update(_count(body_ for id_, body_ in before.law if id_ == body.id))
+        if isinstance(body, Answer | Failure | Request | Decision | Compaction):
+            self._found = replace(self._found, largest=self._largest(entry))
+            self._asked = self._branch if isinstance(body, Request) else None
         if isinstance(body, Request):
             self._request(body)
         elif isinstance(body, Said) and body.slot.message.role != "assistant":
@@ -232,10 +247,9 @@ class _Telling:
             self._decided(body)
         elif isinstance(body, Failure) and entry.id in self._refusals:
             self._found = replace(self._found, refused=self._found.refused + 1)
-            self._grown(entry, is_answered=False)
             self._is_refused = True
         elif isinstance(body, Answer):
-            self._answered(entry, body.usage)
+            self._answered(body.usage)
         elif (call := paid(body)) is not None:
             self._paid(call.usage, self._catalog.prices(call.api, call.model))
 
@@ -248,7 +262,7 @@ class _Telling:
         )
         said = branch.sums[-1] if len(branch.slots) else 0
         saved, since = sum(self._now.values()), sum(self._since.values())
-        return replace(self._found, said=said, saved=saved, saved_since=since, rules=rules)
+        return replace(self._found, said=said, saved=saved, saved_since=since, rules=rules, largest=self._largest())
 
     def told_before(self) -> Account:
         """Return the account of all that was taken, but for what is in force: it is of a branch that does not go on."""
@@ -269,9 +283,8 @@ class _Telling:
 
     def _request(self, body: Request) -> None:
         found, prices = self._found, self._prices()
-        self._lacked = sum(self._now.values())
         self._since.update(self._now)
-        money = self._lacked * prices.read / MILLION
+        money = sum(self._now.values()) * prices.read / MILLION
         found = replace(found, requests=found.requests + 1, saved_dollars=found.saved_dollars + money)
         if self._last is not None and (again := _written_anew(self._last, self._branch)):
             why = " + ".join(dict.fromkeys(self._done)) or "else"
@@ -284,22 +297,31 @@ class _Telling:
         self._found, self._done = found, []
         self._last = self._branch, body.slots, basis_at(self._branch, min(body.slots, len(self._branch.slots)))
 
-    def _answered(self, entry: Entry, usage: Usage) -> None:
+    def _answered(self, usage: Usage) -> None:
         self._found = replace(self._found, avoided=self._found.avoided + self._is_saved)
         self._is_saved = self._is_refused = False
         if usage.input:
-            self._grown(entry, is_answered=True)
             self._found = replace(self._found, answers=self._found.answers + 1)
             self._paid(usage, self._prices())
+        else:
+            self._found = replace(self._found, untold=self._found.untold + 1)
 
-    def _grown(self, end: Entry, *, is_answered: bool) -> None:
-        """Take note of how large the newest request was, where its ``end`` tells a count that is believed."""
-        asked = extend(self._last[0], end) if self._last is not None else Branch()
-        if up := counted(asked):
-            lacked = round(self._scale(asked) * self._lacked) if self._lacked else 0
-            window = smaller(self._branch.window, self._branch.learned.limit)
-            now = Size(up + lacked, up if is_answered else 0, window, not lacked)
-            self._found = replace(self._found, largest=self._found.largest.beside(now))
+    def _largest(self, end: Entry | None = None) -> Size:
+        """Return how large requests got, with the newest one as its ``end`` tells it, if that does."""
+        if self._asked is None:
+            return self._found.largest
+        told, is_answered = self._asked, end is not None and isinstance(end.body, Answer)
+        if end is not None and isinstance(end.body, Answer | Failure):
+            told = extend(told, end)
+        size, lacked = self._sized(told), lacking(told)
+        now = Size(
+            size.tokens + size.of(lacked),
+            size.tokens if is_answered else 0,
+            smaller(told.window, told.learned.limit),
+            size.is_counted and not lacked,
+            size.is_counted and is_answered,
+        )
+        return self._found.largest.beside(now)
 
     def _paid(self, usage: Usage, prices: Prices) -> None:
         found = self._found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from shlex import quote
 from typing import Any
 
@@ -208,7 +209,9 @@ def _within(pieces: list[Piece], room: int, *, exact: bool) -> list[Piece]:
     sizes = sum(piece.tokens for piece in pieces)
     if not sizes or sizes == room or (sizes < room and not exact):
         return pieces
-    return [replace(piece, tokens=int(piece.tokens * room / sizes)) for piece in pieces]
+    ends = [end * room // sizes for end in accumulate(piece.tokens for piece in pieces)]
+    sizes_within = (end - start for start, end in pairwise([0, *ends]))
+    return [replace(piece, tokens=size) for piece, size in zip(pieces, sizes_within, strict=True)]
 
 
 def _kind(slot: Slot, origin: int, part: Part) -> str:

@@ -113,7 +113,8 @@ def fixed(data: bytes, wish: Wish, *, whole: bool = False) -> Mended:
     made = Mended(api, body) if to == api else _mended(body, api, case.model, wish, case)
     converted, lost = convert(made.body, to, wish.model, api=api)
     if to == api and converted != made.body:
-        made = msgspec.structs.replace(made, edits=(*made.edits, Mend("model", "the model that was asked for", "$.model")))
+        renamed = Mend("model", "the model that was asked for", "$.model")
+        made = msgspec.structs.replace(made, edits=(*made.edits, renamed))
     last = _mended(converted, to, wish.model or case.model, wish, case, whole=whole)
     return msgspec.structs.replace(last, edits=(*made.edits, *(Mend("convert", why) for why in lost), *last.edits))
 

@@ -45,9 +45,9 @@ def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
     """List the sessions of the store, the last changed first.
 
     The ids are shown as short as they can be told apart; any command takes them like that. Messages and tokens are
-    those of the newest request and its answer, where the session was talked on through Holdfast; a ~ says that its
-    count is not believed and the number is an estimate. "no answer" stands there where none of its requests ever had
-    one, and holdfast show tells why. Columns that have no room are left out.
+    those of the newest request and its answer, where the session was talked on through Holdfast; a ~ says that no count
+    was told, or none that is believed, and the number is an estimate. "no answer" stands there where none of its
+    requests ever had one, and holdfast show tells why. Columns that have no room are left out.
     """
     with opened(store, readonly=True) as there:
         everything = there.sessions()
@@ -88,37 +88,40 @@ class Listed(Struct, frozen=True):
 
 def listed(store: SessionStore, info: SessionInfo) -> Listed:
     """Return what a list shows of a session; of its log only the last few entries are read."""
-    request, answer, behind = None, None, 0
+    request, is_answered, behind = None, False, 0
     client = "" if info.format else client_of(info.key)  # an import may have an id of that form
     newest = tuple(_newest(store, info))
     for body in newest:
         if request is None:
             request = body if isinstance(body, Request) else None
             behind += isinstance(body, Said)
-        answer = body if answer is None and isinstance(body, Answer) else answer
-    tokens, is_counted = _size(store, info, newest) if answer is not None and answer.usage.total else (None, True)
+        is_answered = is_answered or isinstance(body, Answer)
+    tokens, is_counted = _size(store, info, newest)
     if request is None:
         return Listed(info, client, None, tokens, counted=is_counted)
-    answered, window = answer is not None or _is_answered(store, info), _window(store, info, request) or None
+    answered, window = is_answered or _is_answered(store, info), _window(store, info, request) or None
     return Listed(info, client, request.slots + behind, tokens, window, answered, is_counted)
 
 
-def _size(store: SessionStore, info: SessionInfo, newest: Sequence[Body]) -> tuple[int, bool]:
+def _size(store: SessionStore, info: SessionInfo, newest: Sequence[Body]) -> tuple[int | None, bool]:
     """Return what the newest answer and its request came to, and whether that is believed; else the estimate.
 
-    What grew by as much as was said is; of all else the session is read, which takes longer.
+    What grew by as much as was said is; of all else the session is read, which takes longer. Of a session without any
+    request nobody estimates what no answer told.
     """
-    at, *before = [place for place, body in enumerate(newest) if isinstance(body, Answer)]
-    told = _usage(newest[at])
-    if before and not any(isinstance(body, Compaction) for body in newest[: before[0]]):
+    at, *before = [place for place, body in enumerate(newest) if isinstance(body, Answer)] or [-1]
+    told = _usage(newest[at]) if at >= 0 else Usage()
+    if not (told.total or any(isinstance(body, Request) for body in newest)):
+        return None, True
+    if told.total and before and not any(isinstance(body, Compaction) for body in newest[: before[0]]):
         said = sum(body.slot.size for body in newest[at + 2 : before[0] + 2] if isinstance(body, Said))
         if LOWEST * said <= told.input - _usage(newest[before[0]]).input <= HIGHEST * said:
             return told.total, True
     with suppress(HoldfastError):
         branch = store.branch(info.key)
-        if branch.anchor is None or branch.anchor.tokens != told.input:
+        if not told.total or branch.measured is None or branch.measured.tokens != told.input:
             return measured_in(info, branch).tokens, False
-    return told.total, True
+    return told.total or None, True
 
 
 def _usage(body: Body) -> Usage:

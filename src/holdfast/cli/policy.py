@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from holdfast.cli.numbers import constants, groups
-from holdfast.cli.terminal import clean, console, json_option, say_json, say_table
+from holdfast.cli.terminal import clean, console, json_option, say_json, say_table, say_whole
 from holdfast.config import Configuration, configuration
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.presets import PRESETS
@@ -74,8 +74,11 @@ def list_(*, as_json: bool) -> None:
     if as_json:
         say_json([{"policy": name, "about": ABOUT.get(name, "")} for name in PRESETS])
         return
+    from rich.text import Text
+
+    out = console()
     for name in PRESETS:
-        click.echo(f"{name:12}  {ABOUT.get(name, '')}")
+        say_whole(out, Text(f"{name:12}  {ABOUT.get(name, '')}"))
 
 
 @command.command("show", epilog=SHOW_EXAMPLES)

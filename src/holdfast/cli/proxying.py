@@ -96,10 +96,10 @@ def _check_window(found: Settings, known: config.Configuration) -> None:
         return
     numbers = as_decided(known.policy(found.policy)).settings
     if not _has_room(found.window, numbers):
-        least = bisect_left(range(MOST_TOKENS), True, key=lambda window: _has_room(window, numbers))
+        least = bisect_left(range(MOST_TOKENS), 1, key=lambda window: _has_room(window, numbers))
         raise ConfigError(
-            f"window = {found.window}: no conversation fits in it; policy {found.policy} needs {least} tokens at least, "
-            "and 0 is what the model can"
+            f"window = {found.window}: no conversation fits in it; policy {found.policy} needs {least} tokens at least,"
+            " and 0 is what the model can"
         )
 
 

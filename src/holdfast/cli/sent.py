@@ -12,7 +12,7 @@ from holdfast.cli.branches import refusals
 from holdfast.cli.describing import when
 from holdfast.cli.explaining import SHORT, Log, acting, edits_shown, folded
 from holdfast.cli.show import told
-from holdfast.cli.sizing import Measured, about, as_asked, ended, measured, requested
+from holdfast.cli.sizing import Measured, about, as_asked, ended, lacking, measured, requested
 from holdfast.cli.terminal import clean, many, say_command, say_whole
 from holdfast.config import Configuration
 from holdfast.errors import UnknownId
@@ -53,14 +53,16 @@ class Sent(Struct, frozen=True, omit_defaults=True):
     shown: int
     shown_tokens: int
     """Messages and tokens that went up."""
+    usage: Usage | None
+    """What the provider told of it; nothing where it told nothing."""
+    dollars: float | None
+    """Nothing where ``usage`` is."""
     decided: tuple[Decided, ...] = ()
     """What was decided for it."""
     standing: tuple[Decided, ...] = ()
     """What had been decided before, and was done again."""
     refused: tuple[str, ...] = ()
     """How requests before it, with the same words, were refused as too large."""
-    usage: Usage | None = None
-    dollars: float = 0.0
     stop: str = ""
     failure: str = ""
     """Why it was not answered."""
@@ -82,11 +84,11 @@ def sent(info: SessionInfo, log: Log, at: int, known: Configuration) -> Sent:
     entry, branch, end = log.entries[at], requested(log.entries, at), ended(log.entries[at + 1 :])
     assert isinstance(entry.body, Request)
     answer = end.body if end is not None and isinstance(end.body, Answer) else None
+    usage = answer.usage if answer is not None and answer.usage.input else None
     place, settings = as_asked(info, branch, known)
     size = measured(branch, place, settings)
     before = {id_ for id_, _ in Branch.build(log.entries[: _begin(log.entries, at)]).law}
     law = tuple(_in_force(branch, size))
-    lacked = (branch.sums[-1] if len(branch.slots) else 0) - branch.held
     return Sent(
         session=info.key,
         request=entry.id,
@@ -95,14 +97,14 @@ def sent(info: SessionInfo, log: Log, at: int, known: Configuration) -> Sent:
         policy=branch.policy or "holdfast",
         window=guard.in_force(place, branch, settings).limits.window,
         messages=len(branch.slots),
-        tokens=size.tokens + size.of(lacked),
+        tokens=size.tokens + size.of(lacking(branch)),
         shown=len(project(branch)),
         shown_tokens=size.tokens,
         decided=tuple(one for one in law if one.entry not in before),
         standing=tuple(one for one in law if one.entry in before),
         refused=tuple(_refused(log.entries, _begin(log.entries, at), at)),
-        usage=answer.usage if answer is not None else None,
-        dollars=dollars(answer.usage, place.prices) if answer is not None else 0.0,
+        usage=usage,
+        dollars=None if usage is None else dollars(usage, place.prices),
         stop=answer.stop if answer is not None else "",
         failure=_why_not(end),
         counted=size.is_counted,
@@ -186,10 +188,11 @@ def _say_law(out: Any, head: str, law: Sequence[Decided]) -> None:
 
 
 def _cost(found: Sent) -> str:
-    if found.usage is None:
+    if found.failure:
         return f"not answered: {clean(found.failure)}"
-    used = found.usage
-    ended = f", ended with {clean(found.stop, 40)}" if found.stop else ""
+    used, ended = found.usage, f", ended with {clean(found.stop, 40)}" if found.stop else ""
+    if used is None or found.dollars is None:
+        return f"what it cost is not known: its answer tells no usage{ended}"
     cached = f" ({used.cache_read:,} from the cache, {used.cache_write:,} written to it)"
-    doubt = "" if found.counted or not used.input else ", by a count that is not taken for its size"
+    doubt = "" if found.counted else ", by a count that is not taken for its size"
     return f"what it cost{doubt}: {used.input:,} tokens in{cached}, {used.output:,} out, ${found.dollars:,.4f}{ended}"

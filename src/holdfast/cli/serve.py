@@ -26,6 +26,7 @@ from holdfast.cli.proxying import (
 from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
 from holdfast.config import Configuration
+from holdfast.config.addresses import from_elsewhere
 from holdfast.config.providers import PROVIDERS, leading_to
 from holdfast.errors import ConfigError
 from holdfast.proxy.modes import mode_of, switch_of
@@ -165,14 +166,16 @@ def _greet(address: str, serving: Serving) -> None:
     if serving.as_json:
         click.echo(as_json_bytes(record(address, serving)))
         return
-    settings, store = serving.settings, serving.store
+    settings, store, reached = serving.settings, serving.store, from_elsewhere(address)
     click.echo(f"proxy at {address}, {clean(mode(settings, switch))}; ends with ^C\n")
     for name, one in PROVIDERS.items():
         click.echo(f"  {one.answers:32} {clean(getattr(settings, name))}")
-    click.echo(f"\nstore: {clean(store.where)} ({store.origin})\n\nA client comes here with the variable of its SDK:\n")
-    for name, value in leading_to(address).items():
+    other = "" if reached == address else ", with another name where it knows this machine by one"
+    click.echo(f"\nstore: {clean(store.where)} ({store.origin})")
+    click.echo(f"\nA client comes here with the variable of its SDK{other}:\n")
+    for name, value in leading_to(reached).items():
         click.echo(f"  export {name}={value}")
-    click.echo(f"\nAny other upstream: {address}/u/https://… · each client by itself: holdfast run -- CLIENT")
+    click.echo(f"\nAny other upstream: {reached}/u/https://… · each client by itself: holdfast run -- CLIENT")
     if settings.token:
         click.echo("Clients must send the token in the header x-holdfast-token.")
 
@@ -185,7 +188,7 @@ def record(address: str, serving: Serving) -> dict[str, Any]:
         "mode": mode_of(settings, switch_of(serving.store.where)),
         "policy": settings.policy,
         "upstreams": {name: getattr(settings, name) for name in PROVIDERS},
-        "environment": leading_to(address),
+        "environment": leading_to(from_elsewhere(address)),
         "store": serving.store.where,
     }
 

@@ -26,6 +26,7 @@ from holdfast.model.entries import (
     Request,
     Revoke,
     Said,
+    Usage,
 )
 from holdfast.store.base import SessionInfo
 
@@ -101,8 +102,14 @@ def lines_of(log: Log, size: Measured = PLAIN) -> Iterator[Line]:
             yield Line(entry.id, kind, in_short(message), slot, message.role, size.of(body.slot.size), entry.at, left)
             slot += 1
         else:
-            tokens = body.usage.input if isinstance(body, Answer) else None
+            tokens = body.usage.input or None if isinstance(body, Answer) else None
             yield Line(entry.id, kind, told(body, size), None, "", tokens, entry.at)
+
+
+def _used(usage: Usage) -> str:
+    cached = f", {usage.cache_read:,} of them cached" if usage.cache_read else ""
+    told = f"{usage.input:,} tokens in{cached}, {usage.output:,} out"
+    return told if usage.total else "its tokens were not told"
 
 
 def told(
@@ -118,9 +125,7 @@ def told(
         case Decision():
             return "; ".join(f"{edit.rule} #{edit.span.start}: {clean(edit.why, LINE)}" for edit in body.edits)
         case Answer():
-            usage = body.usage
-            cached = f", {usage.cache_read:,} of them cached" if usage.cache_read else ""
-            return f"answer: {usage.input:,} tokens in{cached}, {usage.output:,} out {clean(body.stop, 40)}".rstrip()
+            return f"answer: {_used(body.usage)} {clean(body.stop, 40)}".rstrip()
         case Request():
             return f"request of {many(body.slots, 'message')} to {clean(body.model, 60) or 'an unnamed model'}"
         case Frame():

@@ -68,6 +68,11 @@ def counted(branch: Branch) -> int:
     return anchor.tokens if anchor is not None and anchor.held == branch.held else 0
 
 
+def lacking(branch: Branch) -> int:
+    """Return what the request that ``branch`` makes lacks of all that was said, in the estimator's tokens."""
+    return (branch.sums[-1] if len(branch.slots) else 0) - branch.held
+
+
 def settings_of(branch: Branch, known: Configuration) -> Settings:
     """Return the settings that requests of ``branch`` are planned by: of its own policy where that is a known one."""
     return known.policy(branch.policy if branch.policy in PRESETS else "holdfast").settings

@@ -13,7 +13,7 @@ from holdfast.cli.account import Account, Rule, account, together
 from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.foreseeing import Foreseen, foreseen, in_words
 from holdfast.cli.places import absence, opened, store_option
-from holdfast.cli.sizing import about, measured, settings_of, target_of
+from holdfast.cli.sizing import Measured, about, as_asked, measured, settings_of
 from holdfast.cli.terminal import (
     GAP,
     clean,
@@ -31,6 +31,7 @@ from holdfast.model.branch import Branch
 from holdfast.model.entries import Frame
 from holdfast.model.gauging import smaller
 from holdfast.model.target import Target
+from holdfast.policy.settings import Settings
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.naming import named_blobs
 
@@ -93,23 +94,30 @@ def account_of(store: SessionStore, info: SessionInfo, known: Configuration) -> 
     hashes = named_blobs(entries)
     sizes = [store.blobs.size(hash_) for hash_ in hashes if store.blobs.has(hash_)]
 
-    places: dict[tuple[str, int, Frame], Target] = {}  # that of each request would take a millisecond
+    places: dict[tuple[str, int, Frame, str], tuple[Target, Settings]] = {}  # each takes a millisecond
 
-    def scale(branch: Branch) -> float:
-        asked = branch.model, branch.window, branch.frame
-        place = places[asked] = places.get(asked) or target_of(info, branch, None, None, known.catalog)
-        return measured(branch, place).scale
+    def sized(branch: Branch) -> Measured:
+        asked = branch.model, branch.window, branch.frame, branch.policy
+        if asked not in places:
+            places[asked] = as_asked(info, branch, known)
+        return measured(branch, *places[asked])
 
-    found = account(info.key, entries, info.leaf, known.catalog, info.model, scale)
+    found = account(info.key, entries, info.leaf, known.catalog, info.model, sized)
     avoided = 0 if info.format else found.avoided  # what another tool compacted is its merit
-    cap = settings_of(store.branch(info.key), known).window_cap if found.largest.up else 0
+    cap = settings_of(store.branch(info.key), known).window_cap if found.largest.sent else 0
     largest = replace(found.largest, window=smaller(found.largest.window, cap))
     return replace(found, largest=largest, spills=len(hashes), spill_bytes=sum(sizes), avoided=avoided)
 
 
+_PAID = ("input", "output", "cache_read", "cache_write", "dollars", "cache_hit")
+"""Figures that answers tell."""
+
+
 def _told(found: Account) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.to_builtins(found)
-    return told | {"cache_hit": found.cache_hit, "window_share": found.largest.share}
+    """Return the figures for JSON; what no answer told is nothing."""
+    told: dict[str, Any] = msgspec.to_builtins(found) | {"cache_hit": found.cache_hit}
+    unknown = {} if found.input else dict.fromkeys(_PAID)
+    return told | unknown | {"window_share": found.largest.share}
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
@@ -132,7 +140,8 @@ def _size(found: Account) -> str:
     """Return how large a conversation got, and what was done about it."""
     largest = found.largest
     near = f", {largest.share:.0%} of a window of {largest.window:,}" if largest.share else ""
-    up = f"{largest.up:,} as it went up and was answered{near}"
+    tokens = about(largest.up, is_counted=largest.is_up_counted)
+    up = f"{tokens} as it went up and was answered{near}" if largest.up else "none was answered"
     sent = about(largest.sent, is_counted=largest.is_counted)
     size = f"the largest request: {sent} tokens as its client sent it, {up}"
     done = f"{many(found.compactions, 'compaction')}, {many(found.avoided, 'overflow')} avoided"
@@ -159,9 +168,10 @@ def _row(one: Rule) -> tuple[str, ...]:
 def _say_money(out: Any, found: Account) -> None:
     from rich.text import Text
 
-    if found.answers:
+    if found.input:
         hit = f"{found.cache_hit:.1%} of {found.input:,} tokens in came from the cache"
-        say_whole(out, Text(f"{hit}; {found.output:,} tokens out; ${found.dollars:,.2f}"))
+        more = f"; {many(found.untold, 'answer')} more told no usage and are not in this" if found.untold else ""
+        say_whole(out, Text(f"{hit}; {found.output:,} tokens out; ${found.dollars:,.2f}{more}"))
     else:
         out.print("no answer tells its usage; dollars are not known")
     told = ", ".join(f"{clean(why)} {count:,}" for why, count in found.breaks.items())
@@ -190,14 +200,15 @@ def _say_all(found: list[Account], total: Account) -> None:
 
 def _sizes(name: str, one: Account) -> tuple[str, ...]:
     largest = one.largest
-    tokens = (f"{size:,}" if size else "-" for size in (largest.sent, largest.up))
+    sizes = (largest.sent, largest.is_counted), (largest.up, largest.is_up_counted)
+    tokens = (about(size, is_counted=is_counted) if size else "-" for size, is_counted in sizes)
     share = f"{largest.share:.0%}" if largest.share else "-"
     return (name, *tokens, share, *(f"{count:,}" for count in (one.compactions, one.avoided, one.refused)))
 
 
 def _line(name: str, one: Account) -> tuple[str, ...]:
-    hit = f"{one.cache_hit:.1%}" if one.answers else "-"
-    money = f"{one.dollars:,.2f}" if one.answers else "-"
+    hit = f"{one.cache_hit:.1%}" if one.input else "-"
+    money = f"{one.dollars:,.2f}" if one.input else "-"
     breaks = f"{sum(one.breaks.values()):,}"
     return (
         name,

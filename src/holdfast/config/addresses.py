@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
+from socket import gethostname
 from urllib.parse import SplitResult, urlsplit
 
 BASE = r"^https?://[^\s/@?#\\]+(/[^\s?#\\]*)?\Z"
@@ -44,9 +45,17 @@ def leads_to(base: str, host: str, port: int) -> bool:
     found = _split(base)
     if found is None or (found.port or _PORTS.get(found.scheme)) != port:
         return False
-    name = found.hostname or ""
-    here = is_loopback(name) or name in _ANY
-    return name == host.lower() or (here and (is_loopback(host) or host in _ANY))
+    name, is_anywhere = found.hostname or "", host in _ANY
+    here = is_loopback(name) or name in _ANY or (is_anywhere and name == gethostname().lower())
+    return name == host.lower() or (here and (is_anywhere or is_loopback(host)))
+
+
+def from_elsewhere(address: str) -> str:
+    """Return the address by which other machines reach a server at ``address``: with a name where it has only any."""
+    found = _split(address)
+    if found is None or found.hostname not in _ANY:
+        return address
+    return f"{found.scheme}://{gethostname()}:{found.port}"
 
 
 def _split(base: str) -> SplitResult | None:

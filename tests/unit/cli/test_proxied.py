@@ -139,7 +139,7 @@ def test_what_became_of_a_request_names_it_too(told, talks):
     assert isinstance(refused.body, Failure)
     found = told("why", refused.id)
     assert found["failure"].startswith("overflow: ")
-    assert "usage" not in found
+    assert (found["usage"], found["dollars"]) == (None, None)
     assert told("context", refused.id)["window"] == found["window"]
     assert WINDOW < found["tokens"] == found["shown_tokens"]
     assert header(managed[0], "request") != found["request"]
@@ -256,13 +256,49 @@ def test_a_list_tells_whose_sessions_they_are(told, run, talks):
         assert run("show", line.split()[0], "--store", path).exit_code == 0
 
 
+async def streamed(path, sizes):
+    """Ask for an answer a turn by Chat, as a stream that tells no usage, and return the last headers."""
+    transport, said = httpx2.ASGITransport(app(Provider(Strict()))), []
+    with open_store(path) as store:
+        async with (
+            application(Settings(openai="http://up"), store, transport=transport) as proxy,
+            httpx2.AsyncClient(transport=httpx2.ASGITransport(proxy), base_url="http://127.0.0.1") as web,
+        ):
+            for size in sizes:
+                said += [{"role": "user", "content": "word " * size}]
+                body = {"model": "gpt-5.1", "stream": True, "messages": said}
+                reply = await web.post("/v1/chat/completions", json=body, headers={"host": "127.0.0.1"})
+                assert (reply.status_code, "usage" in reply.text) == (200, False)
+                said += [{"role": "assistant", "content": "ok"}]
+    return reply.headers
+
+
+def test_a_stream_that_tells_no_usage_has_its_estimate(tmp_path, run):
+    """Each command has a size for its requests, with ``~``, and the largest is the largest."""
+    path = str(tmp_path / "untold.db")
+    headers = anyio.run(streamed, path, (400, 900))
+    key, request = headers["x-holdfast-session"], headers["x-holdfast-request"]
+    (one,) = json.loads(run("ls", "--store", path, "--json").stdout)
+    why, largest = (
+        json.loads(run(*verb, "--store", path, "--json").stdout) for verb in (("why", request), ("stats", key))
+    )
+    size = largest["largest"]["sent"]
+    assert size == largest["largest"]["up"] == why["tokens"] > 1_300
+    assert (one["counted"], one["tokens"] > size) == (False, True)
+    assert f"  ~{one['tokens']:,}  " in run("ls", "--store", path).stdout
+    told = f"the largest request: ~{size:,} tokens as its client sent it, ~{size:,} as it went up and was answered"
+    assert told in " ".join(run("stats", key, "--store", path).stdout.split())
+    assert run("stats", "--store", path).stdout.count(f"~{size:,}") == 4
+
+
 def test_a_session_that_never_had_an_answer_says_so(tmp_path, run):
     """Requests that were only refused leave a session: it is listed, and told apart from one that was talked on."""
     path = str(tmp_path / "refused.db")
     (refused,) = anyio.run(talked, path, 500, "observe")
     assert refused[0] == 400
     (one,) = json.loads(run("ls", "--store", path, "--json").stdout)
-    assert (one["answered"], one["tokens"], one["messages"]) == (False, None, 3)
+    size = json.loads(run("context", one["key"], "--store", path, "--json").stdout)["tokens"]
+    assert (one["answered"], one["counted"], one["tokens"], one["messages"]) == (False, False, size, 3)
     assert "  no answer  " in run("ls", "--store", path).stdout
     assert "overflow: " in run("show", one["key"], "--store", path).stdout
 

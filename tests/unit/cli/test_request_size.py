@@ -76,17 +76,19 @@ def test_every_command_says_the_same_size(run, store, journal, end, is_counted):
         size = f"{'' if is_counted else '~'}{why['shown_tokens']:,}"
         told = " ".join(run("why", name).stdout.split())
         assert f" {size} tokens" in told
-        is_told = "usage" in why and why["usage"].get("input", 0) > 0
+        is_told = why["usage"] is not None
         assert ("not taken for its size" in told) == (is_told and not is_counted)
         assert f" {size} tokens" in run("diff", name).stdout
         assert run("context", name).stdout.splitlines()[1].startswith(f"{size} of ")
     largest = json.loads(run("stats", KEY, "--json").stdout)["largest"]
     assert largest["up"] < WINDOW
-    assert (largest["sent"] == why["tokens"]) == is_counted
+    assert (largest["sent"], largest["is_counted"]) == (why["tokens"], False)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "is_counted"), [(9_000, True), (4_000_000, False), (3, False)], ids=["counted", "doubted", "not the whole"]
+    ("tokens", "is_counted"),
+    [(9_000, True), (4_000_000, False), (3, False), (0, False)],
+    ids=["counted", "doubted", "not the whole", "untold"],
 )
 def test_a_list_says_a_size_that_is_believed(run, journal, tokens, is_counted):
     """``ls`` shows what the provider counted where that is believed, else what ``context`` estimates."""
@@ -95,6 +97,27 @@ def test_a_list_says_a_size_that_is_believed(run, journal, tokens, is_counted):
     size = json.loads(run("context", KEY, "--json").stdout)["tokens"]
     assert (listed["counted"], listed["tokens"]) == (is_counted, tokens if is_counted else size)
     assert f"{'' if is_counted else '~'}{listed['tokens']:,}" in run("ls").stdout.split()
+
+
+def test_what_nobody_told_is_not_known(run, store, home):
+    """Tokens and dollars that no answer tells are no zeros: nothing in JSON, and words for people."""
+    journal = Journal.open(store, KEY, Policy())
+    journal.append(Message.of("user", "word " * 900))
+    request = journal.prepare(PLACE).request
+    journal.record(Message.of("assistant", "Yes."), Usage(), "end_turn")
+    why, found = (json.loads(run(*verb, "--json").stdout) for verb in (("why", request), ("stats", KEY)))
+    every = json.loads(run("stats", "--json").stdout)["all"]
+    assert (why["usage"], why["dollars"]) == (None, None)
+    for name in ("input", "output", "cache_read", "cache_write", "dollars", "cache_hit"):
+        assert (found[name], every[name]) == (None, None)
+    assert (found["answers"], found["untold"]) == (0, 1)
+    assert "what it cost is not known: its answer tells no usage, ended with end_turn" in run("why", request).stdout
+    assert "no answer tells its usage; dollars are not known" in run("stats", KEY).stdout
+    assert "answer: its tokens were not told end_turn" in run("show", KEY, "--all").stdout
+    journal.append(Message.of("user", "And now?"))
+    journal.prepare(PLACE)
+    journal.record(Message.of("assistant", "No."), Usage(1_000, 2), "end_turn")
+    assert "; 1 answer more told no usage and are not in this" in " ".join(run("stats", KEY).stdout.split())
 
 
 @pytest.mark.parametrize("table", ["policy", "policy.pi"])

@@ -163,6 +163,22 @@ def test_for_people(home):
     assert err == "stopped after 0 requests\n"
 
 
+def test_clients_elsewhere_are_told_a_name(home):
+    """A proxy that listens everywhere names this machine: 0.0.0.0 leads other machines nowhere."""
+    anywhere = ("--host", "0.0.0.0", "--token", "a-token-of-the-house")
+    with served(*anywhere) as (_, said):
+        here = f"http://{socket.gethostname()}:{urlsplit(said['url']).port}"
+    assert said["url"].startswith("http://0.0.0.0:")
+    assert said["environment"]["OPENAI_BASE_URL"] == f"{here}/v1"
+    words = [sys.executable, "-m", "holdfast", "serve", "--port", "0", *anywhere]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        told = [process.stdout.readline() for _ in range(12)]
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert not [line for line in told[1:] if "0.0.0.0" in line]
+    assert any(line.startswith(f"  export ANTHROPIC_BASE_URL=http://{socket.gethostname()}:") for line in told)
+
+
 def test_the_variables_of_the_sdks_name_upstreams(monkeypatch):
     """Where the SDKs are led elsewhere, the proxy leads there; an option is stronger."""
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")

@@ -209,13 +209,27 @@ def test_what_nobody_told_does_not_grow_with_what_was_said():
     assert found.sent == 50_000 + long.slot.size - MADE.size
 
 
+def test_the_largest_is_told_or_estimated():
+    """What nobody counted has its estimate, answered or not; only what was answered went up and was."""
+    small, large = said("word " * 90), said("word " * 900)
+    untold = (ANSWERED[0], Answer("", Usage()))
+    asked = Request("", 1, "m", 9_000)
+    found = account_of(saying(small, asked, *untold, large, replace(asked, slots=3))).largest
+    sizes = small.slot.size, untold[0].slot.size, large.slot.size
+    assert found == Size(sum(sizes), sizes[0], 9_000)
+    counted = account_of(saying(small, asked, untold[0], Answer("", Usage(input=150)), large, asked, *untold)).largest
+    assert (counted.is_counted, counted.is_up_counted) == (False, False)
+    assert counted.up == counted.sent > 900
+    assert (found.beside(counted), counted.limited(500).window) == (counted, 500)
+
+
 def test_the_window_is_what_an_overflow_told():
     """What went up before is told as a share of the window that was learned later."""
     asked = Request("", 1, "m", 9_000)
     more = said("word " * 900)
     answered = (ANSWERED[0], Answer("", Usage(input=900)))
     found = account_of(saying(more, asked, *answered, more, replace(asked, slots=3), overflow()))
-    assert found.largest == Size(2_000, 900, 1_500, is_counted=True)
+    assert found.largest == Size(2_000, 900, 1_500, is_counted=True, is_up_counted=True)
 
 
 def test_all_branches_count_once(stats, store, run, session):

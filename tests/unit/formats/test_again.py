@@ -125,7 +125,8 @@ def test_what_a_tool_went_on_with_hangs_on_the_log():
     log = first("codex, items without ids behind lines that are not written")
     grown = read(write(log, "codex") + file(item("user", "and now"), item("assistant", "this")))
     new = again(grown, log.entries)
-    assert [entry.body.slot.message.text for entry in new.entries if isinstance(entry.body, Said)] == ["and now", "this"]
+    said = [entry.body for entry in new.entries if isinstance(entry.body, Said)]
+    assert [one.slot.message.text for one in said] == ["and now", "this"]
     assert new.entries[0].parent == log.leaf
     whole = replace(new, entries=(*log.entries, *new.entries))
     assert again(grown, whole.entries).entries == ()

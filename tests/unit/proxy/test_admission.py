@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from socket import gethostname
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,6 +147,8 @@ def test_addresses_of_this_machine(scheme, host, port):
         ("http://0.0.0.0:8642", "localhost", 8642, True),
         ("http://Box.lan:8642/u/https://h", "box.LAN", 8642, True),
         ("http://box.lan:8642", "127.0.0.1", 8642, False),
+        (f"http://{gethostname()}:8642", "0.0.0.0", 8642, True),
+        (f"http://{gethostname()}:8642", "127.0.0.1", 8642, False),
         ("http://localhost", "localhost", 80, True),
         ("https://localhost", "localhost", 443, True),
         ("http://localhost:8642", "localhost", 0, False),

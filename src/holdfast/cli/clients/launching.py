@@ -190,7 +190,7 @@ def opencode_files(place: Place) -> tuple[str, str]:
 def _opencode(order: Order) -> Launch:
     """Return a configuration in a variable, above all others: addresses alone, of providers that can be used.
 
-    A provider that is named there without a login would be offered to the user as one that has none.
+    A provider that nobody named or has a login for would be offered to the user as one that has none.
     """
     told = {one.key: one.url for one in pointers("opencode", order.place)}
     given = table(order.place.environment.get("OPENCODE_CONFIG_CONTENT", ""))
@@ -199,19 +199,21 @@ def _opencode(order: Order) -> Launch:
         for name, one in (inside(given, "provider") or {}).items()
         if isinstance(url := inside(one, "options", "baseURL"), str)
     }
-    urls = _usable(order.place) | told | own
+    urls = _usable(order.place, given) | told | own
     ours = {"provider": {name: {"options": {"baseURL": order.through(url)}} for name, url in urls.items()}}
     none = "opencode has no key, login or provider of yours, and its free models go past the proxy: opencode auth login"
     return Launch(environment={"OPENCODE_CONFIG_CONTENT": _json(_merged(given, ours))}, notes=() if urls else (none,))
 
 
-def _usable(place: Place) -> dict[str, str]:
-    """Return the addresses of the providers for which there is a key or a login."""
+def _usable(place: Place, given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the addresses of the providers that a configuration names, or for which there is a key or a login."""
     logins, listed = (table(place.texts.get(path, "")) for path in opencode_files(place))
+    configured = (given, *(table(place.texts.get(path, "")) for path in files("opencode", place)))
+    named = {name for one in configured for name in inside(one, "provider") or ()}
     known = {name: (one.get("api"), one.get("env") or ()) for name, one in listed.items() if isinstance(one, dict)}
     found = {}
     for name, (url, keys) in (known | _OPENCODE).items():
-        if url and (name in logins or any(place.environment.get(key) for key in keys)):
+        if url and (name in named or name in logins or any(place.environment.get(key) for key in keys)):
             found[name] = url
     return found
 

@@ -216,6 +216,19 @@ def test_opencode_has_addresses_of_what_can_be_used():
     assert (made.notes, "past the proxy: opencode auth login" in note) == ((), True)
 
 
+def test_opencode_has_a_key_in_its_configuration():
+    """A provider that a configuration names is led through by its usual address: its key may stand in there."""
+    said = {"OPENCODE_CONFIG_CONTENT": '{"provider": {"openai": {"options": {"timeout": 9}}}}'}
+    texts = {f"{FOLDER}/opencode.json": '{"provider": {"google": {"options": {"apiKey": "secret"}}, "strange": {}}}'}
+    made = launch("opencode", order(Place(said, HOME, FOLDER, texts)))
+    told = json.loads(made.environment["OPENCODE_CONFIG_CONTENT"])["provider"]
+    assert told == {
+        "openai": {"options": {"timeout": 9, "baseURL": f"{PROXY}/v1"}},
+        "google": {"options": {"baseURL": f"{PROXY}/v1beta"}},
+    }
+    assert made.notes == ()
+
+
 def test_opencode_keeps_what_was_said_in_the_variable():
     """A configuration in the variable stays as it is, but for its addresses; the project's is above the user's."""
     given = {"model": "mine/m", "provider": {"mine": {"options": {"baseURL": GATEWAY, "apiKey": "k"}, "npm": "x"}}}
