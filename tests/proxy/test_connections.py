@@ -311,6 +311,26 @@ def test_signs_of_life_come_while_a_model_says_nothing():
         proxy.at_rest()
 
 
+@pytest.mark.parametrize("form", ["whole", "packed"])
+def test_no_sign_of_life_comes_before_what_is_no_stream(form):
+    """Who was asked for events may answer with one JSON, or pack them as nobody here reads it: that comes alone."""
+    with sockets.proxied(keepalive=0.05) as proxy:
+
+        async def play(line, told):
+            body = proxy.upstream.told(line.heard._replace(body=b"{}")).pieces[0]
+            kind = b"application/json" if form == "whole" else b"text/event-stream\r\ncontent-encoding: br"
+            await line.say(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (kind, len(body)))
+            await anyio.sleep(0.3)
+            await line.say(body)
+            said.append(body)
+
+        said = []
+        proxy.upstream.play = play
+        late = proxy.send(asked("anthropic", f"no stream, {form}", stream=True))
+        assert (late.status, late.body, late.complete) == (200, said[0], True)
+        proxy.at_rest()
+
+
 async def _told(proxy):
     return proxy.upstream.told(proxy.upstream.heard[-1])
 
@@ -449,14 +469,14 @@ def test_a_client_that_does_not_read_stops_the_provider(proxy):
 
         async def play(line, told):
             nonlocal sent
-            await line.say(told.head)
+            await line.say(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
             for _ in range(most):
                 await line.say(b"%x\r\n%s\r\n" % (len(piece), piece))
                 sent += 1
 
         proxy.upstream.play = play
         reader, writer = await asyncio.open_connection(sockets.LOOPBACK, proxy.port, limit=65_536)
-        writer.write(sockets.request("/v1/some/stream", b'{"stream": true}'))
+        writer.write(sockets.request("/v1/embeddings", b'{"stream": true}'))
         await reader.readexactly(200)
         stood, before = 0, -1
         while stood < 20:
@@ -465,7 +485,7 @@ def test_a_client_that_does_not_read_stops_the_provider(proxy):
         writer.close()
         return sent
 
-    assert proxy.call(go) < most / 2
+    assert 0 < proxy.call(go) < most / 2
     proxy.at_rest()
 
 

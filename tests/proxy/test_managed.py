@@ -385,11 +385,13 @@ def test_the_login_of_a_subscription_asks_no_other_model(login, proxied, strict,
         async with through(upstream, window=16_000, summaries="other-model") as client:
             for number in range(20):
                 assert (await talk.turn(client, f"Note {number}: {WORDS}", login)).status_code == 200
+            return (await client.web.get("/livez")).json()
 
-    run(go)
+    livez = run(go)
     assert len(upstream.bodies) == 20
     assert not [one for one in upstream.bodies if b"other-model" in one]
     assert capfd.readouterr().err.count("set summaries to client") == 1
+    assert livez["status"] == "ok"
 
 
 def test_a_key_in_the_address_goes_along_with_a_summary(proxied, strict):

@@ -93,6 +93,23 @@ def test_a_client_s_compaction_that_a_server_refuses_is_made_smaller(stream, pro
     assert upstream.bodies[0] == json.dumps(talk.body()).encode()
 
 
+def test_who_only_looks_asks_once_for_a_client_s_compaction(proxied, strict):
+    """Its refusal is its client's."""
+    through, _, talking = proxied
+    upstream, talk = strict(2_000), talking("anthropic")
+    talk.say(WORDS * 3)
+    talk.said.append({"role": "assistant", "content": "Noted."})
+    talk.say(SUMMARISE)
+    headers = {"user-agent": "claude-cli/2.1.197 (external, cli)", "x-claude-code-session-id": "kelp"}
+
+    async def go():
+        async with through(upstream, observe=True) as client:
+            return await client.post(talk.path, talk.body(), headers)
+
+    assert run(go).status_code == 400
+    assert len(upstream.bodies) == 1
+
+
 def test_that_nothing_fits_a_window_that_was_learned_is_said_once(proxied, strict, capfd):
     """In the log, on standard error and in ``/livez``; each answer tells that it is ours, and nothing goes up."""
     through, _, talking = proxied

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from contextlib import ExitStack, suppress
 
 import anyio
@@ -83,6 +84,25 @@ def test_a_disk_that_has_room_again_is_written_again(proxied, strict, monkeypatc
     [info] = store.sessions()
     assert [text for text in map(str, store.entries(info.key)) if "Note 0." in text]
     assert capfd.readouterr().err == "holdfast: requests go on, but are not recorded: StoreReadOnly: the disk is full\n"
+
+
+def test_a_client_that_leaves_meanwhile_leaves_no_branch_in_the_old_store(proxied, strict):
+    """The store is taken in one step: the next request of the session is recorded."""
+    through, _, talking = proxied
+    upstream, talk = strict(), talking("anthropic")
+
+    def reopened():
+        time.sleep(0.2)
+        return MemoryStore()
+
+    async def go():
+        async with through(upstream, Full(), reopen=reopened) as client:
+            with anyio.move_on_after(0.1):
+                await talk.turn(client, "Is the tide high?")
+            await anyio.sleep(0.3)
+            return (await client.post(talk.path, talk.body())).headers[STATE]
+
+    assert anyio.run(go) == "managed"
 
 
 @pytest.mark.parametrize("what", ENDINGS)

@@ -345,3 +345,21 @@ def test_a_catalog_of_ones_own() -> None:
     assert known.prices == Prices()
     assert known.cache == CacheRules()
     assert Catalog() == parse("", "empty")
+
+
+def test_a_server_of_ones_own_is_left_its_requests() -> None:
+    """Where clients are trusted, only what is known of a server is mended: a maker's model, or what a line says."""
+
+    def as_written(api: str, model: str, line: str = 'match = "nobody"') -> bool:
+        catalog = parse(f"[[model]]\n{line}", FILE).before(shipped())
+        return catalog.dialect(api, model, trusting=True).as_written
+
+    assert all(as_written("openai-chat", one) for one in ("house-model", "deepseek-chat", "gpt-oss-120b"))
+    assert as_written("anthropic", "glm-5")
+    makers = [("openai-chat", "gpt-5.5"), ("anthropic", "claude-sonnet-4-5"), ("anthropic", "claude-opus-9")]
+    assert not any(as_written(*one) for one in [*makers, ("gemini", "gemini-2.5-pro"), ("openai-responses", "gpt-5.5")])
+    assert not dialect("openai-chat", "house-model").as_written
+    said = 'match = "house-model"\n'
+    assert as_written("openai-chat", "house-model", f"{said}images = 4")
+    assert not as_written("openai-chat", "house-model", f"{said}id_max = 9")
+    assert not as_written("openai-chat", "house-model", f'{said}provider = "openai"')

@@ -68,7 +68,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
     prior: Annotated[float, Meta(gt=0)] | None = None
     family: str | None = None
     images: Annotated[int, Meta(ge=0)] | None = None
-    """Images and documents that one request may hold."""
+    """Images that one request may hold."""
     max_bytes: Annotated[int, Meta(ge=1)] | None = None
     """Bytes of a request body."""
     media: tuple[str, ...] | None = None
@@ -103,6 +103,8 @@ _FACTS = {
     "id_pattern": "id_pattern",
 }
 """Fields of a line that are fields of a dialect."""
+_FORM = frozenset({"media", "id_max", "id_pattern", "end_user"})
+"""Those that say what form a request must have: somebody knows that server, and its requests are mended for it."""
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
@@ -202,6 +204,8 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
                 facts = line.facts | facts
         built = dialect(api, model, provider)
         built = trusted(built) if trusting else built
+        if facts.keys() & _FORM:
+            built = replace(built, as_written=False)
         return replace(built, **facts, id_min=min(built.id_min, facts.get("id_max", built.id_min))) if facts else built
 
     def prices(self, api: str, model: str) -> Prices:

@@ -7,6 +7,8 @@ from typing import Literal
 from msgspec import Struct
 
 SystemPlace = Literal["first", "turn", "any"]
+NO_LIMIT = 1 << 53
+"""A limit that nobody knows: nothing reaches it, and JSON holds it."""
 
 
 class Dialect(Struct, frozen=True, omit_defaults=True):
@@ -15,6 +17,9 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     api: str
     model: str = ""
     """The model these rules are for; what another one sealed stays behind."""
+    as_written: bool = False
+    """A server that its clients know and we do not: what they wrote goes as it came, whatever the rules here say.
+    Only what Holdfast itself brought there, and what another model sealed, is made ready for the API."""
     start_user: bool = True
     """The first message after the system prompt must be a user's."""
     end_user: bool = True
@@ -92,9 +97,9 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """The first call of each step of the current turn carries a signature, or the documented dummy."""
     trailing_space: bool = False
     """The last message may be the assistant's and end in white space."""
-    max_images: int = 100
-    max_bytes: int = 20_000_000
-    """Bytes of a request body."""
+    max_images: int = NO_LIMIT
+    max_bytes: int = NO_LIMIT
+    """Bytes of a request body. Of both only a limit that is known counts: a guess would cost an attachment."""
     markers: int = 0
     """How many explicit cache breakpoints a request may carry."""
     lookback: int = 20

@@ -5,12 +5,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, is_spared
+from holdfast.model.messages import media_of
 from holdfast.model.plan import Ask
 from holdfast.model.projected import shown_slots
 from holdfast.model.target import Written
 from holdfast.policy.draft import Draft
 from holdfast.policy.guard import Room
-from holdfast.policy.measures import request_size
+from holdfast.policy.measures import request_size, shown_messages
 from holdfast.policy.relief import RELIEF
 from holdfast.policy.select import cuts, tail_size, tails
 from holdfast.policy.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
@@ -18,6 +19,7 @@ from holdfast.policy.spill import spill, wholes
 from holdfast.policy.stand_in import anchor_of, stand_in
 from holdfast.policy.triggers import is_over, line, passes
 from holdfast.view.conversation import is_real
+from holdfast.view.turns import newest_answer
 
 
 def compact(draft: Draft) -> Draft:
@@ -77,7 +79,20 @@ def _places(draft: Draft) -> list[int]:
     branch, written = draft.branch, draft.world.written
     if written is not None and branch.keep < written.stop and written.stop in cuts(branch):
         return [written.stop]
-    return [keep for keep in tails(draft) if keep > branch.keep]
+    last = _last_place(draft)
+    return [keep for keep in tails(draft) if branch.keep < keep <= last]
+
+
+def _last_place(draft: Draft) -> int:
+    """Return where the kept tail begins at the latest: at media of the user that were neither answered nor refused.
+
+    What an image takes is reckoned high; only the provider knows whether it is too much.
+    """
+    branch, end = draft.branch, len(draft.branch.slots)
+    new = newest_answer(branch, branch.keep) + 1
+    if branch.learned.overflows or not any(media_of(one) for one in shown_messages(branch, max(new, branch.keep))):
+        return end
+    return next((at for at in range(max(new, branch.keep), end) if branch.messages[at].starts_turn), end)
 
 
 def _fits(written: Written | None, keep: int) -> bool:

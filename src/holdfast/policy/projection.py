@@ -123,7 +123,8 @@ def _last_break(messages: Sequence[Message], position: int, edits: Sequence[Edit
         if messages[cut].role != "assistant":
             awaited.update([result.call_id for result in messages[cut].results])
             continue
-        awaited -= Counter([call.id for call in messages[cut].calls])
+        if awaited:
+            awaited -= Counter([call.id for call in messages[cut].calls])
         edge = position + cut
         starts = not awaited and messages[cut - 1].role != "assistant"
         if starts and edge <= signed and not any(span.start <= edge <= span.stop for span in spans):

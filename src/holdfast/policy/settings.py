@@ -74,8 +74,8 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     output_tail: Annotated[tuple[str, ...], _origin("[P] tools whose output shows its end: bash")] = ()
 
     # -- media ---------------------------------------------------------------------------------------------------
-    media_most: Annotated[int, _origin("[H] images and documents a request; 0 = what the API takes")] = 20
-    media_bytes: Annotated[int, _origin("[H] and their bytes; 0 = what the API takes")] = 8_000_000
+    media_most: Annotated[int, _origin("[H] images and documents a request; 0 = what the API takes")] = 0
+    media_bytes: Annotated[int, _origin("[H] and their bytes; 0 = what the API takes")] = 0
 
     # -- prune ---------------------------------------------------------------------------------------------------
     prune: Annotated[Literal["off", "epoch", "opencode", "idle", "ttl"], _origin("whose rule clears old results")] = (

@@ -8,7 +8,7 @@ from holdfast.errors import ContextOverflow, HoldfastError, UpstreamError, Windo
 from holdfast.model.target import Target
 from holdfast.policy.guard import in_force
 from holdfast.proxy.exchange import Turn
-from holdfast.proxy.headers import State
+from holdfast.proxy.headers import State, is_unpacked
 from holdfast.proxy.health import Ended
 from holdfast.proxy.outgoing import EVENTS
 from holdfast.proxy.relay import Head, Piece, head
@@ -85,7 +85,10 @@ def _is_wait_ours(run: Run) -> bool:
 
     What that says before its model does is held, so it is for us to say that somebody is there.
     """
-    return run.attempts != 1 or (run.attempt is not None and run.attempt.is_coming)
+    attempt = run.attempt
+    if attempt is None or attempt.reply is None or run.attempts != 1:
+        return run.attempts != 1
+    return attempt.is_coming and is_unpacked(attempt.reply.raw)
 
 
 def _if_left(run: Run, turn: Turn) -> Ended:

@@ -26,7 +26,6 @@ from msgspec.structs import replace
 
 from holdfast.config.addresses import leads_to
 from holdfast.errors import (
-    ConfigError,
     FormatError,
     HoldfastError,
     InvalidRequest,
@@ -43,7 +42,7 @@ from holdfast.proxy.beside import beside
 from holdfast.proxy.bodies import Bodies
 from holdfast.proxy.clients import Tooled, client, kind
 from holdfast.proxy.exchange import Exchange, Turn
-from holdfast.proxy.forwarding import forward, forwarded, pass_through
+from holdfast.proxy.forwarding import forward, forward_if_taken, pass_through
 from holdfast.proxy.halves import whole
 from holdfast.proxy.headers import State, is_subscription, upward
 from holdfast.proxy.health import Ended, Health
@@ -92,6 +91,7 @@ class Proxy:
         self._web, self._reopen, self._switch = web, reopen, switch
         self._opening, self._opened_at = Lock(), -inf
         self._bodies, self._tooled = Bodies(), Tooled()
+        self._warned: set[str] = set()
         health.mode = self._mode
 
     def use(self, settings: Settings, branches: OpenBranches) -> None:
@@ -211,8 +211,11 @@ class Proxy:
         if turn.route.endpoint != "generate":
             reduced = await self._reduce(turn)
             return await forward(turn, reduced, "relayed" if reduced is turn.lens.body else "managed")
-        if turn.is_summary and await self._is_alone(turn) and await forwarded(turn, lens.body, "relayed"):
-            return "relayed"
+        if turn.is_summary and await self._is_alone(turn):
+            if turn.observe:
+                return await forward(turn, lens.body, "relayed")
+            if await forward_if_taken(turn, lens.body, "relayed"):
+                return "relayed"
         return await self._manage(turn)
 
     async def _is_alone(self, turn: Turn) -> bool:
@@ -268,8 +271,10 @@ class Proxy:
         if wanted == "extract":
             return ()
         if wanted != "client" and is_subscription(incoming.headers):
-            told = f"no summary of {wanted} is asked for with the login of a subscription; set summaries to client"
-            self._degrade(ConfigError(told), "summaries are made without a model")
+            self._warn(
+                "summaries are made without a model: none is asked for with the login of a subscription; "
+                "set summaries to client for its own"
+            )
             return ()
         model = (lens.model or route.model) if wanted == "client" else wanted
         if route.api == "gemini":
@@ -327,7 +332,6 @@ class Proxy:
             if self._is_over(error) and self.means.store is store and self._reopen is not None:
                 self._opened_at = get_running_loop().time()
                 await self.means.in_worker(partial(self._renew, self._reopen))
-                self.use(self._settings, self._branches.anew())
                 if isinstance(error, StoreGone):
                     self._degrade(error, "the store was opened anew, what is said from now on is in that")
         return self.means.store is not store or self._branches is not branches
@@ -338,9 +342,13 @@ class Proxy:
         return isinstance(error, StoreGone) or (isinstance(error, StoreReadOnly) and is_due)
 
     def _renew(self, reopen: Callable[[], SessionStore]) -> None:
-        """Take another store in the place of the one there is; what was begun with that fails from then on."""
+        """Take another store in the place of the one there is; what was begun with that fails from then on.
+
+        All of it is one step, whoever leaves meanwhile: no branch goes on in a store that is closed.
+        """
         self.means.store.close()
         self.means.store = reopen()
+        self.use(self._settings, self._branches.anew())
 
     # -- what several of these need ------------------------------------------------------------------------------------
 
@@ -378,8 +386,19 @@ class Proxy:
     def _degrade(self, error: Exception, so: str = "requests go on, but are not recorded") -> None:
         """Say once that something of ours failed, and what that means."""
         if self.health.went_wrong(type(error).__name__, str(error)):
-            with suppress(AttributeError, OSError, ValueError):  # nobody may read standard error, or there is none
-                sys.stderr.write(f"holdfast: {so}: {type(error).__name__}: {error}\n")
+            _write(f"{so}: {type(error).__name__}: {error}")
+
+    def _warn(self, of: str) -> None:
+        """Say once ``of`` what is not as somebody may think, though nothing went wrong."""
+        if of not in self._warned:
+            self._warned.add(of)
+            _write(of)
+
+
+def _write(line: str) -> None:
+    """Write ``line`` on standard error, which nobody may read, or which there may not be."""
+    with suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(f"holdfast: {line}\n")
 
 
 def _posted_to(incoming: Incoming) -> str:

@@ -23,8 +23,11 @@ from holdfast.wire.overflow import ErrorReport, Verdict, classify
 REFUSED_FROM = 300
 """The first status that is no success."""
 
+LONGEST = 1 << 16
+"""[H] Bytes of a refusal that are looked at before any is given back: none that tells of an overflow has more."""
 
-class TooLarge(Exception):
+
+class Overflowed(Exception):
     """What was sent on is refused as too large, and nothing of that was given back."""
 
 
@@ -34,11 +37,11 @@ async def forward(exchange: Exchange, body: bytes, state: State) -> State:
     return state
 
 
-async def forwarded(exchange: Exchange, body: bytes, state: State) -> bool:
+async def forward_if_taken(exchange: Exchange, body: bytes, state: State) -> bool:
     """Send ``body`` on and its answer back, unless that refuses it as too large; return whether it was given back."""
     try:
         await _give_back(_unless_too_large(exchange.onward.relay(body), exchange.api), exchange, state)
-    except TooLarge:
+    except Overflowed:
         return False
     return True
 
@@ -71,17 +74,19 @@ async def _give_back(pieces: AsyncGenerator[Piece], exchange: Exchange, state: S
 
 
 async def _unless_too_large(pieces: AsyncGenerator[Piece], api: str) -> AsyncGenerator[Piece]:
-    """Yield ``pieces``; ``TooLarge`` before the first where they refuse a request as too large."""
+    """Yield ``pieces``; ``Overflowed`` before the first where they refuse a request as too large."""
     async with aclosing(pieces):
         first = await anext(pieces)
+        body = b""
         if isinstance(first, Head) and first.status >= REFUSED_FROM:
-            body = b"".join([piece async for piece in pieces if isinstance(piece, bytes)])
+            async for piece in pieces:
+                body += piece if isinstance(piece, bytes) else b""
+                if len(body) > LONGEST:
+                    break
             if classify(ErrorReport(api, status=first.status, headers=named(first.headers), body=body)).is_overflow:
-                raise TooLarge
-            yield first
-            yield body
-            return
+                raise Overflowed
         yield first
+        yield body
         async for piece in pieces:
             yield piece
 

@@ -79,6 +79,8 @@ def is_unpacked(headers: Iterable[Pair]) -> bool:
 
 def is_subscription(headers: Mapping[str, str]) -> bool:
     """Return whether a request comes with the login of a subscription, and no key: Claude's, or ChatGPT's."""
+    if "x-api-key" in headers:
+        return False
     login = headers.get("authorization", "").rpartition(" ")[2]
     is_claude = login.startswith("sk-ant-oat") or "oauth" in headers.get("anthropic-beta", "")
     return is_claude or "chatgpt-account-id" in headers

@@ -7,6 +7,7 @@ import socket
 from asyncio import Task, wait
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,13 +75,11 @@ async def serve(
     """
     known = known or configuration()
     limits = known.store.limits
-    with _bound(settings) as listener, ExitStack() as stores:
-
-        def opened() -> SessionStore:
-            return stores.enter_context(open_store(place, quota=Quota(**limits)))
-
+    opened = partial(open_store, place, quota=Quota(**limits))
+    with _bound(settings) as listener, ExitStack() as ending:
         settings = replace(settings, port=listener.getsockname()[1])
         async with application(settings, opened(), reopen=opened, bypass=switch_of(place), known=known) as app:
+            ending.callback(lambda: app.means.store.close())  # noqa: PLW0108 -- the one that there is then
             server = _Server(_config(app, settings))
             async with create_task_group() as tasks:
                 tasks.start_soon(server.serve, [listener])
@@ -107,8 +106,8 @@ async def application(
 ) -> AsyncIterator[Proxy]:
     """Return the ASGI application over ``store``; behind the block its connections to providers are closed.
 
-    ``reopen`` opens the store anew where its file was taken away. As long as the file ``bypass`` is there, requests are
-    relayed and nothing else. ``transport`` takes requests to
+    ``reopen`` opens the store anew where its file was taken away or its disk was full; whoever called closes it. As
+    long as the file ``bypass`` is there, requests are relayed and nothing else. ``transport`` takes requests to
     providers in place of the network.
     """
     known = known or configuration()

@@ -84,8 +84,8 @@ class Attempt:
 
     @property
     def is_coming(self) -> bool:
-        """Whether an answer has begun to come that is no refusal, though its model may not have said anything."""
-        return self.reply is not None and self.reply.is_fine
+        """Whether events have begun to come that are no refusal, though the model may not have said anything."""
+        return self._incoming is not None and self._incoming.is_stream and self._incoming.reply.is_fine
 
     @property
     def held(self) -> bytes:
@@ -224,10 +224,12 @@ async def attempt_at(course: Course, request: Request, prepared: Prepared, *, qu
     slots: Sequence[Slot] = await _transformed(course, prepared.slots)
     as_planned = slots is prepared.slots or [*map(id, slots)] == [*map(id, prepared.slots)]
     sent, means = request.sent(prepared, slots), course.means
-    if means.check == "all" or (means.check == "changed" and not request.is_own(sent.body)):
+    changed = means.check == "changed" and not request.is_own(sent.body)
+    ruled = not (course.mends or request.target.dialect.as_written)  # of another server nobody knows what it refuses
+    if means.check == "all" or (changed and ruled):
         sent = _judged(course, request, sent, slots, as_planned=as_planned)
     plan = prepared.plan
-    course.tell(events.Sending(course.key, len(slots), plan.after, prepared.target.limits.window))
+    course.tell(events.Sending(course.key, len(slots), plan.after, plan.window))
     upstream = request.way.upstream or means.upstream
     holds = not request.way.as_it_is
     return Attempt(upstream, sent, prepared, quiet=quiet, as_planned=as_planned, holds=holds)

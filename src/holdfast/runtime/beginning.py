@@ -66,6 +66,8 @@ def _followed(course: Course, lens: Lens, way: Way) -> Begun:
     with journal.one_write():
         journal.deliver()
         journal.follow(lens.slots, lens.decode)
+        if course.mends:
+            target = replace(target, dialect=replace(target.dialect, as_written=False))
         request = of_body(target, lens, way)
         frame = reframed(request.target.frame, journal.branch.slots.slice(0, journal.branch.pinned), lens.slots)
         return _drafted(course, replace(request, target=replace(request.target, frame=frame)))

@@ -211,7 +211,8 @@ def useless(plan: Plan, rung: str) -> Outcome | Literal[""]:
     """Return why a plan that was pressed for is no smaller than the request that was refused, or nothing."""
     if plan.compaction is None and not plan.record:
         return _why(plan)[0]
-    too_large = rung != "fallback" and any(notice.rule == OVER_WINDOW for notice in plan.notices)
+    judged = rung not in {"fallback", "media"}  # what media take is reckoned high, and these were not too many tokens
+    too_large = judged and any(notice.rule == OVER_WINDOW for notice in plan.notices)
     return "not_smaller" if plan.after >= plan.before or too_large else ""
 
 

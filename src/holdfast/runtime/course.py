@@ -51,6 +51,8 @@ class Course:
         """Calls for summaries that the log does not tell of yet."""
         self.unwritten = Unwritten()
         """How many summaries in a row came to nothing."""
+        self.mends = False
+        """Whether a server that we do not know refused what its client wrote: the API's maker's rules hold there."""
         self.is_answering = False
         """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
         self._runs = 0

@@ -20,6 +20,10 @@ from holdfast.runtime.requests import Request
 from holdfast.telemetry import events
 from holdfast.view.tokens import estimate
 
+_FORM = frozenset({"invalid_history", "invalid_request", "unknown"})
+"""Kinds of refusals that may be about the form of a request."""
+_AS_MADE = "the server refused a conversation as its client wrote it; it goes out by the rules of the API's maker"
+
 
 async def recovered(
     course: Course, request: Request, prepared: Prepared, state: Recovery, attempt: Attempt
@@ -27,10 +31,14 @@ async def recovered(
     """Return what is sent next after an attempt that failed: the same again, or less. Raises where nothing is left."""
     refused = attempt.refused
     await recording.refused(course, attempt)
+    mended = await _mended(course, request, prepared, refused)
+    if mended is not None:
+        return *mended, state
     event: Refused | Useless = refused
     while True:
         state, action = after(counted(state, course.journal.branch), event)
         if isinstance(action, Stop):
+            course.mends = False
             if refused.sealed and not request.way.as_it_is:
                 await unsealing.show_again(course)
             raise stopped(course, prepared, action, attempt)
@@ -50,6 +58,26 @@ async def recovered(
             if not isinstance(smaller, str):
                 return *smaller, state
             event = Useless(smaller)
+
+
+async def _mended(
+    course: Course, request: Request, prepared: Prepared, refused: Refused
+) -> tuple[Request, Prepared] | None:
+    """Return what went out as its client wrote it and was refused for its form, made what the API's maker takes.
+
+    Nothing where it has that form already. What comes next in this session goes out like that too.
+    """
+    written = request.target.dialect
+    if refused.seen or refused.kind not in _FORM or not written.as_written or request.way.as_it_is:
+        return None
+    strict = replace(request, target=replace(request.target, dialect=replace(written, as_written=False)))
+    world = await course.means.in_worker(lambda: compacting.world(course, strict))
+    plan = await course.means.in_worker(lambda: course.journal.plan(strict.target, world))
+    if plan.repair == prepared.plan.repair:
+        return None
+    course.mends = True
+    course.tell(events.Noticed(course.key, "form", _AS_MADE))
+    return strict, await next_request(course, strict, world, plan)
 
 
 async def unsealed(course: Course, request: Request) -> Prepared | None:

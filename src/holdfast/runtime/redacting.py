@@ -10,14 +10,15 @@ from msgspec.structs import replace
 
 from holdfast.wire.overflow import ErrorReport
 
-NAMES = re.compile(r"auth|key|token|secret|cookie|credential|password|signature", re.IGNORECASE)
+NAMES = re.compile(r"auth|key|token|secret|cookie|credential|password|signature|jwt", re.IGNORECASE)
 """What the names of headers hold whose values are secrets: every gateway has one of its own."""
 HARMLESS = frozenset({"alt", "beta", "api-version"})
 """Fields of an address whose values are none; those of any other may be."""
 SHORTEST = 6
 """[H] Characters of a secret at least; fewer may be any word."""
 WORD = 20
-"""[H] Letters alone are a secret from so many on: local servers are given words for keys (``dummy``, ``ollama``)."""
+"""[H] Letters or digits alone are a secret from so many on: local servers are given words for keys (``ollama``), and a
+name with *token* in it may hold a limit."""
 _MASK = "***"
 
 
@@ -31,7 +32,7 @@ def secrets(headers: Iterable[tuple[str, str]], url: str = "") -> tuple[str, ...
 
 
 def _is_secret(value: str) -> bool:
-    return len(value) >= (WORD if value.isalpha() else SHORTEST)
+    return len(value) >= (WORD if value.isalpha() or value.isdecimal() else SHORTEST)
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ import re
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.dialect import Dialect
+from holdfast.model.dialect import NO_LIMIT, Dialect
 
 
 class Traits(Struct, frozen=True):
@@ -22,8 +22,9 @@ class Traits(Struct, frozen=True):
     """``system`` messages may stand between a user's message and an answer."""
     binds: bool = True
     """Thinking is signed over everything before it ("preserved thinking")."""
-    images: int = 100
-    """Images in one request: 100 where the window is 200,000 tokens, 600 otherwise."""
+    images: int = 600
+    """Images in one request: 100 where the window is 200,000 tokens, 600 otherwise; a name nobody knows is not limited
+    by a guess."""
     manual: bool | None = None
     """``thinking.type`` may be ``enabled`` with a budget; nothing = not known."""
     adaptive: bool | None = None
@@ -41,31 +42,26 @@ _LAST_OLD = (4, 5)
 """Up to 4.5: prefill, manual thinking, a window of 200,000 tokens."""
 
 _TABLE: dict[str, Traits] = {
-    "opus 4.6": Traits(binds=False, images=600, manual=True, adaptive=True, disabled=True, compacts=True),
-    "opus 4.7": Traits(binds=False, images=600, manual=False, adaptive=True, disabled=True, compacts=True),
-    "opus 4.8": Traits(
-        system_inside=True, binds=False, images=600, manual=False, adaptive=True, disabled=True, compacts=True
-    ),
+    "opus 4.6": Traits(binds=False, manual=True, adaptive=True, disabled=True, compacts=True),
+    "opus 4.7": Traits(binds=False, manual=False, adaptive=True, disabled=True, compacts=True),
+    "opus 4.8": Traits(system_inside=True, binds=False, manual=False, adaptive=True, disabled=True, compacts=True),
     "opus 5.0": Traits(
         system_inside=True,
         binds=False,
-        images=600,
         manual=False,
         adaptive=True,
         disabled=True,
         disabled_at_any_effort=False,
         compacts=True,
     ),
-    "opus 5.5": Traits(images=600, manual=False, adaptive=True, compacts=True),
-    "sonnet 4.6": Traits(binds=False, images=600, manual=True, adaptive=True, disabled=True, compacts=True),
-    "sonnet 5.0": Traits(binds=False, images=600, manual=False, adaptive=True, disabled=True, compacts=True),
-    "sonnet 5.5": Traits(images=600, manual=False, adaptive=True, compacts=True),
+    "opus 5.5": Traits(manual=False, adaptive=True, compacts=True),
+    "sonnet 4.6": Traits(binds=False, manual=True, adaptive=True, disabled=True, compacts=True),
+    "sonnet 5.0": Traits(binds=False, manual=False, adaptive=True, disabled=True, compacts=True),
+    "sonnet 5.5": Traits(manual=False, adaptive=True, compacts=True),
     "haiku 5.5": Traits(adaptive=True, compacts=True),
-    "fable 5.0": Traits(
-        system_inside=True, binds=False, images=600, manual=False, adaptive=True, disabled=False, compacts=True
-    ),
-    "fable 5.1": Traits(system_inside=True, images=600, manual=False, adaptive=True, disabled=False, compacts=True),
-    "fable 5.2": Traits(images=600, manual=False, adaptive=True, disabled=False),
+    "fable 5.0": Traits(system_inside=True, binds=False, manual=False, adaptive=True, disabled=False, compacts=True),
+    "fable 5.1": Traits(system_inside=True, manual=False, adaptive=True, disabled=False, compacts=True),
+    "fable 5.2": Traits(manual=False, adaptive=True, disabled=False),
 }
 """Family and version to rules, as documented up to 2026-11; Mythos is Fable under another name."""
 
@@ -152,7 +148,7 @@ def anthropic_dialect(model: str) -> Dialect:
         name_max=128,
         system_place="turn" if known.system_inside else "first",
         max_images=known.images,
-        max_bytes=32_000_000,
+        max_bytes=33_554_432,
         markers=4,
         lookback=20,
         binds_thinking=known.binds,
@@ -233,16 +229,23 @@ def chat_dialect(model: str, provider: str = "") -> Dialect:
 def trusting(dialect: Dialect) -> Dialect:
     """Return the rules for what a client wrote for a server of its own, where ``dialect`` knows nothing of that server.
 
-    The client knows it, so what the API itself takes stays as it is; what stands for older turns is joined to the
-    user's words behind it, since many a server's template wants turns in turn.
+    The client knows it, so what it wrote stays as it is, and no limit is taken for granted; what stands for older turns
+    is joined to the user's words behind it, since many a server's template wants turns in turn. A new Claude is its
+    maker's, whose rules hold.
     """
     if dialect.api == "gemini":  # parts of kinds that are newer than we are
         return replace(dialect, refused=tuple(kind for kind in dialect.refused if kind != "unknown"))
     if not dialect.merge:
         return dialect
-    if dialect.api == CHAT.api:
-        return replace(CHAT, model=dialect.model, merge_summary=True)
-    return replace(dialect, merge=False, end_user=False, merge_summary=True)
+    theirs = dialect.api == "anthropic" and "claude" in dialect.model.lower()
+    open_ended = replace(
+        CHAT if dialect.api == CHAT.api else replace(dialect, merge=False, end_user=False),
+        model=dialect.model,
+        merge_summary=True,
+        max_images=NO_LIMIT,
+        max_bytes=NO_LIMIT,
+    )
+    return open_ended if theirs else replace(open_ended, as_written=True, media=())
 
 
 # -- Responses ---------------------------------------------------------------------------------------------------------
@@ -314,9 +317,10 @@ _GEMINI = Dialect(
     thinking_by_all=True,
     signed_calls=True,
     max_images=3_000,
+    max_bytes=20_971_520,
 )
 """generateContent. Ids are optional there and no limit of them is documented; names as the reference of
-``FunctionDeclaration`` has them; 3,000 images as the vision guide has it; 20 MB of inline data."""
+``FunctionDeclaration`` has them; 3,000 images as the vision guide has it; bytes as its error tells them."""
 
 _GEMINI_NAME = re.compile(r"gemini-(\d{1,2})(?!\d)")
 _UNSIGNED = re.compile(r"gemini-(?:pro|flash|ultra)$|gemini-pro-vision|gemma|-image")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast import apply, plan
 from holdfast.config import target
 from holdfast.model.dialect import Dialect
-from holdfast.model.messages import Message, result_text
+from holdfast.model.messages import Message, media_of, result_text
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy import hygiene
 from holdfast.policy.hygiene import MISSING, repairs
@@ -148,11 +148,11 @@ def test_blank_things_go():
 
 
 def test_results_are_put_behind_their_calls():
-    """Late, split and foreign results: each call gets its own, once; what nobody asked for goes."""
+    """Late, split and foreign results: each call gets its own, once; what nobody asked for is told by the user."""
     history = [user(), calls("a", "b"), user("hm"), results("b"), results("x"), results("a", "b")]
     sent, rules = repaired(history, CLAUDE)
-    assert [[r.call_id for r in one.results] for one in sent] == [[], [], ["a", "b"], []]
-    assert sent[3].text == "hm"
+    assert [[r.call_id for r in one.results] for one in sent] == [[], [], ["a", "b"], [], []]
+    assert [one.text for one in sent[3:]] == ["hm", "[Result of a tool call that is not here: t]\nr x"]
     assert any("pairing" in rule for rule in rules)
 
 
@@ -177,13 +177,44 @@ def test_words_between_results_stand_behind_them():
 
 
 @pytest.mark.parametrize("dialect", [CLAUDE, NEW, CHAT])
-def test_malformed_calls_go_with_their_results(dialect):
-    """A call without an id or a name cannot be sent; nor can what answers it."""
+def test_malformed_calls_go(dialect):
+    """A call without a name cannot be sent, nor can one that has no id and no result; what was given back is told."""
     bad = Message("assistant", (Text("look"), ToolCall("", "t"), ToolCall("x", " ")))
-    sent, _ = repaired([user(), bad, results("", "x"), user("y")], dialect)
+    sent, _ = repaired([user(), bad, results("x"), user("y")], dialect)
     assert [call for one in sent for call in one.calls] == []
     assert [r for one in sent for r in one.results] == []
-    assert [one.text for one in sent] == ["u", "look", "y"]
+    assert [one.text for one in sent] == ["u", "look", "[Result of a tool call that is not here: t]\nr x", "y"]
+
+
+@pytest.mark.parametrize("dialect", [CLAUDE, NEW, CHAT, RESPONSES])
+@pytest.mark.parametrize("count", [1, 2])
+def test_calls_without_ids_are_answered_in_their_order(dialect, count):
+    """Servers that send no ids count on the order: call and result are kept, under an id that stays what it is."""
+    given = [ToolResult("", "t", (Text(f"r {number}"),)) for number in range(count)]
+    step = [calls(*[""] * count), *[Message("tool", (one,)) for one in given]]
+    sent, _ = repaired([user(), *step, words(), user("more"), *step, words(), user("y")], dialect)
+    told = {r.call_id: r for one in sent for r in one.results}
+    asked = [call.id for one in sent for call in one.calls]
+    assert [told[id_].content for id_ in asked[:count]] == [one.content for one in given]
+    assert [r.content for one in sent for r in one.results] == [one.content for one in given] * 2
+    assert "" not in asked
+    later, _ = repaired([user("more"), *step, words(), user("y")], dialect)
+    assert dialect.unique_ids or [call.id for one in later for call in one.calls] == asked[count:]
+
+
+@pytest.mark.parametrize("dialect", [CLAUDE, NEW, CHAT, RESPONSES, GEMINI])
+def test_a_result_without_its_call_is_told_by_the_user(dialect):
+    """Nothing is lost of what stands in the newest turn, nor of what the user said beside it; pictures too."""
+    picture = Media("image", "image/png", 3, "a.png", "AAAA")
+    stray = ToolResult("x", "", (Text("IMPORTANT"), picture))
+    sent, rules = repaired([user(), words(), Message("user", (stray, Text("and now?")))], dialect)
+    shown = [part for one in sent[2:] for part in one.parts]
+    media = [picture] if dialect.media_in_results else [Text("[Attached image/png: a.png]")]
+    assert shown == [Text("[Result of a tool call that is not here]"), Text("IMPORTANT"), *media, Text("and now?")]
+    assert {one.role for one in sent[2:]} == {"user"}
+    assert all("pairing" in rule for rule in rules)
+    empty = [ToolResult("x", "t"), ToolResult("y", "t", (Text(MISSING),))]
+    assert repaired([user(), words(), Message("tool", tuple(empty)), user()], dialect)[0] == [user(), words(), user()]
 
 
 def test_ids_are_mapped_with_their_results():
@@ -432,7 +463,7 @@ def test_results_anywhere_behind_their_calls():
 def test_results_of_calls_that_the_server_holds():
     """Where a part of the history lies with the server, a result without a call is no orphan."""
     history = [results("x"), user()]
-    assert repaired(history, RESPONSES)[0] == [user()]
+    assert not any(one.results for one in repaired(history, RESPONSES)[0])
     assert repaired(history, replace(RESPONSES, elsewhere=True))[0] == history
 
 
@@ -458,14 +489,15 @@ def test_too_many_media_give_way_oldest_first():
     assert [large in one.parts for one in sent] == [False, False, False, True, True]
 
 
-def test_media_within_the_decided_budget_are_never_touched():
-    """W10: what the policy lets through fits every dialect, so its budget decides and this one never has to."""
-    from holdfast.policy.settings import Settings
-
-    for model in ("claude-opus-5-5", "claude-sonnet-4-5", "x"):
-        dialect = target("anthropic", model).dialect
-        assert Settings().media_most <= dialect.max_images
-        assert Settings().media_bytes * 4 / 3 < dialect.max_bytes / 2
+def test_media_of_the_newest_message_stay():
+    """What the user shows now stays, and where that alone is too much all else does: only the provider knows."""
+    picture = Media("image", "image/png", 3, "a.png", "AAAA")
+    few = replace(CLAUDE, max_images=3)
+    history = [Message("user", (Text("a"), picture)), words("so"), Message("user", (Text("b"), *[picture] * 3))]
+    sent, rules = repaired(history, few)
+    assert ([len(media_of(one)) for one in sent], rules) == ([0, 0, 3], ["media-budget"])
+    history[-1] = Message("user", (Text("b"), *[picture] * 4))
+    assert repaired(history, few) == (history, [])
 
 
 @pytest.mark.parametrize("dialect", [CLAUDE, CHAT, RESPONSES, GEMINI])

@@ -15,6 +15,7 @@ from holdfast.model.entries import Decision, Entry, Said
 from holdfast.model.messages import Message, media_of
 from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import project
+from holdfast.model.target import World
 from holdfast.policy.media import drop_media
 from holdfast.policy.pipeline import advance
 from holdfast.policy.unsealing import unseal
@@ -88,10 +89,10 @@ def test_bytes_count_for_themselves():
     assert held(over) == [0, 0, 1]
 
 
-def test_what_the_user_said_last_goes_last():
-    """The media of the user's newest message stay while others can go, and of them no more go than must."""
+def test_what_the_user_said_last_stays():
+    """The media of the user's newest message stay, be they over a budget; others give way to them."""
     plan = advance(grown(Branch(), show(*[picture()] * 7)), WHERE, POLICY)
-    assert held(plan) == [6]
+    assert held(plan) == [7]
     said = [show(*[picture()] * 6), *read("a", picture(), picture()), *read("b", picture())]
     plan = advance(grown(Branch(), *said), WHERE, POLICY)
     assert held(plan) == [6, 0, 0, 0, 0]
@@ -100,9 +101,73 @@ def test_what_the_user_said_last_goes_last():
     assert held(seen)[0] == 6
 
 
-@pytest.mark.parametrize(("images", "size", "left"), [(2, 20_000_000, 2), (100, 1_300, 2), (100, 20_000_000, 6)])
+KNOWN = [
+    ("anthropic", "claude-sonnet-4-5"),
+    ("openai-chat", "gpt-5.1"),
+    ("openai-responses", "gpt-5.1"),
+    ("gemini", "gemini-2.5-flash"),
+    ("anthropic", "glm-9"),
+    ("openai-chat", "local-7b"),
+]
+
+
+ROOMY = target("anthropic", "claude-sonnet-4-5", window=2_000_000)
+
+
+@pytest.mark.parametrize(("api", "model"), KNOWN)
+def test_what_the_api_takes_stays(api, model):
+    """Nothing is taken out of a request that its provider is not known to refuse: 100 images, a document of 15 MB."""
+    paper = Media("document", "application/pdf", 14_000_000, "spec.pdf", "A" * 18_666_668)
+    for said in ([show(picture())] * 100, [show(paper)], [show(paper), Message.of("assistant", "so"), show()]):
+        where = target(api, model, window=2_000_000)
+        where = replace(where, dialect=replace(where.dialect, merge=False))
+        plan = advance(grown(Branch(), *said), where, Policy())
+        assert (plan.record, plan.repair, plan.notices) == ((), (), ())
+
+
+@pytest.mark.parametrize(("api", "model"), [("openai-chat", "local-7b"), ("anthropic", "glm-9")])
+def test_a_limit_that_nobody_knows_is_none(api, model):
+    """Of a server that nobody knows no limit is taken for granted: it says itself what it does not take."""
+    where = target(api, model, window=10_000_000, trusting=True)
+    plan = advance(grown(Branch(), *[show(picture())] * 1_500), where, Policy())
+    assert (plan.record, sum(held(plan))) == ((), 1_500)
+
+
+def test_what_goes_is_told():
+    """Over what the API is known to take the oldest go, and a notice says how many, and what is taken."""
+    answered = [one for _ in range(101) for one in (show(picture()), Message.of("assistant", "so"))]
+    plan = advance(grown(Branch(), *answered, show()), ROOMY, Policy())
+    [(rule, why)] = [(one.rule, one.why) for one in plan.notices]
+    assert (rule, why.split("; ")) == (
+        "media",
+        [
+            "101 attachments, 101 images, 30,300 bytes are shown",
+            "at most 100 images, 33,554,432 bytes are sent",
+            "1 gave way to a line each",
+        ],
+    )
+    assert sum(held(plan)) == 100
+
+
+def test_the_newest_message_is_left_to_the_provider():
+    """More in the newest message than the API is known to take goes out; once refused, the oldest of it give way."""
+    branch = grown(Branch(), show(picture()), Message.of("assistant", "so"), show(*[picture()] * 101))
+    plan = advance(branch, ROOMY, Policy())
+    assert (held(plan), plan.repair, [one.rule for one in plan.notices]) == ([1, 0, 101], (), ["media"])
+    pressed = advance(plan.branch, ROOMY, Policy(), World(rung="media"))
+    assert (held(pressed), pressed.repair) == ([0, 0, 100], ())
+
+
+def test_what_the_user_shows_now_is_never_folded_away():
+    """By our reckoning the images are more than the window; only the provider knows, and until then they stay."""
+    branch = grown(Branch(), show(), Message.of("assistant", "so"), show(*[picture()] * 99))
+    plan = advance(branch, replace(WHERE, limits=replace(WHERE.limits, window=100_000)), Policy())
+    assert held(plan)[-1] == 99
+
+
+@pytest.mark.parametrize(("images", "size", "left"), [(2, 20_000_000, 2), (100, 1_300, 3), (100, 20_000_000, 6)])
 def test_the_lower_of_two_limits_counts(images, size, left):
-    """Where the API takes less than the policy, its limit is the budget: half of a body's bytes for media."""
+    """Where the API takes less than the policy, its limit is the budget: of bytes, what the words beside leave."""
     where = replace(WHERE, dialect=replace(WHERE.dialect, max_images=images, max_bytes=size))
     plan = advance(grown(Branch(), *(show(picture()) for _ in range(9))), where, POLICY)
     assert sum(held(plan)) == left

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -128,3 +132,39 @@ def test_a_message_beside_one_that_was_given_up():
             return [slot.message.text for slot in store.branch(KEY).slots], len(store.leaves(KEY))
 
     assert asyncio.run(main()) == (["One.", "Two."], 1)
+
+
+def test_a_child_that_is_forked_has_a_thread_of_its_own():
+    """An engine that was used before may be used there: the thread from before is not in it."""
+    worker = Worker()
+
+    async def there():
+        return await worker.done(os.getpid)
+
+    assert asyncio.run(there()) == os.getpid()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        os._exit(asyncio.run(there()) != os.getpid())
+    assert os.waitpid(child, 0)[1] == 0
+
+
+LATE = """
+import asyncio, threading, time
+from holdfast.runtime.worker import Worker
+
+async def late():
+    worker = Worker()
+    for number in range(3):
+        print(await worker.done(lambda: number), flush=True)
+        await asyncio.sleep(0.2)
+
+threading.Thread(target=lambda: asyncio.run(late())).start()
+time.sleep(0.1)
+"""
+
+
+def test_another_thread_may_go_on_when_the_main_one_has_ended():
+    """It may have an answer to write down; the process ends behind it."""
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.stderr) == (["0", "1", "2"], "")

@@ -28,7 +28,7 @@ from holdfast.policy.hygiene.parts import OWN, clean, tells
 from holdfast.policy.hygiene.servers import pair_servers
 from holdfast.policy.hygiene.signatures import RULE as SIGNED
 from holdfast.policy.hygiene.signatures import sign
-from holdfast.policy.hygiene.strays import drop_unseen, set_free, tie
+from holdfast.policy.hygiene.strays import drop_unseen, name, set_free, tie
 from holdfast.policy.hygiene.tidy import tidy
 
 __all__ = ["ALONE", "MISSING", "SIGNED", "UNTHOUGHT", "orphans", "repairs"]
@@ -63,14 +63,14 @@ def repairs(
     lead = lead and first == 0
     if (
         not (loose or cut or joins_summary(messages, dialect, summary))
-        and ends_well(messages, dialect, first)
+        and (dialect.as_written or ends_well(messages, dialect, first))
         and tidy(messages, dialect, lead=lead)
     ):
         return ()
     before = [Item(first + at, first + at + 1, message) for at, message in enumerate(messages)]
     items = [_without_thinking(item) if item.start in loose else item for item in before]
     gone: dict[int, Reason] = {}
-    for step, reason in _passes(first, cut, first + summary, lead=lead, told=told):
+    for step, reason in _passes(dialect, first, cut, first + summary, lead=lead, told=told):
         after = step(items, dialect)
         gone |= lost(items, after, reason)
         items = after
@@ -78,12 +78,19 @@ def repairs(
 
 
 def _passes(
-    first: int, cut: frozenset[int], summary: int, *, lead: bool, told: bool
+    dialect: Dialect, first: int, cut: frozenset[int], summary: int, *, lead: bool, told: bool
 ) -> tuple[tuple[Callable[[list[Item], Dialect], list[Item]], Reason], ...]:
     """Return the passes in their order, each with what is said of a message that it leaves out."""
+    if dialect.as_written:
+        return (
+            (clean, ("empty", "another model sealed all that it held")),
+            (partial(join, summary=summary), ("merge", "neighbours of one role")),
+            (fit_media, ("drop", "")),
+        )
     return (
         (set_free, ("drop", "")),
         (tie, ("drop", "")),
+        (name, ("drop", "")),
         (partial(drop_unfinished, cut=cut), ("drop", "")),
         (drop_unseen, ("pairing", "a call for a screenshot that never came was all it held")),
         (clean, ("empty", "nothing in it may be sent")),

@@ -1,20 +1,19 @@
 """The last resort where media were not decided about before: the oldest give way to a line each, until all fit.
 
-What lasts is decided by ``policy/media.py``, with room to spare; this holds for requests that no policy saw.
+What lasts is decided by ``policy/media.py``; this holds for requests that no policy saw. What the user's newest message
+shows stays: where that alone is too much, nothing else is of any use, and the provider says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.model.dialect import Dialect
+from holdfast.model.dialect import NO_LIMIT, Dialect
 from holdfast.model.messages import Message, media_in, media_of, placeholder, with_words
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.hygiene.items import Item
 
-SHARE = 15 / 16
-"""Of the bytes of a body, what messages may take: the rest is for system, tools and options."""
-_NEAR = 8
+NEAR = 8
 """A body of n characters is not looked at closely while n times this is under the limit: escapes take six bytes."""
 
 
@@ -25,9 +24,9 @@ def within(messages: Sequence[Message], dialect: Dialect) -> bool:
         return True
     if sum(one.kind == "image" for one in media) > dialect.max_images:
         return False
-    if sum(len(one.source) for one in media) * _NEAR <= dialect.max_bytes:
+    if sum(len(one.source) for one in media) * NEAR <= dialect.max_bytes:
         return True
-    return sum(_weight(part) for message in messages for part in message.parts) <= SHARE * dialect.max_bytes
+    return sum(weight(part) for message in messages for part in message.parts) <= dialect.max_bytes
 
 
 def fit_media(items: list[Item], dialect: Dialect) -> list[Item]:
@@ -35,16 +34,21 @@ def fit_media(items: list[Item], dialect: Dialect) -> list[Item]:
     messages = [item.message for item in items]
     if within(messages, dialect):
         return items
+    newest = next((at for at in reversed(range(len(messages))) if messages[at].starts_turn), -1)
+    if newest >= 0 and not within(messages[newest : newest + 1], dialect):
+        return items
     images = sum(one.kind == "image" for one in media_of(*messages)) - dialect.max_images
-    size = sum(_weight(part) for message in messages for part in message.parts) - SHARE * dialect.max_bytes
+    size = sum(weight(part) for message in messages for part in message.parts) - dialect.max_bytes
     out = list(items)
     for index, place in _places(messages):
         if images <= 0 and size <= 0:
             break
+        if index == newest:
+            continue
         part = out[index].message.parts[place]
         new = with_words(part, placeholder if size > 0 else _image)
         images -= _images(part) - _images(new)
-        size -= _weight(part) - _weight(new)
+        size -= weight(part) - weight(new)
         if new is not part:
             out[index] = _with(out[index], place, new, dialect)
     return out
@@ -52,7 +56,9 @@ def fit_media(items: list[Item], dialect: Dialect) -> list[Item]:
 
 def _with(item: Item, place: int, part: Part, dialect: Dialect) -> Item:
     parts = (*item.message.parts[:place], part, *item.message.parts[place + 1 :])
-    why = f"at most {dialect.max_images} images and {dialect.max_bytes:,} bytes go in one request"
+    known = ((dialect.max_images, "images"), (dialect.max_bytes, "bytes"))
+    most = " and ".join(f"{size:,} {what}" for size, what in known if size < NO_LIMIT)
+    why = f"at most {most} go in one request"
     return item.changed(Message(item.message.role, parts), "media-budget", why)
 
 
@@ -72,7 +78,7 @@ def _image(media: Media) -> str:
     return placeholder(media) if media.kind == "image" else ""
 
 
-def _weight(part: Part) -> int:
+def weight(part: Part) -> int:
     """Return about how many bytes a part takes in a body."""
     if part.raw is not None:
         return memoryview(part.raw).nbytes
@@ -81,7 +87,7 @@ def _weight(part: Part) -> int:
     if isinstance(part, ToolCall):
         return _bytes(part.arguments)
     if isinstance(part, ToolResult):
-        return sum(_weight(one) for one in part.content)
+        return sum(weight(one) for one in part.content)
     return len(part.source) if isinstance(part, Media) else 0
 
 

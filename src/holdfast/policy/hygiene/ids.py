@@ -40,6 +40,11 @@ def _mapped(id_: str, pattern: str, least: int, most: int) -> str:
     return id_ if _whole(pattern, least, most).fullmatch(id_) else _minted(id_, id_, pattern, least, most)
 
 
+def minted_id(seed: str, dialect: Dialect) -> str:
+    """Return an id for a call that has none, made of what tells it from others."""
+    return _minted("", seed, dialect.id_pattern, dialect.id_min, dialect.id_max)
+
+
 def _minted(id_: str, seed: str, pattern: str, least: int, most: int) -> str:
     """Return an id that shows the beginning of ``id_`` and is told from others by the digest of ``seed``."""
     room = min(MINTED_ID, most)

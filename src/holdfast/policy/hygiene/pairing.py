@@ -1,7 +1,7 @@
 """Calls and their results: each call has one, where its API wants it, and no result is without its call.
 
-Matching is by occurrence. A displaced result moves behind its call, a second one goes, an orphan goes, a missing one is
-made up; a real result wins over a made-up one, wherever it stands.
+Matching is by occurrence. A displaced result moves behind its call, a second one goes, an orphan is told in words, a
+missing one is made up; a real result wins over a made-up one, wherever it stands.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from holdfast.model.dialect import Dialect
-from holdfast.model.messages import Message, result_text, with_parts
-from holdfast.model.parts import Opaque, Part, Text, ToolCall, ToolResult
+from holdfast.model.messages import Message, placeholder, result_text, with_parts
+from holdfast.model.parts import Media, Opaque, Part, Text, ToolCall, ToolResult
 from holdfast.policy.hygiene.ids import calls_of, fresh_ids, is_sent, is_use
 from holdfast.policy.hygiene.items import Item, inserted
 from holdfast.policy.hygiene.parts import clean_message, is_cut_off, without
+from holdfast.view.foreign import words_of
 
 MISSING = "[No result was recorded for this call: it was interrupted or its output was lost.]"
 """Text of a synthetic result; it exists only in projections."""
+STRAY = "[Result of a tool call that is not here]"
+"""What stands before the words of a result that answers no call."""
 
 
 class Found(NamedTuple):
@@ -60,7 +63,7 @@ def drop_unfinished(items: list[Item], dialect: Dialect, *, cut: frozenset[int])
 def pair(items: list[Item], dialect: Dialect) -> list[Item]:
     """Return the items with each call's result where it belongs, under the id of its call, and no other results."""
     messages = [item.message for item in items]
-    stray = orphans(messages) if dialect.elsewhere else frozenset()
+    stray = orphans(messages)
     answers = matched(messages)
     given = _given_elsewhere(messages, answers, dialect)
     ids = fresh_ids(messages, dialect)
@@ -151,6 +154,19 @@ def orphans(messages: Sequence[Message]) -> frozenset[str]:
             elif type(part) is Opaque and part.seal is not None:
                 (called if is_use(part) else told).add(part.seal.data)
     return frozenset(told - called)
+
+
+def told(result: ToolResult) -> tuple[Text | Media, ...]:
+    """Return what a result that answers no call says, as a user says it; nothing of one that is empty or made up."""
+    said: list[Text | Media] = []
+    for part in result.content:
+        if isinstance(part, Media):
+            said.append(replace(part, raw=None))
+        elif text := part.text if isinstance(part, Text) else words_of(part) or placeholder(part):
+            said.append(Text(text))
+    if is_made_up(result) or not any(isinstance(one, Media) or one.text.strip() for one in said):
+        return ()
+    return (Text(f"{STRAY[:-1]}: {result.name}]" if result.name else STRAY), *said)
 
 
 def _given_elsewhere(messages: Sequence[Message], answers: Answers, dialect: Dialect) -> Places:
@@ -299,20 +315,27 @@ def _told(items: Sequence[Item], found: Found | None, call: ToolCall) -> ToolRes
 
 
 def _only(item: Item, stray: frozenset[str], dialect: Dialect, places: Container[int] = ()) -> Iterator[Item]:
-    """Yield the item with those results that may stand here: at ``places``, or with an id that is ``stray``."""
+    """Yield the item with those results that may stand here: at ``places``, or where those with a ``stray`` id may.
+
+    Where they may not, a user tells them.
+    """
     results = iter(range(len(item.message.parts)))
-    parts = tuple(
-        part
-        for part in item.message.parts
-        if not isinstance(part, ToolResult) or next(results) in places or part.call_id in stray
-    )
+    parts: list[Part] = []
+    words: list[Part] = []
+    for part in item.message.parts:
+        if not isinstance(part, ToolResult) or next(results) in places or (dialect.elsewhere and part.call_id in stray):
+            parts.append(part)
+        elif part.call_id in stray:
+            words += told(part)
     if len(parts) == len(item.message.parts):
         yield item
         return
-    left = clean_message(Message(item.message.role, parts), dialect)
-    if left.parts:
-        why = "its results stand behind their calls, or answer none"
-        yield item.changed(left, "pairing", why)
+    left = clean_message(Message(item.message.role, tuple(parts)), dialect)
+    said = clean_message(Message("user", tuple(words)), dialect)
+    why = "a result that answers no call is told"
+    aside = inserted(item.stop if left.results else item.start, said, "pairing", why)
+    kept = item.changed(left, "pairing", "its results stand behind their calls, or answer none")
+    yield from [one for one in ((kept, aside) if left.results else (aside, kept)) if one.message.parts]
 
 
 # -- where results stand anywhere behind their calls -------------------------------------------------------------------

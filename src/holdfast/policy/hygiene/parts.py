@@ -52,7 +52,7 @@ def tells(message: Message) -> bool:
 
 def may_hold_nothing(message: Message, dialect: Dialect) -> bool:
     """Return whether ``message`` may stand without a part, wherever it stands."""
-    return dialect.empty_messages and message.role != "assistant"
+    return dialect.as_written or (dialect.empty_messages and message.role != "assistant")
 
 
 def may_be_empty(message: Message, dialect: Dialect) -> bool:
@@ -69,6 +69,8 @@ def _is_plain_empty(part: object) -> bool:
 def clean_message(message: Message, dialect: Dialect) -> Message:
     """Return the message with refused parts gone or rewritten; the same object when nothing is wrong."""
     role, stood = message.role, message.parts
+    if dialect.as_written:
+        return _unsealed(message, dialect)
     for part in stood:
         if not is_plain(part, dialect, role):
             break
@@ -85,6 +87,17 @@ def clean_message(message: Message, dialect: Dialect) -> Message:
     if all(map(is_, parts, stood)):
         return message
     return Message(role, tuple([part for part in parts if part is not None]))
+
+
+def _unsealed(message: Message, dialect: Dialect) -> Message:
+    """Return the message without what another model sealed; the same object where there is nothing such."""
+    parts = [
+        part if isinstance(part, Media | ToolResult) or may_go(part.seal, dialect) else clean_part(part, dialect, "")
+        for part in message.parts
+    ]
+    if all(map(is_, parts, message.parts)):
+        return message
+    return Message(message.role, tuple([part for part in parts if part is not None]))
 
 
 def is_plain(part: Part, dialect: Dialect, role: str) -> bool:

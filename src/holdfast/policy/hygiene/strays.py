@@ -13,7 +13,7 @@ from itertools import groupby
 from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, ToolCall, ToolResult
-from holdfast.policy.hygiene.ids import is_sent
+from holdfast.policy.hygiene.ids import is_sent, minted_id
 from holdfast.policy.hygiene.items import Item, inserted
 from holdfast.policy.hygiene.pairing import Answers, Names, is_made_up, matched, with_names
 from holdfast.policy.hygiene.parts import Places, left_out
@@ -57,7 +57,28 @@ def _apart(item: Item, wanted: Container[str]) -> Iterator[Item]:
             yield item.changed(message, "result-place", why)
 
 
-# -- results without an id ---------------------------------------------------------------------------------------------
+# -- calls and results without an id -----------------------------------------------------------------------------------
+
+
+def name(items: list[Item], dialect: Dialect) -> list[Item]:
+    """Return the items with calls without an id that are answered under one of their own, and their results under it.
+
+    They answer each other by their order. An id tells of its message alone, so what goes before renames nobody.
+    """
+    if not any(not call.id for item in items for call in item.message.calls):
+        return items
+    messages = [item.message for item in items]
+    new: dict[type, dict[int, Names]] = {ToolCall: defaultdict(dict), ToolResult: defaultdict(dict)}
+    for index, found in matched(messages).items():
+        for place, (call, one) in enumerate(zip(messages[index].calls, found, strict=True)):
+            if one is not None and not call.id:
+                id_ = minted_id(f"{messages[index].text!r} {call.arguments} {place}", dialect)
+                new[ToolCall][index][place] = id_, ""
+                new[ToolResult][one.home][one.place] = id_, ""
+    for kind, names in new.items():
+        why = "a call without an id is answered by the result that stands behind it"
+        items = [with_names(item, names[at], kind, why) for at, item in enumerate(items)]
+    return items
 
 
 def tie(items: list[Item], dialect: Dialect) -> list[Item]:

@@ -60,8 +60,12 @@ def tidy(messages: Sequence[Message], dialect: Dialect, *, lead: bool = True) ->
 
     ``lead`` is true where system messages at the start go into a field of their own.
     """
+    if dialect.as_written:
+        return all(clean_message(one, dialect) is one for one in messages) and within(messages, dialect)
     look = _look(messages)
-    if not (calls_fit(look.calls, dialect) and _stand_well(look, dialect, lead=lead) and _paired(look, dialect)):
+    if look.calls and not calls_fit(look.calls, dialect):
+        return False
+    if not (_stand_well(look, dialect, lead=lead) and _paired(look, dialect)):
         return False
     odd = [messages[at] for at in look.odd]
     unread = any(type(part) is Opaque for message in odd for part in message.parts)

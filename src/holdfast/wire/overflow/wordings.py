@@ -184,7 +184,7 @@ _MEDIUM = (
 MEDIA = _any(
     rf"\b{_MEDIUM}\b.{{0,80}}(?:exceed|too (?:large|many|big|long|small)|maximum|limit|at most|"
     rf"could not|cannot|unable|invalid|not valid|unsupported|"
-    r"not supported|corrupt|failed|password|not process)",
+    r"not supported|corrupt|failed|password|not process|\d (?:is|are) allowed)",
     rf"(?:exceed|too (?:large|many|much|big)|maximum of|at most|could not|cannot|unable to|invalid|"
     rf"unsupported|failed to|up to|not support).{{0,60}}\b{_MEDIUM}\b",
     r"maximum content size limit",

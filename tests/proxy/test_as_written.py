@@ -1,0 +1,126 @@
+"""What a client wrote goes up as it came wherever it may be taken, and is never lost where it must be mended."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import anyio
+import pytest
+
+CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "x"}
+
+
+def calls(*ids):
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": id_, **CALL} for id_ in ids]}
+
+
+def told(id_, text="o"):
+    return {"role": "tool", "tool_call_id": id_, "content": text}
+
+
+LONG = "chatcmpl-tool-" + "0" * 80
+ODD = {
+    "empty ids": [USER, calls("", ""), told("", "one"), told("", "two"), USER],
+    "an id twice": [USER, calls("c", "c"), told("c", "one"), told("c", "two"), USER],
+    "long ids": [USER, calls(LONG), told(LONG), USER],
+    "an orphan": [USER, told("zz", "IMPORTANT")],
+    "no result": [USER, calls("c"), USER],
+}
+"""Conversations that OpenAI refuses, and many a server of one's own takes."""
+FINE = {
+    "empty words": [{"role": "user", "content": ""}],
+    "an answer first": [ANSWER, USER],
+    "an answer last": [USER, {"role": "assistant", "content": "The answer is "}],
+    "unknown fields": [{**USER, "name": "me"}, {**ANSWER, "reasoning_content": "r"}, USER],
+}
+
+
+def asked(proxied, strict, messages, model, path="/v1/chat/completions", **fields):
+    """Return the body of a request, what went up for it, and the answer."""
+    through, _, _ = proxied
+    upstream = strict(400_000)
+    data = json.dumps({"model": model, "messages": messages, **fields}).encode()
+
+    async def go():
+        async with through(upstream) as client:
+            return await client.post(path, data)
+
+    return data, upstream.bodies, anyio.run(go)
+
+
+@pytest.mark.parametrize("model", ["local-7b", "qwen3-coder", "deepseek-chat", "openai/gpt-oss-20b"])
+@pytest.mark.parametrize("odd", [*ODD, *FINE])
+def test_a_server_of_ones_own_gets_what_its_client_wrote(odd, model, proxied, strict):
+    """Nobody knows here what it takes, so nothing is mended; what it refuses is sent again, mended, and answered."""
+    data, bodies, reply = asked(proxied, strict, {**ODD, **FINE}[odd], model)
+    assert bodies[0] == data
+    assert (reply.status_code, len(bodies)) == (200, 2 if odd in ODD else 1)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_the_maker_gets_what_it_takes_and_all_of_it(odd, proxied, strict):
+    """Where OpenAI's rules hold, the first request keeps them; what tools gave back, and their calls, are all there."""
+    _, bodies, reply = asked(proxied, strict, ODD[odd], "gpt-5.1")
+    assert (reply.status_code, len(bodies)) == (200, 1)
+    shown = json.loads(bodies[0])["messages"]
+    asks = [call["id"] for one in shown for call in one.get("tool_calls", ())]
+    assert len(asks) == sum(len(one.get("tool_calls", ())) for one in ODD[odd])
+    for one in ODD[odd]:
+        assert one["role"] != "tool" or one["content"] in bodies[0].decode()
+
+
+@pytest.mark.parametrize("odd", ["no result", "unknown fields"])
+def test_what_is_refused_for_something_else_reaches_the_client(odd, proxied, strict):
+    """A refusal that no mending cures is the provider's word; what has its form already is not sent again for it."""
+    _, bodies, reply = asked(proxied, strict, {**ODD, **FINE}[odd], "local-7b", temperature=9)
+    assert (reply.status_code, len(bodies)) == (400, 2 if odd in ODD else 1)
+    assert "temperature" in reply.text
+
+
+def test_what_was_refused_once_goes_out_mended_from_then_on(proxied, strict):
+    """A server that keeps the maker's rules is not asked twice for each request of a session."""
+    through, upstream = proxied[0], strict(400_000)
+    said = [*ODD["no result"]]
+
+    async def go():
+        async with through(upstream) as client:
+            for text in "bc":
+                reply = await client.post("/v1/chat/completions", {"model": "deepseek-chat", "messages": said})
+                assert reply.status_code == 200
+                said.extend([reply.json()["choices"][0]["message"], {"role": "user", "content": text}])
+
+    anyio.run(go)
+    assert len(upstream.bodies) == 3
+
+
+PICTURE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 60).decode()
+
+
+def shows(count):
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}}
+    return {"role": "user", "content": [*[picture] * count, {"type": "text", "text": "what?"}]}
+
+
+@pytest.mark.parametrize("count", [21, 100])
+def test_pictures_that_the_provider_takes_all_go_up(count, proxied, strict):
+    """Byte identity: a request that fits is not changed, be its pictures many."""
+    data, bodies, reply = asked(proxied, strict, [shows(count)], "claude-sonnet-4-5", "/v1/messages", max_tokens=100)
+    assert (bodies, reply.status_code) == ([data], 200)
+
+
+def test_a_large_document_goes_up(proxied, strict):
+    """Byte identity: 20 MB of base64, of which the Messages API takes 32."""
+    paper = base64.b64encode(b"%PDF" + b"\0" * 15_000_000).decode()
+    source = {"type": "base64", "media_type": "application/pdf", "data": paper}
+    said = [{"role": "user", "content": [{"type": "document", "source": source}, {"type": "text", "text": "what?"}]}]
+    data, bodies, _ = asked(proxied, strict, said, "claude-sonnet-4-5", "/v1/messages", max_tokens=100)
+    assert bodies == [data]
+
+
+def test_of_more_pictures_than_are_taken_the_newest_stay(proxied, strict):
+    """The newest message is left to the provider; refused for 101 pictures, it goes up with the newest 100."""
+    data, bodies, reply = asked(proxied, strict, [shows(101)], "claude-sonnet-4-5", "/v1/messages", max_tokens=100)
+    assert (bodies[0], reply.status_code) == (data, 200), reply.text
+    assert bodies[-1].count(PICTURE.encode()) == 100
