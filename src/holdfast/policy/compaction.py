@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, is_spared
@@ -13,13 +15,16 @@ from holdfast.policy.draft import Draft
 from holdfast.policy.guard import Room
 from holdfast.policy.measures import request_size, shown_messages
 from holdfast.policy.relief import RELIEF
-from holdfast.policy.select import cuts, tail_size, tails
+from holdfast.policy.select import cuts, open_turn, tail_size, tails
 from holdfast.policy.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
 from holdfast.policy.spill import spill, wholes
 from holdfast.policy.stand_in import anchor_of, stand_in
 from holdfast.policy.triggers import is_over, line, passes
+from holdfast.policy.unread import UNREAD, shorten_unread
 from holdfast.view.conversation import is_real
 from holdfast.view.turns import newest_answer
+
+_UNREAD = "results give way to the summary before the model read them: cut short they are still too much"
 
 
 def compact(draft: Draft) -> Draft:
@@ -36,11 +41,42 @@ def compact(draft: Draft) -> Draft:
     draft = _retaken(draft)
     if not _is_due(draft):
         return draft
+    made = _first(draft, _places(draft))
+    waits = draft.settings.tail == "share" and open_turn(draft.branch) < len(draft.branch.slots)
+    return _with_unread(draft) if waits and not (_helped(draft, made) or _is_usable(made)) else made
+
+
+def _with_unread(draft: Draft) -> Draft:
+    """Return the draft with the results that the model waits for cut short, so that a request can show them.
+
+    Only where that is not enough they give way as well, and a notice says so.
+    """
+    room = draft.room
+    share = room.share(draft.settings.message_share or draft.settings.goal_share)
+    short = shorten_unread(draft, share, goal(draft) - room.share(LEAST_SUMMARY + 2 * SUMMARY_SLACK))
+    made = _first(short, _places(short)) if _is_due(short) else short
+    if _helped(short, made) or _is_usable(made):
+        return made
+    folded = _first(draft, [keep for keep in cuts(draft.branch)[-1:] if draft.branch.keep < keep <= _last_place(draft)])
+    return folded.note(UNREAD, _UNREAD) if _helped(draft, folded) else made
+
+
+def _helped(old: Draft, new: Draft) -> bool:
+    """Return whether ``new`` compacts what ``old`` did not, or waits for the summary with which it will."""
+    return new.ask is not None or new.compaction is not old.compaction
+
+
+def _is_usable(draft: Draft) -> bool:
+    return draft.at_most <= draft.room.usable
+
+
+def _first(draft: Draft, places: Sequence[int]) -> Draft:
+    """Return the draft compacted at the first of ``places`` where that helps; with a notice why not, if nowhere."""
     rule, why = "nothing-to-compact", "there is nothing before what is kept as it was said"
     if draft.branch.compaction is not None:
         why = "everything that could be summarised already is"
     written = draft.world.written
-    for keep in _places(draft):
+    for keep in places:
         planned = _compacted(draft, keep)
         if planned is None:
             continue

@@ -15,7 +15,7 @@ from holdfast.policy.measures import estimate_tokens, json_tokens, shown_message
 from holdfast.policy.settings import Settings
 from holdfast.policy.triggers import usable
 from holdfast.view.boundaries import legal_cuts
-from holdfast.view.turns import turn_starts
+from holdfast.view.turns import newest_answer, turn_starts
 
 
 def tails(draft: Draft) -> list[int]:
@@ -35,13 +35,25 @@ def cuts(branch: Branch) -> list[int]:
 
 
 def _share(draft: Draft, messages: list[Message], legal: list[int]) -> list[int]:
-    """Ours: the largest tail within its share of the room; else the newest group alone; else nothing."""
+    """Ours: the largest tail within its share of the room; else the newest group alone; else nothing.
+
+    Results that the model waits for are kept with their calls wherever it begins.
+    """
     budget = draft.own(draft.room.share(draft.settings.tail_share))
     best = _largest_within(draft.branch, legal, budget)
     unseen = first_unseen(draft) - draft.branch.keep
     shown_first = [cut for cut in legal if cut <= min(best, unseen)][-1:] if unseen < best else []
     newest = [cut for cut in legal if cut < len(messages)][-1:]
-    return list(dict.fromkeys([*shown_first, *([best] if best < len(messages) else []), *newest, legal[-1]]))
+    wanted = dict.fromkeys([*shown_first, *([best] if best < len(messages) else []), *newest, legal[-1]])
+    last = max((cut for cut in legal if cut <= open_turn(draft.branch) - draft.branch.keep), default=legal[-1])
+    return list(dict.fromkeys([*(cut for cut in wanted if cut < last), last]))
+
+
+def open_turn(branch: Branch) -> int:
+    """Return the slot of the newest answer, where results behind it wait to be read; the end where none do."""
+    newest = newest_answer(branch, branch.keep)
+    waits = newest >= 0 and any(message.results for message in branch.messages.slice(newest + 1))
+    return newest if waits else len(branch.slots)
 
 
 def first_unseen(draft: Draft) -> int:

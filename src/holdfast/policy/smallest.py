@@ -135,7 +135,7 @@ def _short(draft: Draft, part: Part, old: Part, most: int) -> tuple[Part, Blob |
     if not isinstance(part, Text | ToolResult):
         return part, None
     text = part_text(part)
-    short, blob = _cut(draft, text, part_text(old) if type(old) is type(part) else text, most)
+    short, blob = cut_text(draft, text, part_text(old) if type(old) is type(part) else text, most)
     if isinstance(part, Text):
         return (Text(short), blob) if short != text else (part, None)
     media = [Text(placeholder(one)) for one in part.content if isinstance(one, Media)]
@@ -144,7 +144,7 @@ def _short(draft: Draft, part: Part, old: Part, most: int) -> tuple[Part, Blob |
     return ToolResult(part.call_id, part.name, (Text(short), *media), part.is_error), blob
 
 
-def _cut(draft: Draft, text: str, whole: str, most: int) -> tuple[str, Blob | None]:
+def cut_text(draft: Draft, text: str, whole: str, most: int) -> tuple[str, Blob | None]:
     """Return ``text``, which shows ``whole``, in about ``most`` tokens, and the blob it points to where it is cut."""
     if count(text) <= most:
         return text, None
