@@ -110,7 +110,8 @@ UNDER = 0.95
 LEAST_ROOM = 4_000
 """[H] What nobody told leaves this room at least: no guess may end a session."""
 LEAST_TOLD = 500
-"""[H] Room enough in a window that a provider told of: who learns of it is under way, and what fits is answered."""
+"""[H] Room enough in a window that a provider told of: who learns of it is under way, and what fits is answered. The
+proxy tries any window with so much: its client is under way too."""
 LEARNED = "learned"
 """Origin of a window that an overflow told."""
 

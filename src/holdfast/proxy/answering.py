@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 from holdfast.errors import ContextOverflow, HoldfastError, UpstreamError, WindowTooSmall
 from holdfast.model.target import Target
-from holdfast.policy.guard import in_force
+from holdfast.policy.guard import LEARNED, in_force
 from holdfast.proxy.exchange import Turn
 from holdfast.proxy.headers import State, is_unpacked
 from holdfast.proxy.health import Ended
@@ -24,9 +24,7 @@ from holdfast.wire.overflow import Verdict
 
 SAFE_SHARE = 0.5
 """[H] Share of the window that what is estimated may have and surely fit."""
-
-
-TOLD = frozenset({"learned", "asked for", "cap"})
+TOLD = frozenset({LEARNED, "asked for", "cap"})
 """Origins of a window that its provider or its user told; any other is what we know of a model, or assume."""
 
 
@@ -71,7 +69,8 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
     except (UpstreamError, WindowTooSmall) as error:
         if begun and run.attempt is not None and run.attempt.is_ended:
             return  # its provider ended the answer there
-        if begun or (run.attempt is None and (turn.observe or _may_fit(session, turn))):  # nothing went out: it has to
+        goes_on = turn.observe or (isinstance(error, WindowTooSmall) and _may_fit(session, turn))
+        if begun or (goes_on and run.attempt is None):  # nothing went out: it has to
             raise
         if isinstance(error, WindowTooSmall) and not turn.observe:
             raise Unfit(error, run.attempt) from error
@@ -85,10 +84,10 @@ def _is_wait_ours(run: Run) -> bool:
 
     What that says before its model does is held, so it is for us to say that somebody is there.
     """
-    attempt = run.attempt
-    if attempt is None or attempt.reply is None or run.attempts != 1:
-        return run.attempts != 1
-    return attempt.is_coming and is_unpacked(attempt.reply.raw)
+    if run.attempts != 1:
+        return True
+    reply = run.attempt.reply if run.attempt is not None and run.attempt.is_coming else None
+    return reply is not None and is_unpacked(reply.raw)
 
 
 def _if_left(run: Run, turn: Turn) -> Ended:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Self
 
 from holdfast.errors import Aborted
@@ -32,7 +32,7 @@ class Run:
         """The newest request that went out, with what came back."""
         self.attempts = 0
         """How many requests went out, or are about to."""
-        self._lane: AbstractAsyncContextManager[None] | None = None
+        self._stack = AsyncExitStack()
         self._events: AsyncGenerator[list[Event]] | None = None
         self._left: deque[Event] = deque()
         """What came at once and was not read yet."""
@@ -49,8 +49,7 @@ class Run:
         """Hold the branch's lane until the end of the block; ``Aborted`` the second time."""
         if self._events is not None:
             raise Aborted("a run is one request and this one was begun already; call session.run for another")
-        self._lane = self._course.lane()
-        await self._lane.__aenter__()
+        await self._stack.enter_async_context(self._course.lane())
         self._events = self._going()
         return self
 
@@ -61,8 +60,7 @@ class Run:
                 await self._events.aclose()
         finally:
             self._course.inflight.settled()
-            if self._lane is not None:
-                await self._lane.__aexit__(None, None, None)
+            await self._stack.aclose()
 
     def together(self) -> AsyncIterator[list[Event]]:
         """Return the API's own events, those together that came at once."""
