@@ -550,6 +550,26 @@ def test_a_stop_lets_answers_end():
     assert (fine.status, fine.complete) == (200, True)
 
 
+@pytest.mark.parametrize(("api", "status"), [("anthropic", 529), ("openai-chat", 503), ("gemini", 503)])
+def test_a_stop_before_the_answer_is_said_in_the_words_of_the_api(api, status, capfd):
+    """Who still waits when time is up is told why, and may try again."""
+
+    async def silent(line, told):
+        await line.left()
+
+    with sockets.proxied(drain=1.0) as proxy:
+        proxy.upstream.play = silent
+        paths = [sockets.PATHS[api], f"/u/http://{sockets.LOOPBACK}:{proxy.upstream.port}/v1/files"]
+        data = [sockets.request(path, sockets.body(api, "is anybody there?")) for path in paths]
+        futures = [proxy.start(partial(proxy.sent, one)) for one in data]
+        proxy.call(lambda: sockets.until(lambda: len(proxy.upstream.heard) == len(data)))
+    managed, passed = [future.result(sockets.SOON) for future in futures]
+    assert (managed.status, managed.complete) == (status, True)
+    assert (passed.status, passed.complete) == (503, True)
+    assert all("stopped before the answer came" in one.json["error"]["message"] for one in (managed, passed))
+    assert capfd.readouterr().err == ""
+
+
 def test_a_stop_that_cuts_answers_off(tmp_path, capfd):
     """Where they take too long, what was said so far is in the log before the store is closed, and all is well."""
 

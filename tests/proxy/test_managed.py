@@ -201,6 +201,33 @@ def test_a_count_is_of_the_reduced_request(proxied, strict):
     assert 0 < run(go) < 16_000
 
 
+def test_a_count_of_a_request_to_come_is_of_the_reduced_one(proxied, strict):
+    """Gemini's takes a whole request, too: what stands beside its contents, and around it, keeps its bytes."""
+    through, _, talking = proxied
+    upstream, talk = strict(16_000), talking("gemini")
+    path = talk.path.replace("generateContent", "countTokens")
+    whole = b'{ "generateContentRequest" : {"model": "models/kelp", "contents": %s, "tools": [] } , "other": 1}'
+    damaged = b'{"generateContentRequest": {"contents": 1}}'
+
+    async def go():
+        async with through(upstream, window=16_000) as client:
+            for number in range(20):
+                await talk.turn(client, f"Note {number}: {WORDS}")
+            talk.say("And now?")
+            replies = [
+                await client.post(path, talk.body()),
+                await client.post(path, whole % json.dumps(talk.said).encode()),
+            ]
+            return [reply.headers[STATE] for reply in [*replies, await client.post(path, damaged)]]
+
+    assert run(go) == ["managed", "managed", "relayed"]
+    plain, inside, left = upstream.bodies[-3:]
+    start, end = whole.split(b"%s")
+    assert (inside.startswith(start), inside.endswith(end)) == (True, True)
+    assert json.loads(inside)["generateContentRequest"]["contents"] == json.loads(plain)["contents"] != talk.said
+    assert left == damaged
+
+
 def test_where_the_store_fails_requests_go_on_and_that_is_said_once(proxied, strict, capfd):
     """By the decisions that there are; in a header, in /livez and on standard error."""
     through, _, talking = proxied

@@ -134,6 +134,23 @@ def test_an_event_that_never_ends_is_an_error(api, proxy, monkeypatch):
     assert "2,000 bytes" in str(told.json["error"])
 
 
+@pytest.mark.parametrize(
+    "body", [b"<!doctype html><title>Sign in</title>", b"out of order", b""], ids=["page", "text", "empty"]
+)
+@pytest.mark.parametrize("kind", [b"text/html; charset=utf-8", b"text/plain", b"application/json"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("api", APIS)
+def test_what_is_no_answer_comes_as_it_came(api, stream, kind, body, proxy):
+    """A gateway's page under a status of success is its client's to read: status, type and bytes are the gateway's."""
+    before = proxy.stats()["requests"]["all"]["failed"]
+    proxy.upstream.play = saying(b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: %d" % (kind, len(body)), body)
+    told = proxy.send(asked(api, f"a page {kind} {len(body)}", stream=stream))
+    assert (told.status, told.body, told.complete) == (200, body, True)
+    assert told.headers["content-type"] == kind.decode()
+    assert len(proxy.upstream.heard) == 1
+    assert proxy.stats()["requests"]["all"]["failed"] == before
+
+
 LAST = {"a part of it": slice(0, -1), "nothing but its beginning": slice(0, 1)}
 """Pieces of an answer behind which a provider may end it: there the last event is not, which says that it is whole."""
 

@@ -62,11 +62,47 @@ def test_a_client_s_compaction_of_what_is_new_to_us_is_made_to_fit(proxied, stri
 
     replies = run(go)
     assert [reply.status_code for reply in replies] == [200] * 3, [reply.text for reply in replies]
-    assert [reply.headers[STATE] for reply in replies] == ["managed", "relayed", "managed"]
+    assert [reply.headers[STATE] for reply in replies] == ["managed"] * 3
     assert "Note 29: " in upstream.bodies[0].decode()
     assert upstream.bodies[1] == json.dumps(short).encode()
     assert upstream.bodies[2] == upstream.bodies[0]
     assert not store.sessions()
+
+
+@pytest.mark.parametrize("words", ["native", "llama.cpp", "openai-tpm"])
+@pytest.mark.parametrize("known", [False, True], ids=["new to us", "talked on"])
+def test_a_client_s_compaction_that_is_refused_is_made_smaller(known, words, proxied):
+    """Nobody told of the small window, in whatever words it is refused: the compaction comes, and nothing of it stays.
+
+    No request goes up twice.
+    """
+    through, upstreams, talking = proxied
+    upstream, talk, store = (
+        upstreams(Provider(Strict(window=12_000, overflow=words))),
+        talking("openai-responses"),
+        MemoryStore(),
+    )
+
+    async def go():
+        async with through(upstream, store) as client:
+            for number in range(12 if known else 0):
+                assert (await talk.turn(client, f"Note {number}: {WORDS}")).status_code == 200
+            before = [len(store.entries(info.key)) for info in store.sessions()]
+            for number in range(12):
+                talk.say(f"Note {number}: {WORDS}")
+                said = [{"type": "output_text", "text": f"Noted {number}."}]
+                talk.said.append({"type": "message", "role": "assistant", "content": said})
+            del upstream.bodies[:]
+            reply = await client.post("/v1/responses/compact", {"model": MODELS[talk.api], "input": talk.said})
+            return reply, before, [len(store.entries(info.key)) for info in store.sessions()]
+
+    reply, before, then = run(go)
+    assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
+    assert reply.json()["object"] == "response.compaction"
+    assert reply.content == upstream.answers[-1]
+    assert "x-holdfast-request" not in reply.headers
+    assert before == then
+    assert len({*upstream.bodies}) == len(upstream.bodies) > 0
 
 
 SUMMARISE = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nYour task is to create a detailed summary"
@@ -74,9 +110,12 @@ SUMMARISE = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nYour ta
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_s_compaction_that_a_server_refuses_is_made_smaller(stream, proxied, strict):
-    """A session that is too large is often rescued by its client's ``/compact``: also the first that we hear of it."""
+    """A session that is too large is often rescued by its client's ``/compact``: also the first that we hear of it.
+
+    It goes up once as it came, and nothing of it is kept.
+    """
     through, _, talking = proxied
-    upstream, talk = strict(8_000), talking("anthropic", stream=stream)
+    upstream, talk, store = strict(8_000), talking("anthropic", stream=stream), MemoryStore()
     for number in range(20):
         talk.say(f"Note {number}: {WORDS}")
         talk.said.append({"role": "assistant", "content": f"Noted {number}."})
@@ -84,13 +123,14 @@ def test_a_client_s_compaction_that_a_server_refuses_is_made_smaller(stream, pro
     headers = {"user-agent": "claude-cli/2.1.197 (external, cli)", "x-claude-code-session-id": "kelp"}
 
     async def go():
-        async with through(upstream) as client:
+        async with through(upstream, store) as client:
             return await client.post(talk.path, talk.body(), headers)
 
     reply = run(go)
     assert (reply.status_code, reply.headers[STATE]) == (200, "managed"), reply.text
     assert "detailed summary" in upstream.bodies[-1].decode()
-    assert upstream.bodies[0] == json.dumps(talk.body()).encode()
+    assert upstream.bodies.count(json.dumps(talk.body()).encode()) == 1
+    assert not store.sessions()
 
 
 def test_who_only_looks_asks_once_for_a_client_s_compaction(proxied, strict):

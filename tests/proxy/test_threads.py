@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import anyio
 import pytest
+import sockets
 
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.client import MODELS
@@ -124,3 +126,23 @@ def test_any_other_name_is_a_namespace(headers, proxied, strict):
 
     one, other = anyio.run(go)
     assert one != other
+
+
+def test_a_compaction_of_its_own_waits_for_nobody_in_the_thread():
+    """What is not kept holds nobody up: it is answered while another answer in the same thread is on its way."""
+    told = {"user_agent": "codex_exec/0.169.0", "thread_id": "t1"}
+    data = [
+        sockets.request("/v1/responses", sockets.body("openai-responses", "one", stream=True), **told),
+        sockets.request("/v1/responses/compact", sockets.body("openai-responses", "another", "b", "c"), **told),
+    ]
+
+    async def until_both_are_heard(line, answer):
+        await sockets.until(lambda: len(proxy.upstream.heard) == 2)
+        await sockets.well(line, answer)
+
+    with sockets.proxied() as proxy:
+        proxy.upstream.play = until_both_are_heard
+        first = proxy.start(partial(proxy.sent, data[0]))
+        proxy.call(lambda: sockets.until(lambda: bool(proxy.upstream.heard)))
+        assert proxy.send(data[1]).status == first.result(sockets.SOON).status == 200
+        assert len(proxy.sessions()) == 1

@@ -294,12 +294,19 @@ def test_an_address_that_is_nobodys_is_told_so(path, proxy):
     assert proxy.upstream.heard == []
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/files"])
+@pytest.mark.parametrize(
+    ("path", "state"),
+    [("/v1/messages", "managed"), ("/v1/messages/count_tokens", "relayed"), ("/v1/files", "relayed")],
+)
 @pytest.mark.parametrize("host", ["[v1.x]", "a" * 300])
-def test_an_upstream_that_is_nowhere_is_told_so(host, path, proxy):
-    """No answer comes from a host that cannot be asked, which is nothing that went wrong here."""
+def test_an_upstream_that_is_nowhere_is_told_so(host, path, state, proxy):
+    """No answer comes from a host that cannot be asked, which is nothing that went wrong here.
+
+    What was done with the request stands in the head all the same.
+    """
     reply = proxy.send(sockets.request(f"/u/http://{host}:9{path}", sockets.body("anthropic", "hi")))
     assert (reply.status, reply.complete) == (502, True)
+    assert reply.headers["x-holdfast-state"] == state
     assert "no answer came from" in reply.json["error"]["message"]
 
 

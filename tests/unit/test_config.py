@@ -342,7 +342,7 @@ def test_what_is_no_file_is_not_passed_over(what: str, tmp_path: Path) -> None:
 def test_a_catalog_of_ones_own() -> None:
     """A catalogue that knows nothing still answers, with defaults."""
     known = target("anthropic", "x", catalog=parse("", "empty"))
-    assert known.prices == Prices()
+    assert known.prices == Prices(assumed=True)
     assert known.cache == CacheRules()
     assert Catalog() == parse("", "empty")
 

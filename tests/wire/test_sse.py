@@ -106,7 +106,7 @@ def test_a_last_event_without_its_blank_line_is_given_and_marked():
     reader = Reader()
     assert reader.feed(b"data: [DONE]") == []
     (event,) = reader.close()
-    assert (event.done, event.ended, event.raw) == (True, False, b"data: [DONE]")
+    assert (event.data, event.ended, event.raw) == (b"[DONE]", False, b"data: [DONE]")
     assert reader.close() == []
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import signal
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct, to_builtins
 
-from holdfast.cli.faults import Interrupted
+from holdfast.cli.faults import Interrupted, reason
 from holdfast.cli.places import Place, store_option, store_place, unwritable
 from holdfast.cli.proxying import (
     MOST_PORTS,
@@ -152,9 +153,24 @@ async def _reread(
 # -- what it says ------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _heard(otherwise: str = "") -> Iterator[None]:
+    """Let what is said in the block end nothing where nobody takes it; ``otherwise`` is said on standard error then.
+
+    A terminal that is gone ends the proxy.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise
+        if otherwise:
+            _say(f"{otherwise}; standard output takes nothing ({reason(error)})")
+
+
 def _say(line: str) -> None:
-    """Say ``line`` on standard error; a pipe that nobody reads any more ends nothing. A terminal that is gone does."""
-    with suppress(BrokenPipeError):
+    """Say ``line`` on standard error, if anybody takes it."""
+    with _heard():
         click.echo(f"holdfast: {line}", err=True)
 
 
@@ -163,6 +179,13 @@ def _greet(address: str, serving: Serving) -> None:
     switch = switch_of(serving.store.where)
     if mode_of(serving.settings, switch) != "bypass" and (why := unwritable(serving.store.where)):
         _say(clean(unrecorded(why)))
+    with _heard(f"proxy at {address}"):
+        _lead(address, serving)
+
+
+def _lead(address: str, serving: Serving) -> None:
+    """Write on standard output where the proxy is and leads."""
+    switch = switch_of(serving.store.where)
     if serving.as_json:
         click.echo(as_json_bytes(record(address, serving)))
         return
@@ -197,7 +220,9 @@ def _farewell(health: Health, serving: Serving) -> None:
     """Tell what was counted and, of a proxy that only looked on, what would have been done."""
     stats = health.stats()
     found = looked_on(serving.settings, serving.store.where, health.sessions.keys, serving.known)
-    if serving.as_json:
-        click.echo(as_json_bytes(stats | ({} if found is None else {"foreseen": to_builtins(found)})))
-    else:
-        click.echo(" · ".join([f"stopped after {many(total(stats), 'request')}", *done(stats, found)]), err=True)
+    told = f"stopped after {many(total(stats), 'request')}"
+    with _heard(told if serving.as_json else ""):
+        if serving.as_json:
+            click.echo(as_json_bytes(stats | ({} if found is None else {"foreseen": to_builtins(found)})))
+        else:
+            click.echo(" · ".join([told, *done(stats, found)]), err=True)

@@ -209,14 +209,14 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         return replace(built, **facts, id_min=min(built.id_min, facts.get("id_max", built.id_min))) if facts else built
 
     def prices(self, api: str, model: str) -> Prices:
-        """Return the prices of ``model``; of one without a line, Claude Sonnet 4.5's under its own cache's rules."""
+        """Return the prices of ``model``; of one without a line, assumed, Sonnet 4.5's under its own cache's rules."""
         rules = self.rules(api, model)
         for line in _matching(self.price, model):
             return line.prices(rules)
         usual = next(_matching(self.price, DEFAULT_MODEL), None)
         if usual is None:
-            return Prices()
-        return Price("", usual.input, usual.output).prices(rules)
+            return Prices(assumed=True)
+        return replace(Price("", usual.input, usual.output).prices(rules), assumed=True)
 
     def prior(self, model: str) -> float:
         """Return the tokens of ``model`` for one estimated token, before any usage was reported."""

@@ -39,7 +39,7 @@ from holdfast.model.entries import (
     Usage,
 )
 from holdfast.model.gauging import Anchor, Gauge, Learned, Used, reframed
-from holdfast.model.learning import from_overflow, from_usage, is_newest
+from holdfast.model.learning import from_overflow, from_usage, is_absurd, is_newest
 from holdfast.model.messages import Message, media_of
 from holdfast.model.projected import base_mark, chained, mark_at, shown, slot_after
 from holdfast.model.sequence import Seq
@@ -379,8 +379,8 @@ def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
     last = len(branch.slots) - 1
     if body.stop in BROKEN and last >= 0 and branch.slots[last].message.role == "assistant":
         branch = replace(branch, broken=(*branch.broken, last), open=(), settled=None)  # its calls never ran
-    if body.stop not in BROKEN and is_newest(branch, body):  # the answer may be said before this entry or after it
-        slots = max(branch.seen + 1, len(branch.slots))
+    if body.stop not in BROKEN and is_newest(branch, body) and not is_absurd(branch, body.usage.input):
+        slots = max(branch.seen + 1, len(branch.slots))  # the answer may be said before this entry or after it
         branch = replace(branch, answered=Used(slots, body.usage.total, base_mark(branch)))
     return from_usage(branch, body)
 

@@ -99,7 +99,7 @@ SENSIBLE = 2.0
 """[H] A told size is believed up to so many times what the highest calibration would make of the request."""
 JUMP = 0.25
 """[H] Share of the last count by which the next one may be more than what was said since makes it: thinking that is
-not shown, a frame that nobody told. One count over that is doubted, so that no absurd one lets a session compact."""
+not shown, a frame that nobody told. One count over that is doubted, so that no wild one lets a session compact."""
 LEAST_LIMIT = 1_024
 """[H] A told limit under this is no window: it is a limit of something else, and no answer would go into it."""
 
@@ -118,7 +118,8 @@ class Learned(Struct, frozen=True, omit_defaults=True):
     overflows: int = 0
     """Overflows since the last answer."""
     doubted: int = 0
-    """Tokens of the newest prompt, where nothing explains so many: they are believed if the next one has no fewer."""
+    """Tokens of the newest prompt, where nothing explains so many: they are believed if the next one has no fewer, and
+    its window holds them."""
 
 
 FLAT_COUNTS = 3

@@ -77,7 +77,17 @@ def _leaps(branch: Branch, anchor: Anchor | None, tokens: int) -> bool:
 def _is_explained(branch: Branch, tokens: int) -> bool:
     """Return whether a leap is believed: the estimate says so, the count before did, or media have what they have."""
     estimated = (1 + JUMP) * (branch.asked + branch.frame.tokens)
-    return tokens <= estimated or 0 < branch.learned.doubted <= tokens or _shows_new_media(branch)
+    again = 0 < branch.learned.doubted <= tokens and not is_absurd(branch, tokens)
+    return tokens <= estimated or again or _shows_new_media(branch)
+
+
+def is_absurd(branch: Branch, tokens: int) -> bool:
+    """Return whether the newest request, which was taken, cannot have had ``tokens``, however often they are told.
+
+    No tokenizer makes so many of what it says, and its window does not hold them.
+    """
+    estimated = branch.asked + branch.frame.tokens
+    return 0 < branch.window < tokens and tokens > SENSIBLE * HIGHEST * estimated
 
 
 def _disproved(branch: Branch, tokens: int) -> Branch:

@@ -30,6 +30,11 @@ def dollars(usage: Usage, prices: Prices) -> float:
     return (told + usage.output * prices.output) / MILLION
 
 
+def known_dollars(usage: Usage, prices: Prices) -> float | None:
+    """Return what one call cost; nothing where nobody told the prices, which are another model's then."""
+    return None if prices.assumed else dollars(usage, prices)
+
+
 def share(part: float, whole: float) -> float:
     """Return how much of a whole a part is; nothing of what is nothing."""
     return part / whole if whole else 0.0

@@ -51,6 +51,8 @@ class Prices(Struct, frozen=True, omit_defaults=True):
     output: float = 15.0
     read: float = 0.3
     write: float = 3.75
+    assumed: bool = False
+    """Whether nobody told them: they are another model's, to decide by and not to be reported."""
 
 
 class Target(Struct, frozen=True, omit_defaults=True):

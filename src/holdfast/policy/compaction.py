@@ -17,14 +17,13 @@ from holdfast.policy.measures import request_size, shown_messages
 from holdfast.policy.relief import RELIEF
 from holdfast.policy.select import cuts, open_turn, tail_size, tails
 from holdfast.policy.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
+from holdfast.policy.smallest import told_unread
 from holdfast.policy.spill import spill, wholes
 from holdfast.policy.stand_in import anchor_of, stand_in
 from holdfast.policy.triggers import is_over, line, passes
-from holdfast.policy.unread import UNREAD, shorten_unread
+from holdfast.policy.unread import shorten_unread
 from holdfast.view.conversation import is_real
 from holdfast.view.turns import newest_answer
-
-_UNREAD = "results give way to the summary before the model read them: cut short they are still too much"
 
 
 def compact(draft: Draft) -> Draft:
@@ -58,7 +57,7 @@ def _with_unread(draft: Draft) -> Draft:
     if _helped(short, made) or _is_usable(made):
         return made
     folded = _first(draft, [keep for keep in cuts(draft.branch)[-1:] if draft.branch.keep < keep <= _last_place(draft)])
-    return folded.note(UNREAD, _UNREAD) if _helped(draft, folded) else made
+    return told_unread(draft, folded) if _helped(draft, folded) else made
 
 
 def _helped(old: Draft, new: Draft) -> bool:

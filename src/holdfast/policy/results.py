@@ -13,6 +13,7 @@ from math import inf
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
 from holdfast.model.messages import result_text
@@ -54,7 +55,8 @@ def limit_results(draft: Draft) -> Draft:
                 (big if _is_big(one, chars, most) else rest).append(one)
             elif budget and not one.is_result:
                 rest.append(one)
-        draft = spill(draft, [*big, *_over_budget(draft, group, big, rest, budget)], "spill")
+        more = _over_budget(draft, group, big, rest, budget)
+        draft = spill(draft, [*big, *_with_room(draft, big, rest, more, budget, most)], "spill")
     return draft
 
 
@@ -157,6 +159,20 @@ def _over_budget(draft: Draft, group: range, gone: Sequence[Whole], rest: Sequen
         held_chars -= len(one.text) - stays if one.is_result else 0
         held_tokens -= one.tokens - stays // 4
     return more
+
+
+def _with_room(
+    draft: Draft, gone: Sequence[Whole], rest: Sequence[Whole], more: Sequence[Whole], tokens: int, most: int
+) -> list[Whole]:
+    """Return ``more`` of ``rest``, the user's words with the room there is: a fair share of what all else leaves.
+
+    That is at most as much as one result may have.
+    """
+    words = [one for one in more if not one.is_result]
+    previews = draft.settings.preview_chars // 4 * (len(gone) + len(more) - len(words))
+    stays = sum(one.tokens for one in rest) - sum(one.tokens for one in more) + previews
+    each = min(most, (tokens - stays) // max(1, len(words)))
+    return [one if one.is_result else replace(one, room=max(0, each)) for one in more]
 
 
 def _others(branch: Branch, group: range, judged: set[tuple[int, int]]) -> int:

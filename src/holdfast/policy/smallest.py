@@ -21,7 +21,7 @@ from holdfast.policy.draft import Draft
 from holdfast.policy.guard import in_force, measure_room
 from holdfast.policy.measures import shown_parts
 from holdfast.policy.neutralise import harmless
-from holdfast.policy.select import cuts, first_unseen, tail_size
+from holdfast.policy.select import cuts, first_unseen, open_turn, tail_size
 from holdfast.policy.settings import HANDLE, LEAST_SUMMARY, Settings
 from holdfast.policy.stand_in import stand_in
 from holdfast.policy.truncate import truncate_text
@@ -39,6 +39,9 @@ NOTICE = 40
 """Estimator tokens of the line that says what is left out, about."""
 RULE = "fallback"
 """Rule of the edits of the smallest request."""
+UNREAD = "unread"
+"""Rule of the notice that results gave way before the model read them, and of the edits that cut them before that."""
+_UNREAD = "results give way to the summary before the model read them: cut short they are still too much"
 
 
 def smallest(draft: Draft) -> Draft:
@@ -51,9 +54,14 @@ def smallest(draft: Draft) -> Draft:
     for keep, level in product(_places(draft), LEVELS):
         made = _made(draft, keep, level)
         if made.at_most <= draft.room.usable and _is_modest(made):
-            return made if made.estimate < draft.estimate else draft
+            return told_unread(draft, made) if made.estimate < draft.estimate else draft
         best = min(best, made, key=lambda one: one.estimate)
-    return best
+    return told_unread(draft, best)
+
+
+def told_unread(before: Draft, after: Draft) -> Draft:
+    """Return ``after`` with a notice where results gave way in it that the model waits for in ``before``."""
+    return after.note(UNREAD, _UNREAD) if after.branch.keep > open_turn(before.branch) else after
 
 
 def floor(branch: Branch, target: Target, settings: Settings) -> int:

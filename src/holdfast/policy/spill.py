@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
@@ -32,6 +33,8 @@ class Whole(Struct, frozen=True):
     """Estimator tokens, as it is shown."""
     saved: int = 0
     """What escaping saved: 0, or less where it added some."""
+    room: int = 0
+    """Estimator tokens that its preview may take where that is more than the usual one; 0 = no more."""
 
     @property
     def is_result(self) -> bool:
@@ -73,7 +76,7 @@ def spilled(draft: Draft, one: Whole, rule: str) -> tuple[Edit, Blob]:
     blob = Blob(fingerprint(one.text), one.text)
     edits = (
         shown_as(one, short, blob, rule, f"{len(one.text):,} characters spilled, {len(short):,} stay")
-        for short in _stand_ins(blob, draft)
+        for short in _stand_ins(one, blob, draft)
     )
     best = next(edits)
     return (best if best.saves > 0 else next(edits, best)), blob
@@ -86,13 +89,23 @@ def shown_as(one: Whole, short: str, blob: Blob, rule: str, why: str) -> Edit:
     return Edit(Span(one.slot, one.slot + 1, one.place), (put,), rule, why, saves, blob.hash)
 
 
-def _stand_ins(blob: Blob, draft: Draft) -> Iterator[str]:
+def _stand_ins(one: Whole, blob: Blob, draft: Draft) -> Iterator[str]:
     """Yield what may stand for a text, the best first: a preview if that is shorter by a tenth, then a line."""
-    if len(blob.text) > SMALL_TEXT:
-        block = preview(blob.text, blob.hash, draft)
-        if len(block) <= 0.9 * len(blob.text):
+    if len(one.text) > SMALL_TEXT:
+        yield from islice((block for block in _previews(one, blob, draft) if len(block) <= 0.9 * len(one.text)), 1)
+    yield f'[{len(one.text):,} characters left out here; recall(id="{blob.hash[:HANDLE]}") returns them]'
+
+
+def _previews(one: Whole, blob: Blob, draft: Draft) -> Iterator[str]:
+    """Yield previews of a text, the longest first: those that its room takes, then the usual one."""
+    settings = draft.settings
+    chars = len(one.text) * one.room // max(1, one.tokens) - _outlined(draft)
+    while chars > settings.preview_chars:
+        block = preview(one.text, blob.hash, draft, chars)
+        if count(block) <= one.room:
             yield block
-    yield f'[{len(blob.text):,} characters left out here; recall(id="{blob.hash[:HANDLE]}") returns them]'
+        chars = chars * 3 // 4
+    yield preview(one.text, blob.hash, draft)
 
 
 def replaced(result: ToolResult, text: str) -> ToolResult:
@@ -101,19 +114,19 @@ def replaced(result: ToolResult, text: str) -> ToolResult:
     return ToolResult(result.call_id, result.name, (Text(text), *others), result.is_error)
 
 
-def preview(text: str, hash_: str, draft: Draft) -> str:
+def preview(text: str, hash_: str, draft: Draft, chars: int = 0) -> str:
     """Return the block that stands for a spilled text: totals, the handle, its ends, and an outline of the rest.
 
-    Lines end with a newline and nothing else; a line that is cut counts as shown and as left out. Of what it quotes,
-    look-alikes of its own tag are escaped.
+    The ends have ``chars`` characters together, by default those that the settings say. Lines end with a newline and
+    nothing else; a line that is cut counts as shown and as left out. Of what it quotes, look-alikes of its own tag are
+    escaped.
     """
     settings, handle = draft.settings, hash_[:HANDLE]
-    head, tail = head_and_tail(text, settings.preview_chars, settings.preview_tail)
+    head, tail = head_and_tail(text, chars or settings.preview_chars, settings.preview_tail)
     start, stop = len(head), len(text) - len(tail)
     lines = text.count("\n") + 1
     first, last = head.count("\n") + 1, lines - tail.count("\n")
-    most = min(settings.preview_outline, draft.room.share(settings.preview_outline_share))
-    listed = outline(text, most, first, start, stop)
+    listed = outline(text, _outlined(draft), first, start, stop)
     quoted = [
         *([f"Lines 1-{first}:", head] if head else []),
         f'[{stop - start:,} characters left out here; recall(id="{handle}", lines="{first}-{last}") returns them]',
@@ -123,6 +136,11 @@ def preview(text: str, hash_: str, draft: Draft) -> str:
     kind = ' type="json"' if is_json(text) else ""
     opening = f'<{TAG} id="{handle}" chars="{len(text)}" lines="{lines}"{kind}>'
     return "\n".join([opening, harmless("\n".join(quoted)), f"</{TAG}>"])
+
+
+def _outlined(draft: Draft) -> int:
+    """Return the characters that an outline may have."""
+    return min(draft.settings.preview_outline, draft.room.share(draft.settings.preview_outline_share))
 
 
 _JSON = re.compile(r"[ \t\r\n]*[\[{]")

@@ -11,12 +11,9 @@ from holdfast.model.projected import shown_slots
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import shown_parts
 from holdfast.policy.select import open_turn, tail_size
-from holdfast.policy.smallest import LEVELS, NOTICE, cut_text
+from holdfast.policy.smallest import LEVELS, NOTICE, UNREAD, cut_text
 from holdfast.policy.spill import replaced
 from holdfast.view.tokens import count
-
-UNREAD = "unread"
-"""Rule of the edits that cut what the model waits for, and of the notice that even so it gave way to a summary."""
 
 
 def shorten_unread(draft: Draft, share: int, tail: int) -> Draft:

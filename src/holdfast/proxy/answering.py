@@ -76,7 +76,7 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
             raise Unfit(error, run.attempt) from error
         turn.outgoing.is_unreached = _is_unreached(run.attempt)
         for piece in _refusal(error, run.attempt, session, turn):
-            yield _named(piece, turn.state, session)
+            yield _named(piece, turn.state, session, turn)
 
 
 def _is_wait_ours(run: Run) -> bool:
@@ -100,11 +100,13 @@ def _head(run: Run, session: Session, turn: Turn) -> Piece:
     """Return the head of what ``run`` answers: the provider's, with ours."""
     reply = run.attempt.reply if run.attempt is not None else None
     assert reply is not None
-    return _named(head(reply.status, reply.raw), turn.state, session)
+    return _named(head(reply.status, reply.raw), turn.state, session, turn)
 
 
-def _named(piece: Piece, state: State, session: Session) -> Piece:
-    """Return ``piece``, a head with what says which session this is, and which of its requests."""
+def _named(piece: Piece, state: State, session: Session, turn: Turn) -> Piece:
+    """Return ``piece``, a head with what says which session this is, and which of its requests, where that is kept."""
+    if turn.is_unkept:
+        return labelled(piece, state)
     return labelled(piece, state, session.key, session.journal.leaf or "")
 
 
@@ -115,7 +117,7 @@ async def unfit(error: Unfit, session: Session, turn: Turn) -> list[Piece]:
     """Return the overflow of a request of which nothing that fits could be made, once that is in the log."""
     await session.unfit(error.why)
     pieces = _refusal(error.why, error.attempt, session, turn)
-    return [_named(piece, error.state, session) for piece in pieces]
+    return [_named(piece, error.state, session, turn) for piece in pieces]
 
 
 def _refusal(error: HoldfastError, attempt: Attempt | None, session: Session, turn: Turn) -> list[Piece]:

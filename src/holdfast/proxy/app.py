@@ -13,7 +13,7 @@ The methods of ``Proxy`` stand in this order, and each hands a request on to the
 from __future__ import annotations
 
 import sys
-from asyncio import Lock, get_running_loop
+from asyncio import CancelledError, Lock, get_running_loop
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -42,7 +42,7 @@ from holdfast.proxy.beside import beside
 from holdfast.proxy.bodies import Bodies
 from holdfast.proxy.clients import Tooled, client, kind
 from holdfast.proxy.exchange import Exchange, Turn
-from holdfast.proxy.forwarding import forward, forward_if_taken, pass_through
+from holdfast.proxy.forwarding import forward, pass_through
 from holdfast.proxy.halves import whole
 from holdfast.proxy.headers import State, is_subscription, upward
 from holdfast.proxy.health import Ended, Health
@@ -50,13 +50,14 @@ from holdfast.proxy.identity import session_key
 from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, has_left, watch_client, whole_body
 from holdfast.proxy.keepalive import sign_of
 from holdfast.proxy.modes import Mode, mode_of
-from holdfast.proxy.open_branches import OpenBranches
+from holdfast.proxy.open_branches import STALE, OpenBranches
 from holdfast.proxy.outgoing import Outgoing, Send, deliver
 from holdfast.proxy.relay import Onward, Piece
 from holdfast.proxy.replies import about, error_reply, refuse, refuse_body, send_whole
 from holdfast.proxy.routes import Route, address, asking
 from holdfast.proxy.settings import Settings
 from holdfast.proxy.unpacking import BadBody, decoded
+from holdfast.proxy.wrapping import unwrapped
 from holdfast.runtime.following import glimpse
 from holdfast.runtime.means import Means
 from holdfast.runtime.requests import of_body
@@ -69,6 +70,8 @@ READ = frozenset({"generate", "count", "compact"})
 ELSEWHERE = frozenset({"previous_response_id", "conversation", "background"})
 """Fields of Responses by which the conversation is kept by the provider: there is nothing here to look at."""
 UNSET = (b"null", b"false")
+ENDED = "holdfast was stopped before the answer came; try again when it runs"
+"""What a client is told that still waits for an answer when the server ends."""
 AFTER = 5.0
 """[H] Seconds after which a store whose disk took no write is tried again."""
 
@@ -112,15 +115,14 @@ class Proxy:
                 await self._refuse(incoming, outgoing, why)
             else:
                 await self._counted(incoming, receive, outgoing)
-        except Gone:
-            return
+        except CancelledError:  # the server ends, and waits no longer
+            await _unanswered(incoming, outgoing, "overloaded", ENDED)
+            raise
         except Exception as error:  # noqa: BLE001 -- a client is told, whatever it is
             if has_left(error):
                 return
             self._degrade(error, "a request could not be answered")
-            if not outgoing.status:
-                told = error_reply(incoming.route.api, "server", f"holdfast failed: {type(error).__name__}")
-                await send_whole(outgoing, told)
+            await _unanswered(incoming, outgoing, "server", f"holdfast failed: {type(error).__name__}")
 
     # -- admitted ------------------------------------------------------------------------------------------------------
 
@@ -168,6 +170,7 @@ class Proxy:
     async def _counted(self, incoming: Incoming, receive: Receive, outgoing: Outgoing) -> None:
         """Have a request answered by its provider, and count what became of it."""
         request = self.health.began(_posted_to(incoming))
+        outgoing.when_told = request.answered
         began = get_running_loop().time()
         state: Ended = "failed"
         try:
@@ -204,22 +207,22 @@ class Proxy:
 
     async def _by_purpose(self, exchange: Exchange, body: bytes) -> State:
         """Answer a request of which the whole body is here, by what it is for."""
+        body, wrapped = unwrapped(body, exchange.route)
         lens = await self._open(body, exchange.api)
         turn = None if lens is None else self._identify(exchange, lens)
         if lens is None or turn is None:
-            return await forward(exchange, body if lens is None else lens.body, "relayed")
-        if turn.route.endpoint != "generate":
+            return await forward(exchange, wrapped(body if lens is None else lens.body), "relayed")
+        if turn.route.endpoint == "count":
             reduced = await self._reduce(turn)
-            return await forward(turn, reduced, "relayed" if reduced is turn.lens.body else "managed")
+            return await forward(turn, wrapped(reduced), "relayed" if reduced is turn.lens.body else "managed")
         if turn.is_summary and await self._is_alone(turn):
-            if turn.observe:
-                return await forward(turn, lens.body, "relayed")
-            if await forward_if_taken(turn, lens.body, "relayed"):
-                return "relayed"
+            turn = replace(turn, is_unkept=True)
+        if turn.is_unkept and turn.observe:
+            return await forward(turn, turn.lens.body, "relayed")
         return await self._manage(turn)
 
     async def _is_alone(self, turn: Turn) -> bool:
-        """Whether a request needs nothing of ours: it surely fits, and nothing was said in its session."""
+        """Whether a request most likely needs nothing of ours: it is small, and nothing was said in its session."""
         target = self.means.target_of(turn.api, turn.model)
         return surely_fits(turn, target) and not await self._branches.knows(turn.session)
 
@@ -241,8 +244,9 @@ class Proxy:
             lens,
             session_key(who, lens, incoming.route.base),
             is_summary=what == "compaction",
+            is_unkept=incoming.route.endpoint == "compact",
             observe=self._settings.observe,
-            writers=self._writers(incoming, lens),
+            writers=self._writers(incoming, lens) if incoming.route.endpoint == "generate" else (),
         )
 
     async def _open(self, body: bytes, api: str) -> Lens | None:
@@ -284,8 +288,11 @@ class Proxy:
 
     # -- planned, sent and relayed -------------------------------------------------------------------------------------
 
-    async def _manage(self, turn: Turn) -> State:
-        """Answer a turn by the engine; where that fails before anything was said, send it on as it is known."""
+    async def _manage(self, turn: Turn, *, is_second: bool = False) -> State:
+        """Answer a turn by the engine; where that fails before anything was said, send it on as it is known.
+
+        Where the log is another one than was held in memory the turn begins once more, by that.
+        """
         outgoing, used = turn.outgoing, (self.means.store, self._branches)
         outgoing.session = turn.session
         try:
@@ -303,10 +310,13 @@ class Proxy:
             if outgoing.is_answered and outgoing.if_left() == "failed":
                 raise
             is_new = isinstance(error, StoreError) and await self._is_new(error, *used)
+            is_new = is_new or (isinstance(error, STALE) and not is_second)
             if not is_new:
                 self._degrade(error)
+            if not outgoing.is_answered and is_new:
+                return await self._manage(turn, is_second=True)
             if not outgoing.is_answered:
-                return await (self._manage(turn) if is_new else forward(turn, await self._reduce(turn), "unrecorded"))
+                return await forward(turn, await self._reduce(turn), "unrecorded")
             await outgoing.end()  # all of the answer was given out; the next request brings it along
             return "unrecorded"
 
@@ -316,7 +326,8 @@ class Proxy:
         Its run plans, sends and records; what comes of that is relayed piece by piece.
         """
         sign = sign_of(turn.api, stream=turn.streams and not turn.observe)
-        async with self._branches.continued(turn.session, turn.lens.slots, aside=turn.is_summary) as session:
+        hold = self._branches.copied if turn.is_unkept else partial(self._branches.continued, aside=turn.is_summary)
+        async with hold(turn.session, turn.lens.slots) as session:
             try:
                 await deliver(answer(session, turn), turn.outgoing, sign, self._settings.keepalive)
                 await turn.outgoing.end()
@@ -353,21 +364,18 @@ class Proxy:
     # -- what several of these need ------------------------------------------------------------------------------------
 
     async def _reduce(self, turn: Turn) -> bytes:
-        """Return the body by the decisions there are, as it came where that fails; nothing is written.
-
-        A client's compaction that would not fit is made to: what is due of it is decided, and forgotten.
-        """
-        lens, anew = turn.lens, turn.route.endpoint == "compact"
+        """Return the body by the decisions there are, as it came where that fails; nothing is written."""
+        lens = turn.lens
         if turn.observe:
             return lens.body
         try:
             branch, policy = await self._branches.glimpsed(turn.session, lens.slots)
-            if not (branch.slots or anew):
+            if not branch.slots:
                 return lens.body
 
             def reduced(_: bytes) -> bytes:
                 target = of_body(self.means.target_of(lens.api, turn.model), lens).target
-                return render(lens, send_slots(glimpse(branch, policy, lens.slots, target, anew=anew)))
+                return render(lens, send_slots(glimpse(branch, policy, lens.slots, target)))
 
             return await self._bodies.aside(lens.body, reduced)
         except HoldfastError:
@@ -393,6 +401,12 @@ class Proxy:
         if of not in self._warned:
             self._warned.add(of)
             _write(of)
+
+
+async def _unanswered(incoming: Incoming, outgoing: Outgoing, kind: str, why: str) -> None:
+    """Tell a client ``why`` it gets no answer, unless it has the beginning of one."""
+    if not outgoing.status:
+        await send_whole(outgoing, error_reply(incoming.route.api, kind, why))
 
 
 def _write(line: str) -> None:

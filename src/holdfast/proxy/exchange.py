@@ -39,6 +39,8 @@ class Turn(Exchange, frozen=True):
     """The key of the session."""
     is_summary: bool = False
     """Whether the client asks for its own summary of the conversation, beside it."""
+    is_unkept: bool = False
+    """Whether nothing of it is written down: a small summary of what nobody talks on, or one with its own address."""
     observe: bool = False
     """Whether it goes out as it came, and is only looked at and written down."""
     writers: tuple[Writer, ...] = ()
@@ -46,8 +48,8 @@ class Turn(Exchange, frozen=True):
 
     @property
     def model(self) -> str:
-        """The model that is asked."""
-        return self.lens.model or self.route.model
+        """The model that is asked: the address says it, where it names any."""
+        return self.route.model or self.lens.model
 
     @property
     def streams(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from functools import partial
 
 from anyio import Event
@@ -11,39 +10,23 @@ from anyio import Event
 from holdfast.errors import UpstreamError
 from holdfast.proxy.beside import beside
 from holdfast.proxy.exchange import Exchange
-from holdfast.proxy.headers import State, named
+from holdfast.proxy.headers import State
 from holdfast.proxy.incoming import Gone, Receive, body_pieces, watch_client
 from holdfast.proxy.outgoing import deliver
 from holdfast.proxy.relay import Head, Piece
 from holdfast.proxy.replies import BAD_GATEWAY, error_reply, labelled, refuse_body, send_whole
 from holdfast.proxy.unpacking import BadBody
 from holdfast.wire.native_errors import stream_event
-from holdfast.wire.overflow import ErrorReport, Verdict, classify
+from holdfast.wire.overflow import Verdict
 
 REFUSED_FROM = 300
 """The first status that is no success."""
-
-LONGEST = 1 << 16
-"""[H] Bytes of a refusal that are looked at before any is given back: none that tells of an overflow has more."""
-
-
-class Overflowed(Exception):
-    """What was sent on is refused as too large, and nothing of that was given back."""
 
 
 async def forward(exchange: Exchange, body: bytes, state: State) -> State:
     """Send ``body`` on and its answer back, which says that this is the ``state`` of the request."""
     await _give_back(exchange.onward.relay(body), exchange, state)
     return state
-
-
-async def forward_if_taken(exchange: Exchange, body: bytes, state: State) -> bool:
-    """Send ``body`` on and its answer back, unless that refuses it as too large; return whether it was given back."""
-    try:
-        await _give_back(_unless_too_large(exchange.onward.relay(body), exchange.api), exchange, state)
-    except Overflowed:
-        return False
-    return True
 
 
 async def pass_through(exchange: Exchange, receive: Receive, state: State) -> State:
@@ -70,25 +53,8 @@ async def _give_back(pieces: AsyncGenerator[Piece], exchange: Exchange, state: S
     except UpstreamError as why:
         if not outgoing.is_answered:
             outgoing.is_unreached = True
-            await send_whole(outgoing, error_reply(exchange.api, why.kind, str(why), status=BAD_GATEWAY))
-
-
-async def _unless_too_large(pieces: AsyncGenerator[Piece], api: str) -> AsyncGenerator[Piece]:
-    """Yield ``pieces``; ``Overflowed`` before the first where they refuse a request as too large."""
-    async with aclosing(pieces):
-        first = await anext(pieces)
-        body = b""
-        if isinstance(first, Head) and first.status >= REFUSED_FROM:
-            async for piece in pieces:
-                body += piece if isinstance(piece, bytes) else b""
-                if len(body) > LONGEST:
-                    break
-            if classify(ErrorReport(api, status=first.status, headers=named(first.headers), body=body)).is_overflow:
-                raise Overflowed
-        yield first
-        yield body
-        async for piece in pieces:
-            yield piece
+            told = error_reply(exchange.api, why.kind, str(why), status=BAD_GATEWAY)
+            await send_whole(outgoing, [labelled(piece, state) for piece in told])
 
 
 async def _told(pieces: AsyncGenerator[Piece], exchange: Exchange, state: State) -> AsyncGenerator[Piece]:

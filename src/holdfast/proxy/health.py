@@ -56,6 +56,13 @@ class Underway:
     def __init__(self, health: Health, api: str, number: int) -> None:
         self.api, self.number = api, number
         self._health: Health | None = health
+        self._is_under_way = True
+
+    def answered(self) -> None:
+        """Count it among those under way no more: the client has its answer, whatever is left to be done for it."""
+        if self._is_under_way and self._health is not None:
+            self._is_under_way = False
+            self._health.left()
 
     def ended(
         self, state: Ended, status: int, seconds_to_first_byte: float | None = None, *, session: str = ""
@@ -64,6 +71,7 @@ class Underway:
 
         With the key of its ``session`` a refusal that reached the client is not taken for one that was mended.
         """
+        self.answered()
         health, self._health = self._health, None
         if health is None:
             return
@@ -102,13 +110,16 @@ class Health:
         self._most = max(self._most, self._now)
         return Underway(self, api or OTHER, self._begun)
 
+    def left(self) -> None:
+        """Count one request fewer among those under way."""
+        self._now -= 1
+
     def refused(self, api: str, status: int) -> None:
         """Count a request by ``api`` that was refused at once, with this ``status``: it never was under way."""
         self._requests[api or OTHER, "refused", _class(status)] += 1
 
     def over(self, one: Underway, state: Ended, status: int, waited: float | None) -> None:
         """Count what became of ``one``; all is well again where it began behind the last trouble and met none."""
-        self._now -= 1
         self._requests[one.api, state, _class(status)] += 1
         if waited is not None:
             self.first_byte.add(waited)
@@ -134,7 +145,7 @@ class Health:
 
     @property
     def under_way(self) -> int:
-        """How many requests began and have not ended."""
+        """How many requests began and are not answered."""
         return self._now
 
     @property
@@ -195,7 +206,7 @@ class Health:
         yield _counter("managed", "Requests that were kept inside the window.", every["managed"])
         yield _counter("bypassed", "Requests relayed while Holdfast was switched off.", every["bypassed"])
         yield _counter("refused", "Requests that Holdfast itself refused, sent to nobody.", every["refused"])
-        yield _gauge("requests_under_way", "Requests that began and have not ended.", self._now)
+        yield _gauge("requests_under_way", "Requests that began and are not answered.", self._now)
         yield _gauge(
             "degraded", "1 from when something goes wrong until a request is served in full.", self.is_degraded
         )

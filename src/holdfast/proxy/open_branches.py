@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from weakref import WeakValueDictionary
 
-from holdfast.errors import StoreError, UnknownId, UnknownPolicy
+from holdfast.errors import LogConflict, StoreError, UnknownId, UnknownPolicy
 from holdfast.model.branch import Branch
 from holdfast.model.slots import Slot
 from holdfast.policy.pipeline import Policy
@@ -20,9 +20,14 @@ from holdfast.runtime.journal import Journal
 from holdfast.runtime.means import Means
 from holdfast.runtime.session import Session
 from holdfast.store.active import Gapped
+from holdfast.store.base import SessionStore
+from holdfast.store.memory import MemoryStore
 
 MOST = 256
 """[H] Branches that are held: a client and its subagents are a handful; each holds its conversation once."""
+
+STALE = (UnknownId, LogConflict)
+"""What a store says to a branch in memory whose session was removed, or removed and begun anew, by somebody else."""
 
 
 class OpenBranch:
@@ -87,12 +92,19 @@ class OpenBranches:
             self._touch(branch)
         try:
             yield branch.session
-        except StoreError:
+        except StoreError as error:
             self.forget(branch.session)
+            if isinstance(error, STALE):  # so are all that nobody holds: who does learns it alone
+                self._open = {one: None for one in self._open if one.is_held or one.key != key}
             raise
         finally:
             branch.is_held = False
             await self._labelled(branch.session)
+
+    @asynccontextmanager
+    async def copied(self, key: str, slots: Sequence[Slot]) -> AsyncIterator[Session]:
+        """Yield a copy, in memory alone, of the branch that ``slots`` continues: what is said there is over with it."""
+        yield await self._from_log(key, slots, aside=True, kept=False)
 
     async def knows(self, key: str) -> bool:
         """Whether anything was said in session ``key``."""
@@ -146,18 +158,21 @@ class OpenBranches:
     def _is_held(self, key: str) -> bool:
         return any(branch.is_held for branch in self._of(key))
 
-    async def _from_log(self, key: str, slots: Sequence[Slot], *, aside: bool) -> Session:
+    async def _from_log(self, key: str, slots: Sequence[Slot], *, aside: bool, kept: bool = True) -> Session:
         """Return a session at the branch that the log has for ``slots``, by the policy that it began with."""
         means, policy = self._means, self._policy
 
         def journal() -> Journal:
-            leaf = self._trees.found(key, slots, policy.settings)
+            store, leaf = means.store, self._trees.found(key, slots, policy.settings)
             if leaf is not None and not aside:
-                means.store.set_leaf(key, leaf)
-            opened = Journal.open(
-                means.store, key, policy, leaf=leaf if aside else None, clock=means.clock, ids=means.ids
-            )
-            opened.heard = self._trees.grew
+                store.set_leaf(key, leaf)
+            if not kept:
+                store = _copy(store, key, leaf)
+            opened = Journal.open(store, key, policy, leaf=leaf if aside else None, clock=means.clock, ids=means.ids)
+            if kept:
+                opened.heard = self._trees.grew
+            else:
+                opened.moves_leaf = False  # it waits for nobody who talks on in the session
             with suppress(UnknownPolicy):
                 opened.policy = self._named(opened.branch.policy or policy.name).for_session(key)
             return opened
@@ -171,3 +186,11 @@ class OpenBranches:
             leaf = journal.leaf
             with suppress(StoreError, UnknownId):
                 await self._means.in_worker(lambda: self._means.store.set_leaf(session.key, leaf))
+
+
+def _copy(store: SessionStore, key: str, leaf: str | None) -> SessionStore:
+    """Return a store in memory with the branch of session ``key`` that ends with ``leaf``, if there is one."""
+    copy = MemoryStore()
+    if leaf is not None:
+        copy.put(key, store.path(key, leaf))
+    return copy

@@ -6,6 +6,7 @@ from asyncio import Lock, get_running_loop, sleep
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import aclosing, nullcontext
 from functools import partial
+from math import inf
 from typing import Any, TypeAlias
 
 from holdfast.proxy.beside import beside
@@ -28,6 +29,10 @@ def _failed() -> Ended:
     return "failed"
 
 
+def _nothing() -> None:
+    return
+
+
 class Outgoing:
     """The answer to one request, on its way to the client.
 
@@ -48,6 +53,10 @@ class Outgoing:
         """Whether what the client waits for is ours to do, and not its provider's."""
         self.if_left: Callable[[], Ended] = _failed
         """What the request came to if its client leaves now, which some do as soon as they have read the last event."""
+        self.when_told: Callable[[], None] = _nothing
+        """Called before the last of the answer is sent; a client may ask again as soon as it has that."""
+        self._left = inf
+        """Bytes that are still to come of a body that says how many it has."""
         self.session = ""
         """The key of the session that it belongs to, where there is one."""
         self.is_unreached = False
@@ -67,12 +76,16 @@ class Outgoing:
         if isinstance(piece, Head):
             await self._begin(piece)
         elif piece:
+            self._left -= len(piece)
+            if self._left <= 0:
+                self.when_told()
             await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def end(self) -> None:
         """Send the end of the body."""
         ended = self.if_left()
         self.is_ended, self.if_left = True, lambda: ended
+        self.when_told()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def keep_alive(self, sign: bytes, patience: float) -> None:
@@ -88,8 +101,14 @@ class Outgoing:
     async def _begin(self, head: Head) -> None:
         if not self.status:
             self.status = head.status if head.status in STATUSES else 502
+            self._left = next((int(value) for name, value in head.headers if _is_length(name, value)), inf)
             self.first_byte_at = get_running_loop().time()
             await self._send({"type": "http.response.start", "status": self.status, "headers": head.headers})
+
+
+def _is_length(name: bytes, value: bytes) -> bool:
+    """Whether a header tells how many bytes the body has."""
+    return name.lower() == b"content-length" and value.isdigit() and len(value) < 19
 
 
 async def deliver(pieces: AsyncGenerator[Piece], outgoing: Outgoing, sign: bytes, patience: float) -> None:

@@ -241,7 +241,7 @@ def _judged(course: Course, request: Request, sent: Sent, slots: Sequence[Slot],
     if own is not None and is_judged(sent, slots, own, course.judged):
         rule = ""
     else:
-        sent, rule = checked(sent, mends=as_planned)
+        sent, rule = checked(sent, hook="" if as_planned else "transform_messages")
     course.judged = judged(sent, slots) if own is not None and not rule else None
     if rule:
         course.tell(events.Noticed(course.key, rule, MENDED))

@@ -118,20 +118,17 @@ def reframed(frame: Frame, known: Sequence[Slot], said: Sequence[Slot]) -> Frame
     return replace(frame, digest=blake2b(told, digest_size=16).hexdigest(), tokens=frame.tokens + more)
 
 
-def glimpse(branch: Branch, policy: Policy, said: Sequence[Slot], target: Target, *, anew: bool = False) -> Plan:
+def glimpse(branch: Branch, policy: Policy, said: Sequence[Slot], target: Target) -> Plan:
     """Return what a request that says ``said``, and no more, shows by the decisions there are of what it repeats.
 
-    Nothing is written, and what no decision is about has the bytes that it was said in. Nothing is decided either,
-    unless ``anew``: then what is due of all that is said, as a turn would.
+    Nothing is written, and what no decision is about has the bytes that it was said in. Nothing is decided either.
     """
     known = branch.slots.slice()
     same = repeated(known, said, policy.settings)
     count, target = len(same.slots), replace(target, frame=reframed(target.frame, known, said))
     alone = restated(cut_back(branch, count), same.slots)
     alone = extended(alone, [Entry("", None, Said(slot)) for slot in said[same.count :]])
-    if anew:  # nobody answers here, so the turns between its compactions are not told apart
-        alone = replace(alone, compactions=0, truncations=0)
-    return advance(alone, target, policy if anew else replace(policy, stages=()), World(spill=False))
+    return advance(alone, target, replace(policy, stages=()), World(spill=False))
 
 
 def reworded(branch: Branch, opening: Sequence[Slot]) -> Branch:

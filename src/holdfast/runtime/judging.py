@@ -58,22 +58,28 @@ def is_judged(sent: Sent, slots: Sequence[Slot], own: Lens, before: Judged | Non
     return not _broken(replace(sent, body=render(own, shown)))
 
 
-def checked(sent: Sent, *, mends: bool = True) -> tuple[Sent, str]:
+def checked(sent: Sent, *, hook: str = "") -> tuple[Sent, str]:
     """Return ``sent`` as its API takes it, and the rule that its conversation broke, where it had to be mended for it.
 
     What a server said may break the rules that its own API has for what is said to it. ``InvalidRequest`` says what is
-    wrong with a request that is not mended so, and where; without ``mends`` none is.
+    wrong with a request that is not mended so, and where; one whose messages a ``hook`` made never is.
     """
     wrong = _broken(sent)
     if not wrong:
         return sent, ""
-    if mends and all(found.path.startswith(f"$.{form_of(sent.api).field}") for found in wrong):
+    if not hook and all(_is_said(found, sent) for found in wrong):
         mended = replace(sent, body=mend(sent.body, sent.api, model=sent.model).body)
         if not _broken(mended):
             return mended, wrong[0].rule
     first, more = wrong[0], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    who = f"what the hook {hook} returned" if hook and _is_said(first, sent) else "the request"
     text = f"{first.path}: {first.message}{more}; run `holdfast lint` on the request, or send it with check=False"
-    raise InvalidRequest(f"the request breaks the rule {first.rule!r} of {sent.api}: {text}")
+    raise InvalidRequest(f"{who} breaks the rule {first.rule!r} of {sent.api}: {text}")
+
+
+def _is_said(found: Finding, sent: Sent) -> bool:
+    """Return whether ``found`` is about the conversation, and not about the fields beside it."""
+    return found.path.startswith(f"$.{form_of(sent.api).field}")
 
 
 def _grew(body: bytes, before: Judged, own: bytes) -> bool:

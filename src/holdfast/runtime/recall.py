@@ -6,7 +6,6 @@ The tool is called ``recall`` as the previews call it, so a model can do what th
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from holdfast.store.base import Found, SessionStore
 from holdfast.view.extent import extent, reader
 from holdfast.view.paging import LEAST_CHARS, MOST_CHARS, Page, following
 from holdfast.view.paging import page as page_of
+from holdfast.view.text import sound
 
 __all__ = ["NAME", "Page", "Spill", "Told", "answer_recall", "reachable", "recall", "recall_tool", "recall_whole"]
 
@@ -53,7 +53,6 @@ PAGE_SHARE = 0.6
 from which a result is spilled."""
 HITS = 20
 """[H] Messages that a search of the whole history shows at once."""
-_HALF = re.compile(r"[\ud800-\udfff]")
 
 
 class Told(NamedTuple):
@@ -136,9 +135,9 @@ def answer_recall(store: SessionStore, key: str, arguments: str | Mapping[str, A
     stored away again.
     """
     try:
-        return Told(_sound(_answered(store, key, _asked(arguments), most)))
+        return Told(sound(_answered(store, key, _asked(arguments), most)))
     except HoldfastError as error:
-        return Told(_sound(str(error)), is_error=True)
+        return Told(sound(str(error)), is_error=True)
 
 
 def _asked(arguments: str | Mapping[str, Any]) -> Asked:
@@ -235,8 +234,3 @@ def _when(at: int | None) -> str:
         return "" if at is None else f" {datetime.fromtimestamp(at / 1_000, UTC):%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):
         return ""
-
-
-def _sound(text: str) -> str:
-    """Return ``text`` as every API takes it: half a character becomes U+FFFD."""
-    return _HALF.sub("\ufffd", text)

@@ -6,7 +6,7 @@ from anyio import CancelScope
 
 from holdfast.model.branch import Branch
 from holdfast.model.gauging import FEWEST, LEAST_LIMIT, LOWEST, has_grown, is_whole
-from holdfast.model.learning import cut_at, fresh
+from holdfast.model.learning import cut_at, fresh, is_absurd
 from holdfast.model.messages import Message, media_of
 from holdfast.model.parts import Opaque, Thinking
 from holdfast.model.projected import project
@@ -33,6 +33,11 @@ OF_BYTES = frozenset({"request_bytes", "oversized_part"})
 WHY = 200
 """Characters that the log repeats of an error that is none of ours."""
 
+_UNBELIEVED = (
+    "the provider counts more tokens than the window holds, for requests that it takes and that have a fraction of it "
+    "by our estimate: such counts are not believed"
+)
+
 
 async def answered(course: Course, attempt: Attempt, prepared: Prepared, *, ours: bool = True) -> Answer:
     """Return the answer of ``attempt``, once it is in the log with what it cost, and what its size teaches.
@@ -41,7 +46,10 @@ async def answered(course: Course, attempt: Attempt, prepared: Prepared, *, ours
     """
     told, journal, as_planned = attempt.answer, course.journal, attempt.as_planned
     slot, usage, stop = as_said(told, prepared.target.api, prepared.target.model)
+    doubted = journal.branch.learned.doubted
     await course.means.in_worker(lambda: journal.record(slot, usage, stop, as_planned=as_planned))
+    if doubted and journal.branch.learned.doubted and is_absurd(journal.branch, usage.input):
+        course.tell(events.Noticed(course.key, "usage", _UNBELIEVED))
     verdict = await _window_learned(course, attempt, prepared, usage.input)
     course.prefix = attempt.prefix
     await _taken_over(course, prepared)

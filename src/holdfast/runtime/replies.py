@@ -84,12 +84,13 @@ class Incoming:
             return b"", Reader()
         while (signs := _signs(first)) is None and (chunk := await anext(chunks, None)) is not None:
             first += chunk
-        is_object = first.strip(_BLANKS).startswith(b"{")
+        begins = first.strip(_BLANKS)[:1]
+        is_object = begins == b"{"
         if signs or (is_named and not is_object):
             return first, Reader()
         is_whole = is_named or kind.partition(";")[0].strip() == _JSON
-        is_listed = self._is_asked and (self.api == "gemini" or (is_object and not is_whole))
-        return first, ArrayReader() if is_listed else None
+        is_listed = begins in {b"{", b"["} if self.api == "gemini" else is_object and not is_whole
+        return first, ArrayReader() if self._is_asked and is_listed else None
 
     def _note(self, events: Sequence[Event]) -> None:
         """Keep the objects of ``events`` as long as it may be that one came alone."""

@@ -41,11 +41,6 @@ class Event(Struct, frozen=True):
     """Whether its end was seen. What is left when a stream closes has no blank line: a browser would drop it, but
     some servers end like that, so it is given, and JSON that was cut does not decode."""
 
-    @property
-    def done(self) -> bool:
-        """Whether this is OpenAI's mark behind the last event."""
-        return self.data.strip() == DONE
-
 
 class _Stream(ABC):
     """Bytes that came and are no event yet. After a ``FormatError`` it stays broken; ``rest`` holds what is left."""

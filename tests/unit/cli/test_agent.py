@@ -126,6 +126,18 @@ def test_a_small_window(run, folder):
     assert "compacted: " in done.stderr
 
 
+def test_a_result_that_was_not_sent_yet_does_not_overfill_the_window(run, folder):
+    """What is said and was not reduced yet is no share of the window: it does not go out so."""
+    (folder / "log.txt").write_text("".join(f"line {n} {n * 7919}\n" for n in range(9_000)))
+    with model(Said("", (("read", {"path": "log.txt"}),)), DONE, window=32_000) as (_, options):
+        given = (*options, "--window", "32000")
+        done = run("agent", "Read it.", *given, "--steps", "1")
+        told = run("agent", *given, given="/context\n")
+    for shown in (done.stderr, told.stdout):
+        assert "(over the window: made smaller before it is sent)" in shown
+    assert not re.search(r"[1-9]\d{2}%", done.stderr.replace("100%", "") + told.output.replace("100%", ""))
+
+
 def test_the_limit_of_steps(run):
     """A task that takes too many answers ends with exit code 1, and an empty task goes on with it."""
     with model(LOOK, MEND, DONE) as (_, options):
@@ -442,6 +454,19 @@ def test_what_was_spent():
     assert cost.cache_hit == 0.6
     assert cost.usd == pytest.approx(0.00303)
     assert (Spent().cache_hit, Spent().usd) == (0.0, 0.0)
+
+
+def test_what_nobody_told_a_price_of_is_not_known(run):
+    """No other model's price stands in: nothing in JSON and words for people, of the sum with others too."""
+    with model(DONE) as (_, options):
+        given = ("--model", "omega-9", "--api", "anthropic")
+        told = run("agent", "Go.", *options, *given, "--json")
+        line = run("agent", *options, *given, given="/context\n").stdout
+    assert json.loads(told.stdout)["usd"] is None
+    assert "cache 0% · price not known" in line
+    known, unknown = target("anthropic", MODEL).prices, target("anthropic", "omega-9").prices
+    assert Spent().plus(Usage(600, 60), unknown).plus(Usage(600, 60), known).usd is None
+    assert Spent().plus(Usage(600, 60), known).plus(Usage(600, 60), unknown).usd is None
 
 
 SUMMARY = """\

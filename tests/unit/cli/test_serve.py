@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Thread
 from urllib.parse import urlsplit
 
@@ -89,6 +90,24 @@ def test_nobody_reads_what_it_says(home, tmp_path):
         while time.monotonic() < until and not asked("bypassed"):
             time.sleep(0.05)
         assert states[-1] == (200, "bypassed")
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["people", "json"])
+@pytest.mark.usefixtures("home")
+def test_standard_output_takes_nothing(form):
+    """It serves all the same, says on standard error where, and ends in good order."""
+    words = [sys.executable, "-m", "holdfast", "serve", "--port", "0", *form]
+    with (
+        Path("/dev/full").open("w") as full,
+        subprocess.Popen(words, stdout=full, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        said = process.stderr.readline()
+        assert "takes nothing (no space left on device" in said
+        url = said.removeprefix("holdfast: proxy at ").partition(";")[0]
+        assert httpx2.get(f"{url}/livez", trust_env=False).json()["status"] == "ok"
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=30)
+    assert (process.returncode, "stopped after 0 requests" in told, "Traceback" in told) == (0, True, False)
 
 
 @pytest.mark.usefixtures("home")

@@ -232,6 +232,16 @@ def test_a_frame_that_nobody_told_takes_half_the_window():
         assert grown(Answer(branch.basis, Usage(tokens, 5)), branch=branch).anchor.tokens == tokens
 
 
+@pytest.mark.parametrize(("tokens", "believed"), [(100_000, True), (100_001, False), (4_000_000, False)])
+def test_a_count_over_the_window_of_a_request_that_was_taken_is_none(tokens, believed):
+    """Told again and again it is no size, where the estimate is a small part of it."""
+    known = grown(Frame("f", 900), Said(measure(Message.of("user", "hello"))))
+    branch = grown(Request(prefix_basis(known), 1, "claude-sonnet-4-5", 100_000), branch=known)
+    for _ in range(3):
+        branch = grown(Answer(branch.basis, Usage(tokens, 5)), branch=branch)
+    assert (branch.anchor is not None) is believed
+
+
 def test_new_pictures_explain_any_count():
     """A document may have a hundred times what is reckoned for it; a count that is less than the frame is none."""
     paper = Message("user", (Media("document", "application/pdf", 9_000, source="AAAA"),))

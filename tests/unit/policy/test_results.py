@@ -13,10 +13,11 @@ from holdfast.model.entries import Entry, Request, Said
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.policy import results as stage
+from holdfast.policy.guard import measure_room
 from holdfast.policy.pipeline import advance
 from holdfast.policy.results import own_name, tool_names
 from holdfast.testing.histories import words
-from holdfast.view.tokens import measure
+from holdfast.view.tokens import count, measure
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=2_000_000)
 OURS = Policy()
@@ -230,3 +231,39 @@ def test_the_quick_look_changes_no_decision(groups, one, every, share, together,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage, "_few", lambda *_: stage._Few(-1, -1))
         assert plan(talk, small, policy, branch=half).record == quick.record
+
+
+def pasted(*chars):
+    """Return what a plan for a window of 32,000 shows of texts that a user says one behind the other."""
+    said = [Message.of("user", words(number, many)) for number, many in enumerate(chars)]
+    small = target("anthropic", "claude-sonnet-4-5", window=32_000)
+    made = plan(said, small)
+    return said, apply(said, made), made, measure_room(small, OURS.settings)
+
+
+def test_of_what_a_user_pastes_as_much_is_shown_as_of_a_result():
+    """What is larger than the window is shown by its start and its end, in about what one result may have."""
+    [said], [shown], made, room = pasted(400_000)
+    assert 0.8 * room.share(0.25) < made.after - room.frame <= room.share(0.27)
+    start, end = shown.text[100:8_000], shown.text[-3_000:-100]
+    assert start in said.text[:8_000]
+    assert end in said.text[-3_100:]
+
+
+def test_texts_of_a_user_share_the_room():
+    """Each that must give way has the same share of what those leave that stay whole."""
+    said, shown, made, room = pasted(200_000, 200_000, 400_000, 8_000)
+    *sizes, _ = [count(message.text) for message in shown]
+    assert shown[3] == said[3]
+    assert max(sizes) < 1.2 * min(sizes)
+    assert 0.35 * room.size < made.after - room.frame <= room.share(0.55)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_dense_end_takes_no_more_than_its_room(turned):
+    """A part that has far more tokens than the rest of a text is shown in as many tokens as any other."""
+    halves = ["\u7801" * 60_000, "lorem ipsum dolor sit amet\n" * 20_000]
+    said = [Message.of("user", "\n".join(reversed(halves) if turned else halves))]
+    small = target("anthropic", "claude-sonnet-4-5", window=32_000)
+    made, room = plan(said, small), measure_room(small, OURS.settings)
+    assert 0.1 * room.size < made.after - room.frame <= room.share(0.27)

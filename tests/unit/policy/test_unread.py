@@ -137,3 +137,11 @@ def test_they_are_shown_or_a_notice_tells(steps, window, force):
     assert wanted <= shown(messages, made).keys()
     assert "unread" not in rules(made)
     assert made.after <= window - 1_024
+
+
+@pytest.mark.parametrize(("count", "waits"), [(5, True), (60, False)])
+def test_the_smallest_request_says_where_results_are_gone(count, waits):
+    """Those that the model waits for are in it, or a notice says that they are not."""
+    messages = [*ASKED, *step(count, 4_000)]
+    made = plan(messages, to(8_192), world=World(rung="fallback"))
+    assert (bool(shown(messages, made)), "unread" in rules(made)) == (waits, not waits)

@@ -145,18 +145,21 @@ def test_a_request_ends_once(proxy):
     assert (found["concurrent"], found["first_byte"]["count"]) == ({"now": 0, "most": 1}, 1)
 
 
-@given(st.lists(st.booleans(), max_size=60))
+@given(st.lists(st.sampled_from(["begins", "is answered", "ends"]), max_size=60))
 def test_requests_under_way(steps):
-    """Now is how many began and have not ended, and most is the largest that now ever was."""
-    health, open_, most = Timed().health, [], 0
-    for begins in steps:
-        if begins:
-            open_.append(health.began("gemini"))
-        elif open_:
-            open_.pop(0).ended("managed", 200)
-        most = max(most, len(open_))
-        assert health.stats()["concurrent"] == {"now": len(open_), "most": most}
-        assert health.under_way == len(open_)
+    """Now is how many began and are not answered, and most is the largest that now ever was."""
+    health, waiting, answered, most = Timed().health, [], [], 0
+    for step in steps:
+        if step == "begins":
+            waiting.append(health.began("gemini"))
+        elif step == "is answered" and waiting:
+            answered.append(waiting.pop(0))
+            answered[-1].answered()
+        elif waiting or answered:
+            (answered or waiting).pop(0).ended("managed", 200)
+        most = max(most, len(waiting))
+        assert health.stats()["concurrent"] == {"now": len(waiting), "most": most}
+        assert health.under_way == len(waiting)
 
 
 def test_what_is_refused_at_once_was_never_under_way(proxy):

@@ -161,3 +161,33 @@ def test_what_knew_whose_the_wait_was_is_let_go():
         return before, held()
 
     assert run(answered) == (True, None)
+
+
+# -- when it is told ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "then"),
+    [
+        ([(b"Content-Length", b"6")], [(0, 201), (0, b"one"), (1, b"two"), (1, b"")]),
+        ([(b"content-length", b"many")], [(0, 201), (0, b"one"), (0, b"two"), (1, b"")]),
+        ([], [(0, 201), (0, b"one"), (0, b"two"), (1, b"")]),
+    ],
+    ids=["a length", "no length that is one", "none"],
+)
+def test_who_is_sent_the_last_of_an_answer_may_ask_again(headers, then):
+    """It is told before that is sent: a client asks again as soon as it has all, whatever is left to be done here."""
+    told, sent = [], []
+
+    async def send(message):
+        sent.append((min(1, len(told)), message.get("body", message.get("status"))))
+
+    async def answered():
+        line = outgoing.Outgoing(send)
+        line.when_told = partial(told.append, "told")
+        for piece in (Head(201, headers), b"one", b"two"):
+            await line.give(piece)
+        await line.end()
+
+    run(answered)
+    assert sent == then

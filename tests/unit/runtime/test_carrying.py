@@ -17,8 +17,8 @@ from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.model.projected import project
 from holdfast.policy.pipeline import Policy
 from holdfast.runtime.carrying import carried, told_there
-from holdfast.runtime.following import glimpse
 from holdfast.runtime.journal import Journal
+from holdfast.store.memory import MemoryStore
 from holdfast.testing.samples import KEY
 from holdfast.testing.strategies import logs
 from holdfast.view.tokens import measure
@@ -151,7 +151,7 @@ def test_a_client_that_leaves_out_its_last_answer_keeps_what_it_undid(said, stor
 
 
 def test_what_is_only_looked_at_keeps_what_was_undone(store, anthropic):
-    """A client's own compaction, planned anew and forgotten, leaves out no picture that an undo brought back."""
+    """A client's own compaction, planned in a copy and forgotten, leaves out no picture that an undo brought back."""
     policy = Policy().with_settings(media_most=4)
     journal = Journal.open(store, KEY, policy)
     for number in range(5):
@@ -160,5 +160,8 @@ def test_what_is_only_looked_at_keeps_what_was_undone(store, anthropic):
         assert bool(journal.prepare(anthropic).plan.record) == (number == 4)
         journal.record(SEEN)
     journal.undo()
-    said = [*journal.branch.slots.slice(), measure(MORE)]
-    assert glimpse(journal.branch, policy, said, anthropic, anew=True).record == ()
+    copy = MemoryStore()
+    copy.put(KEY, store.path(KEY, journal.leaf))
+    beside = Journal.open(copy, KEY, policy)
+    beside.follow([*journal.branch.slots.slice(), measure(MORE)])
+    assert beside.prepare(anthropic).plan.record == ()

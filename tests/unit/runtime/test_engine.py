@@ -275,7 +275,7 @@ def test_the_size_of_what_a_hook_changed_teaches_nothing(shown):
 
 
 def test_what_a_hook_breaks_is_its_own_to_mend():
-    """Nobody knows what it meant: it is told, and nothing is sent."""
+    """Nobody knows what it meant: it is told, with the hook's name and the place, and nothing is sent."""
     upstream, said = ScriptedUpstream(["yes"]), ToolCall("toolu_1", "read", "{}")
     history = [Message.of("user", "Go."), Message("assistant", (said,)), Message("tool", (ToolResult("toolu_1"),))]
     hooks = Hooks(transform_messages=lambda shown: [one for one in shown if one.role != "tool"])
@@ -284,7 +284,7 @@ def test_what_a_hook_breaks_is_its_own_to_mend():
         async with Engine.open(MemoryStore(), upstream=upstream, target=OPUS, fields=OUTPUT, hooks=hooks) as engine:
             session = await engine.session(KEY)
             await session.append(*history)
-            with pytest.raises(InvalidRequest, match="toolu_1"):
+            with pytest.raises(InvalidRequest, match=r"the hook transform_messages .*\$\.messages\[1\].*toolu_1"):
                 await session.ask("And?")
 
     run(go)

@@ -308,6 +308,24 @@ def test_one_wild_count_changes_nothing(times, at):
     assert wild[2] == []
 
 
+ABSURD = {
+    "twice": lambda sizes: 500_000 if len(sizes) in {5, 6} else sizes[-1],
+    "from the first on": lambda sizes: 500_000,
+    "more each time": lambda sizes: 200_000 + 100 * sizes[-1],
+}
+
+
+@pytest.mark.parametrize("policy", ["holdfast", "opencode", "claude-code", "pi"])
+@pytest.mark.parametrize("tell", ABSURD.values(), ids=ABSURD)
+def test_what_no_window_holds_was_never_counted(tell, policy):
+    """The request was taken, so its window held it: however often such a count is told, nothing is left out for it."""
+    said = words(*[250] * 15)
+    absurd, honest = counted(tell, said, policy=policy), counted(lambda sizes: sizes[-1], said)
+    assert (absurd[1].messages, absurd[0].window) == (29, 200_000)
+    assert absurd[0].tokens == pytest.approx(honest[0].tokens, rel=0.2)
+    assert absurd[2] == ["usage"]
+
+
 def test_a_count_that_is_told_twice_is_believed():
     """What nobody told may be in every request from some point on: the second count of it is the size."""
     report, upstream, _ = counted(lambda sizes: sizes[-1] + 90_000 * (len(sizes) > 5), words(*[300] * 9))

@@ -367,10 +367,10 @@ def test_arguments_are_read_kindly(store, handle, more):
 
 
 def test_half_a_character_reaches_nobody(store):
-    """A text with half a surrogate pair is answered in text that every API takes."""
-    said = Journal.open(store, "half").append(Message.of("user", "a\ud83db"))
-    assert answer_recall(store, "half", {"id": said[0]}).text.endswith("a\ufffdb")
-    assert recall(store, "half", said[0]).text == "a\ud83db"
+    """A text with half a surrogate pair is answered in text that every API takes; two halves are a character."""
+    said = Journal.open(store, "half").append(Message.of("user", "a\ud83db\ud83d\ude00"))
+    assert answer_recall(store, "half", {"id": said[0]}).text.endswith("a\ufffdb\U0001f600")
+    assert recall(store, "half", said[0]).text == "a\ud83db\ud83d\ude00"
 
 
 def test_nothing_to_recall_is_no_error():

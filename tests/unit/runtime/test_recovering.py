@@ -109,3 +109,13 @@ def test_a_refusal_without_a_word_is_told_as_such(status, pieces):
     said = run(go)
     assert f"HTTP {status} (" in said
     assert "): it gave no reason; " in said
+
+
+def test_a_short_request_that_an_account_may_not_send_is_sent_once():
+    """Neither waiting nor sending less cures it: who asks is told in the provider's words, and what to do."""
+    why = "Extra usage is required for long context requests."
+    error = {"type": "error", "error": {"type": "rate_limit_error", "message": why}}
+    ends = pytest.raises(UpstreamError, match=f"{why}.*check the account")
+    wanted, heard = asked([Given((msgspec.json.encode(error),), 429)] * 9, 1_024, whole=True, ends=ends)
+    assert wanted == [1_024]
+    assert not [event for event in heard if isinstance(event, events.Pressed | events.Retrying)]

@@ -134,7 +134,7 @@ def _record(there: Desk, outcome: Outcome) -> dict[str, Any]:
         "input": cost.input,
         "output": cost.output,
         "cache_hit": round(cost.cache_hit, 4),
-        "usd": round(cost.usd, 6),
+        "usd": None if cost.usd is None else round(cost.usd, 6),
     }
 
 

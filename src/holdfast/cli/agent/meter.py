@@ -10,28 +10,32 @@ from holdfast.cli.sizing import about
 from holdfast.cli.terminal import many
 from holdfast.config import Catalog
 from holdfast.model.entries import Answer, Entry, Usage
-from holdfast.model.paying import dollars, paid, share
+from holdfast.model.paying import known_dollars, paid, share
 from holdfast.model.target import Prices
 from holdfast.runtime.session import Report
 
 
 class Spent(Struct, frozen=True):
-    """Tokens of all answers as the provider counted them, and of all summaries that models wrote; and the dollars."""
+    """Tokens of all answers as the provider counted them, and of all summaries that models wrote; and the dollars.
+
+    Of a model whose prices nobody told these are not known, and no sum with them is.
+    """
 
     input: int = 0
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
-    usd: float = 0.0
+    usd: float | None = 0.0
 
     def plus(self, usage: Usage, prices: Prices) -> Spent:
         """Return it with one call more."""
+        more = known_dollars(usage, prices)
         return Spent(
             self.input + usage.input,
             self.output + usage.output,
             self.cache_read + usage.cache_read,
             self.cache_write + usage.cache_write,
-            self.usd + dollars(usage, prices),
+            None if self.usd is None or more is None else self.usd + more,
         )
 
     @property
@@ -53,6 +57,12 @@ def spent(entries: Iterable[Entry], prices: Prices, catalog: Catalog) -> Spent:
 
 def status(report: Report, cost: Spent) -> str:
     """Return how full the context is and what was spent, on one line."""
-    full = f"context {about(report.tokens)} of {report.window:,} tokens ({report.share:.0%})"
+    full = f"context {about(report.tokens)} of {report.window:,} tokens ({filled(report)})"
     made = many(report.compactions, "compaction")
-    return f"{full} · {made} · cache {cost.cache_hit:.0%} · ${cost.usd:,.4f}"
+    money = "price not known" if cost.usd is None else f"${cost.usd:,.4f}"
+    return f"{full} · {made} · cache {cost.cache_hit:.0%} · {money}"
+
+
+def filled(report: Report) -> str:
+    """Return how much of the window the next request takes; where it is over it, that it does not go out so."""
+    return f"{report.share:.0%}" if report.share <= 1 else "over the window: made smaller before it is sent"

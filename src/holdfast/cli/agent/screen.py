@@ -51,7 +51,7 @@ class Screen:
         line = f"{_line(item)}: {clean(self._why, _LINE)}" if isinstance(item, events.Retrying) else _line(item)
         if line is not None:
             self._begin()
-            say_line(self._out, Text(f"{self.share:4.0%}  {line}", style="dim"))
+            say_line(self._out, Text(f"{min(1, self.share):4.0%}  {line}", style="dim"))
 
     def note(self, line: str, style: str = "dim") -> None:
         """Show all of a line beside what the model says."""

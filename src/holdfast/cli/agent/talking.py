@@ -10,6 +10,7 @@ from rich.text import Text
 
 from holdfast.agent.loop import Outcome, is_answered
 from holdfast.cli.agent.desk import Desk
+from holdfast.cli.agent.meter import filled
 from holdfast.cli.describing import in_short
 from holdfast.cli.explaining import SHORT, end_of, entry_named, read_log
 from holdfast.cli.faults import reason
@@ -97,7 +98,7 @@ def _context(desk: Desk, _: str) -> None:
     report = desk.session.report()
     kept = report.window - report.usable
     rows = {
-        "next request": f"{about(report.tokens)} tokens, {report.share:.0%} of the window",
+        "next request": f"{about(report.tokens)} tokens ({filled(report)})",
         "window": f"{report.window:,} tokens ({report.origin})",
         "system, tools": f"{about(report.frame)} tokens",
         "kept free": f"{kept:,} tokens for the answer",

@@ -272,17 +272,23 @@ def _gemini(order: Order) -> Launch:
     return Launch(environment={"GOOGLE_GEMINI_BASE_URL": url}, notes=notes)
 
 
+_AIDER_BASE = "AIDER_OPENAI_API_BASE"
+"""The variable in which aider has its own option ``--openai-api-base``."""
+
+
 def _aider(order: Order) -> Launch:
-    """Return the variables of the SDKs, and aider's own, which stands above its files."""
+    """Return the variables of the SDKs, and aider's own; where a file sets that, its option stands above it."""
     told = pointers("aider", order.place)
-    url = order.place.environment.get("AIDER_OPENAI_API_BASE", "")
-    first = order.through(url) if url else _address(order, "OPENAI_API_BASE", told)
-    places = {one.where: one for one in told if one.key in VARIABLES and VARIABLES[one.key][0].name != "openai"}
+    own = [one.url for one in told if one.key == _AIDER_BASE]
+    url = own[-1] if own else order.place.environment.get(_AIDER_BASE, "")
+    is_told = url and "openai" not in order.fixed
+    first = order.through(url) if is_told else _address(order, "OPENAI_API_BASE", told)
+    places = {one.where: one for one in told if one.key in VARIABLES and one.key != "OPENAI_API_BASE"}
     notes = [f"{where} sets {one.key}, which stands above what is set here" for where, one in places.items()]
-    environment = {**_sdks(order).environment, "AIDER_OPENAI_API_BASE": first, "OPENAI_API_BASE": first}
+    environment = {**_sdks(order).environment, _AIDER_BASE: first, "OPENAI_API_BASE": first}
     if not order.place.environment.get("OPENAI_BASE_URL"):  # LiteLLM asks it before the others
         environment["OPENAI_BASE_URL"] = first
-    return Launch(environment=environment, notes=tuple(notes))
+    return Launch(("--openai-api-base", first) if own else (), environment, notes=tuple(notes))
 
 
 def _llm(order: Order) -> Launch:

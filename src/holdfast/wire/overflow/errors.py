@@ -132,11 +132,14 @@ def _per_time(facts: Facts, report: ErrorReport) -> Verdict | None:
 
 
 def _tier(facts: Facts, report: ErrorReport) -> Verdict | None:
-    """Long context that is not paid for: too large, unless our own estimate says that it was not long."""
+    """Long context that is not paid for: too large, or, where our own estimate says that it was not long, the account.
+
+    Sent to a model of a million tokens even a short one is refused so, and as often as it is sent.
+    """
     if not words.LONG_CONTEXT_TIER.search(facts.text):
         return None
     small = report.estimate is not None and report.estimate <= LONG_CONTEXT
-    return Verdict("rate_limit" if small else "tier_gate")
+    return Verdict("billing" if small else "tier_gate")
 
 
 def _refused_to_serve(facts: Facts, report: ErrorReport) -> Verdict | None:

@@ -312,6 +312,16 @@ def test_aider():
         assert made.environment[name] == LED
     assert made.environment["ANTHROPIC_BASE_URL"] == PROXY
     assert "ANTHROPIC_API_BASE" in made.notes[0]
+    assert made.arguments == ()
+
+
+def test_aider_whose_file_sets_its_own_variable():
+    """Only an option stands above it; what LiteLLM asks before that is said."""
+    made = launch("aider", order(at("aider", f"AIDER_OPENAI_API_BASE={GATEWAY}\n")))
+    assert made.arguments == ("--openai-api-base", LED)
+    assert not made.notes
+    made = launch("aider", order(at("aider", f"OPENAI_BASE_URL={GATEWAY}\n")))
+    assert "OPENAI_BASE_URL" in made.notes[0]
 
 
 def test_llm():
