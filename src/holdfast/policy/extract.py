@@ -19,8 +19,9 @@ from holdfast.policy.cover import lazy_greedy
 from holdfast.policy.ledger import Deed, command_lines, deed, deeds, file_lines
 from holdfast.policy.salience import Line, lines, message_refs, text_refs, traces, weigh
 from holdfast.policy.settings import REACH, SCAN, Settings
+from holdfast.policy.user_words import user_words
 from holdfast.view.references import Reference, part_words
-from holdfast.view.text import clip, one_line
+from holdfast.view.text import one_line
 from holdfast.view.tokens import count
 
 PREFACE = (
@@ -62,7 +63,8 @@ def _sections(head: Sequence[Slot], tail: Sequence[Slot], budget: int, settings:
     messages = every[len(every) - len(head) :]
     done = list(deeds(messages))
     ledger = budget * settings.summary_ledger_share
-    goal, constraints = _user_words(every, int(budget * settings.summary_user_share))
+    is_open = not any(slot.message.starts_turn for slot in tail)
+    goal, constraints = user_words(every, int(budget * settings.summary_user_share), is_open=is_open)
     errors = [one_line(one.error, 200) for one in done[-30:] if one.failed and one.error][-3:]
     said = Sections(
         goal=goal,
@@ -158,32 +160,7 @@ def _fill(candidates: Iterable[str], budget: int) -> list[str]:
     return out
 
 
-# -- the user's words --------------------------------------------------------------------------------------------------
-
-
-def _user_words(messages: Sequence[Message], budget: int) -> tuple[list[str], list[str]]:
-    """Return the first and newest message of the user, and those between, newest first while the budget lasts.
-
-    The newest is whole whatever it costs; older ones are clipped to a third of the budget each.
-    """
-    said = [message.text.strip() for message in messages if message.starts_turn and message.text.strip()]
-    if not said:
-        return [], []
-    newest = said[-1]
-    budget -= count(newest)
-    goal = [f"Newest request of the user, verbatim:\n{newest}"]
-    if len(said) > 1:
-        first = clip(said[0], max(200, budget * 4 // 3))
-        budget -= count(first)
-        goal.insert(0, f"First request of the user, verbatim:\n{first}")
-    kept: list[str] = []
-    for text in dict.fromkeys(reversed(said[1:-1])):
-        short = clip(text, max(120, budget * 4 // 3))
-        budget -= count(short) + LINE_TOKENS
-        if budget < 0:
-            break
-        kept.append(f"User: {short}" + (" […]" if len(short) < len(text) else ""))
-    return goal, kept[::-1]
+# -- decisions ---------------------------------------------------------------------------------------------------------
 
 
 def _decisions(messages: Sequence[Message]) -> list[str]:

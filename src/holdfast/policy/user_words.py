@@ -1,0 +1,112 @@
+"""The user's words, as an extract quotes them: the request under way whole, then what else the budget takes.
+
+What does not fit gives way sentence by sentence. What sounds like a rule stays longest, wherever it was said, for that
+is what a long session must not forget; then the newest request, the first, and what was said last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from math import inf
+from typing import TypeAlias
+
+from holdfast.model.messages import Message
+from holdfast.view.tokens import count
+
+LEAST = 64
+"""[H] Estimator tokens for what the user said before the newest request, however long that is."""
+RULES, EACH = 0.5, 1 / 3
+"""[H] Shares of the budget: for all that sounds like a rule, and for one message, before others had their turn."""
+REACH = 8
+"""[H] Characters at each end of a long text that are looked at, for each token of the budget."""
+GAP = "[…]"
+"""Stands where words are left out."""
+_PIECE = re.compile(r".{1,400}?(?:[.!?]\s+|[。！？]\s*|\n\s*|\Z)|.{1,400}", re.DOTALL)
+"""A sentence or a line with the blanks behind it; of one without end so much as may stand for itself."""
+_RULE = re.compile(
+    r"\b(?:must|never|always|only|don'?t|do not|cannot|may not|should|avoid|keep|prefer|instead of|rather than|without|"
+    r"make sure|be sure|from now on|important|remember|require[ds]?|forbidden|at (?:most|least)|no (?:more|longer))\b|"
+    r"必须|不要|禁止|务必|优先|不能|只能|始终",
+    re.IGNORECASE,
+)
+"""What a sentence has in it that lays something down."""
+
+Pieces: TypeAlias = Sequence[str]
+Place: TypeAlias = tuple[int, int]
+"""Which message, and which piece of it."""
+
+
+def user_words(messages: Sequence[Message], budget: int, *, is_open: bool = True) -> tuple[list[str], list[str]]:
+    """Return the first and the newest request of the user, and what was said between, in about ``budget`` tokens.
+
+    The newest is whole whatever it costs, if it ``is_open``: nothing newer is said behind what is quoted. Messages of
+    which nothing stays are counted in a line at the end.
+    """
+    said = [message.text.strip() for message in messages if message.starts_turn and message.text.strip()]
+    if not said:
+        return [], []
+    first, newest = said[0], said[-1]
+    older = [text for text in dict.fromkeys([first, *reversed(said)]) if text != newest]
+    wanted, spent = (older, count(newest)) if is_open else ([newest, *older], 0)
+    quotes = dict(zip(wanted, _quotes(wanted, max(LEAST, budget - spent)), strict=True))
+    unquoted = _unquoted([*quotes.values()].count(""))
+    quotes.setdefault(newest, newest)
+    ends = {first: "First", newest: "Newest"}
+    goal = [f"{which} request of the user, verbatim:\n{quotes[text]}" for text, which in ends.items() if quotes[text]]
+    between = [f"User: {quotes[text]}" for text in reversed(older) if text != first and quotes[text]]
+    return goal, between + unquoted
+
+
+def _unquoted(number: int) -> list[str]:
+    """Return the line that tells how many messages are not quoted, if any is not."""
+    told = f"{number} more messages of the user are" if number > 1 else "1 more message of the user is"
+    return [f"[{told} not quoted here; recall reads them back]"] if number else []
+
+
+def _quotes(texts: Sequence[str], budget: int) -> list[str]:
+    """Return what is quoted of each of ``texts``, the most wanted first; nothing of those that find no room."""
+    pieces = [_pieces(text, REACH * budget) for text in texts]
+    chosen, left = set[Place](), float(budget)
+    rules = (place for place in _places(pieces) if _RULE.search(pieces[place[0]][place[1]]))
+    for places, share, each in ((rules, RULES, inf), (_places(pieces), 1.0, EACH), (_places(pieces), 1.0, inf)):
+        left -= _take(places, pieces, chosen, left - (1 - share) * budget, each * budget)
+    return [_quoted(own, [(number, at) in chosen for at in range(len(own))]) for number, own in enumerate(pieces)]
+
+
+def _pieces(text: str, reach: int) -> Pieces:
+    """Return the pieces of ``text``; of a long one those near its ends, with an empty one between."""
+    if len(text) <= 2 * reach:
+        return _PIECE.findall(text)
+    return [*_PIECE.findall(text[:reach]), "", *_PIECE.findall(text[-reach:])]
+
+
+def _places(pieces: Sequence[Pieces]) -> Iterator[Place]:
+    return ((number, at) for number, own in enumerate(pieces) for at, piece in enumerate(own) if piece)
+
+
+def _take(places: Iterator[Place], pieces: Sequence[Pieces], chosen: set[Place], budget: float, each: float) -> float:
+    """Choose pieces at ``places`` while the budget lasts, of one message up to ``each``; return what they cost."""
+    spent = 0.0
+    for number, own in groupby(places, key=lambda place: place[0]):
+        here = 0.0
+        for place in own:
+            if place in chosen:
+                continue
+            cost = count(pieces[number][place[1]])
+            if spent + cost > budget:
+                return spent
+            if here + cost > each:
+                break
+            chosen.add(place)
+            spent, here = spent + cost, here + cost
+    return spent
+
+
+def _quoted(pieces: Pieces, is_chosen: Sequence[bool]) -> str:
+    """Return the chosen pieces in their order, with a mark wherever some between them are not."""
+    if not any(is_chosen):
+        return ""
+    runs = groupby(zip(pieces, is_chosen, strict=True), key=lambda one: one[1])
+    return " ".join("".join(piece for piece, _ in run).strip() if here else GAP for here, run in runs)

@@ -1,0 +1,99 @@
+"""What an extract quotes of the user: rules outlive small talk, and nothing is said that was not."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.model.messages import Message
+from holdfast.policy.user_words import EACH, GAP, LEAST, user_words
+from holdfast.view.tokens import count
+
+RULE = "Never touch anything under vendor/, and amounts are integer cents."
+TALK = "The billing service moves to its own repository. Anna looks at it on Thursday. "
+
+
+def said(*texts: str) -> list[Message]:
+    """Return a conversation in which the user says ``texts``."""
+    return [Message.of(role, text) for one in texts for role, text in (("user", one), ("assistant", "Done."))]
+
+
+def quoted(budget: int, *texts: str, is_open: bool = True) -> str:
+    goal, constraints = user_words(said(*texts), budget, is_open=is_open)
+    return "\n".join([*goal, *constraints])
+
+
+@pytest.mark.parametrize("before", [0, 3, 20])
+def test_a_rule_in_a_long_first_request_stays(before):
+    """Wherever it stands in a first request that is cut, a rule is quoted, and marks tell of what is not."""
+    told = quoted(300, TALK * before + RULE + " " + TALK * 30, "Go on.")
+    assert RULE in told
+    assert GAP in told
+
+
+def test_a_first_request_that_fits_is_whole():
+    """A first request is not cut as long as there is room for it, were it more than the share of one message."""
+    first = TALK * 12
+    assert EACH * 400 < count(first) < 400
+    assert first.strip() in quoted(400, first, "Go on.")
+
+
+def test_rules_outlive_small_talk():
+    """A rule that was laid down long ago is quoted where newer messages are not; those are counted."""
+    talk = [f"Good. Next look at part {number} and tell me what is slow in it." for number in range(200)]
+    told = quoted(300, "Begin.", *talk[:20], RULE, *talk[20:], "Go on.")
+    assert RULE in told
+    assert talk[-1] in told
+    assert talk[0] not in told
+    quoted_of = told.count("User: ") - 1
+    assert f"[{200 - quoted_of} more messages of the user are not quoted here" in told
+
+
+def test_a_text_without_sentences_is_cut_near_its_ends():
+    """A megabyte without a line end costs no more than its ends, and is not the only thing quoted."""
+    told = quoted(600, "x1" * 500_000, TALK, "Go on.")
+    assert count(told) < 900
+    assert TALK.strip() in told
+
+
+def test_a_request_that_was_followed_by_another_is_whole_where_it_fits():
+    """The newest request is whole if it is under way; else it has what the rules leave, and no more than the budget."""
+    spec = TALK * 40
+    assert spec.strip() in quoted(100, RULE, spec)
+    told = quoted(100, RULE, spec, is_open=False)
+    assert RULE in told
+    assert TALK.strip() in told
+    assert count(told) < 160
+    assert spec.strip() in quoted(1_000, RULE, spec, is_open=False)
+
+
+def test_a_lone_request_is_quoted_once():
+    """What is the first and the newest request is the newest."""
+    for is_open in (True, False):
+        assert user_words(said(RULE, RULE), 500, is_open=is_open) == (
+            [f"Newest request of the user, verbatim:\n{RULE}"],
+            [],
+        )
+
+
+TEXTS = st.lists(st.sampled_from([TALK, RULE, "Yes.", "多语言必须支持。" * 9, "a\nb\n" * 40, "\n"]), max_size=12)
+
+
+@given(st.lists(TEXTS.map("".join), max_size=9), st.integers(0, 500), st.booleans())
+def test_what_is_quoted_was_said(texts, budget, is_open):
+    """What stands between two marks stands so in one message; only a request under way may go over the budget."""
+    goal, constraints = user_words(said(*texts), budget, is_open=is_open)
+    kept = [text.strip() for text in texts if text.strip()]
+    assert not (kept and is_open) or goal[-1].endswith(kept[-1])
+    older = [one.partition("verbatim:\n")[2] for one in (goal[:-1] if is_open else goal)]
+    older += [one.removeprefix("User: ") for one in constraints if one.startswith("User: ")]
+    for quote in older:
+        runs = [run.strip() for run in quote.split(GAP) if run.strip()]
+        assert any(_in_order(runs, text) for text in kept)
+    assert sum(map(count, older)) <= 1.2 * max(LEAST, budget) + 8 * len(older)
+
+
+def _in_order(runs: list[str], text: str) -> bool:
+    places = [text.find(run) for run in runs]
+    return all(place >= 0 for place in places) and all(one <= other for one, other in pairwise(places))
