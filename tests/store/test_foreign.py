@@ -30,6 +30,7 @@ ANSWER = {
     "mode": "build",
     "finish": "stop",
 }
+CALL = {"type": "tool_use", "id": "c1", "name": "bash", "input": {"a": [1, 2]}}
 TEXT = {"type": "text", "text": "hello"}
 
 
@@ -109,6 +110,16 @@ def test_a_database_says_what_its_export_says(held: Path) -> None:
     """The same session has the same entries, read from rows and read from the JSON that is made of them."""
     first = all_of(held)[0]
     assert read(write(first, "opencode-json")).entries == first.entries
+
+
+def test_blanks_that_another_tool_wrote_do_not_count(tmp_path: Path) -> None:
+    """A call keeps its blanks in a database of ours; importing that behind its export adds nothing."""
+    body = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": [CALL]}]}
+    recording = read(json.dumps(body).encode())
+    file = tmp_path / "new.db"
+    file.write_bytes(foreign.database(rows_of(sessions(recording))))
+    exported = read(write(recording, "opencode-json"))
+    assert [entry.id for entry in all_of(file)[0].entries] == [entry.id for entry in exported.entries]
 
 
 def test_one_session_by_its_beginning(held: Path) -> None:

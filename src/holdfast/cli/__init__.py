@@ -90,13 +90,13 @@ class Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line, which may print a page of help."""
+        _forgive(sys.stdout)
+        _forgive(sys.stderr)
         with _in_words():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; whatever goes wrong outside of this program ends in a message and an exit code."""
-        _forgive(sys.stdout)
-        _forgive(sys.stderr)
         with _in_words():
             return super().invoke(ctx)
 

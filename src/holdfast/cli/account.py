@@ -27,11 +27,14 @@ from holdfast.model.entries import (
     Usage,
 )
 from holdfast.model.gauging import smaller
-from holdfast.model.paying import MILLION, dollars, paid, share
+from holdfast.model.paying import MILLION, known_dollars, paid, share
 from holdfast.model.projected import basis_at, shown
 from holdfast.model.target import Prices
 from holdfast.view.tokens import measure
 from holdfast.wire.recognise import APIS
+
+UNPRICED = Prices(0.0, 0.0, 0.0, 0.0, assumed=True)
+"""Stands for prices that nobody told."""
 
 
 class Rule(Struct, frozen=True):
@@ -89,6 +92,8 @@ class Account(Struct, frozen=True):
     """Those whose usage is known."""
     untold: int = 0
     """Those whose usage nobody told."""
+    unpriced: int = 0
+    """Calls of models whose prices nobody told: no dollars are of them."""
     said: int = 0
     saved: int = 0
     saved_since: int = 0
@@ -251,7 +256,9 @@ class _Telling:
         elif isinstance(body, Answer):
             self._answered(body.usage)
         elif (call := paid(body)) is not None:
-            self._paid(call.usage, self._catalog.prices(call.api, call.model))
+            prices = self._catalog.prices(call.api, call.model)
+            self._found = replace(self._found, unpriced=self._found.unpriced + prices.assumed)
+            self._paid(call.usage, prices)
 
     def account(self) -> Account:
         """Return the account of all that was taken."""
@@ -277,15 +284,20 @@ class _Telling:
             self._is_saved = self._is_saved or body.trigger != "manual"
 
     def _prices(self) -> Prices:
+        """Return the prices of the model that is talked to; all nothing where nobody told them."""
         model = self._branch.model or self._model
         apis = [slot.api for slot in self._branch.slots.slice(0, 1) if slot.api in APIS]
-        return self._catalog.prices((apis or [self._catalog.api(model) or APIS[0]])[0], model)
+        found = self._catalog.prices((apis or [self._catalog.api(model) or APIS[0]])[0], model)
+        return UNPRICED if found.assumed else found
 
     def _request(self, body: Request) -> None:
         found, prices = self._found, self._prices()
         self._since.update(self._now)
         money = sum(self._now.values()) * prices.read / MILLION
-        found = replace(found, requests=found.requests + 1, saved_dollars=found.saved_dollars + money)
+        unpriced = found.unpriced + prices.assumed
+        found = replace(
+            found, requests=found.requests + 1, unpriced=unpriced, saved_dollars=found.saved_dollars + money
+        )
         if self._last is not None and (again := _written_anew(self._last, self._branch)):
             why = " + ".join(dict.fromkeys(self._done)) or "else"
             found = replace(
@@ -331,7 +343,7 @@ class _Telling:
             output=found.output + usage.output,
             cache_read=found.cache_read + usage.cache_read,
             cache_write=found.cache_write + usage.cache_write,
-            dollars=found.dollars + dollars(usage, prices),
+            dollars=found.dollars + (known_dollars(usage, prices) or 0.0),
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Protocol, TypeVar
 
-from holdfast.model.entries import OVERFLOW, Answer, Compaction, Entry, Failure, Request
+from holdfast.model.entries import OVERFLOW, Answer, Body, Compaction, Entry, Failure, Request, Said
 
 
 class Telling(Protocol):
@@ -42,16 +42,36 @@ def over(entries: Sequence[Entry], telling: T, leaf: str | None) -> tuple[T, lis
 
 
 def repeated(entries: Sequence[Entry]) -> frozenset[str]:
-    """Return the ids of the overflows and compactions that only repeat, on a branch, what another one had told."""
+    """Return the ids of the overflows and compactions that only repeat, on a branch, what another one had told.
+
+    What comes behind words and a request of the branch's own is its own too, however alike another one is.
+    """
     by_id, known, found = {entry.id: entry for entry in entries}, list[Entry](), set[str]()
+    own = _own(entries)
     for entry in entries:
         if not isinstance(entry.body, Failure | Compaction):
             continue
         same = {one.id for one in known if one.body == entry.body}
-        if same and same.isdisjoint(one.id for one in _before(by_id, entry)):
+        if same and entry.id not in own and same.isdisjoint(one.id for one in _before(by_id, entry)):
             found.add(entry.id)
         known.append(entry)
     return frozenset(found)
+
+
+def _own(entries: Sequence[Entry]) -> set[str]:
+    """Return the ids of the entries behind a request that was made, of words said, since their branch parted."""
+    behind, made = Counter(entry.parent for entry in entries), set[Body]()
+    said, own = set[str](), set[str]()
+    for entry in entries:
+        parted = behind[entry.parent] > 1
+        if isinstance(entry.body, Said) or (entry.parent in said and not parted):
+            said.add(entry.id)
+        is_made = isinstance(entry.body, Request) and entry.body not in made and entry.id in said
+        if is_made or (entry.parent in own and not parted):
+            own.add(entry.id)
+        if isinstance(entry.body, Request):
+            made.add(entry.body)
+    return own
 
 
 def refusals(entries: Sequence[Entry]) -> frozenset[str]:

@@ -112,7 +112,8 @@ def folded(branch: Branch) -> int:
 def acts(log: Log, index: int, recorded_by: str = "", size: Measured = PLAIN) -> Iterator[Act]:
     """Yield what was done about message ``index``, oldest first, taken back or not, its tokens by ``size``.
 
-    ``recorded_by`` is the tool that the session came from: what it brought along was decided there.
+    ``recorded_by`` is the tool that the session came from: what it brought along was decided there. What was taken back
+    frees nothing: that is what a compaction behind it frees now.
     """
     revoked = {one.body.id: one.id for one in log.entries if isinstance(one.body, Revoke)}
     by, before = recorded_by, Branch()
@@ -128,7 +129,7 @@ def acts(log: Log, index: int, recorded_by: str = "", size: Measured = PLAIN) ->
                 yield _of_edit(entry, edit, by, revoked.get(entry.id, ""), size)
         if isinstance(body, Compaction) and before.pinned <= index < body.keep:
             yield _of_compaction(entry, body, _held(before, index), by, revoked.get(entry.id, ""), size)
-        before = extend(before, entry)
+        before = before if entry.id in revoked else extend(before, entry)
 
 
 def _policy(note: Note) -> str:
@@ -200,24 +201,23 @@ def _with_entry(store: SessionStore, name: str) -> Iterator[tuple[SessionInfo, E
 def entry_named(store: SessionStore, key: str, log: Log, name: str) -> Entry:
     """Return the entry that ``name`` means: a message's number (``12`` or ``#12``), a label, or an id's beginning.
 
-    Raises ``UnknownId`` that says what there is.
+    A number is no id's beginning: where the branch has no such message, none is meant. Raises ``UnknownId`` that says
+    what there is.
     """
+    number, labels = numbered(name), {label: id_ for id_, label in store.labels(key).items()}
+    if number is not None and number < len(log.said):
+        return log.said[number]
+    if number is None or name in labels:
+        return store.entry(key, labels.get(name, name))
+    last = f"its last one is #{len(log.said) - 1}" if log.said else "it has none"
+    elsewhere = "a message of another branch is named by the id of its entry, in 8 characters or more"
+    raise UnknownId(f"the branch where the session goes on has no message #{number} ({last}); {elsewhere}")
+
+
+def numbered(name: str) -> int | None:
+    """Return the number of a message that ``name`` is, if it is one."""
     number = name.removeprefix("#")
-    if number.isdecimal() and len(number) <= LONGEST_NUMBER and int(number) < len(log.said):
-        return log.said[int(number)]
-    labels = {label: id_ for id_, label in store.labels(key).items()}
-    if name in labels:
-        return store.entry(key, labels[name])
-    try:
-        return store.entry(key, name)
-    except UnknownId as error:
-        if not number.isdecimal():
-            raise
-        last = f"its last one is #{len(log.said) - 1}" if log.said else "it has none"
-        msg = (
-            f"the session has no message #{number[:20]} ({last}), and no entry's id begins so; holdfast show lists them"
-        )
-        raise UnknownId(msg) from error
+    return int(number) if number.isdecimal() and len(number) <= LONGEST_NUMBER else None
 
 
 def end_of(store: SessionStore, key: str, entry: Entry) -> Entry:

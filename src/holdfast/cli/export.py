@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import click
 from msgspec.structs import replace
@@ -11,8 +11,9 @@ from holdfast.cli.faults import Stopped
 from holdfast.cli.files import new_file
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.terminal import clean, json_option, say_json
-from holdfast.formats import WRITERS, Recording
+from holdfast.formats import WRITERS, Recording, Written, left_out, written
 from holdfast.formats import reduced as as_seen
+from holdfast.formats.left_out import DATABASE
 from holdfast.formats.opencode_rows import rows_of
 from holdfast.formats.opencode_write import sessions
 from holdfast.store.base import SessionInfo, SessionStore
@@ -29,26 +30,24 @@ Examples:
 """
 FALLBACK = "claude-code"
 """The form of a session that was not recorded by a tool."""
-DATABASE = "opencode"
-"""The form that is no text."""
 
 
-def _database(recording: Recording) -> bytes:
-    """Return a database of opencode with a session in it, and with those of its sub-agents."""
+FORMS = (*WRITERS, DATABASE)
+"""Every form there is: those that are text, and a database."""
+
+
+def _exported(recording: Recording, form: str) -> Written:
+    """Return a session in a form; as a database of opencode, with those of its sub-agents."""
+    if form != DATABASE:
+        return written(recording, form)
     from holdfast.store.foreign import database
 
-    return database(rows_of(sessions(recording)))
-
-
-FORMS: Mapping[str, Callable[[Recording], bytes]] = {**WRITERS, DATABASE: _database}
-"""Every form there is: those that are text, and a database."""
+    return Written(database(rows_of(sessions(recording))), left_out(recording, form))
 
 
 @click.command("export", epilog=EXAMPLES)
 @click.argument("session")
-@click.option(
-    "--format", "format_", type=click.Choice(list(FORMS)), help="The form. [default: the one it was recorded in]"
-)
+@click.option("--format", "format_", type=click.Choice(FORMS), help="The form. [default: the one it was recorded in]")
 @click.option("--reduced", is_flag=True, help="As the model sees it now: decisions in force are what is written.")
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of standard output.")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
@@ -68,7 +67,7 @@ def command(
 
     SESSION is the beginning of an id. Lines that came from a tool leave as they came; our own compactions become that
     tool's. The forms anthropic and openai-chat give the request that the session makes now; opencode is a database of
-    that tool, opencode-json what it imports into the one it has.
+    that tool, opencode-json what it imports into the one it has. What a form has no place for is told beside it.
 
     With --reduced, what was decided (holdfast context --record) is written in place of what was said, for the tool to
     go on from: one branch, previews in place of long results. The log keeps what was said.
@@ -81,8 +80,9 @@ def command(
                 "the form opencode is a database, which needs a file: give -o FILE, or --format opencode-json"
             )
         recording = recording_of_session(there, info)
-        data = FORMS[form](as_seen(recording) if reduced else recording)
-    told = {"session": info.key, "format": form, "bytes": len(data)}
+        made = _exported(as_seen(recording) if reduced else recording, form)
+    data = made.data
+    told = {"session": info.key, "format": form, "bytes": len(data), "left_out": list(made.left_out)}
     if output is not None:
         with new_file(output, force=force) as file:
             file.write(data)
@@ -92,6 +92,8 @@ def command(
         say_json(told | {"content": data.decode("utf-8", "replace")})
     else:
         click.echo(data, nl=False)
+    for note in () if as_json else made.left_out:
+        click.echo(f"left out: {clean(note)}", err=True)
 
 
 def recording_of_session(store: SessionStore, info: SessionInfo) -> Recording:

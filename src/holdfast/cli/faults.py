@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
 
 import click
 
@@ -12,6 +17,8 @@ from holdfast.errors import HoldfastError
 WRONG_USE = 2
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
+UNREAD = 141
+"""128 + SIGPIPE: who read what was printed ended before all of it was there."""
 EXPECTED = (HoldfastError, OSError, UnicodeError, RecursionError, MemoryError)
 """What input, disks and terminals can cause. Anything else is a fault of this program and keeps its traceback."""
 
@@ -46,12 +53,24 @@ class Interrupted(click.ClickException):
     exit_code = INTERRUPTED
 
 
+class Unread(click.ClickException):
+    """Nobody reads what is printed any more, as behind ``| head -1``: the command ends, and says nothing of it."""
+
+    exit_code = UNREAD
+
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002
+        """Let what is not printed yet go nowhere."""
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError), Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())
+
+
 def stopped(error: BaseException) -> BaseException:
     """Return what is to be raised for ``error``: a message for what can be expected, else the error itself."""
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("interrupted; nothing was left half-written")
     if isinstance(error, OSError) and error.errno == errno.EPIPE:
-        return error
+        return Unread("")
     return Stopped(reason(error)) if isinstance(error, EXPECTED) else error
 
 

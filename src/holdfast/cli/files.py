@@ -58,7 +58,7 @@ def private_folder(path: Path) -> None:
 
 @contextmanager
 def new_file(name: str, *, force: bool) -> Iterator[BinaryIO]:
-    """Open the file ``name`` as ``private_file`` does; one that is there already gives way only to ``force``."""
+    """Open the file ``name`` as ``private_file`` does; one that is there gives way only to ``force``, a store never."""
     if name == STDIN:
         raise Stopped("'-' is no file to write to; leave --output out for standard output")
     path = Path(name)
@@ -68,8 +68,16 @@ def new_file(name: str, *, force: bool) -> Iterator[BinaryIO]:
         raise Stopped(f"{path} is no file that could be replaced; leave --output out and use standard output")
     if os.path.lexists(path) and not force:
         raise Stopped(f"{path} is there already; give another name, or --force to replace it")
+    if path.exists() and _is_store(path):
+        raise Stopped(f"{path} is a store of sessions, which nothing replaces; give another name")
     with private_file(path) as file:
         yield file
+
+
+def _is_store(path: Path) -> bool:
+    from holdfast.store.migrations import is_store
+
+    return is_store(path)
 
 
 @contextmanager

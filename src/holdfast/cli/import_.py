@@ -163,7 +163,7 @@ def _say(outcome: Taken | Refused) -> None:
     if isinstance(outcome, Refused):
         click.echo(f"{clean(of_file(outcome.file, outcome.error))}; nothing of it was imported", err=True)
         return
-    what = f"{outcome.added:,} entries added" if outcome.added else "nothing new"
+    what = f"{outcome.added:,} {'entry' if outcome.added == 1 else 'entries'} added" if outcome.added else "nothing new"
     known = f", {outcome.kept:,} were there already" if outcome.kept else ""
     click.echo(f"{clean(outcome.file)}: {outcome.format} session {clean(outcome.session)}: {what}{known}")
     if outcome.skipped:

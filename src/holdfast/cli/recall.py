@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import click
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.cli.explaining import entry_named, read_log
+from holdfast.cli.explaining import entry_named, numbered, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.files import new_file
 from holdfast.cli.ls import ago
 from holdfast.cli.places import opened, store_option
+from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
-from holdfast.errors import UnknownId
 from holdfast.runtime.recall import Page, reachable, recall, recall_whole
-from holdfast.runtime.sources import source
 from holdfast.store.base import Found, SessionStore
+from holdfast.store.searching import CLOSE, OPEN
 
 EXAMPLES = """\
 \b
@@ -33,7 +32,9 @@ Examples:
   holdfast recall 4d56 --search "TimeoutError"
 """
 FOUND = 20
-"""Messages that a search shows."""
+"""Messages that a search shows, unless another number is asked for."""
+HANDLED = 6
+"""Digits that begin a handle rather than number a message."""
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """What steers a terminal, but for line ends and tabs."""
 
@@ -45,6 +46,7 @@ class Asked(NamedTuple):
     lines: str | None
     chars: str | None
     search: str | None
+    limit: int
     output: str | None
     force: bool
     as_json: bool
@@ -55,7 +57,12 @@ class Asked(NamedTuple):
 @click.argument("id_", metavar="[ID]", required=False)
 @click.option("--lines", metavar="A-B", help="These lines only, counted from 1, B included.")
 @click.option("--chars", metavar="A-B", help="These characters only, counted from 0, B excluded.")
-@click.option("--search", metavar="TEXT", help="The lines that match (a|b, a.*b); without ID messages of the session.")
+@click.option(
+    "--search", metavar="TEXT", help="Its lines that match (a|b, a.*b); without ID messages with these words."
+)
+@click.option(
+    "-n", "--limit", type=Whole(1), default=FOUND, show_default=True, help="How many messages a search shows."
+)
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of standard output.")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @store_option
@@ -77,20 +84,18 @@ def command(session: str, store: str | None, **given: Any) -> None:
         if asked.id_ is not None:
             _one(there, key, asked, _id_of(there, key, asked.id_))
         elif asked.search:
-            _search(there, key, asked.search, as_json=asked.as_json)
+            _search(there, key, asked.search, asked.limit, as_json=asked.as_json)
         else:
             _list(there, key, as_json=asked.as_json)
 
 
 def _id_of(store: SessionStore, key: str, name: str) -> str:
     """Return ``name``, the id of the one text stored away that it is the beginning of, or of the message it numbers."""
-    if not name.removeprefix("#").isdecimal():
-        begun = [one.id for one in reachable(store, key) if name and one.id.startswith(name)]
-        return begun[0] if len(begun) == 1 else name
-    with suppress(UnknownId):
-        source(store, key, name)
-        return name
-    return entry_named(store, key, read_log(store, key), name).id
+    number = numbered(name)
+    begun = [one.id for one in reachable(store, key) if name and one.id.startswith(name)]
+    if len(begun) == 1 and (number is None or len(name) >= HANDLED):
+        return begun[0]
+    return name if number is None else entry_named(store, key, read_log(store, key), name).id
 
 
 def _one(store: SessionStore, key: str, asked: Asked, id_: str) -> None:
@@ -153,8 +158,11 @@ def _list(store: SessionStore, key: str, *, as_json: bool) -> None:
     )
 
 
-def _search(store: SessionStore, key: str, search: str, *, as_json: bool) -> None:
-    found: list[Found] = store.search(key, search, FOUND)
+def _search(store: SessionStore, key: str, search: str, limit: int, *, as_json: bool) -> None:
+    found: list[Found] = store.search(key, search, limit + 1)
+    if len(found) > limit:
+        click.echo(f"the first {many(limit, 'message')} of more; --limit shows more of them", err=True)
+        found = found[:limit]
     if as_json:
         say_json(msgspec.to_builtins(found))
         return
@@ -164,18 +172,27 @@ def _search(store: SessionStore, key: str, search: str, *, as_json: bool) -> Non
     _say(
         ("id", "from", "when", "words"),
         [(clean((one.blob or one.entry)[:12]), clean(one.role), ago(one.at), clean(one.snippet)) for one in found],
+        _around,
     )
-    if len(found) == FOUND:
-        click.echo(f"the first {many(FOUND, 'message')}; other words find others", err=True)
 
 
-def _say(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Print a table, the last column as long as it is."""
+def _around(snippet: str, room: int) -> str:
+    """Return what was found so that the match is seen in ``room`` columns: as much before it as behind it."""
+    start = snippet.find(OPEN)
+    spare = max(0, room - (snippet.find(CLOSE, start) - start + 2)) // 2
+    return snippet if len(snippet) <= room or start <= spare else f"…{snippet[start - spare :]}"
+
+
+def _say(
+    head: tuple[str, ...], rows: list[tuple[str, ...]], fitted: Callable[[str, int], str] = lambda text, _: text
+) -> None:
+    """Print a table, the last column as long as it is, or as it is ``fitted`` to the columns that are left."""
     from rich.text import Text
 
     every = [head, *rows]
     widths = [max(map(len, column)) for column in list(zip(*every, strict=True))[:-1]]
     out = console()
+    room = out.width - sum(width + 2 for width in widths)
     for number, row in enumerate(every):
         cells = [f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)]
-        say_line(out, Text("  ".join([*cells, row[-1]]), style="" if number else "bold"))
+        say_line(out, Text("  ".join([*cells, fitted(row[-1], room)]), style="" if number else "bold"))

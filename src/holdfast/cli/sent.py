@@ -18,7 +18,7 @@ from holdfast.config import Configuration
 from holdfast.errors import UnknownId
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Answer, Decision, Entry, Failure, Request, Usage
-from holdfast.model.paying import dollars
+from holdfast.model.paying import known_dollars
 from holdfast.model.projected import project
 from holdfast.policy import guard
 from holdfast.store.base import SessionInfo
@@ -104,7 +104,7 @@ def sent(info: SessionInfo, log: Log, at: int, known: Configuration) -> Sent:
         standing=tuple(one for one in law if one.entry in before),
         refused=tuple(_refused(log.entries, _begin(log.entries, at), at)),
         usage=usage,
-        dollars=None if usage is None else dollars(usage, place.prices),
+        dollars=None if usage is None else known_dollars(usage, place.prices),
         stop=answer.stop if answer is not None else "",
         failure=_why_not(end),
         counted=size.is_counted,
@@ -191,8 +191,9 @@ def _cost(found: Sent) -> str:
     if found.failure:
         return f"not answered: {clean(found.failure)}"
     used, ended = found.usage, f", ended with {clean(found.stop, 40)}" if found.stop else ""
-    if used is None or found.dollars is None:
+    if used is None:
         return f"what it cost is not known: its answer tells no usage{ended}"
     cached = f" ({used.cache_read:,} from the cache, {used.cache_write:,} written to it)"
+    money = "no price of the model is known" if found.dollars is None else f"${found.dollars:,.4f}"
     doubt = "" if found.counted else ", by a count that is not taken for its size"
-    return f"what it cost{doubt}: {used.input:,} tokens in{cached}, {used.output:,} out, ${found.dollars:,.4f}{ended}"
+    return f"what it cost{doubt}: {used.input:,} tokens in{cached}, {used.output:,} out, {money}{ended}"

@@ -9,11 +9,11 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import config
-from holdfast.cli.account import Account, Rule, account, together
+from holdfast.cli.account import Account, Rule, Size, account, together
 from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.foreseeing import Foreseen, foreseen, in_words
 from holdfast.cli.places import absence, opened, store_option
-from holdfast.cli.sizing import Measured, about, as_asked, measured, settings_of
+from holdfast.cli.sizing import Measured, about, as_asked, measured
 from holdfast.cli.terminal import (
     GAP,
     clean,
@@ -31,6 +31,7 @@ from holdfast.model.branch import Branch
 from holdfast.model.entries import Frame
 from holdfast.model.gauging import smaller
 from holdfast.model.target import Target
+from holdfast.policy import guard
 from holdfast.policy.settings import Settings
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.naming import named_blobs
@@ -104,20 +105,30 @@ def account_of(store: SessionStore, info: SessionInfo, known: Configuration) -> 
 
     found = account(info.key, entries, info.leaf, known.catalog, info.model, sized)
     avoided = 0 if info.format else found.avoided  # what another tool compacted is its merit
-    cap = settings_of(store.branch(info.key), known).window_cap if found.largest.sent else 0
-    largest = replace(found.largest, window=smaller(found.largest.window, cap))
+    largest = _in_force(found.largest, info, store.branch(info.key), known) if found.largest.sent else found.largest
     return replace(found, largest=largest, spills=len(hashes), spill_bytes=sum(sizes), avoided=avoided)
+
+
+def _in_force(largest: Size, info: SessionInfo, branch: Branch, known: Configuration) -> Size:
+    """Return the size of the largest request in the window that the next one is planned for."""
+    place, settings = as_asked(info, branch, known)
+    limits = guard.in_force(place, branch, settings).limits
+    capped = replace(largest, window=smaller(largest.window, settings.window_cap))
+    return capped.limited(limits.window) if limits.origin == guard.LEARNED else capped
 
 
 _PAID = ("input", "output", "cache_read", "cache_write", "dollars", "cache_hit")
 """Figures that answers tell."""
+_PRICED = ("dollars", "saved_dollars", "rewritten_dollars")
+"""Figures that prices are needed for."""
 
 
 def _told(found: Account) -> dict[str, Any]:
     """Return the figures for JSON; what no answer told is nothing."""
     told: dict[str, Any] = msgspec.to_builtins(found) | {"cache_hit": found.cache_hit}
-    unknown = {} if found.input else dict.fromkeys(_PAID)
-    return told | unknown | {"window_share": found.largest.share}
+    unknown = () if found.input else _PAID
+    unpriced = [name for name in _PRICED if found.unpriced and not told[name]]
+    return told | dict.fromkeys((*unknown, *unpriced)) | {"window_share": found.largest.share}
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
@@ -171,20 +182,29 @@ def _say_money(out: Any, found: Account) -> None:
     if found.input:
         hit = f"{found.cache_hit:.1%} of {found.input:,} tokens in came from the cache"
         more = f"; {many(found.untold, 'answer')} more told no usage and are not in this" if found.untold else ""
-        say_whole(out, Text(f"{hit}; {found.output:,} tokens out; ${found.dollars:,.2f}{more}"))
+        say_whole(out, Text(f"{hit}; {found.output:,} tokens out; {_paid(found)}{more}"))
     else:
         out.print("no answer tells its usage; dollars are not known")
     told = ", ".join(f"{clean(why)} {count:,}" for why, count in found.breaks.items())
     if told:
-        cost = (
-            f"{about(found.rewritten)} tokens were written anew, ${found.rewritten_dollars:,.2f} more than reading them"
-        )
-        say_whole(out, Text(f"breaks of the prefix: {told}; {cost}"))
+        cost = f"{about(found.rewritten)} tokens were written anew"
+        known = found.rewritten_dollars or not found.unpriced
+        more = f", ${found.rewritten_dollars:,.2f} more than reading them" if known else ""
+        say_whole(out, Text(f"breaks of the prefix: {told}; {cost}{more}"))
     else:
         out.print("the prefix never broke: every request extended the one before it")
-    if found.saved_since:
+    if found.saved_since and (found.saved_dollars or not found.unpriced):
         say_whole(out, Text(f"what was saved would have cost ${found.saved_dollars:,.2f} at the price of cached input"))
     say_whole(out, Text(f"{many(found.spills, 'text')} spilled, {found.spill_bytes:,} bytes"))
+
+
+def _paid(found: Account) -> str:
+    """Return what the calls cost whose prices are known."""
+    if not found.unpriced:
+        return f"${found.dollars:,.2f}"
+    if not found.dollars:
+        return "dollars are not known: no price of the model is (holdfast.toml may say one)"
+    return f"${found.dollars:,.2f}, without {many(found.unpriced, 'call')} of models whose price is not known"
 
 
 def _say_all(found: list[Account], total: Account) -> None:
@@ -208,7 +228,7 @@ def _sizes(name: str, one: Account) -> tuple[str, ...]:
 
 def _line(name: str, one: Account) -> tuple[str, ...]:
     hit = f"{one.cache_hit:.1%}" if one.input else "-"
-    money = f"{one.dollars:,.2f}" if one.input else "-"
+    money = f"{one.dollars:,.2f}" if one.input and (one.dollars or not one.unpriced) else "-"
     breaks = f"{sum(one.breaks.values()):,}"
     return (
         name,

@@ -101,7 +101,11 @@ def say_command(out: Console, line: Text) -> None:
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console that prints what it is given, without markup; colours as the terminal and NO_COLOR say."""
-    from rich.console import Console
+    from rich.console import Console as Plain
+
+    class Console(Plain):
+        def on_broken_pipe(self) -> None:
+            raise  # noqa: PLE0704 -- the error is told where all are
 
     stream = (sys.stderr if stderr else sys.stdout) or io.StringIO()  # a stream that was closed is None
     width = None if stream.isatty() or os.environ.get("COLUMNS") else PAPER

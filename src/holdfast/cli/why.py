@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from shlex import quote
 from typing import Any
 
@@ -111,15 +113,24 @@ def command(session: str, message: str | None, lines: int, store: str | None, *,
             return
         number = _number(log, entry)
         if said:
-            for piece in as_it_came(there, log, number):
-                click.echo(piece.encode("utf-8", "replace"), nl=False)
-            click.echo()
+            _say_said(info, number, entry, as_it_came(there, log, number), as_json=as_json)
             return
         found = why(info, log, number, size_as_it_came(there, log, number), measured_in(info, log.branch))
     if as_json:
         say_json(msgspec.to_builtins(found))
     else:
         _say(found, info, shortest(keys)[info.key], lines)
+
+
+def _say_said(info: SessionInfo, number: int, entry: Entry, pieces: Iterable[str], *, as_json: bool) -> None:
+    """Print the words of a message as they are; a terminal gets the line end that they may lack."""
+    if as_json:
+        say_json({"session": info.key, "message": number, "entry": entry.id, "text": "".join(pieces)})
+        return
+    for piece in pieces:
+        click.echo(piece.encode("utf-8", "replace"), nl=False)
+    if sys.stdout is not None and sys.stdout.isatty():
+        click.echo()
 
 
 def _say_sent(info: SessionInfo, log: Log, entry: Entry, short: str, *, as_json: bool) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from holdfast.formats.again import again
 from holdfast.formats.base import Problem, Recording, Step, context, history, path, recording_of, steps
-from holdfast.formats.export import WRITERS, write
+from holdfast.formats.export import WRITERS, Written, write, written
+from holdfast.formats.left_out import left_out
 from holdfast.formats.recognise import READERS, read
 from holdfast.formats.reduced import reduced
 
@@ -14,13 +15,16 @@ __all__ = [
     "Problem",
     "Recording",
     "Step",
+    "Written",
     "again",
     "context",
     "history",
+    "left_out",
     "path",
     "read",
     "recording_of",
     "reduced",
     "steps",
     "write",
+    "written",
 ]

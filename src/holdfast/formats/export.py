@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
-from holdfast.formats import claude_write, codex_write, gemini_cli_write, opencode_write, pi_write
 from holdfast.formats.base import Recording, context, path, recording_of
-from holdfast.formats.bodies import NOTE
+from holdfast.formats.forms import TOOLS
+from holdfast.formats.left_out import held, kinds, left_out, told, unsaid
 from holdfast.formats.lines import fields
 from holdfast.model.entries import Entry, Note, Request
 from holdfast.model.messages import Message
@@ -23,33 +23,58 @@ from holdfast.policy.projection import repair_projection
 from holdfast.wire import anthropic
 from holdfast.wire.apis import APIS, FORMS
 from holdfast.wire.breakpoints import MOST, in_frame, newest
-from holdfast.wire.lens import system_field, wires
+from holdfast.wire.convert import convert
+from holdfast.wire.lens import slots_of, system_field, wires
+from holdfast.wire.mending import mend
 from holdfast.wire.splice import write as to_json
 
 MAX_TOKENS = 4_096
 """The answer's limit in a body for the Messages API, which asks for one, where the log has none."""
 
 
+class Written(Struct, frozen=True):
+    """A log in some form, and a note on each thing that has no place there."""
+
+    data: bytes
+    left_out: tuple[str, ...] = ()
+
+
 def write(what: Recording | Iterable[Entry], format_: str) -> bytes:
+    """Return a log in the form ``format_``, as ``written`` does."""
+    return written(what if isinstance(what, Recording) else recording_of(what), format_).data
+
+
+def written(recording: Recording, format_: str) -> Written:
     """Return a log in the form ``format_``.
 
     The names of tools give the log: what came from that tool as it came, the rest written anew, our compactions as the
     tool's own. The names of the APIs give the request that the leaf's context makes.
     Raises ``FormatError`` for another name.
     """
-    recording = what if isinstance(what, Recording) else recording_of(what)
-    writer = WRITERS.get(format_)
-    if writer is None:
+    if format_ in FORMS:
+        return request(recording, format_)
+    if format_ not in TOOLS:
         raise FormatError(f"there is no format {format_!r} to write; there are {', '.join(WRITERS)}")
-    return writer(recording)
+    return Written(TOOLS[format_].write(recording), left_out(recording, format_))
 
 
-def body(recording: Recording, api: str) -> bytes:
+def request(recording: Recording, api: str) -> Written:
     """Return the request that the context at the leaf makes, as a body that ``api`` takes: repaired as for sending.
 
-    Of cache breakpoints that messages were said with, the newest stay that one request may have.
+    A session that came as a request of another API is that request, converted.
     """
-    form, branch, envelope = FORMS[api], context(recording), _envelope(recording, api)
+    note = held(recording)
+    theirs = api if note is None else note.data["api"]
+    body, lost = _body(recording, theirs, note)
+    if theirs != api:
+        made, notes = convert(body, api, recording.model, api=theirs)
+        return Written(mend(made, api).body, (*notes, *told(lost)))
+    return Written(body, (*(unsaid(recording) if note is None else ()), *told(lost)))
+
+
+def _body(recording: Recording, api: str, note: Note | None) -> tuple[bytes, Counter[str]]:
+    """Return the request as a body of ``api``, and what its messages lack; the newest cache breakpoints stay."""
+    form, branch, envelope = FORMS[api], context(recording), _envelope(recording, api, note)
     repairs, _ = repair_projection(branch, form.dialect(_model(recording, envelope)))
     slots = patched(project(branch), repairs)
     if api == anthropic.API and not _thinks(envelope):
@@ -64,19 +89,18 @@ def body(recording: Recording, api: str) -> bytes:
         raise FormatError("there is no message at the leaf, so there is no request to write; give a session with words")
     shown = newest(wires(form, slots), room) if form.markers else wires(form, slots)
     messages = [Raw(bytes(wire)) for group in shown for wire in group]
-    return to_json(envelope | {form.field: messages})
+    said = project(branch), slots_of(form, Raw(to_json(messages)))
+    before, after = (kinds(slot.message for slot in one) for one in said)
+    return to_json(envelope | {form.field: messages}), before - after
 
 
-def _envelope(recording: Recording, api: str) -> dict[str, Any]:
+def _envelope(recording: Recording, api: str, note: Note | None) -> dict[str, Any]:
     """Return the fields beside the messages: those of the body that was imported, else the least there must be."""
-    way = path(recording)
-    for entry in way:
-        note = entry.body
-        if isinstance(note, Note) and note.reason == NOTE and note.data.get("api") == api:
-            return dict(fields(note.raw))
+    if note is not None:
+        return dict(fields(note.raw))
     if not FORMS[api].named:
         return {}
-    models = [entry.body.model for entry in way if isinstance(entry.body, Request) and entry.body.model]
+    models = [entry.body.model for entry in path(recording) if isinstance(entry.body, Request) and entry.body.model]
     envelope: dict[str, Any] = {"model": recording.model or (models[-1] if models else "unknown")}
     return envelope | ({"max_tokens": MAX_TOKENS} if api == anthropic.API else {})
 
@@ -101,12 +125,5 @@ def _unthinking(slot: Slot) -> Slot:
     return replace(slot, message=Message("assistant", parts), raw=None, base=slot.raw or slot.base)
 
 
-WRITERS: Mapping[str, Callable[[Recording], bytes]] = {
-    "claude-code": claude_write.write,
-    "codex": codex_write.write,
-    "gemini-cli": gemini_cli_write.write,
-    "opencode-json": opencode_write.write,
-    "pi": pi_write.write,
-    **{api: partial(body, api=api) for api in APIS},
-}
+WRITERS = (*TOOLS, *APIS)
 """Every form a log can be written in."""

@@ -131,7 +131,7 @@ class _File:
             self._all(row.number, _PATCH.of(line.patch).messages)
         elif line.rewind is not None:
             self.log.skipped["$rewindTo"] += 1
-            self._rewind(line.rewind)
+            self._rewind(row.number, line.rewind)
         elif line.session is not None and not line.type:
             self.log.skipped["header (again)"] += self.header is not None
             self.header = self.header or row
@@ -144,6 +144,8 @@ class _File:
         try:
             raws = _LIST.decode(messages)
         except UNREADABLE:
+            if bytes(messages) not in (b"", b"null"):
+                self.log.problem(number, "what should be a list of all messages is none; it changes nothing")
             return
         before, self.records = self.records, {}
         for raw in raws:
@@ -153,9 +155,11 @@ class _File:
             self._message(number, line, bytes(raw))
         self.replaced += before.values()
 
-    def _rewind(self, name: str) -> None:
+    def _rewind(self, number: int, name: str) -> None:
         """Take back message ``name`` and all behind it; all there are where it is not known, as the tool does."""
         names = list(self.records)
+        if name not in self.records:
+            self.log.problem(number, f"it takes back to message {name}, which is not there: all are taken back")
         gone = names[names.index(name) if name in self.records else 0 :]
         self.replaced += [self.records.pop(one) for one in gone]
 

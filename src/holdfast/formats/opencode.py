@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import Unrecognised
 from holdfast.formats.base import ABORTED, Problem, Recording
-from holdfast.formats.lines import BOM, Shape, fields, whole
+from holdfast.formats.lines import BOM, UNREADABLE, Shape, fields, whole
 from holdfast.formats.log import Call, Log, short, slot_of
 from holdfast.formats.opencode_parts import (
     ENDED,
@@ -117,28 +117,32 @@ def read(data: bytes) -> Recording:
     about = ABOUT.of(found.info)
     if not about.id:
         raise Unrecognised("the session has no id in its `info`; give what `opencode export` wrote")
-    recorded = recording(Held(about.id, _compact(found.info), map(_stored, found.messages)))
+    recorded = recording(Held(about.id, bytes(found.info), map(_stored, found.messages)))
     faults = (Problem(0, row.fault),) if row.fault else ()
     return replace(recorded, problems=(*faults, *recorded.problems))
 
 
 def _stored(raw: Raw) -> Stored:
     found = _MESSAGE.of(raw)
-    parts = tuple((_ID.of(part).id, _compact(part)) for part in found.parts)
-    return Stored(_ID.of(found.info).id, _compact(found.info or raw), parts)
-
-
-def _compact(raw: Raw) -> bytes:
-    """Return JSON without the blanks that ``opencode export`` puts in: as the database has it."""
-    return bytes(msgspec.json.format(bytes(raw), indent=-1))
+    parts = tuple((_ID.of(part).id, bytes(part)) for part in found.parts)
+    return Stored(_ID.of(found.info).id, bytes(found.info or raw), parts)
 
 
 def recording(held: Held, sidechains: tuple[Recording, ...] = ()) -> Recording:
     """Return the recording of a session; ``sidechains`` are those of its sub-agents."""
-    reading = _Reading(held)
+    reading = _Reading(replace(held, info=_compact(held.info)))
     for stored in held.messages:
-        reading.take(stored)
+        parts = tuple([(id_, _compact(raw)) for id_, raw in stored.parts])
+        reading.take(Stored(stored.id, _compact(stored.info), parts))
     return replace(reading.finish(), sidechains=sidechains)
+
+
+def _compact(raw: bytes) -> bytes:
+    """Return JSON without the blanks that its writer put in, so that the same is the same wherever it is kept."""
+    try:
+        return bytes(msgspec.json.format(raw, indent=-1))
+    except UNREADABLE:
+        return raw
 
 
 class _Reading:

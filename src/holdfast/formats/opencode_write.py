@@ -19,10 +19,10 @@ from holdfast.formats.base import Recording, path
 from holdfast.formats.lines import UNREADABLE, elements, fields
 from holdfast.formats.opencode import API, CLEARING, KEPT, SESSION, SUMMARY, Held, Stored
 from holdfast.formats.opencode_parts import ENDED, INFO, PIECE, SEALS, TOLD_IN_WORDS
-from holdfast.formats.writing import Source, bare
+from holdfast.formats.writing import Source, bare, redacted
 from holdfast.model.entries import BranchSummary, Compaction, Decision, Entry, Note, Said, Usage
 from holdfast.model.messages import Message, placeholder, result_text
-from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.view.conversation import first_words
 from holdfast.wire.splice import as_object
 from holdfast.wire.splice import write as to_json
@@ -256,7 +256,7 @@ class _Writing:
         if isinstance(part, Text):
             self._part("text", text=part.text)
         elif isinstance(part, Thinking):
-            self._part("reasoning", text=part.text, time=span, **_sealed(part.seal))
+            self._part("reasoning", text=part.text, time=span, **_sealed(part))
         elif isinstance(part, ToolCall):
             state = {"status": "completed", "input": as_object(part.arguments), "time": span}
             self._called(part.id, self._part("tool", callID=part.id, tool=part.name, state=state))
@@ -339,10 +339,13 @@ def _url(media: Media) -> str:
     return media.source if media.form == "url" or media.source.startswith("file:") else ""
 
 
-def _sealed(seal: Seal | None) -> dict[str, Any]:
+def _sealed(part: Thinking) -> dict[str, Any]:
+    """Return where the seal of a thought stands; what stands for one that nobody is shown has a field of its own."""
+    if data := redacted(part):
+        return {"metadata": {"anthropic": {"redactedData": data}}}
     for provider, (api, field) in SEALS.items():
-        if seal is not None and seal.api == api and seal.data:
-            return {"metadata": {provider: {field: seal.data}}}
+        if part.seal is not None and part.seal.api == api and part.seal.data:
+            return {"metadata": {provider: {field: part.seal.data}}}
     return {}
 
 

@@ -11,6 +11,7 @@ from msgspec.json import Decoder
 
 from holdfast.errors import FormatError
 from holdfast.formats.lines import UNREADABLE, Shape
+from holdfast.formats.writing import redacted
 from holdfast.model.entries import Usage
 from holdfast.model.messages import Message, Role
 from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
@@ -27,6 +28,8 @@ APIS = {
     "google-vertex": "gemini",
 }
 """pi's names of the APIs, and ours."""
+REDACTED = "[Reasoning redacted]"
+"""[M] pi's words for thinking that nobody is shown."""
 
 
 class PiMessage(Struct, rename="camel"):
@@ -61,6 +64,8 @@ class _Text(Struct, tag_field="type", tag="text", rename="camel"):
 class _Thinking(Struct, tag_field="type", tag="thinking", rename="camel"):
     thinking: str
     thinking_signature: str | None = None
+    redacted: bool = False
+    """The signature is none then, but what stands for thinking that nobody is shown."""
 
 
 class _Image(Struct, tag_field="type", tag="image", rename="camel"):
@@ -157,7 +162,7 @@ def _part(raw: Raw, api: str, model: str) -> Part:
     if isinstance(part, _Text):
         return Text(part.text, _seal(api, model, part.text_signature))
     if isinstance(part, _Thinking):
-        return Thinking(part.thinking, _seal(api, model, part.thinking_signature))
+        return Thinking(part.thinking, None if part.redacted else _seal(api, model, part.thinking_signature))
     seal = _seal(api, model, part.thought_signature)
     return ToolCall(part.id, part.name, bytes(part.arguments).decode(), seal)
 
@@ -205,12 +210,14 @@ def _written(parts: Sequence[Part]) -> list[object]:
 def _block(part: Part) -> object:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text} | _signed("textSignature", part.seal)
+    if isinstance(part, Thinking) and (data := redacted(part)):
+        return {"type": "thinking", "thinking": REDACTED, "thinkingSignature": data, "redacted": True}
     if isinstance(part, Thinking):
         return {"type": "thinking", "thinking": part.text} | _signed("thinkingSignature", part.seal)
     if isinstance(part, ToolCall):
         call = {"type": "toolCall", "id": part.id, "name": part.name, "arguments": as_object(part.arguments)}
         return call | _signed("thoughtSignature", part.seal)
-    if isinstance(part, Media) and part.kind == "image":
+    if isinstance(part, Media) and part.kind == "image" and part.form == "base64":
         return {"type": "image", "data": part.source, "mimeType": part.mime}
     if isinstance(part, Opaque):
         return part.raw

@@ -15,7 +15,7 @@ from msgspec import Raw
 from holdfast.formats.base import Recording
 from holdfast.formats.lines import clean, edited, fields, iso
 from holdfast.formats.pi import API, LINE, NOTE
-from holdfast.formats.pi_messages import APIS, encode_message
+from holdfast.formats.pi_messages import APIS, MESSAGE, encode_message
 from holdfast.formats.writing import Source, bare
 from holdfast.model.entries import BranchSummary, Compaction, Entry, Label, Note, Said
 from holdfast.model.messages import Message
@@ -80,9 +80,8 @@ def _entry(source: Source, entry: Entry) -> Iterator[bytes]:
 
 def _as_it_came(line: bytes, id_: str, above: str | None) -> bytes:
     """Return a line of a pi session with its place in the tree, untouched if it has that place."""
-    if b"hookMessage" in line and LINE.of(clean(line)).type == "message":
-        message = fields(LINE.of(clean(line)).message)
-        line = edited(line, {"message": message | {"role": "custom"}})
+    if b'"hookMessage"' in line and MESSAGE.of(message := LINE.of(clean(line)).message).role == "hookMessage":
+        line = edited(line, {"message": fields(message) | {"role": "custom"}})
     return edited(line, {"id": id_, "parentId": above})
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from holdfast.formats.base import Recording, path
-from holdfast.formats.lines import UNREADABLE
+from holdfast.formats.lines import UNREADABLE, Shape
 from holdfast.model.entries import Answer, BranchSummary, Compaction, Decision, Entry, Note, Request, Said, Usage
 from holdfast.model.messages import Message, placeholder
-from holdfast.model.parts import Opaque, Part, Text, ToolResult
+from holdfast.model.parts import Opaque, Part, Text, Thinking, ToolResult
 from holdfast.model.slots import Slot
 
 _LIST = Decoder(list[Raw])
@@ -153,7 +153,21 @@ def _bare(part: Part) -> Part | None:
     if isinstance(part, ToolResult):
         inner = tuple([one for one in map(_bare, part.content) if one is not None])
         return replace(part, content=inner, raw=None)
-    return replace(part, raw=None)
+    return part if isinstance(part, Thinking) and redacted(part) else replace(part, raw=None)
+
+
+def redacted(part: Thinking) -> str:
+    """Return what stands for thinking that its provider shows to nobody, which is no signature; nothing of other."""
+    found = _BLOCK.of(part.raw) if part.raw is not None else _Block()
+    return found.data if found.type == "redacted_thinking" else ""
+
+
+class _Block(Struct):
+    type: str = ""
+    data: str = ""
+
+
+_BLOCK = Shape(_Block)
 
 
 def uuid_of(text: str) -> str:

@@ -79,6 +79,13 @@ class Measured(Struct, frozen=True):
     policy_ms_p95: float
     notes: tuple[str, ...]
     points: tuple[Point, ...] = ()
+    is_priced: bool = True
+    """Whether anybody told the prices of the model; else ``usd`` is 0 and means nothing."""
+
+    @property
+    def cost(self) -> float | None:
+        """Return the dollars, if they are known."""
+        return self.usd if self.is_priced else None
 
 
 class Study:
@@ -229,7 +236,7 @@ class _Run:
         usd = self._summary_call(sent, frame)
         hit = self._cache.send(request, frame, marks, sent.step.at)
         output = study.tokens(study.session.slots[sent.step.index])
-        usd += cost(hit, output, study.setting.target.prices)
+        usd += self._paid(hit, output)
         kinds = _kinds(study, sent)
         self._points.append(Point(sent.step.index, sent.tokens, kinds, hit, usd, _event(sent)))
 
@@ -242,7 +249,12 @@ class _Run:
         hit = self._cache.send(before, frame, [len(before) - 1], sent.step.at)
         words = compaction.summary.parts[0]  # what a model would have written; files read again behind it are not
         output = self._study.count(words.text) if isinstance(words, Text) else 0
-        return cost(hit, output, self._study.setting.target.prices)
+        return self._paid(hit, output)
+
+    def _paid(self, hit: Hit, output: int) -> float:
+        """Return what a call cost; 0 where nobody told the prices."""
+        prices = self._study.setting.target.prices
+        return 0.0 if prices.assumed else cost(hit, output, prices)
 
     def measured(self) -> Measured:
         points = self._points
@@ -267,6 +279,7 @@ class _Run:
             policy_ms_p95=p95,
             notes=tuple(notes),
             points=tuple(points),
+            is_priced=not self._study.setting.target.prices.assumed,
         )
 
 

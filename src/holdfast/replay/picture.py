@@ -228,6 +228,8 @@ def _short(tokens: int) -> str:
 
 
 def _dollars(usd: float) -> str:
+    if not usd:
+        return "-"
     if usd < 0.995:
         return f"{usd:.2f}"[1:]
     return f"{usd:.2f}" if usd < 100 else f"{usd:.0f}"

@@ -108,7 +108,7 @@ def record(subject: Subject, row: Row) -> dict[str, Any]:
         "tokens_sum": measured.tokens_sum,
         "tokens_peak": measured.tokens_peak,
         "cache_hit": measured.cache_hit,
-        "usd": round(measured.usd, 6),
+        "usd": None if measured.cost is None else round(measured.cost, 6),
         "online_recall": measured.online.recall,
         "online_fact_recall": measured.online.fact_recall,
         "mutations": measured.mutations,
@@ -159,6 +159,7 @@ def together(parts: Sequence[Measured]) -> Measured:
         policy_ms_p50=median(part.policy_ms_p50 for part in parts),
         policy_ms_p95=max(part.policy_ms_p95 for part in parts),
         notes=(),
+        is_priced=all(part.is_priced for part in parts),
     )
 
 
@@ -254,7 +255,7 @@ def _columns(base: float | None, width: int) -> list[_Column]:
         _Column("words\nlost", lambda m: m.user_words_missing, _count, is_fault=True),
         _Column("tokens\npeak", lambda m: m.tokens_peak, thousands),
         _Column("cache\nhit", lambda m: m.cache_hit, _percent, good=1),
-        _Column("cost\n$", lambda m: m.usd, lambda usd: f"{usd:,.2f}", good=-1),
+        _Column("cost\n$", lambda m: m.cost, lambda usd: f"{usd:,.2f}", good=-1),
         _Column("×\nappend", share, lambda ratio: f"{ratio:.2f}", good=-1),
         _Column("fact\nrecall", lambda m: m.online.fact_recall, _recall, good=1),
         _Column("compac-\ntions", lambda m: m.compactions, _count),
@@ -343,7 +344,7 @@ def verdict(rows: Sequence[Row]) -> Text:
         return Text()
     bad = ours.invalid_requests + ours.over_window
     said = f"{OURS}: {'all' if not bad else f'{ours.requests - bad} of'} {ours.requests:,} requests valid and inside"
-    said += f" the window, for ${ours.usd:,.2f}"
+    said += " the window" if ours.cost is None else f" the window, for ${ours.cost:,.2f}"
     if base is not None and base.usd:
         said += f" ({ours.usd / base.usd:.2f} × append-only, which fits {base.requests - base.over_window:,} of them)"
     recall = ours.online.fact_recall

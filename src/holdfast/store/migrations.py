@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 
 from holdfast.errors import StoreCorrupt, StoreError
 
 APPLICATION = 0x484F4C44
 """``PRAGMA application_id`` of our databases: HOLD."""
+_OWNER = slice(68, 72)
+"""Where a database file has that number (https://www.sqlite.org/fileformat.html, 1.3)."""
 
 
 def m001_sessions_entries_checkpoints(db: sqlite3.Connection) -> None:
@@ -103,6 +106,13 @@ def check_library() -> None:
             "was touched: run holdfast with a Python that brings its own, as those of uv do"
         )
         raise StoreError(msg)
+
+
+def is_store(path: Path) -> bool:
+    """Return whether the file at ``path`` is a store, as the first bytes of a database tell."""
+    with path.open("rb") as file:
+        head = file.read(_OWNER.stop)
+    return head.startswith(b"SQLite format 3") and int.from_bytes(head[_OWNER]) == APPLICATION
 
 
 def version(db: sqlite3.Connection, name: str) -> int:

@@ -83,6 +83,16 @@ def test_wrong_use_moves_nothing(run, decided, store, arguments, message):
     assert store.labels(decided) == {}
 
 
+def test_a_number_is_no_beginning_of_an_id(run, decided, store):
+    """Where the branch has no such message nothing moves, whatever ids begin with those digits."""
+    slot = measure(Message.of("user", "more"))
+    store.append(decided, [Entry("59abcdef", "c1", Said(slot))])
+    result = run("branch", decided, "59")
+    assert (result.exit_code, store.session(decided).leaf) == (2, "59abcdef")
+    assert "no message #59 (its last one is #12)" in result.stderr
+    assert run("branch", decided, "59abcdef").exit_code == 0
+
+
 def test_an_unknown_and_an_empty_session(run, store):
     """One is an error, the other has no branch yet."""
     assert run("branch", "nobody").exit_code == 2

@@ -9,11 +9,13 @@ import pytest
 
 from holdfast.cli.recall import _print
 from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Decision, Entry
+from holdfast.model.entries import Decision, Entry, Said
+from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
 from holdfast.store import open_store
 from holdfast.view.extent import reader
 from holdfast.view.paging import page
+from holdfast.view.tokens import measure
 
 KEY = "5e551011-aaaa"
 LONG = "".join(f"line {n} of a result \ud83d\x1b[2J\n" for n in range(6_000))
@@ -144,6 +146,33 @@ def test_a_message_by_its_number(run, decided):
     said = run("why", decided, "0", "--said")
     assert run("recall", decided, "0").stdout.strip() == said.stdout.strip()
     assert "no message #999" in run("recall", decided, "999").stderr
+
+
+def test_a_number_means_the_message_before_any_id(run, decided, store):
+    """What begins like a number of a message is not taken for it."""
+    slot = measure(Message.of("user", "another"))
+    store.append(decided, [Entry("0003-x", "c1", Said(slot)), Entry("5555-x", "0003-x", Said(slot))])
+    assert run("recall", decided, "0003").stdout == run("recall", decided, "3").stdout
+    assert run("recall", decided, "5555").exit_code == 2
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_a_search_shows_its_match(run, decided, monkeypatch, columns):
+    """However few columns there are, the words that were looked for are seen, with some before and behind them."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = run("recall", decided, "--search", "function_1_4").stdout.splitlines()[1:]
+    assert lines
+    assert all(len(line) <= columns and "«function_1_4»" in line for line in lines)
+
+
+@pytest.mark.parametrize("told", [(), ("--json",)])
+def test_a_search_that_found_more_says_so(run, decided, told):
+    """So many messages are shown as are asked for; that there are others is told beside them."""
+    some = run("recall", decided, "--search", "module_1", "--limit", "2", *told)
+    every = run("recall", decided, "--search", "module_1", *told)
+    assert some.stderr == "the first 2 messages of more; --limit shows more of them\n"
+    assert (every.stderr, some.stdout.count("module_1") > 0) == ("", True)
+    assert len(some.stdout) < len(every.stdout)
 
 
 def test_a_search_of_one_text_that_finds_nothing_says_so(run, decided):

@@ -19,6 +19,7 @@ KEYS = [
     "online_fact_recall", "mutations", "compactions", "policy_ms_p50", "policy_ms_p95", "notes", "cuts",
 ]  # fmt: skip
 CUT_KEYS = ["dependencies", "fact_recall", "name_recall", "handle_recall", "reread_tokens", "z_gain", "stale", "oracle"]
+NO_PRICE = "no price of house-7b is known, so nothing is said of cost: a [[price]] in holdfast.toml is one"
 SMALL = ("--window", "16000", "--frame", "1000")
 
 
@@ -220,6 +221,17 @@ def test_request_bodies_bring_their_own_frame_and_api(run, home, write):
     assert (one["api"], one["model"]) == ("openai-chat", "gpt-4o")
     assert 0 < one["frame"] < 200
     assert figures(run(*asked, "--frame", "77"))[0]["frame"] == 77
+
+
+def test_a_model_without_a_price_costs_nothing_known(run, session):
+    """No other model's prices stand for those that nobody told: the figures say so, the others are there."""
+    asked = ("replay", session, "--policy", "append-only,holdfast", "--model", "house-7b")
+    one, two = json.loads(run(*asked, "--json", "--no-cuts").stdout)
+    assert (one["usd"], two["usd"]) == (None, None)
+    assert one["requests"] > 0
+    assert NO_PRICE in one["notes"]
+    shown = run(*asked).stdout
+    assert (NO_PRICE in shown, "$0" in shown, "inside the window; " in " ".join(shown.split())) == (True, False, True)
 
 
 def test_a_session_without_answers_cannot_be_replayed(run, home, talk, write):

@@ -39,3 +39,10 @@ def test_a_command_in_ascii(run, session):
     done = subprocess.run(show, capture_output=True, env=env, check=True)
     assert b" > Read {" in done.stdout
     assert b"?" not in done.stdout
+
+
+def test_the_page_of_help_in_ascii():
+    """The first page that anybody sees is shown there too."""
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-m", "holdfast", "--help"], capture_output=True, env=env, check=False)
+    assert (done.returncode, done.stderr, b"Commands:" in done.stdout) == (0, b"", True)

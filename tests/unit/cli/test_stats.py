@@ -145,6 +145,22 @@ def test_money_is_what_the_answers_say(stats, store, decided):
     assert found["cache_hit"] == pytest.approx(90_000 / found["input"])
 
 
+def test_what_nobody_priced_costs_no_dollars(stats, run, store, decided):
+    """Of a model without a price the dollars are not known, and no other model's stand for them."""
+    store.create("house")
+    usage = Usage(input=100_000, output=1_000)
+    store.append("house", [Entry("r", None, Request("b", 0, "house-7b")), Entry("a", "r", Answer("b", usage))])
+    found = json.loads(run("stats", "house", "--json").stdout)
+    assert (found["dollars"], found["input"], found["unpriced"]) == (None, 100_000, 1)
+    assert (found["saved_dollars"], found["rewritten_dollars"]) == (None, None)
+    words = " ".join(run("stats", "house").stdout.split())
+    assert "1,000 tokens out; dollars are not known: no price of the model is" in words
+    assert json.loads(run("why", "house", "r", "--json").stdout)["dollars"] is None
+    assert "1,000 out, no price of the model is known" in run("why", "house", "r").stdout
+    total = json.loads(run("stats", "--json").stdout)["all"]
+    assert (total["dollars"], total["unpriced"]) == (stats()["dollars"], 1)
+
+
 def test_what_another_tool_compacted_is_its_merit(stats, store, decided):
     """The compaction is counted, and no overflow that Holdfast avoided."""
     go_on(store, decided, Request("b", 12, "m", 1_000), Answer("b", Usage(input=900)))
@@ -232,6 +248,17 @@ def test_the_window_is_what_an_overflow_told():
     assert found.largest == Size(2_000, 900, 1_500, is_counted=True, is_up_counted=True)
 
 
+def test_the_window_is_the_one_that_context_tells(run, store):
+    """Where a request was refused without a number the window is a guess, and every command has the same one."""
+    store.create("s")
+    asked = Request("b", 1, "claude-sonnet-4-5", 100_000)
+    answered = (Said(measure(Message.of("assistant", "yes"))), Answer("b", Usage(input=20_000)))
+    go_on(store, "s", said("word " * 20_000), asked, *answered, said("word " * 9_000), replace(asked, slots=3))
+    go_on(store, "s", Failure("overflow", "too large"))
+    window = json.loads(run("context", "s", "--json").stdout)["window"]
+    assert json.loads(run("stats", "s", "--json").stdout)["largest"]["window"] == window < 100_000
+
+
 def test_all_branches_count_once(stats, store, run, session):
     """What stands on another branch is counted, what both share once, and what the new one repeats not again."""
     run("import", session)
@@ -247,6 +274,20 @@ def test_all_branches_count_once(stats, store, run, session):
     found = json.loads(run("stats", key, "--json").stdout)
     gained = {name: found[name] - before[name] for name in ("answers", "input", "refused", "compactions")}
     assert gained == {"answers": 2, "input": 10_000, "refused": 1, "compactions": 1}
+
+
+def test_what_two_conversations_met_alike_counts_twice(stats, store, run, session):
+    """A branch that has words and requests of its own repeats nobody: its refusals and compactions are its own."""
+    run("import", session)
+    key = "5e551011-aaaa"
+    leaf, before = store.session(key).leaf, json.loads(run("stats", key, "--json").stdout)
+    for name in ("o", "n"):
+        bodies = [said(name), Request(name, 13, "m", 9_000), overflow(), MADE, Request(f"{name}+", 13, "m", 9_000)]
+        names = [leaf, *(f"{name}{at}" for at in range(len(bodies)))]
+        entries = [Entry(names[at + 1], names[at], body) for at, body in enumerate(bodies)]
+        store.append(key, entries, expected_leaf=leaf)
+    found = json.loads(run("stats", key, "--json").stdout)
+    assert [found[name] - before[name] for name in ("refused", "compactions")] == [2, 2]
 
 
 def test_what_acts_no_more_is_not_in_force():

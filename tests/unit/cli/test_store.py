@@ -330,6 +330,27 @@ def test_export_replaces_a_file_only_when_told_to(run, kept, home):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_export_never_replaces_a_store(run, kept, home):
+    """A store holds what nothing else does: no ``--force`` writes over it."""
+    store = home / "store" / "holdfast.db"
+    before = store.read_bytes()
+    result = run("export", kept, "-o", store, "--force")
+    assert (result.exit_code, "is a store of sessions" in result.stderr) == (2, True)
+    assert store.read_bytes() == before
+
+
+def test_export_tells_what_is_left_out(run, home):
+    """What the form has no place for is told once: on standard error, or in the JSON."""
+    body = {"model": "m", "max_tokens": 9, "system": "be kind", "messages": [{"role": "user", "content": "hi"}]}
+    (home / "body.json").write_text(json.dumps(body))
+    run("import", home / "body.json")
+    words = "max_tokens, system: a session of pi has no place for what its request asked for"
+    assert run("export", "body", "--format", "pi").stderr == f"left out: {words}\n"
+    told = run("export", "body", "--format", "pi", "--json")
+    assert (json.loads(told.stdout)["left_out"], told.stderr) == ([words], "")
+    assert json.loads(run("export", "body", "--json").stdout)["left_out"] == []
+
+
 def test_export_as_json_holds_the_content(run, kept):
     """Without a file ``--json`` carries what was written."""
     told = json.loads(run("export", kept, "--json").stdout)

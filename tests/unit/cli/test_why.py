@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.cli.explaining import log_of, states
 from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Decision, Entry, Note, Said
+from holdfast.model.entries import Compaction, Decision, Entry, Note, Said
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.pipeline import Policy
@@ -65,6 +65,16 @@ def test_what_was_taken_back_is_told_too(why, run, decided):
     assert "taken back by" in run("why", decided, "6").stdout
 
 
+def test_what_was_taken_back_frees_nothing(why, run, decided, store):
+    """A compaction frees what a message takes that nothing else in force makes shorter."""
+    summary = Message.of("user", "all that happened")
+    store.append(decided, [Entry("c2", "c1", Compaction(8, summary, measure(summary).size))])
+    left = why(6)["tokens"] - why(6)["acts"][0]["saves"]
+    assert why(6)["acts"][-1]["saves"] == pytest.approx(left, abs=1), "each figure is rounded by itself"
+    run("undo", decided, "d1")
+    assert why(6)["acts"][-1]["saves"] == why(6)["tokens"]
+
+
 def test_a_message_has_many_names(why, run, store, decided):
     """A number, with a hash mark or not, the beginning of an id and a label all name it."""
     store.label(decided, "u6", "the big one")
@@ -110,7 +120,7 @@ def test_a_message_that_was_too_long_is_told_as_it_came(run, store):
     assert found["characters"] == len(text) + len("\nand?")
     assert len(found["text"]) < 3_000
     assert f"as it was said: {found['characters']:,} characters; its entry holds" in run("why", "long", "2").stdout
-    assert run("why", "long", "2", "--said").stdout == f"{text}\nand?\n"
+    assert run("why", "long", "2", "--said").stdout == f"{text}\nand?"
     store.blobs.remove(store.blobs.put(text))
     assert json.loads(run("why", "long", "2", "--json").stdout)["characters"] == len(found["text"])
     assert run("why", "long", "2", "--said").exit_code == 2
@@ -124,10 +134,12 @@ def test_a_message_on_another_branch(why, store, decided, run):
 
 
 def test_a_message_whole_and_alone(run, decided, store):
-    """``--said`` prints what was said, all of it, and nothing else."""
+    """``--said`` prints what was said, all of it, and nothing else; with ``--json`` it is the document's text."""
     branch = log_of(store.path(decided)).branch
     text = result_text(branch.messages[6].results[0])
-    assert run("why", decided, "6", "--said").stdout == f"{text}\n"
+    assert run("why", decided, "6", "--said").stdout == text
+    told = json.loads(run("why", decided, "6", "--said", "--json").stdout)
+    assert told == {"session": decided, "message": 6, "entry": "u6", "text": text}
 
 
 def test_long_arguments_and_thoughts_are_whole_too(run, store):
@@ -135,7 +147,7 @@ def test_long_arguments_and_thoughts_are_whole_too(run, store):
     store.create("long")
     call, thought = ToolCall("c", "write", json.dumps({"text": "x" * 5_000})), Thinking("hm " * 500 + "so")
     store.append("long", [Entry("m", None, Said(measure(Message("assistant", (thought, call)))))])
-    assert run("why", "long", "0", "--said").stdout == f"(thinking) {thought.text}\n→ write {call.arguments}\n"
+    assert run("why", "long", "0", "--said").stdout == f"(thinking) {thought.text}\n→ write {call.arguments}"
 
 
 def test_the_marks_of_show_agree(run, decided, why, store):
@@ -170,7 +182,7 @@ def test_a_few_lines_of_each_text(run, decided):
         ("d1", "is a decision and no message"),
         ("u", "could be any of these"),
         ("../../x", "no entry is"),
-        ("9" * 10_000, "no message #"),
+        ("9" * 10_000, "no entry is '999"),
     ],
 )
 def test_what_is_no_message_is_refused(run, decided, message, told):

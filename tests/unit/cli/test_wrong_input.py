@@ -153,10 +153,15 @@ def test_a_working_folder_that_is_gone(run, decided, home, monkeypatch, argument
     )
 
 
-def test_a_broken_pipe_is_left_to_click():
-    """``holdfast show … | head`` ends quietly: that error is not turned into a message."""
-    broken = BrokenPipeError(32, "Broken pipe")
-    assert stopped(broken) is broken
+@pytest.mark.parametrize("arguments", [("policy", "list"), ("policy", "list", "--json"), ("--help",)])
+def test_a_reader_that_ends_early(arguments):
+    """``holdfast show … | head`` ends quietly, with a code that tells it from what ``lint`` finds."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as out:
+        command = [sys.executable, "-m", "holdfast", *arguments]
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_an_interrupt_is_exit_code_130():

@@ -7,16 +7,17 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
-from holdfast.formats import Recording, context, history, read, recording_of, steps, write
+from holdfast.formats import Recording, context, history, read, recording_of, steps, write, written
 from holdfast.formats.log import Call, Log, slot_of
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Compaction, Decision, Said, Usage
 from holdfast.model.messages import Message, result_text
-from holdfast.model.parts import Media, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import project
 from holdfast.replay.session import session_of
 from holdfast.view.tokens import count
 from holdfast.wire import anthropic
+from holdfast.wire.apis import APIS
 from holdfast.wire.rules import validate
 
 LOGS = ("claude-code", "codex", "pi")
@@ -295,6 +296,112 @@ def test_imported_body_comes_out_as_it_was(body):
     assert write(recording, recording.format) == data
 
 
+ASKED = {
+    "model": "claude-sonnet-4-5",
+    "max_tokens": 777,
+    "temperature": 0.5,
+    "metadata": {"user_id": "u"},
+    "system": "be kind",
+    "tools": [{"name": "bash", "description": "runs", "input_schema": {"type": "object", "properties": {}}}],
+    "messages": [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [called("c1")]},
+        {"role": "user", "content": came("c1")},
+    ],
+}
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_body_for_another_api_asks_for_the_same(api):
+    """System prompt, tools and limits go along, the request is valid, and what has no form there is told."""
+    made = written(read(json.dumps(ASKED).encode()), api)
+    body = made.data.decode()
+    assert [word in body for word in ("be kind", "runs", "777", "0.5", '"hi"')] == [True] * 5
+    assert [one for one in validate(made.data, api) if one.level == "error"] == []
+    there = ("user_id" in body) != any("metadata" in note for note in made.left_out)
+    assert there
+    assert made.left_out == () or api != "anthropic"
+
+
+@pytest.mark.parametrize(
+    ("form", "written_so"),
+    [
+        ("pi", '"thinking":"[Reasoning redacted]","thinkingSignature":"RED==","redacted":true'),
+        ("opencode-json", '"metadata":{"anthropic":{"redactedData":"RED=="}}'),
+        ("claude-code", '{"type": "redacted_thinking", "data": "RED=="}'),
+    ],
+)
+def test_thinking_that_nobody_is_shown_becomes_no_other_thinking(form, written_so):
+    """What stands for it is no signature: each tool has its own field for it, and no request holds it as one."""
+    hidden = {"type": "redacted_thinking", "data": "RED=="}
+    answer = {"role": "assistant", "content": [hidden, {"type": "text", "text": "yes"}]}
+    asked = {"model": "m", "thinking": {"type": "adaptive"}, "messages": [{"role": "user", "content": "a"}, answer]}
+    asked["messages"].append({"role": "user", "content": "b"})
+    made = write(read(json.dumps(asked).encode()), form)
+    assert written_so in made.decode()
+    assert b"signature" not in write(read(made), "anthropic")
+
+
+@pytest.mark.parametrize("form", LOGS)
+def test_what_a_tool_has_no_place_for_is_told(form):
+    """A tool's file holds what was said; of what the imported request asked for beside it every field is named."""
+    (note,) = written(read(json.dumps(ASKED).encode()), form).left_out
+    assert (
+        note == f"max_tokens, temperature, metadata, system, tools: a session of {form} has no place for what its "
+        "request asked for"
+    )
+    assert written(read(SAMPLES[form]), form).left_out == ()
+
+
+def test_a_request_without_the_system_prompt_says_so():
+    """Where the log knows only how large it was, the request has none, and the export tells that."""
+    meta = codex("session_meta", id="T", cwd="/w", base_instructions={"text": "be kind " * 100})
+    (note,) = written(read(packed([meta, *CODEX[1:]])), "openai-responses").left_out
+    assert note.startswith("system prompt, tools and settings, ~")
+
+
+@pytest.mark.parametrize(
+    ("form", "lost"),
+    [
+        ("claude-code", []),
+        ("codex", ["1 × image"]),
+        ("gemini-cli", ["1 × thinking"]),
+        ("pi", ["1 × document"]),
+        ("opencode-json", []),
+        ("anthropic", []),
+        ("openai-chat", ["1 × thinking", "1 × image"]),
+        ("gemini", ["1 × thinking"]),
+    ],
+)
+def test_parts_without_a_place_are_told(form, lost):
+    """Thinking, pictures and files for which a line or nothing stands are counted, whoever wrote the session."""
+    shot, page = Media("image", "image/png", 2, "", "aGk="), Media("document", "application/pdf", 2, "d", "aGk=")
+    log = Log()
+    one = log.add("u", None, Said(slot_of(Message("user", (Text("hi"), page)), "anthropic", None)))
+    answer = Message("assistant", (Thinking("hm", Seal("anthropic", "m", "sig")), ToolCall("c", "look")))
+    two = log.answer("a", one, Said(slot_of(answer, "anthropic", None)), Call("m"), None)
+    leaf = log.add("r", two, Said(slot_of(Message("tool", (ToolResult("c", "look", (shot,)),)), "anthropic", None)))
+    recording = log.finish(Recording("holdfast", session="s", leaf=leaf))
+    assert [note.partition(":")[0] for note in written(recording, form).left_out] == lost
+
+
+def test_pi_is_given_no_address_for_a_picture():
+    """pi holds pictures themselves alone: of one that lies elsewhere a line tells, and the export says so."""
+    parts = Text("look"), Media("image", "image/png", 0, "", "https://x.org/a.png", None, "url")
+    log = Log()
+    leaf = log.add("u", None, Said(slot_of(Message("user", parts), "anthropic", None)))
+    made = written(log.finish(Recording("holdfast", session="s", leaf=leaf)), "pi")
+    assert b'"image"' not in made.data
+    assert made.left_out == ("1 × image: a line or nothing stands there",)
+
+
+def test_sub_agents_without_a_place_are_told():
+    """A file of one conversation leaves out those of sub-agents, and says how many."""
+    side = claude("user", "s1", None, "sub", isSidechain=True)
+    recording = read(packed([side, *CLAUDE]))
+    assert [bool(written(recording, form).left_out) for form in LOGS] == [False, True, True]
+
+
 def test_version_1_of_pi_becomes_version_3():
     """Lines without ids get what version 3 asks for, the index of a compaction an id; the tree is the same."""
     data = packed(
@@ -311,6 +418,14 @@ def test_version_1_of_pi_becomes_version_3():
     assert out[2]["message"]["role"] == "custom"
     assert (out[3]["firstKeptEntryId"], "firstKeptEntryIndex" in out[3]) == (out[2]["id"], False)
     assert digests(read(packed(out))) == digests(read(data))
+
+
+def test_words_of_another_version_change_no_role():
+    """Only the role itself is renamed for version 3: a line that merely holds that word leaves as it came."""
+    says = [{"type": "text", "text": "I grep for hookMessage."}]
+    lines = [PI[0], pi_said("u1", None, "user", "rename hookMessage"), pi_said("a1", "u1", "assistant", says)]
+    data = packed(lines)
+    assert write(read(data), "pi") == data
 
 
 @pytest.mark.parametrize("name", LOGS)

@@ -123,7 +123,15 @@ def test_what_was_taken_back() -> None:
     back = read(file(*lines, {"$rewindTo": "2"}, said("9", "user", [{"text": "9"}])))
     assert [text for _, text, *_ in told(back)] == ["0", "1", "9"]
     assert back.skipped == {"$rewindTo": 1, "message (replaced)": 2}
-    assert told(read(file(*lines, {"$rewindTo": "7"}))) == []
+    none = read(file(*lines, {"$rewindTo": "7"}))
+    assert (told(none), [problem.line for problem in none.problems]) == ([], [len(lines) + 1])
+
+
+def test_a_list_of_all_messages_that_is_none_is_told() -> None:
+    """It changes nothing, and stands among the problems of the file; a ``$set`` without one is fine."""
+    lines = [HEADER, said("1", "user", [{"text": "1"}]), {"$set": {"messages": "no"}}, {"$set": {"lastUpdated": TIME}}]
+    found = read(file(*lines))
+    assert (told(found), [problem.line for problem in found.problems]) == ([("user", "1", [], [])], [3])
 
 
 @pytest.mark.parametrize("content", [[{"functionCall": {"id": "ls__a", "name": "ls", "args": {}}}], ""])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from holdfast.errors import FormatError
 from holdfast.formats import read, write
 from holdfast.formats.repairing import HEADER, repair
+from holdfast.formats.repairing.survey import NOTHING
 from holdfast.formats.repairing.tools import NO_RESULT
 from holdfast.model.entries import Answer, Entry, Note, Said, Usage
 from holdfast.model.messages import Message
@@ -276,6 +277,38 @@ def test_lines_of_one_answer_are_one():
     assert kinds(repaired) == ["unanswered"]
     assert [one["parentUuid"] for one in said(repaired.data)][5:] == ["q", said(repaired.data)[5]["uuid"]]
     assert repair(repaired.data).survey.is_fine
+
+
+def test_a_call_is_answered_once_on_a_way():
+    """An answer that others interrupted is passed over twice; each of its calls gets one result, behind the call."""
+    answer = {"role": "assistant", "id": "m", "model": "x", "usage": {"input_tokens": 1}}
+
+    def line(name, parent, kind, content):
+        told = {"parentUuid": parent, "sessionId": "s", "type": kind, "uuid": name, "timestamp": "2026-01-01"}
+        message = (answer if kind == "assistant" else {"role": "user"}) | {"content": content}
+        return json.dumps(told | {"message": message}).encode() + b"\n"
+
+    first, second = ([{"type": "tool_use", "id": id_, "name": "bash", "input": {}}] for id_ in ("c1", "c2"))
+    data = [
+        line("u", None, "user", "go"),
+        line("a", "u", "assistant", first),
+        line("v", "a", "user", "wait"),
+        line("b", "v", "assistant", second),
+        line("w", "b", "user", "and?"),
+    ]
+    repaired = repair(b"".join(data))
+    assert kinds(repaired) == ["unanswered", "unanswered"]
+    assert calls_and_results(repaired.data, "claude-code") == ([("c1", 1), ("c2", 4)], [("c1", 2), ("c2", 5)])
+    assert repair(repaired.data).survey.is_fine
+
+
+def test_a_file_of_which_nothing_would_be_left_stays():
+    """Where every line is damaged or has lost its call, an empty file would be no repair."""
+    result = lines(session(1))[2]
+    for data in (result, result + lines(session(1))[0][:60]):
+        repaired = repair(data)
+        assert (repaired.data, repaired.survey.reason) == (data, NOTHING)
+        assert {one.done for one in repaired.survey.findings} == {"left as it is"}
 
 
 def test_only_words_pass_a_call_over():

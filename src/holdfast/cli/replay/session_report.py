@@ -159,7 +159,16 @@ def _subject(file: str, recording: Recording, study: Study) -> Subject:
         messages=len(session.slots),
         steps=len(session.steps),
         peak=setting.frame + sum(study.tokens(slot) for slot in session.slots[:last]),
-        damage=(*_damage(recording), *strange_factor(study.factor)),
+        damage=(*_damage(recording), *strange_factor(study.factor), *_unpriced(setting.target)),
+    )
+
+
+def _unpriced(target: Target) -> tuple[str, ...]:
+    """Return a note where nobody told what the model costs."""
+    if not target.prices.assumed:
+        return ()
+    return (
+        f"no price of {clean(target.model)} is known, so nothing is said of cost: a [[price]] in holdfast.toml is one",
     )
 
 

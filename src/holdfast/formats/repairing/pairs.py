@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from holdfast.formats.repairing.trees import Tree
 from holdfast.formats.repairing.values import What
@@ -78,7 +79,27 @@ def _answer(tree: Tree, answered: Answered) -> None:
                 if child not in family:
                     later[tree.up[child]].append(child)
             for above, children in later.items():
-                _insert(tree, above, missing, children, sketches[members[0]].line)
+                due = _due(tree, missing, members, above, children)
+                if due:
+                    _insert(tree, above, due, children, sketches[members[0]].line)
+
+
+def _due(tree: Tree, missing: tuple[str, ...], members: list[int], above: int, children: list[int]) -> tuple[str, ...]:
+    """Return the calls of an answer to be answered before ``children``: not made behind them, not answered above."""
+    work, top = tree.work, members[0]
+    gone = {call for at in members if set(_way(tree, at, top)) & {*children} for call in work.sketches[at].calls}
+    for below, at in pairwise([children[0], *_way(tree, above, top)]):
+        change = work.changes.get(at)
+        if change is not None and change.answers and work.change(below).put.get(tree.tool.link) == change.named:
+            gone |= {*change.answers}
+    return tuple(call for call in missing if call not in gone)
+
+
+def _way(tree: Tree, at: int, top: int) -> Iterator[int]:
+    """Yield the lines from ``at`` up to ``top``, or to the root."""
+    while at >= 0:
+        yield at
+        at = tree.up[at] if at != top else -1
 
 
 def _said_next(tree: Tree) -> dict[int, list[int]]:

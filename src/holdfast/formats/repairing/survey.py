@@ -18,6 +18,8 @@ from holdfast.formats.repairing.work import Work
 
 HEADER = "its first line is no session header"
 """Why nothing of a file is rewritten whose tool wants a header: without one the tool does not open it."""
+NOTHING = "no line of it would be left"
+"""Why nothing of a file is rewritten of which all is damaged: it may be worth more as it is than an empty one."""
 _DONE = {
     "torn": "left out",
     "welded": "parted",
@@ -80,8 +82,7 @@ class _Look:
             what = "the last line has no line end: the next one would be welded to it"
             work.found(self._open.number, "no line end", what, "added")
         if tool.heads is not None and not self.header:
-            findings = tuple(Finding(one.line, one.kind, one.what, _LEFT) for one in work.sorted())
-            return Survey(tool.name, findings, {}, HEADER)
+            return self._stuck(HEADER)
         if tool.link:
             tree = Tree(work, tool)
             pair_in_tree(tree)
@@ -89,7 +90,14 @@ class _Look:
                 tree.put_in_order()
         elif tool.orders:
             pair_in_order(work)
+        if all(map(work.is_gone, range(len(work.sketches)))):
+            return self._stuck(NOTHING)
         return Survey(tool.name, work.sorted(), work.changes)
+
+    def _stuck(self, reason: str) -> Survey:
+        """Return what was found, where nothing is done about it."""
+        findings = tuple(Finding(one.line, one.kind, one.what, _LEFT) for one in self.work.sorted())
+        return Survey(self.tool.name, findings, {}, reason)
 
 
 def _done(line: Line) -> str:

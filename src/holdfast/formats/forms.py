@@ -1,0 +1,39 @@
+"""The forms of tools in which a log can be written: who writes each, and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from holdfast.formats import (
+    claude_code,
+    claude_write,
+    codex,
+    codex_write,
+    gemini_cli,
+    gemini_cli_write,
+    opencode,
+    opencode_write,
+    pi,
+    pi_write,
+)
+from holdfast.formats.base import Recording
+
+
+class Form(NamedTuple):
+    """A tool's form."""
+
+    write: Callable[[Recording], bytes]
+    read: Callable[[bytes], Recording]
+    is_one: bool = True
+    """Whether a file holds one conversation, without those of its sub-agents."""
+
+
+TOOLS: Mapping[str, Form] = {
+    "claude-code": Form(claude_write.write, claude_code.read, is_one=False),
+    "codex": Form(codex_write.write, codex.read),
+    "gemini-cli": Form(gemini_cli_write.write, gemini_cli.read),
+    "opencode-json": Form(opencode_write.write, opencode.read),
+    "pi": Form(pi_write.write, pi.read),
+}
+"""Every form of a tool that is text."""
