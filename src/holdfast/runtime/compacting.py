@@ -262,7 +262,9 @@ async def _asked(course: Course, occasion: Occasion, head: Sequence[Slot], befor
     prefix = course.prefix if occasion.is_warm else None
     if prefix is not None and prefix.frame != occasion.request.target.frame.digest:
         prefix = None  # somebody else said the same, under instructions of their own
-    return await summarise(head, occasion.ask, writers(course, occasion.request), _terms(course), order, prefix=prefix)
+    target = in_force(occasion.request.target, course.journal.branch, course.settings)
+    asked = [one.beside(target) for one in writers(course, occasion.request)]
+    return await summarise(head, occasion.ask, asked, _terms(course), order, prefix=prefix)
 
 
 async def _by_provider(course: Course, occasion: Occasion) -> Written:

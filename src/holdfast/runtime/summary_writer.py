@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from anyio import sleep
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import Aborted, CompactionFailed, DeadlineExceeded, HoldfastError, UpstreamError
 from holdfast.model.entries import Usage
@@ -95,6 +96,13 @@ class Writer(Struct, frozen=True):
     def window(self) -> int:
         """Tokens of a request that this model reads."""
         return min(self.target.limits.window, self.target.limits.max_input or self.target.limits.window)
+
+    def beside(self, target: Target) -> Writer:
+        """Return this writer as it is asked beside ``target``: the same model reads no more than is known there."""
+        mine, theirs = self.target, target.limits
+        if (mine.api, mine.model) != (target.api, target.model) or theirs.window >= mine.limits.window:
+            return self
+        return replace(self, target=replace(mine, limits=replace(mine.limits, window=theirs.window)))
 
     def tokens(self, text: str) -> int:
         """Return about how many of this model's tokens ``text`` has."""

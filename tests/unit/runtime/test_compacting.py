@@ -25,6 +25,7 @@ from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider, Said, Settings
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
+from holdfast.view.tokens import count
 
 WINDOW = 32_000
 SUMMARY = "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in HEADINGS) + "word " * 200
@@ -32,14 +33,14 @@ GOALS = {api: target(api, model, window=WINDOW) for api, model in
          {"anthropic": "claude-opus-5-5", "openai-responses": "gpt-5.5"}.items()}  # fmt: skip
 
 
-def done(work, *, notes, said=(), api="anthropic", window=200_000, **more):
+def done(work, *, notes, said=(), api="anthropic", window=200_000, aim=None, **more):
     """Return what ``work`` returns of a session with so many notes, what was sent, and what happened."""
     upstream, heard = ProviderUpstream(Provider(Settings(window=window), [Said(one) for one in said])), []
 
     async def go():
         fields = {"max_tokens": 500} if api == "anthropic" else {}
         opened = Engine.open(
-            MemoryStore(), upstream=upstream, target=GOALS[api], fields=fields, listen=heard.append, **more
+            MemoryStore(), upstream=upstream, target=aim or GOALS[api], fields=fields, listen=heard.append, **more
         )
         async with opened as engine:
             session = await engine.session(KEY)
@@ -159,6 +160,20 @@ def test_a_rung_asks_nobody_for_a_summary():
     _, _, heard = done(ask, notes=20, window=6_000, summary_model="claude-opus-5-5", policy=policy)
     assert [event.rung for event in heard if isinstance(event, events.Pressed)] == ["truncate"]
     assert {event.by for event in heard if isinstance(event, events.Compacted | events.Compacting)} == {"extract"}
+
+
+def test_the_sessions_own_model_is_asked_within_the_window_that_is_known_of_it():
+    """It writes summaries in the window that the session was told, not in the one that its model has elsewhere."""
+
+    async def compact(session):
+        return await session.compact()
+
+    aim = target("anthropic", "claude-opus-5-5", window=10_000)
+    more = {"notes": 64, "said": [SUMMARY] * 9, "summary_model": "claude-opus-5-5", "aim": aim}
+    made, sent, _ = done(compact, window=10_000, **more)
+    assert made.outcome == "compacted"
+    assert len(sent) > 1
+    assert all(count(one.body.decode()) < 10_000 for one in sent)
 
 
 @pytest.mark.parametrize(
