@@ -20,6 +20,7 @@ from holdfast.policy.draft import Draft
 from holdfast.policy.extract import extract, supplement
 from holdfast.policy.neutralise import harmless_summary
 from holdfast.policy.restored import restored
+from holdfast.policy.settings import SCAN
 from holdfast.view.clipping import clipped
 from holdfast.view.tokens import count, measure
 
@@ -57,12 +58,21 @@ def stand_in(draft: Draft, keep: int, cap: float, written: Written | None = None
 
 
 def anchor_of(branch: Branch) -> str:
-    """Return the text that somebody wrote for the summary in force; nothing where nobody did."""
+    """Return the text that a later summary brings up to date: what somebody wrote for the one in force, or nothing.
+
+    Of an extract it is nothing as long as all that it stands for can be read again, which makes a better summary; what
+    is longer than ``SCAN`` would be read for ever, and the extract is the text.
+    """
     made = branch.compaction
-    if made is None or made.by not in WRITERS or made.summary is None:
+    texts = [] if made is None or made.summary is None else [one for one in made.summary.parts if isinstance(one, Text)]
+    if made is None or not texts:
         return ""
-    texts = [part.text for part in made.summary.parts if isinstance(part, Text)]
-    return texts[min(1, len(texts) - 1)] if texts else ""  # ours stands behind its preface; an imported one alone
+    if made.by in WRITERS:
+        return texts[min(1, len(texts) - 1)].text  # ours stands behind its preface; an imported one alone
+    said = branch.slots.slice(branch.pinned, branch.keep)
+    if made.by or sum(slot.size for slot in said) <= SCAN:
+        return ""
+    return texts[0].text.partition("\n")[2]  # behind its preface
 
 
 def told(draft: Draft, keep: int) -> list[Slot]:

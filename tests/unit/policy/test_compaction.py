@@ -21,6 +21,7 @@ from holdfast.policy.guard import measure_room
 from holdfast.policy.pipeline import advance
 from holdfast.policy.planning import reconcile
 from holdfast.policy.projection import send_slots
+from holdfast.policy.settings import SCAN
 from holdfast.policy.stand_in import anchor_of
 from holdfast.testing.histories import words
 from holdfast.view.conversation import is_real
@@ -183,6 +184,19 @@ def test_the_next_summary_brings_the_last_up_to_date():
     extracted = plan(work(20), WHERE, OURS, world=World(force=True))
     assert asked(said, extracted.branch).ask.anchor == ""
     assert asked(said, extracted.branch).ask.start == 0
+
+
+def test_an_extract_of_more_than_can_be_read_again_is_brought_up_to_date():
+    """What it stands for is not sent to a writer from the beginning each time: it grows with the session."""
+    said = [*work(1), *[Message.of(role, words(step, 40_000)) for step in range(20) for role in ("user", "assistant")]]
+    extracted = plan(said, WIDE, OURS, world=World(force=True))
+    gone = sum(slot.size for slot in extracted.branch.slots.slice(0, extracted.branch.keep))
+    assert gone > SCAN
+    said = [*said, *work(20, 20)]
+    ask = asked(said, extracted.branch).ask
+    assert ask.start == extracted.compaction.keep
+    assert ask.anchor.startswith("## Goal")
+    assert "The conversation before" not in ask.anchor
 
 
 def test_sources_stand_behind_a_summary_within_their_budgets():
