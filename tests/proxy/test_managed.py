@@ -404,7 +404,7 @@ LOGINS = [
 
 @pytest.mark.parametrize("login", LOGINS, ids=["claude", "chatgpt"])
 def test_the_login_of_a_subscription_asks_no_other_model(login, proxied, strict, capfd):
-    """It is for what its client asks: a summary is made without a model, which is said once."""
+    """It is for what its client asks: a summary is made without a model, which is said once, and by ``/livez``."""
     through, _, talking = proxied
     upstream, talk = strict(16_000), talking("anthropic")
 
@@ -418,7 +418,8 @@ def test_the_login_of_a_subscription_asks_no_other_model(login, proxied, strict,
     assert len(upstream.bodies) == 20
     assert not [one for one in upstream.bodies if b"other-model" in one]
     assert capfd.readouterr().err.count("set summaries to client") == 1
-    assert livez["status"] == "ok"
+    assert (livez["status"], livez["troubles"]) == ("ok", [])
+    assert [note.partition(":")[0] for note in livez["notes"]] == ["summaries are made without a model"]
 
 
 def test_a_key_in_the_address_goes_along_with_a_summary(proxied, strict):

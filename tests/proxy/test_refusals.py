@@ -150,6 +150,41 @@ def test_who_only_looks_asks_once_for_a_client_s_compaction(proxied, strict):
     assert len(upstream.bodies) == 1
 
 
+LARGE = "a system prompt about kelp, rocks and tides. " * 1_000
+"""One alone larger than the window."""
+SYSTEMS = {
+    "anthropic": {"system": LARGE},
+    "openai-chat": {"messages": [{"role": "system", "content": LARGE}, {"role": "user", "content": "Hello."}]},
+    "openai-responses": {"instructions": LARGE},
+    "gemini": {"systemInstruction": {"parts": [{"text": LARGE}]}},
+}
+
+
+@pytest.mark.parametrize("words", ["native", "ollama", "replicate"])
+@pytest.mark.parametrize("api", APIS)
+def test_an_overflow_that_nothing_helps_is_told_with_numbers_that_somebody_knows(api, words, proxied):
+    """A client sizes its own cut by them. The provider's stand as they are.
+
+    Where it told none they are those of what it refused, by our estimate: that is larger than what fits, by so much
+    that a client which cuts the difference cuts more than a word.
+    """
+    through, upstreams, talking = proxied
+    upstream, talk = upstreams(Provider(Strict(window=8_000, overflow=words))), talking(api)
+    talk.say("Hello.")
+
+    async def go():
+        async with through(upstream) as client:
+            return await client.post(talk.path, talk.body() | SYSTEMS[api])
+
+    told = classify(ErrorReport(api, status=400, body=run(go).content))
+    counted = upstream.provider.requests[-1].tokens
+    if words == "native" and api != "openai-responses":
+        assert (told.limit, told.requested) == (8_000, counted)
+    else:
+        assert 0.8 * counted < told.requested < 1.5 * counted
+        assert 0.5 * told.requested < told.limit < 0.9 * told.requested
+
+
 def test_that_nothing_fits_a_window_that_was_learned_is_said_once(proxied, strict, capfd):
     """In the log, on standard error and in ``/livez``; each answer tells that it is ours, and nothing goes up."""
     through, _, talking = proxied

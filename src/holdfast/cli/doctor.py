@@ -12,7 +12,6 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import disk_usage
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -24,9 +23,8 @@ from holdfast import config
 from holdfast.cli.faults import EXPECTED, reason
 from holdfast.cli.ls import ago
 from holdfast.cli.places import changed, file_of, own_sessions, store_option, store_place, tools, unwritable
-from holdfast.cli.proxying import address_of, in_force, mode
+from holdfast.cli.proxying import NOTHING, address_of, in_force, mode, short_of_room, upstreams_of
 from holdfast.cli.terminal import GAP, LEAST, SET_IN, Waiting, clean, console, json_option, many, say_json, say_table
-from holdfast.config.providers import PROVIDERS
 from holdfast.errors import UnknownId
 from holdfast.policy.guard import DEFAULT_WINDOW
 from holdfast.policy.presets import PRESETS
@@ -48,8 +46,8 @@ Examples:
 OLDEST = (3, 11)
 """The oldest Python this runs on."""
 WRONG = 1
-_LITTLE, _NOTHING = 100_000_000, 4_000_000
-"""[H] Bytes of free disk that are soon used up, and those that a long conversation takes at once."""
+_LITTLE = 100_000_000
+"""[H] Bytes of free disk that are soon used up."""
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _TO_POINT = "it prints how when it begins, and holdfast run -- CLIENT needs none"
 _STYLES = {"ok": "green", "note": "yellow", "wrong": "red"}
@@ -131,11 +129,8 @@ def _store(given: str | None) -> Iterator[Check]:
 
 def _room(path: Path) -> Iterator[Check]:
     """Yield that the disk of the store is full, or nearly, where it is."""
-    there = next(one for one in (path, *path.parents) if os.access(one, os.F_OK))
-    free = disk_usage(there).free
-    if free < _LITTLE:
-        text = f"{free:,} bytes are free where the store is; free some, or give another path with --store"
-        yield Check("disk", "wrong" if free < _NOTHING else "note", text)
+    if text := short_of_room(path, _LITTLE):
+        yield Check("disk", "wrong" if short_of_room(path, NOTHING) else "note", text)
 
 
 def _entries(where: str) -> Iterator[Check]:
@@ -253,7 +248,8 @@ def _pointed(*, online: bool) -> Iterator[Check]:
         yield Check("proxy", "wrong", settings)
         return
     yield from _proxies(settings, led, token)
-    addresses = {name: getattr(settings, name) for name in PROVIDERS} | behind(every)
+    yield from _doubled(token)
+    addresses = upstreams_of(settings) | behind(every)
     for what, answer in upstreams(addresses) if online else ():
         yield Check(what, answer.state, answer.text)
 
@@ -276,9 +272,18 @@ def _proxies(settings: Settings, led: dict[str, list[str]], token: str) -> Itera
             who = f"pointed at it: {', '.join(led[at])}" if at in led else f"nobody is pointed at it: {_TO_POINT}"
             yield Check("proxy", found.state, f"{at}: {found.text}; {who}")
     if not any(found.proxy for found in running.values()):
-        told = ", ".join(f"{name} {getattr(settings, name)}" for name in PROVIDERS)
+        told = ", ".join(f"{name} {url}" for name, url in upstreams_of(settings).items())
         does = f"holdfast serve would be {mode(settings)}, with the upstreams {told}"
         yield Check("proxy", "ok", f"none runs at {address}; {does}")
+
+
+def _doubled(token: str) -> Iterator[Check]:
+    """Yield which upstreams of a proxy that began here are proxies of ours: they may be meant for clients alone."""
+    from holdfast.cli.clients.pointing import chained
+
+    for name, found in chained(upstreams_of(in_force({}).settings), token).items():
+        sends = f"holdfast serve would send on to {found.proxy}, {found.text}"
+        yield Check(f"upstream {name}", "note", f"{sends}: recorded and reduced twice; --upstream-{name} names another")
 
 
 def _settings(leading: Collection[str]) -> Settings | str:

@@ -8,12 +8,14 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from shutil import disk_usage
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from holdfast import config
 from holdfast.cli.faults import Stopped
+from holdfast.cli.places import file_of, unwritable
 from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import many
 from holdfast.config.providers import PROVIDERS
@@ -23,12 +25,15 @@ from holdfast.policy.guard import guard
 from holdfast.policy.settings import Settings as Numbers
 from holdfast.proxy.modes import mode_of
 from holdfast.proxy.settings import TOKEN, Settings, as_decided, settings
+from holdfast.store import open_store
 
 if TYPE_CHECKING:
     from holdfast.cli.foreseeing import Foreseen
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+NOTHING = 4_000_000
+"""[H] Bytes of free disk that a long conversation takes at once."""
 MOST_PORTS = 65_535
 MOST_TOKENS = 10**9
 """The largest window that the proxy takes."""
@@ -131,6 +136,11 @@ def address_of(found: Settings) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{found.port}"
 
 
+def upstreams_of(found: Settings) -> dict[str, str]:
+    """Return where the requests of each provider go."""
+    return {name: getattr(found, name) for name in PROVIDERS}
+
+
 def refused(error: Exception, port: int) -> Exception:
     """Return what is to be raised where the proxy did not begin."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
@@ -139,9 +149,26 @@ def refused(error: Exception, port: int) -> Exception:
     return error
 
 
-def unrecorded(why: str) -> str:
-    """Return what is said at the start where nothing can be written to the store."""
-    return f"requests go on, but are not recorded: {why}"
+def unrecorded(where: str) -> str:
+    """Return what is said at the start where nothing can be written to the store at ``where``, or nothing.
+
+    Raises ``ConfigError`` where no store can be called that.
+    """
+    open_store(where, readonly=True).close()
+    if why := unwritable(where):
+        return f"requests go on, but are not recorded: {why}"
+    if where != ":memory:" and (why := short_of_room(file_of(where), NOTHING)):
+        return f"requests go on, but what finds no room is not recorded: {why}"
+    return ""
+
+
+def short_of_room(path: Path, least: int) -> str:
+    """Return that fewer than ``least`` bytes are free on the disk of ``path``, which need not be there, or nothing."""
+    there = next(one for one in (path, *path.parents) if os.access(one, os.F_OK))
+    free = disk_usage(there).free
+    if free >= least:
+        return ""
+    return f"{free:,} bytes are free where the store is; free some, or give another path with --store"
 
 
 def looked_on(found: Settings, store: str | None, keys: Sequence[str], known: config.Configuration) -> Foreseen | None:

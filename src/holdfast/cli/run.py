@@ -21,7 +21,7 @@ from holdfast.cli.clients.pointing import Answer, led
 from holdfast.cli.clients.starting import Started, started
 from holdfast.cli.describing import shortest
 from holdfast.cli.faults import EXPECTED, Stopped, brief, reason
-from holdfast.cli.places import is_missing, opened, store_option, store_place, unwritable
+from holdfast.cli.places import is_missing, opened, store_option, store_place
 from holdfast.cli.proxying import (
     MOST_PORTS,
     asked,
@@ -34,10 +34,11 @@ from holdfast.cli.proxying import (
     token_of,
     total,
     unrecorded,
+    upstreams_of,
 )
 from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
-from holdfast.config.providers import PROVIDERS, VARIABLES
+from holdfast.config.providers import VARIABLES
 from holdfast.proxy.modes import mode_of, switch_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
     found = in_force(given | OF_OUR_OWN | {"port": given["port"] or 0}, _unpointed(os.environ))
     prepared = partial(_prepared, client, path, found.fixed, sys.stderr)
     token = token_of(found.known)
-    running = led(program(client[0]), {name: getattr(found.settings, name) for name in PROVIDERS}, token)
+    running = led(program(client[0]), upstreams_of(found.settings), token)
     if running is not None:
         joined = partial(prepared, token=token if running[1].wants_token else "")
         _join(ctx, client[0], *running, joined, is_plain=not (asked(given) or store or as_json))
@@ -90,8 +91,8 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
     switch = switch_of(served.store)
     if mode_of(found.settings, switch) == "bypass":
         _say(mode(found.settings, switch))
-    elif why := unwritable(served.store):
-        _say(unrecorded(why))
+    elif why := unrecorded(served.store):
+        _say(why)
     with _quiet():
         ended = anyio.run(accompanied, served, prepared)
     if ended.code == NOT_BEGUN:
@@ -195,10 +196,13 @@ def _tell(ended: Ended, served: Served, store: str | None, *, as_json: bool) -> 
     found = looked_on(served.settings, store, keys, served.known)
     if as_json:
         told = {"exit": ended.code, "sessions": sessions, "stats": stats}
-        click.echo(as_json_bytes(told | ({} if found is None else {"foreseen": to_builtins(found)})), err=True)
+        _write(as_json_bytes(told | ({} if found is None else {"foreseen": to_builtins(found)})))
         return
-    for trouble in ended.health.livez()["troubles"]:
+    livez = ended.health.livez()
+    for trouble in livez["troubles"]:
         _say(f"{trouble['what']}, {many(trouble['times'], 'time')}: {trouble['why']}")
+    for note in livez["notes"]:
+        _say(note)
     _say(in_short(stats, found, sessions, store))
 
 
@@ -218,4 +222,10 @@ def in_short(
 
 
 def _say(line: str, to: TextIO | None = None) -> None:
-    click.echo(f"holdfast: {clean(brief(line))}", to, err=True)
+    _write(f"holdfast: {clean(brief(line))}", to)
+
+
+def _write(line: str | bytes, to: TextIO | None = None) -> None:
+    """Write ``line`` on standard error, or on ``to``; where nobody takes it the client ends as it does."""
+    with suppress(OSError):
+        click.echo(line, to, err=True)

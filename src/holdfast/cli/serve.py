@@ -6,13 +6,14 @@ import errno
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct, to_builtins
 
 from holdfast.cli.faults import Interrupted, reason
-from holdfast.cli.places import Place, store_option, store_place, unwritable
+from holdfast.cli.places import Place, store_option, store_place
 from holdfast.cli.proxying import (
     MOST_PORTS,
     done,
@@ -23,6 +24,7 @@ from holdfast.cli.proxying import (
     refused,
     total,
     unrecorded,
+    upstreams_of,
 )
 from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import as_json_bytes, clean, json_option, many
@@ -119,6 +121,15 @@ async def _served(serving: Serving) -> Health | None:
     return health
 
 
+def _look_behind(settings: Settings) -> None:
+    """Tell which upstreams are proxies of ours, once they said so: nobody waits for one that says nothing."""
+    from holdfast.cli.clients.pointing import chained
+
+    for name, there in chained(upstreams_of(settings), settings.token).items():
+        twice = f"what goes there is recorded and reduced twice; use that one, or give --upstream-{name}"
+        _say(clean(f"upstream {name} leads to {there.proxy}, {there.text}: {twice}"))
+
+
 async def _until_told(stop: Event, scope: CancelScope, *, task_status: TaskStatus[None]) -> None:
     """Set ``stop`` at the first signal, and cancel ``scope`` at the second."""
     from anyio import open_signal_receiver
@@ -177,8 +188,10 @@ def _say(line: str) -> None:
 def _greet(address: str, serving: Serving) -> None:
     """Tell where the proxy is, where it leads, and how clients get there; and whether nothing can be recorded."""
     switch = switch_of(serving.store.where)
-    if mode_of(serving.settings, switch) != "bypass" and (why := unwritable(serving.store.where)):
-        _say(clean(unrecorded(why)))
+    if mode_of(serving.settings, switch) != "bypass":
+        Thread(target=_look_behind, args=(serving.settings,), daemon=True).start()
+        if why := unrecorded(serving.store.where):
+            _say(clean(why))
     with _heard(f"proxy at {address}"):
         _lead(address, serving)
 
@@ -191,8 +204,8 @@ def _lead(address: str, serving: Serving) -> None:
         return
     settings, store, reached = serving.settings, serving.store, from_elsewhere(address)
     click.echo(f"proxy at {address}, {clean(mode(settings, switch))}; ends with ^C\n")
-    for name, one in PROVIDERS.items():
-        click.echo(f"  {one.answers:32} {clean(getattr(settings, name))}")
+    for name, url in upstreams_of(settings).items():
+        click.echo(f"  {PROVIDERS[name].answers:32} {clean(url)}")
     other = "" if reached == address else ", with another name where it knows this machine by one"
     click.echo(f"\nstore: {clean(store.where)} ({store.origin})")
     click.echo(f"\nA client comes here with the variable of its SDK{other}:\n")
@@ -210,7 +223,7 @@ def record(address: str, serving: Serving) -> dict[str, Any]:
         "url": address,
         "mode": mode_of(settings, switch_of(serving.store.where)),
         "policy": settings.policy,
-        "upstreams": {name: getattr(settings, name) for name in PROVIDERS},
+        "upstreams": upstreams_of(settings),
         "environment": leading_to(from_elsewhere(address)),
         "store": serving.store.where,
     }

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 from holdfast.errors import ContextOverflow, HoldfastError, UpstreamError, WindowTooSmall
 from holdfast.model.target import Target
-from holdfast.policy.guard import LEARNED, in_force
+from holdfast.policy.guard import LEARNED, REFUSED, UNDER, in_force
 from holdfast.proxy.exchange import Turn
 from holdfast.proxy.headers import State, is_unpacked
 from holdfast.proxy.health import Ended
@@ -172,12 +172,20 @@ def _in_force(session: Session, turn: Turn) -> Target:
 
 
 def _overflow(attempt: Attempt | None, session: Session, turn: Turn) -> Verdict:
-    """Return the overflow with its true numbers: the provider's as far as it gave any, then ours."""
-    branch, verdict = session.journal.branch, Verdict("context_window")
-    target = _in_force(session, turn)
-    planned = estimate(branch, target)
-    if attempt is not None:
-        verdict, planned = attempt.verdict, attempt.plan.after
-        target = in_force(attempt.target, branch, session.settings)
-    limit = verdict.limit or target.limits.window
-    return Verdict("context_window", limit=limit, requested=max(verdict.requested or planned, limit + 1))
+    """Return the overflow with its true numbers: the provider's as far as it gave any, then ours.
+
+    Clients size their own cut by the two. What was refused without a limit is over what the window counts as from now
+    on, and never by a word alone: a guess that was made larger, so that there is room in it, is none of what fits.
+    """
+    branch = session.journal.branch
+    if attempt is None:
+        target = _in_force(session, turn)
+        return _over(target.limits.window, estimate(branch, target))
+    verdict, requested = attempt.verdict, attempt.verdict.requested or attempt.plan.after
+    window = in_force(attempt.target, branch, session.settings).limits.window
+    return _over(verdict.limit or min(window, int(REFUSED * requested)), requested)
+
+
+def _over(limit: int, requested: int) -> Verdict:
+    """Return that ``requested`` tokens are over ``limit``; an estimate that is not over it is too small."""
+    return Verdict("context_window", limit=limit, requested=requested if requested > limit else int(limit / UNDER) + 1)

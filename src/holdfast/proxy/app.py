@@ -72,6 +72,11 @@ ELSEWHERE = frozenset({"previous_response_id", "conversation", "background"})
 UNSET = (b"null", b"false")
 ENDED = "holdfast was stopped before the answer came; try again when it runs"
 """What a client is told that still waits for an answer when the server ends."""
+NOT_ASKED = (
+    "summaries are made without a model: none is asked for with the login of a subscription; "
+    "set summaries to client for its own"
+)
+"""What is said where somebody asked for the summaries of a model that is not asked for them."""
 AFTER = 5.0
 """[H] Seconds after which a store whose disk took no write is tried again."""
 
@@ -94,7 +99,6 @@ class Proxy:
         self._web, self._reopen, self._switch = web, reopen, switch
         self._opening, self._opened_at = Lock(), -inf
         self._bodies, self._tooled = Bodies(), Tooled()
-        self._warned: set[str] = set()
         health.mode = self._mode
 
     def use(self, settings: Settings, branches: OpenBranches) -> None:
@@ -275,10 +279,8 @@ class Proxy:
         if wanted == "extract":
             return ()
         if wanted != "client" and is_subscription(incoming.headers):
-            self._warn(
-                "summaries are made without a model: none is asked for with the login of a subscription; "
-                "set summaries to client for its own"
-            )
+            if self.health.noted(NOT_ASKED):
+                _write(NOT_ASKED)
             return ()
         model = (lens.model or route.model) if wanted == "client" else wanted
         if route.api == "gemini":
@@ -310,11 +312,10 @@ class Proxy:
             if outgoing.is_answered and outgoing.if_left() == "failed":
                 raise
             is_new = isinstance(error, StoreError) and await self._is_new(error, *used)
-            is_new = is_new or (isinstance(error, STALE) and not is_second)
+            if not outgoing.is_answered and (is_new or (isinstance(error, STALE) and not is_second)):
+                return await self._manage(turn, is_second=True)
             if not is_new:
                 self._degrade(error)
-            if not outgoing.is_answered and is_new:
-                return await self._manage(turn, is_second=True)
             if not outgoing.is_answered:
                 return await forward(turn, await self._reduce(turn), "unrecorded")
             await outgoing.end()  # all of the answer was given out; the next request brings it along
@@ -395,12 +396,6 @@ class Proxy:
         """Say once that something of ours failed, and what that means."""
         if self.health.went_wrong(type(error).__name__, str(error)):
             _write(f"{so}: {type(error).__name__}: {error}")
-
-    def _warn(self, of: str) -> None:
-        """Say once ``of`` what is not as somebody may think, though nothing went wrong."""
-        if of not in self._warned:
-            self._warned.add(of)
-            _write(of)
 
 
 async def _unanswered(incoming: Incoming, outgoing: Outgoing, kind: str, why: str) -> None:

@@ -98,6 +98,7 @@ class Health:
         self._begun = self._now = self._most = 0
         self._troubles: dict[str, Trouble] = {}
         """The one that went wrong last is the last."""
+        self._notes: dict[str, None] = {}
         self._unsound: int | None = None
         """How many requests had begun when something last went wrong; nothing where all is well again."""
 
@@ -141,6 +142,12 @@ class Health:
         self._unsound = self._begun
         return trouble.times == 1
 
+    def noted(self, what: str) -> bool:
+        """Keep ``what`` is not as somebody may think, though nothing went wrong; return whether it is to be printed."""
+        is_new = what not in self._notes
+        self._notes[what] = None
+        return is_new
+
     # -- what it tells -------------------------------------------------------------------------------------------------
 
     @property
@@ -154,7 +161,10 @@ class Health:
         return self._unsound is not None
 
     def livez(self) -> dict[str, Any]:
-        """Return whether all is well, and what was refused and went wrong since the start: each once, newest first."""
+        """Return whether all is well, and what was refused and went wrong since the start: each once, newest first.
+
+        And what is not as somebody may think.
+        """
         status = "degraded" if self.is_degraded else "ok"
         troubles = [trouble.as_json() for trouble in reversed(self._troubles.values())]
         refused = self._by_api()["all"]["refused"]
@@ -164,6 +174,7 @@ class Health:
             "since": _moment(self._since),
             "refused": refused,
             "troubles": troubles,
+            "notes": [*self._notes],
         }
 
     def stats(self) -> dict[str, Any]:

@@ -187,7 +187,7 @@ def test_a_disk_that_is_nearly_full_is_told(run, monkeypatch):
     assert "disk" not in states(run("doctor", "--json"))
     monkeypatch.setattr(doctor, "_LITTLE", 1 << 80)
     assert states(run("doctor", "--json"))["disk"] == "note"
-    monkeypatch.setattr(doctor, "_NOTHING", 1 << 80)
+    monkeypatch.setattr(doctor, "NOTHING", 1 << 80)
     result = run("doctor", "--json")
     assert states(result)["disk"] == "wrong"
     assert result.exit_code == 1

@@ -133,6 +133,16 @@ def test_what_was_reduced_is_what_this_run_decided():
     assert done(stats | {"tokens_saved": 418_220}, None) == ["newly reduced by ~418,220 tokens"]
 
 
+def test_what_is_otherwise_than_asked_for(run, monkeypatch, programs):
+    """It is told in the end, for nothing of ours is seen while the client runs."""
+    program(programs, "mine", ASK.replace('"x-api-key": "secret-key"', '"authorization": "Bearer sk-ant-oat01-kelp"'))
+    with provider(monkeypatch), started("--summaries", "claude-haiku-4-5", "mine") as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "ok 1 managed 1\n"), err
+    assert err.startswith("holdfast: summaries are made without a model: none is asked for with the login of a sub")
+    assert err.count("\n") == 2
+
+
 def test_a_store_that_cannot_be_written(run, home, monkeypatch, programs):
     """It is told before the client begins, and the client is served all the same."""
     program(programs, "mine", ASK)
@@ -143,6 +153,14 @@ def test_a_store_that_cannot_be_written(run, home, monkeypatch, programs):
     assert (process.returncode, out) == (0, "ok 1 unrecorded 1\n")
     assert err.startswith(f"holdfast: requests go on, but are not recorded: {folder} is a folder; give a file's path")
     assert err.endswith("holdfast: 1 request · 1 unrecorded\n")
+
+
+def test_a_store_that_is_none(run, home, programs):
+    """That is wrong use, and said as such alone: no client begins."""
+    program(programs, "mine", "open('ran', 'w')")
+    done = run("run", "--store", "postgres://x", "--", "mine")
+    assert (done.exit_code, (home / "ran").exists()) == (2, False)
+    assert done.stderr.startswith("Error: stores at postgres:// are not there yet;")
 
 
 def test_a_plain_relay_is_told(run, home, monkeypatch, programs):
@@ -232,6 +250,21 @@ def test_exit_codes(run, programs, ends, code):
     done = run("run", "--", "mine")
     assert (done.exit_code, done.stderr.count("\n")) == (code, 1)
     assert "no request came to the proxy" in done.stderr
+
+
+@pytest.mark.parametrize("where", ["full", "closed", "gone"])
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["people", "json"])
+def test_standard_error_takes_nothing(programs, monkeypatch, where, form):
+    """The exit code is the client's all the same, whatever would have been told before it or behind."""
+    program(programs, "claude", "sys.exit(7)")
+    monkeypatch.setenv("CLAUDE_CODE_USE_VERTEX", "1")  # that is said before
+    words = [sys.executable, "-m", "holdfast", "run", *form, "--", "claude"]
+    if where == "closed":
+        words = ["sh", "-c", 'exec "$@" 2>&-', "sh", *words]
+    ours, theirs = os.pipe()
+    os.close(ours)  # nobody reads
+    with os.fdopen(theirs, "wb") as gone, Path("/dev/full").open("wb") as full:
+        assert subprocess.run(words, check=False, stderr=full if where == "full" else gone).returncode == 7
 
 
 def test_a_client_that_is_not_there(run, programs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,8 +19,10 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
+from holdfast.cli import proxying
 from holdfast.cli.clients.pointing import Pointed, behind
 from holdfast.cli.doctor import _settings
+from holdfast.cli.proxying import short_of_room, unrecorded
 from holdfast.config.providers import PROVIDERS, VARIABLES
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.faults import parsed
@@ -207,6 +210,31 @@ def test_the_variables_of_the_sdks_name_upstreams(monkeypatch):
         assert said["upstreams"]["anthropic"] == "http://127.0.0.1:8"
 
 
+def test_an_upstream_that_is_another_proxy_of_ours_is_told(run, monkeypatch):
+    """A variable that is for the clients of that one was taken for an upstream: all would be done twice.
+
+    A server that says nothing delays nothing; who only relays does nothing twice.
+    """
+    with served() as (_, there), socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", there["url"])
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
+        with served() as (process, here):
+            told = process.stderr.readline()
+        found, code = checks(run)
+        monkeypatch.setenv("HOLDFAST_BYPASS", "1")
+        with served() as (process, _):
+            time.sleep(1)
+            assert ended(process)[2] == ""
+    assert here["upstreams"]["anthropic"] == there["url"]
+    assert told.startswith(
+        f"holdfast: upstream anthropic leads to {there['url']}, a proxy of ours, mode manage, since "
+    )
+    assert told.endswith("recorded and reduced twice; use that one, or give --upstream-anthropic\n")
+    state, text = found["upstream anthropic"]
+    assert (state, code) == ("note", 1)  # the silent one is what is wrong
+    assert text.startswith(f"holdfast serve would send on to {there['url']}, a proxy of ours")
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -258,6 +286,21 @@ def test_a_store_that_cannot_be_written_is_told_at_once(run, home):
     assert err.startswith(f"holdfast: requests go on, but are not recorded: {home / 'file'} is a file and no folder;")
 
 
+def test_a_disk_that_is_full_is_told_at_once(tmp_path, monkeypatch):
+    """Whoever begins on one is told before the first request; who has room is told nothing."""
+    where = str(tmp_path / "kelp" / "holdfast.db")
+    assert (unrecorded(where), unrecorded(":memory:")) == ("", "")
+    monkeypatch.setattr(proxying, "NOTHING", 1 << 80)
+    assert re.match(r"requests go on, but what finds no room is not recorded: [\d,]+ bytes are free", unrecorded(where))
+    assert unrecorded(":memory:") == ""
+
+
+@pytest.mark.skipif(not Path("/proc/version").exists(), reason="no file system that has no room")
+def test_how_much_room_there_is():
+    """It is looked for where the store will be, if it is not there yet."""
+    assert short_of_room(Path("/proc/kelp/holdfast.db"), 1).startswith("0 bytes are free where the store is; ")
+
+
 def test_a_port_that_is_taken(run):
     """A port that somebody has is told."""
     with serving(Provider(Settings())) as url:
@@ -287,6 +330,20 @@ def test_doctor_finds_the_proxy(run, monkeypatch):
     assert found["proxy"][1].startswith(f"{said['url']}: a proxy of ours, mode manage")
     assert found["proxy"][1].endswith("pointed at it: ANTHROPIC_BASE_URL")
     assert code == 0
+
+
+def test_doctor_tells_what_a_proxy_does_otherwise_than_asked_for(run, monkeypatch):
+    """It is no fault, and said beside it."""
+    login = {"authorization": "Bearer sk-ant-oat01-kelp"}
+    with (
+        serving(Provider(Settings())) as url,
+        served("--upstream-anthropic", url, "--summaries", "claude-haiku-4-5") as (_, said),
+    ):
+        httpx2.post(f"{said['url']}/v1/messages", json=BODY, headers=login, trust_env=False)
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", said["url"])
+        found, code = checks(run)
+    assert (found["proxy"][0], code) == ("note", 0)
+    assert "summaries are made without a model" in found["proxy"][1]
 
 
 def test_variables_that_lead_to_a_proxy_are_for_its_clients(monkeypatch):

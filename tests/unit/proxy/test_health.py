@@ -54,7 +54,20 @@ def test_a_proxy_that_just_began_is_well(proxy):
         "since": MOMENT,
         "refused": 0,
         "troubles": [],
+        "notes": [],
     }
+
+
+def test_what_nobody_may_expect_is_said_once(proxy):
+    """It stands there from then on, and is no trouble: all is well."""
+    assert [proxy.health.noted(what) for what in ("no model is asked", "no model is asked", "so is this")] == [
+        True,
+        False,
+        True,
+    ]
+    found = proxy.health.livez()
+    assert (found["status"], found["troubles"]) == ("ok", [])
+    assert found["notes"] == ["no model is asked", "so is this"]
 
 
 def test_trouble_is_said_once(proxy):

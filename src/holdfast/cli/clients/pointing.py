@@ -78,6 +78,16 @@ def led(client: str, upstreams: Mapping[str, str], token: str = "") -> tuple[str
     return None
 
 
+def chained(upstreams: Mapping[str, str], token: str = "") -> dict[str, Answer]:
+    """Return which of ``upstreams`` are proxies of ours that run on this machine, and what they say.
+
+    What is sent on to one of them is recorded and reduced twice.
+    """
+    local = dict.fromkeys(url for url in upstreams.values() if is_base(url) and is_local(url))
+    answers = {url: looked_at(url, token, online=False) for url in local}
+    return {name: answers[url] for name, url in upstreams.items() if url in answers and answers[url].proxy}
+
+
 def looked_at(url: str, token: str = "", *, online: bool) -> Answer:
     """Return what is at ``url``; an address beyond this machine is asked only if ``online``.
 
@@ -127,6 +137,7 @@ class _Livez(Struct, frozen=True):
     mode: str
     since: str
     troubles: list[dict[str, object]] = []
+    notes: list[str] = []
 
 
 def _local(told: _Told, root: str, *, was_told: bool) -> Answer:
@@ -142,7 +153,7 @@ def _local(told: _Told, root: str, *, was_told: bool) -> Answer:
         return Answer("ok", "a server answers there, and it is no proxy of ours")
     text = f"a proxy of ours, mode {own.mode}, since {own.since}"
     if own.status == "ok":
-        return Answer("ok", text, root)
+        return Answer("note", f"{text}: {own.notes[0]}", root) if own.notes else Answer("ok", text, root)
     why = "; ".join(f"{one.get('what')}: {one.get('why')}" for one in own.troubles[:1])
     return Answer("wrong", f"{text}, {own.status}: {why}; requests pass, and are not looked after", root)
 
