@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import struct
+from base64 import b64encode
 from random import Random
 
 import pytest
@@ -42,6 +44,20 @@ def test_too_many_breakpoints():
     sent = body["messages"][0]["content"]
     assert [block["text"] for block in sent] == [block["text"] for block in content]
     assert sum("cache_control" in block for block in sent) == 4
+
+
+@pytest.mark.parametrize(("width", "number", "left"), [(2_560, 21, 20), (2_000, 21, 21), (9_000, 1, 0)])
+def test_images_over_what_is_taken_give_way_to_a_line(width, number, left):
+    """Beside a large image 20 go and the oldest do not; none that is over 8,000 pixels. A line stands for each."""
+    head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, 10)
+    source = {"type": "base64", "media_type": "image/png", "data": b64encode(head).decode()}
+    shot = {"role": "user", "content": [{"type": "image", "source": source}]}
+    body, _, valid = mended(
+        "anthropic", max_tokens=9, messages=[shot, {"role": "assistant", "content": "So."}] * number
+    )
+    kinds = [block["type"] for message in body["messages"][::2] for block in message["content"]]
+    assert valid
+    assert kinds == ["text"] * (number - left) + ["image"] * left
 
 
 def test_what_is_mended_leaves_the_rest_its_bytes():

@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
+from holdfast.view.pixels import pixels
 from holdfast.wire.rules import validate
-from holdfast.wire.rules.pixels import pixels
 
 FIVE = {"type": "ephemeral"}
 BUDGET = {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 4000, "model": "claude-sonnet-4-5"}

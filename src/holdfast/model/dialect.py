@@ -100,6 +100,10 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     max_images: int = NO_LIMIT
     max_bytes: int = NO_LIMIT
     """Bytes of a request body. Of both only a limit that is known counts: a guess would cost an attachment."""
+    large_pixels: int = NO_LIMIT
+    """Pixels a side over which an image is large,"""
+    images_with_large: int = NO_LIMIT
+    """and how many images one request may hold if any of them is."""
     markers: int = 0
     """How many explicit cache breakpoints a request may carry."""
     lookback: int = 20

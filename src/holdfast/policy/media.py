@@ -5,61 +5,96 @@ The oldest go first. What the user's newest message shows is never touched befor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from operator import add, le, sub
+from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
-from holdfast.model.branch import Branch, is_spared
-from holdfast.model.dialect import NO_LIMIT
+from holdfast.model.branch import is_spared
+from holdfast.model.dialect import NO_LIMIT, Dialect
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import Message, media_in, placeholder, with_words
-from holdfast.model.parts import Part
+from holdfast.model.parts import Media, Part
 from holdfast.model.projected import project, slot_after
 from holdfast.policy.draft import Draft
 from holdfast.policy.hygiene.budget import NEAR, weight
+from holdfast.view.pixels import is_over
 from holdfast.view.tokens import count, media_tokens
 from holdfast.view.turns import newest_words
 
 RULE = "media"
 """Rule of the edits, and of the notice that tells of them."""
+Sizes: TypeAlias = tuple[int, int, int, int]
 
 
 class Load(Struct, frozen=True):
-    """Media of a request, or the most it may hold: how many, how many of them images, and their bytes."""
+    """Media of a request: how many, how many of them images, their bytes, and how many of the images are large."""
+
+    number: int = 0
+    images: int = 0
+    bytes: int = 0
+    large: int = 0
+
+    def plus(self, other: Load) -> Load:
+        """Return both together."""
+        return Load(*map(add, astuple(self), astuple(other)))
+
+    def without(self, other: Load) -> Load:
+        """Return what is left when ``other`` goes."""
+        return Load(*map(sub, astuple(self), astuple(other)))
+
+    @property
+    def sizes(self) -> Sizes:
+        """What is limited: number, images, bytes, and the images again where one of them is large."""
+        return self.number, self.images, self.bytes, self.images if self.large else 0
+
+    def __str__(self) -> str:
+        """Return its number, images and bytes in words."""
+        return _told(self.sizes[:-1])
+
+
+class Most(Struct, frozen=True):
+    """The most media that a request may hold; fewer images where one of them is large."""
 
     number: int
     images: int
     bytes: int
-
-    def fits(self, most: Load) -> bool:
-        """Return whether this is within ``most``."""
-        return self.number <= most.number and self.images <= most.images and self.bytes <= most.bytes
-
-    def within(self, most: Load) -> Load:
-        """Return this, or ``most`` where that is less."""
-        return Load(min(self.number, most.number), min(self.images, most.images), min(self.bytes, most.bytes))
-
-    def plus(self, other: Load) -> Load:
-        """Return both together."""
-        return Load(self.number + other.number, self.images + other.images, self.bytes + other.bytes)
-
-    def without(self, other: Load) -> Load:
-        """Return what is left when ``other`` goes."""
-        return Load(self.number - other.number, self.images - other.images, self.bytes - other.bytes)
-
-    def halved_for(self, held: Load) -> Load:
-        """Return this, with half of what ``held`` has too much of."""
-        return Load(*[most // 2 if has > most else most for has, most in zip(held.sizes, self.sizes, strict=True)])
+    images_with_large: int = NO_LIMIT
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Its three numbers."""
-        return self.number, self.images, self.bytes
+    def sizes(self) -> Sizes:
+        """Its numbers."""
+        return self.number, self.images, self.bytes, self.images_with_large
 
-    def __str__(self) -> str:
-        """Return the numbers that are any, in words."""
-        names = ("attachments", "images", "bytes")
-        return ", ".join(f"{size:,} {name}" for size, name in zip(self.sizes, names, strict=True) if size < NO_LIMIT)
+    def holds(self, load: Load) -> bool:
+        """Return whether ``load`` is within this."""
+        return all(map(le, load.sizes, self.sizes))
+
+    def within(self, other: Most) -> Most:
+        """Return this, or ``other`` where that is less."""
+        return Most(*map(min, self.sizes, other.sizes))
+
+    def beside(self, load: Load) -> Most:
+        """Return this on top of ``load``."""
+        return Most(*map(add, self.sizes, (load.number, load.images, load.bytes, load.images)))
+
+    def halved_for(self, load: Load) -> Most:
+        """Return this, with half of what ``load`` has too much of."""
+        return Most(*[most // 2 if has > most else most for has, most in zip(load.sizes, self.sizes, strict=True)])
+
+    def told(self, load: Load) -> str:
+        """Return the numbers that ``load`` is held to, in words."""
+        return _told(self.sizes if load.large else self.sizes[:-1])
+
+
+_NAMES = ("attachments", "images", "bytes", "images where one is large")
+
+
+def _told(sizes: Sequence[int]) -> str:
+    return ", ".join(f"{size:,} {name}" for size, name in zip(sizes, _NAMES, strict=False) if size < NO_LIMIT)
 
 
 class Holder(Struct, frozen=True):
@@ -79,24 +114,26 @@ def limit_media(draft: Draft) -> Draft:
     What an undo brought back has no budget but the API's: it comes on top of the policy's.
     """
     branch, most = draft.branch, budget(draft)
-    if Load(branch.media, branch.media, branch.media_bytes).fits(most):
+    if most.holds(Load(branch.media, branch.media, branch.media_bytes, branch.media)):
         return draft
-    found, newest = list(_media(branch)), newest_words(branch, branch.keep)
+    found, newest = list(_media(draft)), newest_words(branch, branch.keep)
     held, back = _total(found), _total(one for one in found if is_spared(branch, one.slot, one.place))
     api = _taken(draft)
-    most = most.plus(back).within(api)
-    if held.fits(most):
+    most = most.beside(back).within(api)
+    if most.holds(held):
         return draft
-    if not _total(one for one in found if one.slot == newest).fits(api):
-        return draft.note(RULE, f"the newest message shows {held}, and {api} are known to be taken; it goes as it came")
-    goal, why = most.halved_for(held), f"{held} are shown; at most {most} are sent"
+    own = _total(one for one in found if one.slot == newest)
+    if not api.holds(own):
+        known = f"{api.told(own)} are known to be taken"
+        return draft.note(RULE, f"the newest message shows {own}, and {known}; it goes as it came")
+    goal, why = most.halved_for(held), f"{held} are shown; at most {most.told(held)} are sent"
     edits: list[Edit] = []
 
     def rank(one: Holder) -> tuple[bool, bool]:
         return one.slot >= branch.seen, is_spared(branch, one.slot, one.place)
 
     for one in sorted([one for one in found if one.slot != newest], key=rank):
-        if held.fits(most if any(rank(one)) else goal):
+        if (most if any(rank(one)) else goal).holds(held):
             continue
         edits.append(_edit(one, why))
         held = held.without(one.load)
@@ -109,35 +146,35 @@ def drop_media(draft: Draft) -> Draft:
     There is need where it is still too big, or where no others were shown: then these were too much. Of more than the
     API is known to take only the oldest go.
     """
-    found, newest = list(_media(draft.branch)), newest_words(draft.branch, draft.branch.keep)
+    found, newest = list(_media(draft)), newest_words(draft.branch, draft.branch.keep)
     why = "the provider refused the request as too large"
     own = [one for one in found if one.slot == newest]
     without = draft.decide(tuple(_edit(one, why) for one in found if one.slot != newest))
     most, held = budget(without), _total(own)
-    if not held.fits(most):
+    if not most.holds(held):
         return without.decide(tuple(_edit(one, why) for one in _surplus(own, held, most)))
     if without is draft or without.at_most > draft.room.usable:
         return without.decide(tuple(_edit(one, why) for one in own))
     return without
 
 
-def _surplus(holders: Iterable[Holder], held: Load, most: Load) -> Iterator[Holder]:
+def _surplus(holders: Iterable[Holder], held: Load, most: Most) -> Iterator[Holder]:
     """Yield the oldest holders, as many as it takes until the rest is within ``most``."""
     for one in holders:
-        if held.fits(most):
+        if most.holds(held):
             return
         yield one
         held = held.without(one.load)
 
 
-def budget(draft: Draft) -> Load:
+def budget(draft: Draft) -> Most:
     """Return the most media that a request may hold: the policy's numbers, or what the API is known to take if less."""
     settings = draft.settings
-    own = Load(settings.media_most or NO_LIMIT, NO_LIMIT, settings.media_bytes or NO_LIMIT)
+    own = Most(settings.media_most or NO_LIMIT, NO_LIMIT, settings.media_bytes or NO_LIMIT)
     return own.within(_taken(draft))
 
 
-def _taken(draft: Draft) -> Load:
+def _taken(draft: Draft) -> Most:
     """Return the most media that the API is known to take; base64 makes four bytes of three.
 
     What else is said takes its part of a body, which is looked at where media have any large part of it.
@@ -148,25 +185,30 @@ def _taken(draft: Draft) -> Load:
         parts = [part for slot in project(branch) for part in slot.message.parts]
         words = sum(map(weight, parts)) - sum(len(one.source) for one in media_in(*parts))
         room = max(0, room - words) * 3 // 4
-    return Load(NO_LIMIT, dialect.max_images, room)
+    return Most(NO_LIMIT, dialect.max_images, room, dialect.images_with_large)
 
 
 def _total(holders: Iterable[Holder]) -> Load:
-    found = [one.load.sizes for one in holders]
-    return Load(*map(sum, zip(*found, strict=True))) if found else Load(0, 0, 0)
+    return reduce(Load.plus, [one.load for one in holders], Load())
 
 
-def _media(branch: Branch) -> Iterator[Holder]:
+def _media(draft: Draft) -> Iterator[Holder]:
     """Yield what shows media, oldest first, as it is shown now; what stands for whole messages is left alone."""
+    branch, dialect = draft.branch, draft.target.dialect
     index = branch.keep
     while index < len(branch.slots):
         put = {edit.span.part: edit.put for edit in branch.edits.get(index, ())}
         for place, said in enumerate(branch.messages[index].parts if None not in put else ()):
             for part in put.get(place, (said,)):
                 if not isinstance(part, Message) and (held := media_in(part)):
-                    images = sum(one.kind == "image" for one in held)
-                    yield Holder(index, place, part, Load(len(held), images, sum(one.size for one in held)))
+                    yield Holder(index, place, part, _load(held, dialect))
         index = slot_after(branch, index)
+
+
+def _load(media: Sequence[Media], dialect: Dialect) -> Load:
+    images = [one for one in media if one.kind == "image"]
+    large = sum(is_over(one, dialect.large_pixels) for one in images) if dialect.large_pixels < NO_LIMIT else 0
+    return Load(len(media), len(images), sum(one.size for one in media), large)
 
 
 def _edit(one: Holder, why: str) -> Edit:

@@ -79,7 +79,8 @@ def _told(message: Message, api: str) -> Message:
 
 def _may_overflow(branch: Branch, dialect: Dialect) -> bool:
     """Whether there are media enough to look at all of them: base64 makes four bytes of three."""
-    return branch.media > dialect.max_images or branch.media_bytes * 2 > dialect.max_bytes
+    most = min(dialect.max_images, dialect.images_with_large)
+    return branch.media > most or branch.media_bytes * 2 > dialect.max_bytes
 
 
 def _calls(messages: Sequence[Message], ids: frozenset[str]) -> bool:

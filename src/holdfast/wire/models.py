@@ -132,6 +132,10 @@ _NOT_IN_RESULTS = (
 """Known blocks that a tool_result of the Messages API does not take."""
 
 
+FEW_IMAGES, PIXELS, PIXELS_OF_MANY = 20, 8_000, 2_000
+"""Up to 20 images may be 8,000 pixels wide or high at the Messages API, more of them 2,000."""
+
+
 def anthropic_dialect(model: str) -> Dialect:
     """Return the rules of the Messages API for ``model``; an unknown name gets the strictest."""
     known = traits(model) or Traits()
@@ -148,6 +152,8 @@ def anthropic_dialect(model: str) -> Dialect:
         name_max=128,
         system_place="turn" if known.system_inside else "first",
         max_images=known.images,
+        large_pixels=PIXELS_OF_MANY,
+        images_with_large=FEW_IMAGES,
         max_bytes=33_554_432,
         markers=4,
         lookback=20,

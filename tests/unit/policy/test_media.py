@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from base64 import b64encode
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +30,12 @@ POLICY = Policy().with_settings(media_most=6, media_bytes=6_000)
 
 def picture(size=300, name=""):
     return Media("image", "image/png", size, name, "A" * (size * 4 // 3))
+
+
+def screenshot(width, height=10):
+    """Return an image that is so many pixels wide and high."""
+    head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, height)
+    return Media("image", "image/png", len(head), "shot.png", b64encode(head).decode())
 
 
 def show(*media, text="look"):
@@ -64,6 +73,20 @@ def test_the_oldest_that_were_seen_make_room():
         over = advance(grown(over.branch, show(picture())), WHERE, POLICY)
         assert over.record == ()
     assert sum(held(over)) == 6
+
+
+def test_fewer_images_go_where_one_is_large():
+    """The Messages API takes 20 images if one has over 2,000 pixels a side: the oldest go, and what is new is shown."""
+    small, large = screenshot(2_000), screenshot(2_001)
+    plan = advance(grown(Branch(), *(show(small) for _ in range(30))), WHERE, Policy())
+    assert (plan.record, held(plan)) == ((), [1] * 30)
+    over = advance(grown(plan.branch, *read("a", large)), WHERE, Policy())
+    assert sum(held(over)) <= 20
+    assert held(over)[-1] == 1
+    assert "20 images where one is large" in over.record[0].why
+    assert "[Attached image/png: shot.png]" in project(over.branch)[0].message.text
+    again = advance(grown(over.branch, *read("b", large)), WHERE, Policy())
+    assert again.record == ()
 
 
 def test_documents_and_results_count():

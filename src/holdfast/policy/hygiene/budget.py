@@ -12,6 +12,7 @@ from holdfast.model.dialect import NO_LIMIT, Dialect
 from holdfast.model.messages import Message, media_in, media_of, placeholder, with_words
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.hygiene.items import Item
+from holdfast.view.pixels import is_over
 
 NEAR = 8
 """A body of n characters is not looked at closely while n times this is under the limit: escapes take six bytes."""
@@ -22,7 +23,8 @@ def within(messages: Sequence[Message], dialect: Dialect) -> bool:
     media = media_of(*messages)
     if not media:
         return True
-    if sum(one.kind == "image" for one in media) > dialect.max_images:
+    images = sum(one.kind == "image" for one in media)
+    if images > most_images(media, dialect):
         return False
     if sum(len(one.source) for one in media) * NEAR <= dialect.max_bytes:
         return True
@@ -37,7 +39,9 @@ def fit_media(items: list[Item], dialect: Dialect) -> list[Item]:
     newest = next((at for at in reversed(range(len(messages))) if messages[at].starts_turn), -1)
     if newest >= 0 and not within(messages[newest : newest + 1], dialect):
         return items
-    images = sum(one.kind == "image" for one in media_of(*messages)) - dialect.max_images
+    media = media_of(*messages)
+    most = most_images(media, dialect)
+    images = sum(one.kind == "image" for one in media) - most
     size = sum(weight(part) for message in messages for part in message.parts) - dialect.max_bytes
     out = list(items)
     for index, place in _places(messages):
@@ -50,14 +54,22 @@ def fit_media(items: list[Item], dialect: Dialect) -> list[Item]:
         images -= _images(part) - _images(new)
         size -= weight(part) - weight(new)
         if new is not part:
-            out[index] = _with(out[index], place, new, dialect)
+            out[index] = _with(out[index], place, new, most, dialect.max_bytes)
     return out
 
 
-def _with(item: Item, place: int, part: Part, dialect: Dialect) -> Item:
+def most_images(media: Sequence[Media], dialect: Dialect) -> int:
+    """Return how many images a request that shows ``media`` may hold: fewer, where one of them is large."""
+    images = [one for one in media if one.kind == "image"]
+    if len(images) <= dialect.images_with_large or not any(is_over(one, dialect.large_pixels) for one in images):
+        return dialect.max_images
+    return min(dialect.max_images, dialect.images_with_large)
+
+
+def _with(item: Item, place: int, part: Part, images: int, size: int) -> Item:
     parts = (*item.message.parts[:place], part, *item.message.parts[place + 1 :])
-    known = ((dialect.max_images, "images"), (dialect.max_bytes, "bytes"))
-    most = " and ".join(f"{size:,} {what}" for size, what in known if size < NO_LIMIT)
+    known = ((images, "images"), (size, "bytes"))
+    most = " and ".join(f"{number:,} {what}" for number, what in known if number < NO_LIMIT)
     why = f"at most {most} go in one request"
     return item.changed(Message(item.message.role, parts), "media-budget", why)
 

@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 from msgspec import Raw
 
+from holdfast.model.messages import placeholder
+from holdfast.model.parts import Media
 from holdfast.wire.mending.work import Work
 from holdfast.wire.models import traits
 from holdfast.wire.pieces import Steps, Tree, listed, text_of
@@ -99,6 +101,12 @@ def _mark(tree: Tree, block: Steps) -> Iterator[Steps]:
         yield (*block, "cache_control")
 
 
+def _named(tree: Tree, _work: Work, steps: Steps) -> Places:
+    """Return the line that stands for the image at ``steps``, which is too large to be sent."""
+    mime = text_of(tree.at((*steps, "source", "media_type")))
+    return {steps: write({"type": "text", "text": placeholder(Media("image", mime))})}
+
+
 _INSTEAD: Mapping[str, Callable[[Tree, Work, Steps], Places]] = {
     "thinking-budget": _budget,
     "thinking-mode": _mode,
@@ -110,5 +118,6 @@ _INSTEAD: Mapping[str, Callable[[Tree, Work, Steps], Places]] = {
     "unknown-field": _known_fields,
     "tool-names": _said_twice,
     "cache-count": _surplus,
+    "image-size": _named,
 }
 """What is done for a rule, by its name."""

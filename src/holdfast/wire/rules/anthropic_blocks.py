@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.view.pixels import pixels
+from holdfast.wire.models import FEW_IMAGES, PIXELS, PIXELS_OF_MANY
 from holdfast.wire.rules.anthropic_view import Block, Request
 from holdfast.wire.rules.blocks import THINKING, paused
-from holdfast.wire.rules.pixels import pixels
 from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Rule, type_name
 
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-_FEW_IMAGES, _PIXELS, _PIXELS_OF_MANY = 20, 8000, 2000
-"""Up to 20 images may be 8,000 pixels wide or high, more of them 2,000."""
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -129,7 +128,7 @@ def _image_count(request: Request) -> Broken:
 def _image_size(request: Request) -> Broken:
     """Images have at most 8,000 pixels a side, 2,000 where there are more than 20."""
     images = request.blocks.get("image", [])
-    most = _PIXELS if len(images) <= _FEW_IMAGES else _PIXELS_OF_MANY
+    most = PIXELS if len(images) <= FEW_IMAGES else PIXELS_OF_MANY
     for block in images:
         data = _source(block).get("data")
         size = pixels(data) if isinstance(data, str) else None

@@ -5,8 +5,16 @@ from __future__ import annotations
 import binascii
 import struct
 
+from holdfast.model.parts import Media
+
 _LOOK = 65_536
 """Characters of base64 that are looked at: the size of a JPEG may stand behind its metadata."""
+
+
+def is_over(media: Media, most: int) -> bool:
+    """Return whether an image is more than ``most`` pixels wide or high; one that does not tell is not."""
+    size = pixels(media.source) if media.kind == "image" else None
+    return size is not None and max(size) > most
 
 
 def pixels(data: str) -> tuple[int, int] | None:
