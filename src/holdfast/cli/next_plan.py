@@ -107,7 +107,7 @@ def _prospect(plan: Plan, policy: Policy, world: World, size: Measured, ids: tup
         why = f"{sizes}{told} for what came before"
         would.append(Would("compaction", made.keep, made.trigger, why, max(0, made.before - made.after)))
     notices = tuple(f"{one.rule}: {one.why}" for one in plan.notices)
-    return Prospect(policy.name, world.cache, world.idle, plan.before, plan.after, tuple(would), notices, ids)
+    return Prospect(policy.name, world.cache, int(world.idle), plan.before, plan.after, tuple(would), notices, ids)
 
 
 def in_words(found: Prospect) -> list[str]:

@@ -156,7 +156,7 @@ class Branch(Struct, frozen=True):
 
     @classmethod
     def load(cls, given: bytes) -> Branch:
-        """Return the branch that ``dump`` wrote; raises ``ValueError`` where the bytes are damaged."""
+        """Return the branch that ``dump`` wrote; raises ``FormatError`` for any other bytes."""
         return cls(**loaded(given))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from holdfast.errors import FormatError
 from holdfast.model.edits import Edit, Settled
 from holdfast.model.entries import Compaction, Decision, Frame
 from holdfast.model.gauging import Anchor, Gauge, Learned, Used
@@ -69,8 +70,12 @@ def dumped(branch: Struct) -> bytes:
 
 
 def loaded(given: bytes) -> dict[str, Any]:
-    """Return the fields of the branch that ``dumped`` wrote; ``ValueError`` where the bytes are damaged."""
-    state = unpack(given, _Dump)
+    """Return the fields of the branch that ``dumped`` wrote; ``FormatError`` for any other bytes."""
+    try:
+        state = unpack(given, _Dump)
+    except (ValueError, TypeError) as error:
+        why = f"these are not the bytes of a branch ({error}); give what Branch.dump wrote, or plan without a branch"
+        raise FormatError(why) from error
     values: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
     values |= {name: Seq(values[name]) for name in _SEQUENCES}
     values["edits"] = dict(state.edits)

@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
+from holdfast.errors import check_types
+
 MediaForm: TypeAlias = Literal["", "base64", "text", "url", "file"]
 """What a source is: bytes in base64, a document's own words, an address, or an id that one provider gave out."""
 
@@ -62,7 +64,9 @@ class Media(Struct, frozen=True, omit_defaults=True, gc=False, tag="media"):
     """Never empty once made: logs that were written without it are told by the look of the source."""
 
     def __post_init__(self) -> None:
-        """Tell the form where it was not said."""
+        """Tell the form where it was not said; ``TypeError`` for a source and a size that are none."""
+        if not (isinstance(self.source, str) and isinstance(self.size, int)):
+            check_types(TypeError, **{"Media.source": (self.source, str), "Media.size": (self.size, int)})
         if not self.form:
             force_setattr(self, "form", _form(self))
 

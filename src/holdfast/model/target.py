@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 
 from msgspec import Raw, Struct
 
 from holdfast.model.dialect import Dialect
 from holdfast.model.entries import Frame
+from holdfast.model.faults import Fault, fault_in
 
 Rung: TypeAlias = Literal["", "truncate", "media", "fallback"]
 """How hard a request is made smaller beside compaction: results cut · media gone · whatever still gives way."""
@@ -55,7 +57,7 @@ class Prices(Struct, frozen=True, omit_defaults=True):
     """Whether nobody told them: they are another model's, to decide by and not to be reported."""
 
 
-class Target(Struct, frozen=True, omit_defaults=True):
+class Target(Struct, frozen=True, omit_defaults=True, dict=True):
     """API, model, dialect and limits of the requests being planned."""
 
     api: str = "anthropic"
@@ -67,6 +69,11 @@ class Target(Struct, frozen=True, omit_defaults=True):
     prices: Prices = Prices()
     prior: float = 1.0
     """Tokens of this model for one token of the estimator, before any usage was reported."""
+
+    @cached_property
+    def fault(self) -> Fault | None:
+        """What no request can be planned by, or nothing; looked for once."""
+        return fault_in(self, "target")
 
 
 class Written(Struct, frozen=True, omit_defaults=True):
@@ -81,12 +88,12 @@ class Written(Struct, frozen=True, omit_defaults=True):
     """What the provider made, as ``Compaction.native``."""
 
 
-class World(Struct, frozen=True, omit_defaults=True):
+class World(Struct, frozen=True, omit_defaults=True, dict=True):
     """All that the planner knows of the world outside: nothing here is asked for, everything is told."""
 
     cache: Warmth = "warm"
     """``warm`` or ``cold``: whether the provider still holds the prefix of the last request."""
-    idle: int = 0
+    idle: float = 0
     """Seconds since the last request."""
     breaker: bool = True
     """Whether automatic compaction is allowed (the breaker is closed)."""
@@ -112,3 +119,8 @@ class World(Struct, frozen=True, omit_defaults=True):
                 raise ValueError(f"World.{name} is {given!r}; it is one of {', '.join(map(repr, known))}")
         if not isinstance(self.idle, int | float):
             raise TypeError(f"World.idle is of type {type(self.idle).__name__}; give seconds")
+
+    @cached_property
+    def fault(self) -> Fault | None:
+        """What no request can be planned by, or nothing; looked for once."""
+        return fault_in(self, "world")

@@ -93,7 +93,7 @@ def _outside(name: str, value: object) -> str:
         return "an empty name is none"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ""
-    if not isfinite(value):
+    if isinstance(value, float) and not isfinite(value):
         return "that is no number to count with"
     if value < (lowest := _LOWEST.get(name, 0)):
         return "it is negative" if lowest == 0 else f"it is under {lowest}"

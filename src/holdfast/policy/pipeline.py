@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import ConfigError, UnknownPolicy, WindowTooSmall
+from holdfast.errors import ConfigError, UnknownPolicy, WindowTooSmall, check_types
 from holdfast.model.branch import Branch, as_found, extend
 from holdfast.model.entries import Decision, Entry, Request
 from holdfast.model.plan import Plan
@@ -73,6 +73,19 @@ class Policy(Struct, frozen=True):
         ("relief", relieve),
     )
 
+    def __post_init__(self) -> None:
+        """Raise ``ConfigError`` for settings, and for stages, that are none."""
+        wanted = {"policy.settings": (self.settings, Settings), "policy.stages": (self.stages, Sequence)}
+        check_types(ConfigError, **wanted)
+        for at, given in enumerate(self.stages):
+            match given:
+                case (str(name), stage):
+                    if not callable(stage):
+                        raise ConfigError(f"stage {name!r} is of type {type(stage).__name__}; {_STAGE}")
+                case _:
+                    kind = type(given).__name__
+                    raise ConfigError(f"policy.stages[{at}] is of type {kind}; give a pair of a name and a stage")
+
     @classmethod
     def preset(cls, name: str) -> Policy:
         """Return the policy called ``name``; raises ``UnknownPolicy`` with the list."""
@@ -84,13 +97,11 @@ class Policy(Struct, frozen=True):
     def replace(self, name: str, stage: Stage) -> Policy:
         """Return the policy with ``stage`` in place of the one called ``name``."""
         self._place(name)
-        _callable(name, stage)
         return replace(self, stages=tuple((old, stage if old == name else kept) for old, kept in self.stages))
 
     def before(self, name: str, new: str, stage: Stage) -> Policy:
         """Return the policy with ``stage``, called ``new``, in front of the one called ``name``."""
         at = self._place(name)
-        _callable(new, stage)
         if new in dict(self.stages):
             raise ConfigError(f"policy {self.name!r} has a stage {new!r} already; give this one another name")
         return replace(self, stages=(*self.stages[:at], (new, stage), *self.stages[at:]))
@@ -113,12 +124,6 @@ class Policy(Struct, frozen=True):
         if name not in names:
             raise UnknownPolicy(f"policy {self.name!r} has no stage {name!r}; it has: {', '.join(names)}")
         return names.index(name)
-
-
-def _callable(name: str, stage: object) -> None:
-    """Do nothing for a stage; ``ConfigError`` for what cannot be called."""
-    if not callable(stage):
-        raise ConfigError(f"stage {name!r} is of type {type(stage).__name__}; {_STAGE}")
 
 
 _STAGE = "a stage is a function that takes a Draft and returns it, with its decisions added"

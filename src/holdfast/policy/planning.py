@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from holdfast.errors import check_types
 from holdfast.model.branch import Branch, extended
-from holdfast.model.entries import Entry, Frame, Said
+from holdfast.model.entries import Entry, Said
 from holdfast.model.forking import cut_back, restated
 from holdfast.model.messages import ROLES, Message
 from holdfast.model.packing import fault
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
-from holdfast.model.target import Limits, Target, World
+from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.view.tokens import measure, measures_of
@@ -30,15 +30,12 @@ def plan(
 
     ``messages`` is the whole conversation, oldest first. Pass ``plan.branch`` of the call before as ``branch``: then
     only what is new is looked at. Raises ``WindowTooSmall`` where the window cannot hold what must be sent, and
-    ``TypeError`` for what is none of these.
+    ``TypeError`` for what is none of these, ``ValueError`` for a number in them that cannot be.
     """
-    check_types(
-        TypeError, messages=(messages, Sequence), target=(target, Target), policy=(policy, Policy), world=(world, World)
-    )
-    check_types(TypeError, branch=(branch, Branch | None), **{"target.limits": (target.limits, Limits)})
-    check_types(
-        TypeError, **{"target.limits.window": (target.limits.window, int), "target.frame": (target.frame, Frame)}
-    )
+    check_types(TypeError, messages=(messages, Sequence), branch=(branch, Branch | None))
+    check_types(TypeError, target=(target, Target), policy=(policy, Policy), world=(world, World))
+    if fault := target.fault or world.fault:
+        raise fault.error(fault.why)
     return advance(reconcile(branch or Branch(), messages), target, policy, world)
 
 

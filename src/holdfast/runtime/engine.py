@@ -75,6 +75,8 @@ class Engine:
         known = configuration()
         chosen = known.policy(policy) if isinstance(policy, str) else policy
         check_types(ConfigError, policy=(chosen, Policy), target=(target, Target | None), hooks=(hooks, Hooks))
+        if target and target.fault:
+            raise ConfigError(target.fault.why)
         check_types(ConfigError, environment=(environment, Environment | None), listen=(listen, Callable | None))
         check_types(ConfigError, fields=(fields, Mapping), writers=(writers, Sequence))
         check_types(ConfigError, permits=(permits, int), model=(model, str))

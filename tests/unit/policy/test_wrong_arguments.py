@@ -29,9 +29,9 @@ HELLO = [Message.of("user", "hello")]
         ({"policy": "holdfast"}, "policy is of type str; give a value of type Policy"),
         ({"branch": plan(HELLO, Target())}, "branch is of type Plan; give a value of type .*Branch"),
         ({"world": {"force": True}}, "world is of type dict; give a value of type World"),
-        ({"target": Target(limits=5)}, "target.limits is of type int; give a value of type Limits"),
-        ({"target": Target(limits=Limits("200k"))}, "target.limits.window is of type str; give a value of type int"),
-        ({"target": Target(frame=9_000)}, "target.frame is of type int; give a value of type Frame"),
+        ({"target": Target(limits=5)}, "target.limits is 5; give a Limits"),
+        ({"target": Target(limits=Limits("200k"))}, "target.limits.window is '200k'; give a whole number"),
+        ({"target": Target(frame=9_000)}, "target.frame is 9000; give a Frame"),
         (
             {"messages": [Message("robot", (Text("hi"),))]},
             r"messages\[0\] is no message: its role is 'robot', not one of",

@@ -46,6 +46,8 @@ def answer(api: str, body: bytes) -> Answer:
 
     Raises ``FormatError`` when ``body`` is no JSON object.
     """
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise FormatError(f"the body is of type {type(body).__name__}; give the bytes of an answer")
     voice, clean = _voice(api), readable(body)
     if clean is None or not clean.strip().startswith(b"{"):
         raise FormatError(f"the answer is no JSON object (it begins with {body[:40]!r}); send the whole body")
