@@ -23,6 +23,40 @@ def run(function):
     return anyio.run(function)
 
 
+BIG = "".join(f"line {number} of a file that was read\n" for number in range(2_500))
+LONE = {
+    "/v1/messages": (
+        {"role": "user", "content": "Read it."},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "read", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": BIG}]},
+        {"role": "assistant", "content": "Read."},
+        {"role": "user", "content": "Your task is to create a detailed summary of it."},
+    ),
+    "/v1/responses/compact": (
+        {"role": "user", "content": "Read it."},
+        {"type": "function_call", "call_id": "t", "name": "read", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "t", "output": BIG},
+    ),
+}
+
+
+@pytest.mark.parametrize("path", LONE)
+def test_a_client_s_compaction_that_fits_goes_as_it_came(path, proxied, strict):
+    """A large result in it is not shown short: nobody could read it back, and the summary is made of it."""
+    through, *_ = proxied
+    upstream, api = strict(200_000), "anthropic" if path == "/v1/messages" else "openai-responses"
+    field = "messages" if api == "anthropic" else "input"
+    tools = {"max_tokens": 400, "tools": [{"name": "read", "input_schema": {"type": "object"}}]}
+    body = {"model": MODELS[api], field: [*LONE[path]]} | (tools if api == "anthropic" else {})
+
+    async def go():
+        async with through(upstream, MemoryStore()) as client:
+            return await client.post(path, body, {"user-agent": "claude-cli/2.0.1 (external, cli)"})
+
+    assert run(go).status_code == 200
+    assert upstream.bodies == [json.dumps(body).encode()]
+
+
 @pytest.mark.parametrize("api", APIS)
 def test_a_limit_of_bytes_is_learned_like_one_of_tokens(api, proxied):
     """Who takes no more bytes than these gets a smaller conversation, and from then on without being asked first.

@@ -28,6 +28,8 @@ PREFACE = (
     "The conversation before this point was replaced by this extract of it ({messages} messages), made from the log "
     "without a model. Quoted lines are verbatim; whatever is not here can be read back with recall."
 )
+EXTRACT = PREFACE.partition("{")[0]
+"""How every extract begins."""
 BESIDE = "Beside the summary, from the log and verbatim:"
 LINE_TOKENS = 2
 """A line costs its own tokens and about this many for its bullet and newline."""

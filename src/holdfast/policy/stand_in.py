@@ -17,7 +17,7 @@ from holdfast.model.projected import edited, native_of
 from holdfast.model.slots import Slot
 from holdfast.model.target import Written
 from holdfast.policy.draft import Draft
-from holdfast.policy.extract import extract, supplement
+from holdfast.policy.extract import EXTRACT, extract, supplement
 from holdfast.policy.neutralise import harmless_summary
 from holdfast.policy.restored import restored
 from holdfast.policy.settings import SCAN
@@ -69,10 +69,10 @@ def anchor_of(branch: Branch) -> str:
         return ""
     if made.by in WRITERS:
         return texts[min(1, len(texts) - 1)].text  # ours stands behind its preface; an imported one alone
-    said = branch.slots.slice(branch.pinned, branch.keep)
-    if made.by or sum(slot.size for slot in said) <= SCAN:
+    said, text = branch.slots.slice(branch.pinned, branch.keep), texts[0].text
+    if not text.startswith(EXTRACT) or sum(slot.size for slot in said) <= SCAN:
         return ""
-    return texts[0].text.partition("\n")[2]  # behind its preface
+    return text.partition("\n")[2]  # behind its preface
 
 
 def told(draft: Draft, keep: int) -> list[Slot]:

@@ -17,13 +17,15 @@ from holdfast.view.tokens import count
 
 LEAST = 64
 """[H] Estimator tokens for what the user said before the newest request, however long that is."""
+FRAME = 6
+"""[H] Estimator tokens of what stands around the quotes of one message: who said it, marks, the end of a line."""
 RULES, EACH = 0.5, 1 / 3
 """[H] Shares of the budget: for all that sounds like a rule, and for one message, before others had their turn."""
 REACH = 8
 """[H] Characters at each end of a long text that are looked at, for each token of the budget."""
 GAP = "[…]"
 """Stands where words are left out."""
-_PIECE = re.compile(r".{1,400}?(?:[.!?]\s+|[。！？]\s*|\n\s*|\Z)|.{1,400}", re.DOTALL)
+_PIECE = re.compile(r".{1,200}?(?:[.!?]\s+|[。！？]\s*|\n\s*|\Z)|.{1,200}", re.DOTALL)
 """A sentence or a line with the blanks behind it; of one without end so much as may stand for itself."""
 _RULE = re.compile(
     r"\b(?:must|never|always|only|don'?t|do not|cannot|may not|should|avoid|keep|prefer|instead of|rather than|without|"
@@ -90,17 +92,16 @@ def _take(places: Iterator[Place], pieces: Sequence[Pieces], chosen: set[Place],
     """Choose pieces at ``places`` while the budget lasts, of one message up to ``each``; return what they cost."""
     spent = 0.0
     for number, own in groupby(places, key=lambda place: place[0]):
-        here = 0.0
+        if spent + FRAME >= budget:
+            break
+        here = 0.0 if any((number, at) in chosen for at in range(len(pieces[number]))) else float(FRAME)
         for place in own:
-            if place in chosen:
-                continue
-            cost = count(pieces[number][place[1]])
-            if spent + cost > budget:
-                return spent
-            if here + cost > each:
+            cost = 0 if place in chosen else count(pieces[number][place[1]])
+            if spent + here + cost > budget or here + cost > each:
                 break
             chosen.add(place)
-            spent, here = spent + cost, here + cost
+            here += cost
+        spent += here
     return spent
 
 

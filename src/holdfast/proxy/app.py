@@ -21,7 +21,7 @@ from math import inf
 from pathlib import Path
 
 import httpx2
-from anyio import to_thread
+from anyio import move_on_after, to_thread
 from msgspec.structs import replace
 
 from holdfast.config.addresses import leads_to
@@ -77,6 +77,8 @@ NOT_ASKED = (
     "set summaries to client for its own"
 )
 """What is said where somebody asked for the summaries of a model that is not asked for them."""
+PATIENCE = 1.0
+"""[H] Seconds in which a client takes the few words that it gets instead of an answer."""
 AFTER = 5.0
 """[H] Seconds after which a store whose disk took no write is tried again."""
 
@@ -401,7 +403,8 @@ class Proxy:
 async def _unanswered(incoming: Incoming, outgoing: Outgoing, kind: str, why: str) -> None:
     """Tell a client ``why`` it gets no answer, unless it has the beginning of one."""
     if not outgoing.status:
-        await send_whole(outgoing, error_reply(incoming.route.api, kind, why))
+        with move_on_after(PATIENCE, shield=True):
+            await send_whole(outgoing, error_reply(incoming.route.api, kind, why))
 
 
 def _write(line: str) -> None:

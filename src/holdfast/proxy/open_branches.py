@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
 from holdfast.errors import LogConflict, StoreError, UnknownId, UnknownPolicy
 from holdfast.model.branch import Branch
 from holdfast.model.slots import Slot
@@ -175,6 +177,7 @@ class OpenBranches:
                 opened.moves_leaf = False  # it waits for nobody who talks on in the session
             with suppress(UnknownPolicy):
                 opened.policy = self._named(opened.branch.policy or policy.name).for_session(key)
+            opened.policy = opened.policy if kept else _sparing(opened.policy)
             return opened
 
         return Session(means, await means.in_worker(journal))
@@ -186,6 +189,14 @@ class OpenBranches:
             leaf = journal.leaf
             with suppress(StoreError, UnknownId):
                 await self._means.in_worker(lambda: self._means.store.set_leaf(session.key, leaf))
+
+
+_SHORTENING = frozenset({"results", "lines", "prune"})
+
+
+def _sparing(policy: Policy) -> Policy:
+    """Return ``policy`` without the stages that show parts short though they fit: nobody could read those back."""
+    return replace(policy, stages=tuple([one for one in policy.stages if one[0] not in _SHORTENING]))
 
 
 def _copy(store: SessionStore, key: str, leaf: str | None) -> SessionStore:

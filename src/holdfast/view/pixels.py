@@ -7,8 +7,10 @@ import struct
 
 from holdfast.model.parts import Media
 
-_LOOK = 65_536
-"""Characters of base64 that are looked at: the size of a JPEG may stand behind its metadata."""
+_LOOK = (64, 4_096, 65_536)
+"""Characters of base64 that are looked at, one after the other: a JPEG's size may stand behind its metadata."""
+
+_JPEG = b"\xff\xd8"
 
 
 def is_over(media: Media, most: int) -> bool:
@@ -19,18 +21,26 @@ def is_over(media: Media, most: int) -> bool:
 
 def pixels(data: str) -> tuple[int, int] | None:
     """Return width and height of a PNG, GIF, JPEG or WebP, or nothing when they cannot be told."""
-    head = data[:_LOOK]
-    try:
-        raw = binascii.a2b_base64(head[: len(head) // 4 * 4])
-        if raw.startswith(b"\x89PNG"):
-            return struct.unpack(">II", raw[16:24])
-        if raw.startswith(b"GIF8"):
-            return struct.unpack("<HH", raw[6:10])
-        if raw.startswith(b"RIFF") and raw[8:12] == b"WEBP":
-            return _webp(raw)
-        return _jpeg(raw) if raw.startswith(b"\xff\xd8") else None
-    except (binascii.Error, struct.error, ValueError, IndexError):
-        return None
+    for look in _LOOK:
+        head = data[:look]
+        try:
+            raw = binascii.a2b_base64(head[: len(head) // 4 * 4])
+            found = _size(raw)
+        except (binascii.Error, struct.error, ValueError, IndexError):
+            return None
+        if found is not None or not raw.startswith(_JPEG):
+            return found
+    return None
+
+
+def _size(raw: bytes) -> tuple[int, int] | None:
+    if raw.startswith(b"\x89PNG"):
+        return struct.unpack(">II", raw[16:24])
+    if raw.startswith(b"GIF8"):
+        return struct.unpack("<HH", raw[6:10])
+    if raw.startswith(b"RIFF") and raw[8:12] == b"WEBP":
+        return _webp(raw)
+    return _jpeg(raw) if raw.startswith(_JPEG) else None
 
 
 def _webp(raw: bytes) -> tuple[int, int] | None:

@@ -199,6 +199,14 @@ def test_an_extract_of_more_than_can_be_read_again_is_brought_up_to_date():
     assert "The conversation before" not in ask.anchor
 
 
+def test_a_summary_that_another_tool_made_is_no_extract():
+    """What was imported is not cut, and not taken for ours: all before it is read again."""
+    said = [Message.of(role, words(step, 40_000)) for step in range(20) for role in ("user", "assistant")]
+    branch = plan(said, WIDE, OURS).branch
+    made = Compaction(30, Message.of("user", "Goal: never deploy on Fridays.\nDone: the lexer."), 20)
+    assert anchor_of(extend(branch, Entry("", None, made))) == ""
+
+
 def test_sources_stand_behind_a_summary_within_their_budgets():
     """Rules, plan and skills follow, each and all together within their tokens; what is too long says so."""
     room = measure_room(WHERE, OURS.settings)

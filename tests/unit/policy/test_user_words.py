@@ -77,6 +77,20 @@ def test_a_lone_request_is_quoted_once():
         )
 
 
+@pytest.mark.parametrize("long", ["aB3xK9/" * 70, "没有标点的话" * 80], ids=["base64", "Chinese"])
+def test_what_does_not_fit_takes_no_room_of_others(long):
+    """A text that cannot be cut well is left out alone."""
+    told = quoted(90, "Build it. Never push to main.", "Use tabs.", long, is_open=False)
+    assert "Build it. Never push to main." in told
+    assert "Use tabs." in told
+
+
+def test_many_short_messages_cost_no_more_than_their_budget():
+    """What stands around each quote is counted."""
+    told = quoted(500, *(f"Do {number}." for number in range(2_000)))
+    assert count(told) < 600
+
+
 TEXTS = st.lists(st.sampled_from([TALK, RULE, "Yes.", "多语言必须支持。" * 9, "a\nb\n" * 40, "\n"]), max_size=12)
 
 

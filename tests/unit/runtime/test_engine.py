@@ -72,7 +72,7 @@ def test_a_model_writes_the_summary_and_ours_stands_behind_it():
     """The model's text comes first, then what it leaves uncovered; the request for it is text alone, without tools."""
     provider = Provider(Settings(window=32_000), [Said(SUMMARY), Said("yes")])
     upstream = ProviderUpstream(provider)
-    answer, session, heard = asked(upstream, summary_model="claude-opus-5-5", api="anthropic")
+    answer, session, heard = asked(upstream, summary_model="claude-haiku-4-5", api="anthropic")
     assert answer.message.text == "yes"
     assert [(event.outcome, event.by) for event in of(heard, events.Compacted)] == [("compacted", "model")]
     text = compaction(session).summary.text
