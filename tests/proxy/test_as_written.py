@@ -95,6 +95,31 @@ def test_what_was_refused_once_goes_out_mended_from_then_on(proxied, strict):
     assert len(upstream.bodies) == 3
 
 
+def looped(thought):
+    """Return a turn in which a tool was called, behind a thought or not."""
+    block = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "o"}
+    return [USER, {"role": "assistant", "content": [*thought, block]}, {"role": "user", "content": [result]}]
+
+
+def test_what_the_maker_refuses_for_a_known_rule_is_mended_once_and_then_at_once(proxied, strict):
+    """A turn that began without thinking goes up as its client wrote it; refused for that, thinking is left off."""
+    through, upstream = proxied[0], strict(400_000)
+    tool = {"name": "look", "input_schema": {"type": "object"}}
+    more = {"max_tokens": 4_000, "tools": [tool], "thinking": {"type": "enabled", "budget_tokens": 1_024}}
+    body = {"model": "claude-sonnet-4-5", "messages": looped([]), **more}
+
+    async def go():
+        async with through(upstream) as client:
+            first = await client.post("/v1/messages", body)
+            said = [*body["messages"], {"role": "assistant", "content": first.json()["content"]}, *looped([])]
+            return first, await client.post("/v1/messages", {**body, "messages": said})
+
+    assert [reply.status_code for reply in anyio.run(go)] == [200, 200]
+    assert upstream.bodies[0] == json.dumps(body).encode()
+    assert ["thinking" in json.loads(sent) for sent in upstream.bodies] == [True, False, False]
+
+
 PICTURE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 60).decode()
 
 

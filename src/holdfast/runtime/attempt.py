@@ -8,7 +8,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from holdfast.errors import HoldfastError, UpstreamError
+from holdfast.errors import HoldfastError, InvalidRequest, UpstreamError
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
@@ -224,10 +224,15 @@ async def attempt_at(course: Course, request: Request, prepared: Prepared, *, qu
     slots: Sequence[Slot] = await _transformed(course, prepared.slots)
     as_planned = slots is prepared.slots or [*map(id, slots)] == [*map(id, prepared.slots)]
     sent, means = request.sent(prepared, slots), course.means
-    changed = means.check == "changed" and not request.is_own(sent.body)
+    is_own = request.is_own(sent.body)
+    changed = means.check == "changed" and (course.judges or not is_own)
     ruled = not (course.mends or request.target.dialect.as_written)  # of another server nobody knows what it refuses
     if means.check == "all" or (changed and ruled):
-        sent = _judged(course, request, sent, slots, as_planned=as_planned)
+        try:
+            sent = _judged(course, request, sent, slots, as_planned=as_planned)
+        except InvalidRequest:
+            if means.check == "all" or not is_own:
+                raise
     plan = prepared.plan
     course.tell(events.Sending(course.key, len(slots), plan.after, plan.window))
     upstream = request.way.upstream or means.upstream

@@ -53,6 +53,8 @@ class Course:
         """How many summaries in a row came to nothing."""
         self.mends = False
         """Whether a server that we do not know refused what its client wrote: the API's maker's rules hold there."""
+        self.judges = False
+        """Whether its API refused what its client wrote, for a rule that we know: it is judged like what is ours."""
         self.is_answering = False
         """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
         self._runs = 0

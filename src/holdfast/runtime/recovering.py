@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from anyio import sleep
 from msgspec.structs import replace
 
-from holdfast.errors import ContextOverflow, UpstreamError
+from holdfast.errors import ContextOverflow, InvalidRequest, UpstreamError
 from holdfast.model.target import World
 from holdfast.policy.guard import in_force
 from holdfast.policy.recovery import OVERFLOWED, Press, Recovery, Refused, Retry, Stop, Unseal, Useless, after, counted
@@ -16,6 +18,7 @@ from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.course import Course
 from holdfast.runtime.deciding import next_request, smaller_request
 from holdfast.runtime.journal import Prepared
+from holdfast.runtime.judging import checked
 from holdfast.runtime.requests import Request
 from holdfast.telemetry import events
 from holdfast.view.tokens import estimate
@@ -38,7 +41,7 @@ async def recovered(
     while True:
         state, action = after(counted(state, course.journal.branch), event)
         if isinstance(action, Stop):
-            course.mends = False
+            course.mends = course.judges = False
             if refused.sealed and not request.way.as_it_is:
                 await unsealing.show_again(course)
             raise stopped(course, prepared, action, attempt)
@@ -68,8 +71,10 @@ async def _mended(
     Nothing where it has that form already. What comes next in this session goes out like that too.
     """
     written = request.target.dialect
-    if refused.seen or refused.kind not in _FORM or not written.as_written or request.way.as_it_is:
+    if refused.seen or refused.kind not in _FORM or request.way.as_it_is:
         return None
+    if not written.as_written:
+        return _judged_now(course, request, prepared)
     strict = replace(request, target=replace(request.target, dialect=replace(written, as_written=False)))
     world = await course.means.in_worker(lambda: compacting.world(course, strict))
     plan = await course.means.in_worker(lambda: course.journal.plan(strict.target, world))
@@ -78,6 +83,21 @@ async def _mended(
     course.mends = True
     course.tell(events.Noticed(course.key, "form", _AS_MADE))
     return strict, await next_request(course, strict, world, plan)
+
+
+def _judged_now(course: Course, request: Request, prepared: Prepared) -> tuple[Request, Prepared] | None:
+    """Return the same, to be mended as it goes out, where it went as its client wrote it and breaks a known rule.
+
+    Nothing where it was judged before, or breaks no rule that can be kept here.
+    """
+    if course.judges or course.means.check != "changed":
+        return None
+    sent = request.sent(prepared)
+    if not request.is_own(sent.body):
+        return None
+    with suppress(InvalidRequest):
+        course.judges = bool(checked(sent)[1])
+    return (request, prepared) if course.judges else None
 
 
 async def unsealed(course: Course, request: Request) -> Prepared | None:
