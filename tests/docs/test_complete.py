@@ -110,7 +110,7 @@ def test_formats_are_documented():
 def test_figures_are_documented():
     """Each field of ``replay --json`` is explained, those of the cuts too."""
     subject = Subject("f", "f", 1, 1, 1, "anthropic", "m", "o200k", 1.0, 1, 1, 1)
-    measured = Measured("holdfast", 1, 0, 0, 0, 1, 1, None, 0.0, Hits(), 0, 0, 0.0, 0.0, ())
+    measured = Measured("holdfast", 1, 0, 0, 0, 0, 1, 1, None, 0.0, Hits(), 0, 0, 0.0, 0.0, ())
     from holdfast.replay.cuts import CutScore, pool
 
     row = Row(measured, {"8000": CutScore(dependencies=1)})

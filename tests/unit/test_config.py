@@ -19,6 +19,7 @@ from holdfast.policy.guard import in_window, measure_room
 from holdfast.policy.presets import PRESETS
 from holdfast.policy.triggers import usable
 from holdfast.wire import gemini, openai_responses
+from holdfast.wire.apis import APIS
 
 PRICED = """
 claude-fable-5-1 claude-fable-5 claude-opus-5-5 claude-opus-5 claude-opus-4-5 claude-opus-4-1 claude-sonnet-5-5
@@ -295,7 +296,15 @@ def test_no_files_is_what_is_shipped(tmp_path: Path) -> None:
         ),
         ('[[price]]\nmatch = "a"\ninput = "free"\noutput = 1.0', ["$.price[0].input", "str", "input, output, read"]),
         ('[[price]]\nmatch = "a"\ninput = -1.0\noutput = 1.0', ["$.price[0].input", ">= 0"]),
-        ("[cache.mine]\nttll = 1", ["ttll", "ttl, minimum, write"]),
+        ("[cache.mine]\nttll = 1", ["ttll", "$.cache.mine", "ttl, minimum, write"]),
+        ("[cache.good]\nttl = 1\n[cache.'a.b']\nread = -1.0", ["$.cache.a.b.read", ">= 0"]),
+        ('[[model]]\nmatch = "a"\napi = "antropic"', ["$.model[0].api", "did you mean anthropic?"]),
+        ('[[model]]\nmatch = "a"\napi = "x"', ["'x'", ", ".join(APIS)]),
+        ('[[model]]\nmatch = ""', ["$.model[0].match", "length >= 1"]),
+        ("[[model]]\nmatch = []", ["$.model[0].match", "length >= 1"]),
+        ('[[price]]\nmatch = ["a", ""]\ninput = 1\noutput = 1', ["$.price[0].match", "length >= 1"]),
+        ('[[model]]\nmatch = "a"\nmedia = ["image/png", "png"]', ["'png'", "$.model[0].media", "image/png"]),
+        ('[[model]]\nmatch = "a"\nmedia = [""]', ["''", "$.model[0].media", "image/png"]),
         ('[model]\nmatch = "a"', ["$.model", "[[model]]", "two brackets"]),
         ("[[model]\n", ["not TOML", "line 1"]),
         (f"[store]\nsession_bytes = {'1' * 5_000}", ["300 digits", "smaller"]),
@@ -309,6 +318,41 @@ def test_wrong_files(text: str, said: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, tmp_path / "missing")
     assert all(word in str(caught.value) for word in [str(tmp_path / FILE), *said]), str(caught.value)
+
+
+NUMBERS = [
+    *(("[[model]]", "match = 'a'", one, f"$.model[0].{one}") for one in
+      ("window", "max_input", "max_output", "prior", "images", "max_bytes", "id_max")),
+    *(("[[price]]", "match = 'a'\ninput = 1\noutput = 1", one, f"$.price[0].{one}") for one in ("read", "write")),
+    ("[[price]]", "match = 'a'\noutput = 1", "input", "$.price[0].input"),
+    ("[[price]]", "match = 'a'\ninput = 1", "output", "$.price[0].output"),
+    *(("[cache.mine]", "", one, f"$.cache.mine.{one}") for one in
+      ("ttl", "minimum", "write", "read", "lookback", "step")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e300", "1_000_000_000_001"])
+@pytest.mark.parametrize(("table", "others", "key", "place"), NUMBERS)
+def test_no_number_that_nobody_can_count_with(table: str, others: str, key: str, place: str, value: str) -> None:
+    """Numbers without an end, and over a million times the largest window, are refused where they are read."""
+    with pytest.raises(ConfigError) as caught:
+        parse(f"{table}\n{others}\n{key} = {value}", FILE)
+    assert str(caught.value).startswith(f"{FILE}: ")
+    assert f"`{place}`" in str(caught.value)
+
+
+@pytest.mark.parametrize("prior", [0.0, 0.01, 11.0, 1e9])
+def test_a_prior_is_that_of_some_tokenizer(prior: float) -> None:
+    """No model has a tenth or ten times the estimator's tokens: the number means something else."""
+    with pytest.raises(ConfigError, match=r"\$\.model\[0\]\.prior"):
+        parse(f'[[model]]\nmatch = "a"\nprior = {prior}', FILE)
+
+
+@pytest.mark.parametrize("match", ['"House-*"', '["x", "HOUSE-[A-Z]"]'])
+def test_a_pattern_has_no_case(match: str) -> None:
+    """A model is found by the letters of its name, however the line and the request write them."""
+    catalog = parse(f"[[model]]\nmatch = {match}\nwindow = 32_000", FILE)
+    assert [catalog.limits(name).window for name in ("House-B", "house-b", "HOUSE-b")] == [32_000] * 3
 
 
 def test_unknown_cache(tmp_path: Path) -> None:

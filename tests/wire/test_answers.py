@@ -29,6 +29,7 @@ def folded(api, *bodies):
 # -- usage -------------------------------------------------------------------------------------------------------------
 
 CALL = {"input_tokens": 10, "cache_read_input_tokens": 200, "cache_creation_input_tokens": 30, "output_tokens": 5}
+KEPT = {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20}
 COMPACTING = {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500}
 SERVED = {"type": "message", "input_tokens": 23_000, "output_tokens": 1_000}
 
@@ -39,6 +40,8 @@ SERVED = {"type": "message", "input_tokens": 23_000, "output_tokens": 1_000}
         ("anthropic", CALL, Usage(240, 5, 200, 30)),
         ("anthropic", CALL | {"output_tokens_details": {"thinking_tokens": 3}}, Usage(240, 5, 200, 30, 3)),
         ("anthropic", {"input_tokens": 7, "cache_read_input_tokens": None, "output_tokens": 1}, Usage(7, 1)),
+        ("anthropic", CALL | {"cache_creation": KEPT}, Usage(240, 5, 200, 30, cache_write_1h=20)),
+        ("anthropic", {"input_tokens": 7, "cache_creation": KEPT}, Usage(7)),
         (
             "openai-chat",
             {
@@ -112,6 +115,8 @@ def test_the_window_is_the_last_message_and_the_bill_is_everything():
     assert spent("anthropic", told) == Usage(50_000, 3_000, 0, 0, 40)
     alone = raw(top | {"iterations": [COMPACTING]})
     assert (usage("anthropic", alone), spent("anthropic", alone)) == (Usage(23_000, 1_000), Usage(203_000, 4_500))
+    kept = [call | {"cache_creation_input_tokens": 20, "cache_creation": KEPT} for call in (SERVED, COMPACTING)]
+    assert spent("anthropic", raw(kept[0] | {"iterations": kept})).cache_write_1h == 40
     fallback = [SERVED, SERVED | {"type": "fallback_message", "input_tokens": 5}]
     assert usage("anthropic", raw(top | {"iterations": fallback})) == Usage(5, 1_000)
 

@@ -95,6 +95,7 @@ def tokens():
         "output_tokens": COUNTS,
         "cache_read_input_tokens": COUNTS,
         "cache_creation_input_tokens": COUNTS,
+        "cache_creation": st.fixed_dictionaries({"ephemeral_1h_input_tokens": COUNTS}),
     }
 
 
@@ -150,7 +151,8 @@ def anthropic_streams(draw):
     for index, block in enumerate(body["content"]):
         out += anthropic_block(draw, index, block)
         out += draw(st.sampled_from([[], [{"type": "ping"}], [{"type": "of_tomorrow", "index": index}]]))
-    out.append({"type": "message_delta", "delta": {"stop_reason": body["stop_reason"]}, "usage": body["usage"]})
+    late = {key: value for key, value in body["usage"].items() if key != "cache_creation"}
+    out.append({"type": "message_delta", "delta": {"stop_reason": body["stop_reason"]}, "usage": late})
     return body, events([*out, {"type": "message_stop"}], named=True)
 
 

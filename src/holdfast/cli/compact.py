@@ -72,7 +72,7 @@ def command(
         info = there.session(session)
         log = read_log(there, info.key)
         place = target_of(info, log.branch, model, window, known.catalog)
-        world = world_of(log.entries, place)
+        world = world_of(log, place)
         chosen = known.policy(policy).for_session(info.key)
         made = compacted(there, info.key, chosen, place, replace(world, force=True))
         short = shortest([one.key for one in there.sessions()])[info.key]

@@ -158,7 +158,7 @@ def _prospect(
     store: SessionStore, key: str, log: Log, place: Target, policy: Policy, *, record: bool
 ) -> tuple[Prospect, Branch]:
     """Return what is decided and the branch as the log holds it; with nothing to decide nothing is recorded."""
-    world = world_of(log.entries, place)
+    world = world_of(log, place)
     told = prospect(log, place, policy, world)
     return recorded(store, key, log, place, policy, world) if record and told.would else (told, log.branch)
 

@@ -12,7 +12,8 @@ from holdfast.cli.explaining import SHORT, Log, acting, edits_shown, read_log
 from holdfast.cli.sizing import Measured, about, measured
 from holdfast.cli.terminal import many
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Answer, BranchSummary, Compaction, Decision, Entry, Request, Said
+from holdfast.model.entries import Answer, BranchSummary, Compaction, Decision, Request, Said
+from holdfast.model.learning import cache_lives
 from holdfast.model.plan import Plan
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy, advance
@@ -69,15 +70,15 @@ def _standing(branch: Branch, id_: str, body: Decision | Compaction) -> InForce:
     return InForce(id_, "compaction" if isinstance(body, Compaction) else "decision", dict(rules))
 
 
-def world_of(entries: Iterable[Entry], place: Target) -> World:
+def world_of(log: Log, place: Target) -> World:
     """Return how the world is for a session: its cache is cold when what was said or sent last is older than it lives.
 
     What a person decided since warmed nothing.
     """
-    talk = (entry for entry in entries if isinstance(entry.body, Said | BranchSummary | Request | Answer))
+    talk = (entry for entry in log.entries if isinstance(entry.body, Said | BranchSummary | Request | Answer))
     newest = max((entry.at for entry in talk if entry.at is not None), default=None)
     idle = 0 if newest is None else max(0, now_ms() - newest) // 1_000
-    return World(cache="cold" if idle > place.cache.ttl else "warm", idle=idle)
+    return World(cache="cold" if idle > cache_lives(log.branch, place.cache) else "warm", idle=idle)
 
 
 def prospect(log: Log, place: Target, policy: Policy, world: World) -> Prospect:

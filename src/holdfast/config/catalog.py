@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from holdfast.model.dialect import Dialect
 from holdfast.model.gauging import LEAST_LIMIT
 from holdfast.model.target import CacheRules, Limits, Prices
+from holdfast.policy.check import LARGEST
 from holdfast.policy.guard import DEFAULT_WINDOW, told_window
 from holdfast.wire.models import anthropic_dialect, chat_dialect, gemini_dialect, responses_dialect
 from holdfast.wire.models import trusting as trusted
@@ -47,29 +48,36 @@ _DIALECTS: dict[str, Callable[[str], Dialect]] = {
 _CACHES = {"anthropic": "anthropic-1024", "openai": "openai", "gemini": "gemini"}
 """The cache assumed of a provider's API when the model is not known, or another provider's."""
 
-Tokens = Annotated[int, Meta(ge=1)]
-Dollars = Annotated[float, Meta(ge=0)]
+Api: TypeAlias = Literal["anthropic", "openai-chat", "openai-responses", "gemini"]
+Pattern: TypeAlias = Annotated[str, Meta(min_length=1)]
+Match: TypeAlias = Pattern | Annotated[tuple[Pattern, ...], Meta(min_length=1)]
+"""What the name of a model looks like, the case of its letters aside: one pattern, or several."""
+Tokens = Annotated[int, Meta(ge=1, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+Rate = Annotated[float, Meta(ge=0, le=LARGEST)]
+"""Dollars for a million tokens, or a multiple of them."""
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
     """One line about models; a field that is left out is looked for in the next line that matches."""
 
-    match: str | tuple[str, ...]
-    api: str | None = None
+    match: Match
+    api: Api | None = None
     provider: str | None = None
     """Whose server speaks Chat Completions: ``openai``, ``mistral``, or another, which gets the strictest rules."""
-    window: Annotated[int, Meta(ge=LEAST_LIMIT)] | None = None
+    window: Annotated[int, Meta(ge=LEAST_LIMIT, le=LARGEST)] | None = None
     """Tokens that prompt and answer may have together; under 1,024 it is a limit of something else."""
     max_input: Tokens | None = None
     """Tokens that a prompt may have, where the provider says that apart from the window."""
     max_output: Tokens | None = None
     cache: str | None = None
     """Name of a ``[cache.…]`` table."""
-    prior: Annotated[float, Meta(gt=0)] | None = None
+    prior: Annotated[float, Meta(ge=0.1, le=10)] | None = None
+    """Tokens for one estimated token. [H] No tokenizer is ten times as fine or as coarse as another."""
     family: str | None = None
-    images: Annotated[int, Meta(ge=0)] | None = None
+    images: Count | None = None
     """Images that one request may hold."""
-    max_bytes: Annotated[int, Meta(ge=1)] | None = None
+    max_bytes: Annotated[int, Meta(ge=1, le=LARGEST)] | None = None
     """Bytes of a request body."""
     media: tuple[str, ...] | None = None
     """MIME types that may be sent; an empty list means any."""
@@ -79,7 +87,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
     """The last message may be the assistant's."""
     compacts: bool | None = None
     """The provider compacts a conversation when it is asked to (Messages and Responses alone)."""
-    id_max: Annotated[int, Meta(ge=8)] | None = None
+    id_max: Annotated[int, Meta(ge=8, le=LARGEST)] | None = None
     """Characters of a call id."""
     id_pattern: str | None = None
     """What each character of a call id must match; letters a to f and digits must."""
@@ -113,11 +121,11 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     ``read`` and ``write`` are the input price times the multiples of the model's cache where they are left out.
     """
 
-    match: str | tuple[str, ...]
-    input: Dollars
-    output: Dollars
-    read: Dollars | None = None
-    write: Dollars | None = None
+    match: Match
+    input: Rate
+    output: Rate
+    read: Rate | None = None
+    write: Rate | None = None
     source: str = ""
 
     def prices(self, rules: CacheRules) -> Prices:
@@ -134,12 +142,12 @@ class CacheLine(Struct, frozen=True, forbid_unknown_fields=True):
     """The rules of one kind of cache; see ``CacheRules``. A ``lookback`` that is left out is no limit."""
 
     ttl: Tokens = 300
-    minimum: Annotated[int, Meta(ge=0)] = 1024
-    write: Dollars = 1.0
-    read: Dollars = 0.1
+    minimum: Count = 1024
+    write: Rate = 1.0
+    read: Rate = 0.1
     lookback: Tokens | None = None
     automatic: bool = False
-    step: Annotated[int, Meta(ge=0)] = 0
+    step: Count = 0
     source: str = ""
 
     def rules(self) -> CacheRules:
@@ -239,7 +247,7 @@ def _matching(lines: Iterable[Line], model: str) -> Iterator[Line]:
     name = model.lower()
     for line in lines:
         patterns = (line.match,) if isinstance(line.match, str) else line.match
-        if any(fnmatchcase(name, pattern) for pattern in patterns):
+        if any(fnmatchcase(name, pattern.lower()) for pattern in patterns):
             yield line
 
 

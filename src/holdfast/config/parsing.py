@@ -6,12 +6,12 @@ import re
 import tomllib
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import Struct
 
-from holdfast.config.catalog import CacheLine, Catalog, Model, Price
+from holdfast.config.catalog import Api, CacheLine, Catalog, Model, Price
 from holdfast.config.proxy import proxy_table
 from holdfast.config.tables import Override, StoreLimits, overrides, store_limits
 from holdfast.errors import ConfigError
@@ -84,8 +84,23 @@ def _catalog(tables: dict[str, Any], name: str) -> Catalog:
     try:
         return convert(tables, Catalog)
     except msgspec.ValidationError as error:
-        msg = f"{name}: {error}; {_advice(str(error))}"
+        msg = f"{name}: {_named(str(error), tables)}; {_advice(str(error))}"
         raise ConfigError(msg) from error
+
+
+def _named(error: str, tables: dict[str, Any]) -> str:
+    """Return ``error`` with the name of the cache that it is about, which its place leaves out."""
+    lines = tables.get("cache")
+    wrong = [name for name, line in lines.items() if not _fits(line)] if isinstance(lines, dict) else []
+    return error.replace("$.cache[...]", f"$.cache.{wrong[0]}") if wrong else error
+
+
+def _fits(line: object) -> bool:
+    try:
+        convert(line, CacheLine)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _advice(error: str) -> str:
@@ -93,14 +108,16 @@ def _advice(error: str) -> str:
     if table := re.search(r"Expected `array`, got `object` - at `\$\.(\w+)`", error):
         return f"begin each of these tables with [[{table[1]}]], in two brackets"
     allowed = _allowed(error)
-    field = re.search(r"unknown field `(.*?)`", error)
-    near = get_close_matches(field[1], allowed, cutoff=0.65) if field else []
+    said = re.search(r"unknown field `(.*?)`|enum value '(.*?)'", error)
+    near = get_close_matches(said[1] or said[2], allowed, cutoff=0.65) if said else []
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"allowed there: {', '.join(allowed)}{meant}"
 
 
 def _allowed(error: str) -> tuple[str, ...]:
-    """Return the keys that may stand where ``error`` points."""
+    """Return the keys, or the words, that may stand where ``error`` points."""
+    if "enum value" in error:
+        return get_args(Api)
     place = re.search(r"`(\$\.\w+)\[", error)
     if place:
         return _PLACES.get(place.group(1), Catalog).__struct_fields__
@@ -116,6 +133,9 @@ def checked(catalog: Catalog, name: str) -> Catalog:
             raise ConfigError(msg)
         if line.id_pattern is not None and (wrong := _wrong_pattern(line.id_pattern)):
             msg = f"{name}: {line.id_pattern!r} {wrong} - at `$.model[{index}].id_pattern`; say, for one, [a-z0-9]"
+            raise ConfigError(msg)
+        if odd := [kind for kind in line.media or () if "/" not in kind]:
+            msg = f"{name}: {odd[0]!r} is no MIME type - at `$.model[{index}].media`; say, for one, image/png"
             raise ConfigError(msg)
     return catalog
 

@@ -18,7 +18,7 @@ from holdfast.formats.base import Recording
 from holdfast.formats.claude_code import API, LINES, OURS
 from holdfast.formats.lines import Shape, clean, edited, fields, iso
 from holdfast.formats.writing import Source, bare, lines_of, uuid_of, without_later
-from holdfast.model.entries import BranchSummary, Compaction, Entry, Note, Said
+from holdfast.model.entries import BranchSummary, Compaction, Entry, Note, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
 from holdfast.wire import anthropic
@@ -160,7 +160,6 @@ def _said(writer: _Writer, entry: Entry, slot: Slot, uuid: str) -> bytes:
     if message.role != "assistant":
         return to_json(writer.common(entry, "user", uuid) | {"message": wire})
     answer = writer.source.answer(entry)
-    usage = answer.usage
     api = {
         "id": f"msg_{uuid.replace('-', '')[:24]}",
         "type": "message",
@@ -169,14 +168,22 @@ def _said(writer: _Writer, entry: Entry, slot: Slot, uuid: str) -> bytes:
         "content": _as_blocks(wire.get("content", [])),
         "stop_reason": answer.stop or None,
         "stop_sequence": None,
-        "usage": {
-            "input_tokens": max(0, usage.input - usage.cache_read - usage.cache_write),
-            "cache_creation_input_tokens": usage.cache_write,
-            "cache_read_input_tokens": usage.cache_read,
-            "output_tokens": usage.output,
-        },
+        "usage": _counts(answer.usage),
     }
     return to_json(writer.common(entry, "assistant", uuid) | {"message": api})
+
+
+def _counts(usage: Usage) -> dict[str, Any]:
+    """Return the usage of an answer as the Messages API tells it."""
+    told: dict[str, Any] = {
+        "input_tokens": max(0, usage.input - usage.cache_read - usage.cache_write),
+        "cache_creation_input_tokens": usage.cache_write,
+        "cache_read_input_tokens": usage.cache_read,
+        "output_tokens": usage.output,
+    }
+    hour = usage.cache_write_1h
+    kept = {"ephemeral_5m_input_tokens": usage.cache_write - hour, "ephemeral_1h_input_tokens": hour}
+    return told | ({"cache_creation": kept} if hour else {})
 
 
 def _wire(slot: Slot) -> dict[str, Any]:

@@ -85,6 +85,8 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     """Tokens of ``output`` that were reasoning."""
     told: int = 0
     """Tokens of both together as a recording says, where that is not their sum."""
+    cache_write_1h: int = 0
+    """Tokens of ``cache_write`` that stay there for an hour (Anthropic); the others stay as long as is usual."""
 
     @property
     def total(self) -> int:

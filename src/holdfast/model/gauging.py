@@ -105,7 +105,7 @@ LEAST_LIMIT = 1_024
 
 
 class Learned(Struct, frozen=True, omit_defaults=True):
-    """What overflows told of a model, and what is not believed yet; else the target's own numbers stand."""
+    """What overflows and answers told of a model, and what is not believed yet; else the target's own numbers stand."""
 
     limit: int = 0
     """Most tokens of the window, 0 where none was told."""
@@ -120,6 +120,8 @@ class Learned(Struct, frozen=True, omit_defaults=True):
     doubted: int = 0
     """Tokens of the newest prompt, where nothing explains so many: they are believed if the next one has no fewer, and
     its window holds them."""
+    hour: bool = False
+    """Whether the newest answer that wrote to the provider's cache wrote for an hour."""
 
 
 FLAT_COUNTS = 3

@@ -26,9 +26,19 @@ from holdfast.model.gauging import (
 )
 from holdfast.model.messages import media_of
 from holdfast.model.projected import basis_at, mark_at
+from holdfast.model.target import CacheRules
 
 if TYPE_CHECKING:
     from holdfast.model.branch import Branch
+
+
+HOUR = 3_600
+"""Seconds that a cache keeps what is written to it for an hour (Anthropic)."""
+
+
+def cache_lives(branch: Branch, rules: CacheRules) -> int:
+    """Return the seconds that the provider's cache keeps what the newest request of ``branch`` showed."""
+    return max(rules.ttl, HOUR) if branch.learned.hour else rules.ttl
 
 
 def is_newest(branch: Branch, answer: Answer) -> bool:
@@ -43,6 +53,8 @@ def from_usage(branch: Branch, body: Answer) -> Branch:
     and nothing at all by one wild count.
     """
     tokens = body.usage.input
+    if body.usage.cache_write:
+        branch = replace(branch, learned=replace(branch.learned, hour=body.usage.cache_write_1h > 0))
     if not is_newest(branch, body):
         return replace(branch, learned=replace(branch.learned, overflows=0))
     gauge, anchor = branch.gauge, branch.anchor

@@ -13,6 +13,8 @@ from holdfast.model.target import Prices
 SUMMARY = "a model wrote a summary"
 """Reason of a note that tells what that cost."""
 MILLION = 1_000_000
+HOUR = 2.0
+"""The price of writing for an hour, in input prices (Anthropic's prompt caching page: the same for every model)."""
 
 
 class Paid(NamedTuple):
@@ -26,8 +28,9 @@ class Paid(NamedTuple):
 def dollars(usage: Usage, prices: Prices) -> float:
     """Return what one call cost."""
     plain = max(0, usage.input - usage.cache_read - usage.cache_write)
-    told = plain * prices.input + usage.cache_read * prices.read + usage.cache_write * prices.write
-    return (told + usage.output * prices.output) / MILLION
+    hour = usage.cache_write_1h
+    written = (usage.cache_write - hour) * prices.write + hour * HOUR * prices.input
+    return (plain * prices.input + usage.cache_read * prices.read + written + usage.output * prices.output) / MILLION
 
 
 def known_dollars(usage: Usage, prices: Prices) -> float | None:

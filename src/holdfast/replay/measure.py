@@ -67,6 +67,8 @@ class Measured(Struct, frozen=True):
     requests: int
     invalid_requests: int
     over_window: int
+    refused: int
+    """Requests that are invalid or over the window; one that is both counts once."""
     user_words_missing: int
     tokens_sum: int
     tokens_peak: int
@@ -186,7 +188,7 @@ class _Run:
         self._seconds: list[float] = []
         self._notes: dict[str, int] = {}
         self._online = Hits()
-        self._invalid = self._missing = self._mutations = self._compactions = self._over = 0
+        self._invalid = self._missing = self._mutations = self._compactions = self._over = self._refused = 0
         self._since = 0
         """First slot that no request had shown when the last compaction ran."""
         self._shown = 0
@@ -199,13 +201,16 @@ class _Run:
         if plan.compaction is not None:
             self._compacted(sent)
         data = self._body(sent)
-        self._invalid += any(finding.level == "error" for finding in validate(data, study.setting.target.api))
+        is_invalid = any(finding.level == "error" for finding in validate(data, study.setting.target.api))
+        is_over = sent.tokens > self._limit
+        self._invalid += is_invalid
+        self._over += is_over
+        self._refused += is_invalid or is_over
         if self._keep is not None:
             self._keep(sent.step.index, data)
         texts = [text for slot in sent.slots for text in study.dependencies.lookup.said(slot)]
         self._online += study.dependencies.score(sent.step.index, texts)
         self._missing += _missing_words(plan.branch, self._since, texts)
-        self._over += sent.tokens > self._limit
         self._seconds.append(sent.seconds)
         for notice in plan.notices:
             self._notes[notice.rule] = self._notes.get(notice.rule, 0) + 1
@@ -267,6 +272,7 @@ class _Run:
             requests=len(points),
             invalid_requests=self._invalid,
             over_window=self._over,
+            refused=self._refused,
             user_words_missing=self._missing,
             tokens_sum=sum(point.tokens for point in points),
             tokens_peak=max((point.tokens for point in points), default=0),

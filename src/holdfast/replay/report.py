@@ -74,7 +74,7 @@ class Row(Struct, frozen=True):
     @property
     def is_sound(self) -> bool:
         """Whether every request would have been taken."""
-        return not (self.measured.invalid_requests or self.measured.over_window)
+        return not self.measured.refused
 
 
 def strange_factor(factor: float) -> tuple[str, ...]:
@@ -148,6 +148,7 @@ def together(parts: Sequence[Measured]) -> Measured:
         requests=sum(part.requests for part in parts),
         invalid_requests=sum(part.invalid_requests for part in parts),
         over_window=sum(part.over_window for part in parts),
+        refused=sum(part.refused for part in parts),
         user_words_missing=sum(part.user_words_missing for part in parts),
         tokens_sum=tokens,
         tokens_peak=max(part.tokens_peak for part in parts),
@@ -342,8 +343,8 @@ def verdict(rows: Sequence[Row]) -> Text:
     base = next((row.measured for row in rows if row.measured.policy == BASELINE), None)
     if ours is None or not ours.requests:
         return Text()
-    bad = ours.invalid_requests + ours.over_window
-    said = f"{OURS}: {'all' if not bad else f'{ours.requests - bad} of'} {ours.requests:,} requests valid and inside"
+    taken = ours.requests - ours.refused
+    said = f"{OURS}: {f'{taken:,} of' if ours.refused else 'all'} {ours.requests:,} requests valid and inside"
     said += " the window" if ours.cost is None else f" the window, for ${ours.cost:,.2f}"
     if base is not None and base.usd:
         said += f" ({ours.usd / base.usd:.2f} × append-only, which fits {base.requests - base.over_window:,} of them)"

@@ -10,7 +10,7 @@ from holdfast.errors import FormatError
 from holdfast.formats import Recording, context, history, read, recording_of, steps, write, written
 from holdfast.formats.log import Call, Log, slot_of
 from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Compaction, Decision, Said, Usage
+from holdfast.model.entries import Answer, Compaction, Decision, Said, Usage
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import project
@@ -204,6 +204,19 @@ def test_what_was_never_a_line_is_written_anew(name):
     assert [message.role for message in shown] == ["user", "assistant", "tool", "user"]
     assert (shown[0].text, shown[-1].text) == ("what was", "next")
     assert back.problems == ()
+
+
+def test_what_was_written_for_an_hour_stays_so_in_claude_code():
+    """How long the cache keeps what was written comes back, and of a log that does not tell it nothing is said."""
+    told = Usage(100, 5, 40, 30, cache_write_1h=20)
+    for usage in (told, replace(told, cache_write_1h=0)):
+        entries = [
+            replace(one, body=replace(one.body, usage=usage)) if isinstance(one.body, Answer) else one
+            for one in ours().entries
+        ]
+        out = write(replace(ours(), entries=tuple(entries)), "claude-code")
+        (step,) = steps(read(out))
+        assert (step.usage, b"ephemeral" in out) == (usage, usage == told)
 
 
 def test_our_compaction_in_claude_code():

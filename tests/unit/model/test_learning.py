@@ -24,7 +24,7 @@ from holdfast.model.entries import (
 )
 from holdfast.model.forking import cut_back
 from holdfast.model.gauging import Learned, is_sensible, raised, smaller, taught
-from holdfast.model.learning import fresh
+from holdfast.model.learning import HOUR, cache_lives, fresh
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media
 from holdfast.model.projected import prefix_basis
@@ -75,6 +75,19 @@ def test_what_was_forgotten_is_learned_anew(told):
     asked_again = grown(Request(after.basis, 1, "claude-sonnet-4-5"), branch=after)
     again = refused(asked_again, **told).learned
     assert replace(again, prior=0.0) == replace(first.learned, prior=0.0)
+
+
+def test_what_is_written_for_an_hour_lives_so_long():
+    """A client's markers say how long: the newest answer that wrote counts, one that only read changes nothing."""
+
+    def answered(branch, **usage):
+        return grown(Answer(branch.basis, Usage(branch.asked, 5, **usage)), branch=branch)
+
+    first = answered(asked(), cache_write=500, cache_write_1h=400)
+    read = answered(first, cache_read=500)
+    again = answered(read, cache_write=500)
+    told = [cache_lives(branch, WHERE.cache) for branch in (asked(), first, read, again)]
+    assert told == [WHERE.cache.ttl, HOUR, HOUR, WHERE.cache.ttl]
 
 
 def test_the_frame_shares_in_what_was_told_unless_its_size_is_a_fact():

@@ -5,14 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.model.entries import Compaction, Note, Said
+from holdfast.model.entries import Compaction, Note, Said, Usage
 from holdfast.model.messages import Message, placeholder, result_text
 from holdfast.model.packing import join, pack, split, unpack
 from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.paying import dollars
 from holdfast.model.slots import Slot
+from holdfast.model.target import Prices
 from holdfast.testing.strategies import messages
 from holdfast.view.tokens import measure
 
@@ -80,6 +83,23 @@ def test_what_stands_for_a_part():
     assert placeholder(Media("image", "image/png", 3, "a.png")) == "[Attached image/png: a.png]"
     assert placeholder(Media("image", "")) == "[Attached image: unnamed]"
     assert placeholder(Opaque("x_future")) == "[Attached x_future]"
+
+
+@pytest.mark.parametrize("usage", [Usage(7, 2, 4, 2), Usage(7, 2, 4, 2, cache_write_1h=1)])
+def test_usage_of_old_logs_is_stored_as_ever(usage):
+    """A log that tells no lifetime of what was written is read, and written again without one."""
+    stored = b'{"input":7,"output":2,"cache_read":4,"cache_write":2}'
+    assert (msgspec.json.encode(usage) == stored) is not bool(usage.cache_write_1h)
+    assert msgspec.json.decode(msgspec.json.encode(usage), type=Usage) == usage
+
+
+@given(st.tuples(*[st.integers(0, 10**6)] * 4), st.integers(0, 10**6))
+def test_what_is_written_for_an_hour_costs_twice_the_input(counts, hour):
+    """Each token of a prompt is paid once: read, written for an hour or for minutes, or neither."""
+    fresh, read, minutes, output = counts
+    usage = Usage(fresh + read + minutes + hour, output, read, minutes + hour, cache_write_1h=hour)
+    each = fresh * 3.0 + read * 0.3 + minutes * 3.75 + hour * 6.0 + output * 15.0
+    assert dollars(usage, Prices()) == pytest.approx(each / 1e6)
 
 
 @pytest.mark.parametrize(

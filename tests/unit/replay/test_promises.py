@@ -14,6 +14,7 @@ from holdfast.formats import read
 from holdfast.model.entries import Frame
 from holdfast.policy.pipeline import Policy
 from holdfast.replay.measure import Setting, Study, measure_policy
+from holdfast.replay.report import Row, verdict
 from holdfast.replay.session import session_of
 from holdfast.view.tokens import count
 
@@ -131,6 +132,21 @@ def test_every_request_is_valid_fits_and_keeps_the_words_of_the_user(shape, wind
     made = measure_policy(study, Policy.preset("holdfast"))
     assert made.requests > 0
     assert (made.invalid_requests, made.over_window, made.user_words_missing) == (0, 0, 0)
+
+
+def test_a_request_that_is_refused_for_two_reasons_is_one():
+    """Too many images, which nothing takes away here, in words over the window: one request of two is not taken."""
+    talk = Talk()
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    talk.user("go")
+    talk.agent(text("k"))
+    talk.user([text("word " * 40_000), *[picture] * 101])
+    talk.agent(text("k"))
+    place = target("anthropic", "claude-sonnet-4-5", window=32_000)
+    session = session_of(read(talk.data(), "nasty.jsonl"), "anthropic")
+    made = measure_policy(Study(session, Setting(32_000, 0, place, "estimate", count)), Policy("holdfast", stages=()))
+    assert (made.requests, made.invalid_requests, made.over_window, made.refused) == (2, 1, 1, 1)
+    assert "1 of 2 requests" in verdict([Row(made)]).plain
 
 
 def test_the_same_bytes_whatever_the_hash_seed(tmp_path):

@@ -35,6 +35,7 @@ def measured(policy="holdfast", **changes) -> Measured:
         "requests": 10,
         "invalid_requests": 0,
         "over_window": 0,
+        "refused": 0,
         "user_words_missing": 0,
         "tokens_sum": 1_000,
         "tokens_peak": 200,
@@ -94,11 +95,11 @@ def test_nothing_to_recall_is_null():
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1), st.integers(0, 9)), min_size=1, max_size=6))
 def test_together_is_micro_averaged(parts):
     """The cache hit of several sessions is that of all their tokens, and counts are sums."""
-    runs = [measured(tokens_sum=tokens, cache_hit=hit, over_window=over) for tokens, hit, over in parts]
+    runs = [measured(tokens_sum=tokens, cache_hit=hit, over_window=over, refused=over) for tokens, hit, over in parts]
     whole = together(runs)
     read = sum(tokens * hit for tokens, hit, _ in parts)
     assert whole.cache_hit == pytest.approx(read / sum(tokens for tokens, _, _ in parts))
-    assert whole.over_window == sum(over for _, _, over in parts)
+    assert whole.over_window == whole.refused == sum(over for _, _, over in parts)
     assert whole.online.total == 10 * len(parts)
 
 
@@ -132,7 +133,7 @@ def test_cost_is_told_beside_append_only():
 
 def test_a_policy_that_would_be_refused_is_never_the_best():
     """The cheapest policy whose requests fit is marked, not the cheapest of all."""
-    rows = [Row(measured("sliding", usd=0.5, over_window=1)), Row(measured("pi", usd=0.9)), Row(measured())]
+    rows = [Row(measured("sliding", usd=0.5, over_window=1, refused=1)), Row(measured("pi", usd=0.9)), Row(measured())]
     table = policy_table(rows, 100)
     costs = [cell.style for column in table.columns if "cost" in str(column.header) for cell in column.cells]
     assert costs == ["", "green", ""]
@@ -191,7 +192,7 @@ def test_remarks_are_a_line_for_each_policy():
 def test_the_verdict_counts_what_would_be_refused():
     """Invalid requests and those over the window are not called valid."""
     assert "all 10 requests" in verdict([Row(measured())]).plain
-    assert "7 of 10 requests" in verdict([Row(measured(invalid_requests=1, over_window=2))]).plain
+    assert "7 of 10 requests" in verdict([Row(measured(invalid_requests=1, over_window=3, refused=3))]).plain
     assert verdict([Row(measured("pi"))]).plain == ""
 
 

@@ -87,7 +87,8 @@ def _anthropic(found: Mapping[str, Raw]) -> Usage:
     read, written = count_of(found.get("cache_read_input_tokens")), count_of(found.get("cache_creation_input_tokens"))
     thinking = count_of(fields_of(found.get("output_tokens_details")).get("thinking_tokens"))
     fresh, output = count_of(found.get("input_tokens")), count_of(found.get("output_tokens"))
-    return Usage(fresh + read + written, output, read, written, thinking)
+    hour = count_of(fields_of(found.get("cache_creation")).get("ephemeral_1h_input_tokens"))
+    return Usage(fresh + read + written, output, read, written, thinking, cache_write_1h=min(hour, written))
 
 
 def _chat(found: Mapping[str, Raw]) -> Usage:
