@@ -43,7 +43,7 @@ MODELS = {
 SIZES = [5, 200, 2_000, 9_000, 40_000]
 """Characters of results."""
 MOST_REFUSED = 0.15
-"""Requests that the provider may refuse before it gets them right, for each that a client makes: 0.01 to 0.06 were measured."""
+"""Requests that the provider may refuse first, for each that a client makes: 0.01 to 0.06 were measured."""
 TAG = re.compile(r"<said [\d-]+>")
 
 
