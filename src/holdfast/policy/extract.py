@@ -41,13 +41,15 @@ _CUES = re.compile(
 _SENTENCE = re.compile(r"(?<=[.!?。!?])\s+|\n+")
 
 
-def extract(head: Sequence[Slot], tail: Sequence[Slot], budget: int, settings: Settings = Settings()) -> str:
+def extract(
+    head: Sequence[Slot], tail: Sequence[Slot], budget: int, settings: Settings = Settings(), told: str = ""
+) -> str:
     """Return a summary of ``head`` in at most about ``budget`` estimator tokens, of which the settings give shares.
 
-    ``tail`` is what stays visible behind it: a reference that stands there needs no line here. What a section leaves
-    over goes to the coverage lines.
+    ``tail`` and ``told`` are what stays visible behind it: a reference that stands there needs no line here. What a
+    section leaves over goes to the coverage lines.
     """
-    return _render(len(head), _sections(head, tail, budget, settings))
+    return _render(len(head), _sections(head, tail, budget, settings, told))
 
 
 def supplement(head: Sequence[Slot], tail: Sequence[Slot], told: str, budget: int, settings: Settings) -> str:

@@ -10,13 +10,16 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
+from holdfast.model.edits import Edit
 from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text
 from holdfast.model.projected import edited, native_of
 from holdfast.model.slots import Slot
 from holdfast.model.target import Written
+from holdfast.policy.carrying import LEAST, SHARE, carried
 from holdfast.policy.draft import Draft
+from holdfast.policy.earlier import CARRIED, is_summary, newest_summary, summaries, unwrapped
 from holdfast.policy.extract import EXTRACT, extract, supplement
 from holdfast.policy.neutralise import harmless_summary
 from holdfast.policy.restored import restored
@@ -63,33 +66,75 @@ def anchor_of(branch: Branch) -> str:
     Of an extract it is nothing as long as all that it stands for can be read again, which makes a better summary; what
     is longer than ``SCAN`` would be read for ever, and the extract is the text.
     """
-    made = branch.compaction
-    texts = [] if made is None or made.summary is None else [one for one in made.summary.parts if isinstance(one, Text)]
+    made, texts = branch.compaction, _in_force(branch)
     if made is None or not texts:
         return ""
     if made.by in WRITERS:
-        return texts[min(1, len(texts) - 1)].text  # ours stands behind its preface; an imported one alone
-    said, text = branch.slots.slice(branch.pinned, branch.keep), texts[0].text
+        return texts[min(1, len(texts) - 1)]  # ours stands behind its preface; an imported one alone
+    said, text = branch.slots.slice(branch.pinned, branch.keep), texts[0]
     if not text.startswith(EXTRACT) or sum(slot.size for slot in said) <= SCAN:
         return ""
-    return text.partition("\n")[2]  # behind its preface
+    behind_preface = text.partition("\n")[2]
+    return "\n\n".join([behind_preface, *(text for text in texts if text.startswith(CARRIED))])
+
+
+def earlier(branch: Branch, keep: int) -> str:
+    """Return the summary of what came before that an extract of all before slot ``keep`` carries on, or nothing.
+
+    It is the newest: one that the client sent since the last compaction, else the one in force if somebody wrote it;
+    under an extract of ours the newest that gave way to it, else the one that it carries on.
+    """
+    texts = _in_force(branch)
+    newest = newest_summary(branch.messages.slice(branch.pinned, keep))
+    if not texts or texts[0].startswith(EXTRACT):
+        return newest or next(summaries(texts), "")
+    is_covered = newest == newest_summary(branch.messages.slice(branch.pinned, branch.keep))
+    return _written(texts) if is_covered else newest
+
+
+def _written(texts: Sequence[str]) -> str:
+    """Return what somebody wrote for a summary with these texts: behind our preface, as a client wraps it, or alone."""
+    if texts[0].startswith(PREFACE.partition("{")[0]):
+        return texts[1] if len(texts) > 1 else ""
+    return next(summaries(texts), "\n\n".join(texts))
+
+
+def _in_force(branch: Branch) -> list[str]:
+    """Return the texts of the summary in force."""
+    made = branch.compaction
+    parts = made.summary.parts if made is not None and made.summary is not None else ()
+    return [part.text for part in parts if isinstance(part, Text)]
 
 
 def told(draft: Draft, keep: int) -> list[Slot]:
-    """Return the whole head from the log, with long words of the user as they were shown: spilled, not whole."""
+    """Return the whole head from the log, with long words of the user as they were shown: spilled, not whole.
+
+    An earlier summary is what it says, and whole.
+    """
     branch = draft.branch
-    head = branch.slots.slice(branch.pinned, keep)
-    for index, edits in branch.edits.items():
-        if branch.pinned <= index < keep and branch.messages[index].starts_turn:
-            head[index - branch.pinned] = edited(branch.slots[index], edits)
-    return head
+    return [
+        _told(slot, branch.edits.get(index, ()))
+        for index, slot in enumerate(branch.slots.slice(branch.pinned, keep), branch.pinned)
+    ]
+
+
+def _told(slot: Slot, edits: Sequence[Edit]) -> Slot:
+    message = slot.message
+    if not message.starts_turn:
+        return slot
+    shown = [one for one in edits if one.span.part is None or not is_summary(message.parts[one.span.part])]
+    slot = edited(slot, shown) if shown else slot
+    said = unwrapped(slot.message)
+    return slot if said is slot.message else replace(slot, message=said)
 
 
 def _words(draft: Draft, head: Sequence[Slot], keep: int, budget: int, written: Written | None) -> Iterator[str]:
     """Yield the texts of the summary: an extract, or a preface, what was written, and what that leaves out."""
     tail, settings = draft.branch.slots.slice(keep), draft.settings
     if written is None or not written.text.strip():
-        yield extract(head, tail, budget, settings)
+        before = carried(earlier(draft.branch, keep), min(budget, max(LEAST, int(budget * SHARE))))
+        yield extract(head, tail, budget - count(before), settings, before)
+        yield from [before] if before else []
         return
     yield PREFACE.format(messages=len(head))
     yield written.text.strip()

@@ -13,6 +13,7 @@ from math import inf
 from typing import TypeAlias
 
 from holdfast.model.messages import Message
+from holdfast.policy.earlier import said_by_user
 from holdfast.view.tokens import count
 
 LEAST = 64
@@ -44,15 +45,15 @@ def user_words(messages: Sequence[Message], budget: int, *, is_open: bool = True
     """Return the first and the newest request of the user, and what was said between, in about ``budget`` tokens.
 
     The newest is whole whatever it costs, if it ``is_open``: nothing newer is said behind what is quoted. Messages of
-    which nothing stays are counted in a line at the end.
+    which nothing stays are counted in a line at the end. Summaries of what came before are no words of the user.
     """
-    said = [message.text.strip() for message in messages if message.starts_turn and message.text.strip()]
+    said = list(said_by_user(messages))
     if not said:
         return [], []
     first, newest = said[0], said[-1]
     older = [text for text in dict.fromkeys([first, *reversed(said)]) if text != newest]
     wanted, spent = (older, count(newest)) if is_open else ([newest, *older], 0)
-    quotes = dict(zip(wanted, _quotes(wanted, max(LEAST, budget - spent)), strict=True))
+    quotes = dict(zip(wanted, excerpts(wanted, max(LEAST, budget - spent)), strict=True))
     unquoted = _unquoted([*quotes.values()].count(""))
     quotes.setdefault(newest, newest)
     ends = {first: "First", newest: "Newest"}
@@ -67,13 +68,16 @@ def _unquoted(number: int) -> list[str]:
     return [f"[{told} not quoted here; recall reads them back]"] if number else []
 
 
-def _quotes(texts: Sequence[str], budget: int) -> list[str]:
-    """Return what is quoted of each of ``texts``, the most wanted first; nothing of those that find no room."""
+def excerpts(texts: Sequence[str], budget: int, each: float = EACH, laws: int = 0) -> list[str]:
+    """Return what is quoted of each of ``texts``, the most wanted first; nothing of those that find no room.
+
+    ``each`` is the share that one has before others had their turn. Of the first ``laws`` all sounds like a rule.
+    """
     pieces = [_pieces(text, REACH * budget) for text in texts]
     chosen, left = set[Place](), float(budget)
-    rules = (place for place in _places(pieces) if _RULE.search(pieces[place[0]][place[1]]))
-    for places, share, each in ((rules, RULES, inf), (_places(pieces), 1.0, EACH), (_places(pieces), 1.0, inf)):
-        left -= _take(places, pieces, chosen, left - (1 - share) * budget, each * budget)
+    rules = (place for place in _places(pieces) if place[0] < laws or _RULE.search(pieces[place[0]][place[1]]))
+    for places, share, most in ((rules, RULES, inf), (_places(pieces), 1.0, each), (_places(pieces), 1.0, inf)):
+        left -= _take(places, pieces, chosen, left - (1 - share) * budget, most * budget)
     return [_quoted(own, [(number, at) in chosen for at in range(len(own))]) for number, own in enumerate(pieces)]
 
 
