@@ -110,6 +110,10 @@ class Branch(Struct, frozen=True):
     """Compactions since the last answer."""
     failures: int = 0
     """Failed or useless compactions since the last good one."""
+    unwritten: int = 0
+    """The same since the last one that somebody wrote: an extract in its place ends no row."""
+    failed_at: int | None = None
+    """When the newest of them failed, in ms since 1970, where the log says so."""
     truncations: int = 0
     """Decisions to cut results under pressure since the last answer."""
     law: tuple[tuple[str, Decision | Compaction], ...] = ()
@@ -163,7 +167,7 @@ class Branch(Struct, frozen=True):
 def extend(branch: Branch, entry: Entry) -> Branch:
     """Return the branch with ``entry`` at its leaf. Kinds that change no request return the same branch."""
     step = _STEPS.get(type(entry.body))
-    return branch if step is None else step(branch, entry.id, entry.body)
+    return branch if step is None else step(branch, entry, entry.body)
 
 
 def extended(branch: Branch, entries: Iterable[Entry]) -> Branch:
@@ -195,7 +199,7 @@ def is_spared(branch: Branch, slot: int, part: int | None) -> bool:
 # -- the steps of the fold ---------------------------------------------------------------------------------------------
 
 
-def _said(branch: Branch, _id: str, body: Said | BranchSummary) -> Branch:
+def _said(branch: Branch, _entry: Entry, body: Said | BranchSummary) -> Branch:
     return _all_said(branch, [body.slot])
 
 
@@ -243,7 +247,7 @@ def _opening(messages: Sequence[Message]) -> int:
     return next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
 
 
-def _frame(branch: Branch, _id: str, body: Frame) -> Branch:
+def _frame(branch: Branch, _entry: Entry, body: Frame) -> Branch:
     if body == branch.frame:
         return branch
     more, same = body.tokens - branch.frame.tokens, body.exact == branch.frame.exact
@@ -252,10 +256,10 @@ def _frame(branch: Branch, _id: str, body: Frame) -> Branch:
     return replace(branch, frame=body, framed=framed, measured=measured, quiet=0, settled=None)
 
 
-def _decision(branch: Branch, id_: str, body: Decision) -> Branch:
+def _decision(branch: Branch, entry: Entry, body: Decision) -> Branch:
     return replace(
         _decided(branch, body.edits),
-        law=(*branch.law, (id_, body)),
+        law=(*branch.law, (entry.id, body)),
         truncations=branch.truncations + any(edit.rule == TRUNCATE for edit in body.edits),
     )
 
@@ -281,12 +285,13 @@ def _decided(branch: Branch, new: tuple[Edit, ...]) -> Branch:
     return _remark(branch, max(first, branch.keep))
 
 
-def _compaction(branch: Branch, id_: str, body: Compaction) -> Branch:
+def _compaction(branch: Branch, entry: Entry, body: Compaction) -> Branch:
     return replace(
         _compacted(branch, body),
-        law=(*branch.law, (id_, body)),
+        law=(*branch.law, (entry.id, body)),
         compactions=branch.compactions + (body.summary is not None and body.trigger != FALLBACK),
         failures=branch.failures if body.summary is None else 0,
+        unwritten=0 if body.by else branch.unwritten,
         quiet=0,
     )
 
@@ -301,7 +306,7 @@ def _compacted(branch: Branch, body: Compaction) -> Branch:
     return _remark(_decided(branch, body.edits), body.keep)
 
 
-def _revoke(branch: Branch, _id: str, body: Revoke) -> Branch:
+def _revoke(branch: Branch, _entry: Entry, body: Revoke) -> Branch:
     law = tuple((id_, what) for id_, what in branch.law if id_ != body.id)
     if len(law) == len(branch.law):
         return branch
@@ -350,7 +355,7 @@ def _first_changed(branch: Branch, edits: Iterable[Edit]) -> int:
     return min(changed, default=len(branch.slots))
 
 
-def _request(branch: Branch, _id: str, body: Request) -> Branch:
+def _request(branch: Branch, _entry: Entry, body: Request) -> Branch:
     other, retried = body.model != branch.model, as_found(branch, body) is not branch
     forgets = other or (0 < branch.window != body.window > 0)  # another window was configured: what was told is old
     covered = min(body.slots, len(branch.slots))  # in a log that lost messages a request may have covered more
@@ -374,7 +379,7 @@ BROKEN = frozenset({"error", "aborted"})
 """Values of ``Answer.stop`` for answers that failed or were interrupted (as ``formats/base.py`` reads them)."""
 
 
-def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
+def _answer(branch: Branch, _entry: Entry, body: Answer) -> Branch:
     branch = replace(branch, compactions=0, truncations=0)
     last = len(branch.slots) - 1
     if body.stop in BROKEN and last >= 0 and branch.slots[last].message.role == "assistant":
@@ -385,20 +390,22 @@ def _answer(branch: Branch, _id: str, body: Answer) -> Branch:
     return from_usage(branch, body)
 
 
-def _failure(branch: Branch, _id: str, body: Failure) -> Branch:
+def _failure(branch: Branch, entry: Entry, body: Failure) -> Branch:
     if body.kind == OVERFLOW:
         return from_overflow(branch, body)
-    return branch if body.kind == UNANSWERED else replace(branch, failures=branch.failures + 1)
+    if body.kind == UNANSWERED:
+        return branch
+    return replace(branch, failures=branch.failures + 1, unwritten=branch.unwritten + 1, failed_at=entry.at)
 
 
-def _note(branch: Branch, _id: str, body: Note) -> Branch:
+def _note(branch: Branch, _entry: Entry, body: Note) -> Branch:
     if body.reason == FORGOTTEN:
         return replace(branch, learned=Learned())
     name = body.data.get("name") if body.reason == POLICY else None
     return replace(branch, policy=name) if isinstance(name, str) else branch
 
 
-_STEPS: dict[type, Callable[[Branch, str, Any], Branch]] = {
+_STEPS: dict[type, Callable[[Branch, Entry, Any], Branch]] = {
     Said: _said,
     BranchSummary: _said,
     Frame: _frame,

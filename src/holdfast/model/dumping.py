@@ -55,6 +55,8 @@ class _Dump(Struct, frozen=True):
     policy: str = ""
     learned: Learned = Learned()
     window: int = 0
+    unwritten: int = 0
+    failed_at: int | None = None
 
 
 _SEQUENCES = ("slots", "sums", "marks", "born")

@@ -55,6 +55,8 @@ def cut_back(branch: Branch, count: int) -> Branch:
         compactions=0,
         truncations=0,
         failures=branch.failures,
+        unwritten=branch.unwritten,
+        failed_at=branch.failed_at,
         standing=min(branch.standing, count),
         spared={slot: parts for slot, parts in branch.spared.items() if slot < count},
         counted=min(branch.counted, count),

@@ -145,7 +145,9 @@ def _stopped(draft: Draft) -> str:
     """Return why no automatic compaction may run now, or nothing."""
     settings, branch = draft.settings, draft.branch
     tired = branch.failures >= settings.breaker_failures and not draft.world.cooled
-    if not draft.world.breaker or tired:
+    if not draft.world.breaker:
+        return "the request is over its trigger, but no compaction may run by itself now"
+    if tired:
         return "the request is over its trigger, but compaction failed too often to try again"
     if branch.compactions >= settings.compactions_most:
         return f"the request is over its trigger, but {branch.compactions} compactions ran since the last answer"

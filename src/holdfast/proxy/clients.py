@@ -145,13 +145,18 @@ def _family(api: str, headers: Mapping[str, str], lens: Lens) -> str:
 
 _BY_HEADERS: tuple[tuple[str, Callable[[str, Mapping[str, str]], bool]], ...] = (
     ("claude-code", lambda agent, told: agent.startswith("claude-cli/") or "x-claude-code-session-id" in told),
-    ("codex", lambda agent, told: agent.startswith("codex") or told.get("originator", "").startswith("codex")),
+    ("codex", lambda agent, told: _is_codex(agent, told.get("originator", ""), told)),
     ("opencode", lambda agent, _: agent.startswith("opencode/")),
     ("gemini-cli", lambda agent, _: agent.startswith("GeminiCLI")),
     ("langchain", lambda agent, _: agent.startswith("langchain")),
     ("google-genai", lambda agent, told: "google-genai-sdk" in told.get("x-goog-api-client", agent)),
 )
 """Families that say who they are, and how [M]."""
+
+
+def _is_codex(agent: str, originator: str, told: Mapping[str, str]) -> bool:
+    """Return whether it is Codex, also where another program runs it as its server: it says that one's name then."""
+    return "x-codex-turn-metadata" in told or any(name.startswith("codex") for name in (agent, originator))
 
 
 def _wrapped(family: str, lens: Lens) -> str:

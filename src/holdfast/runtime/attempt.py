@@ -59,6 +59,8 @@ class Attempt:
         """Whether what goes out is what was planned: its size tells of the plan's, then."""
         self.seen = False
         """Whether bytes of the answer were given out."""
+        self.is_begun = False
+        """Whether the model said something in a stream, given out or not."""
         self.is_ended = False
         """Whether the provider ended what came back, whatever it says."""
         self.answer = Answer()
@@ -143,6 +145,7 @@ class Attempt:
                 incoming = self._incoming = Incoming(reply, self._sent)
                 async with aclosing(incoming.events()) as coming:
                     async for events, meaningful in coming:
+                        self.is_begun = self.is_begun or (meaningful and incoming.is_stream)
                         if self.seen:
                             yield events
                             continue

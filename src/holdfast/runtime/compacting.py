@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import CompactionFailed
 from holdfast.model.entries import Compaction
+from holdfast.model.learning import cache_lives
 from holdfast.model.plan import Ask, Notice, Plan, asked_for
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World, Written
@@ -19,7 +20,7 @@ from holdfast.policy.guard import in_force
 from holdfast.policy.pipeline import OVER_WINDOW
 from holdfast.policy.summary.prompts import Order
 from holdfast.runtime import native
-from holdfast.runtime.course import Course, Unwritten
+from holdfast.runtime.course import Course
 from holdfast.runtime.hooks import Before
 from holdfast.runtime.requests import Request
 from holdfast.runtime.summarise import Terms, Writer, summarise
@@ -32,10 +33,9 @@ _OUTCOMES: dict[str, Outcome] = {
     "nothing-to-compact": "nothing_to_compact",
     "not-smaller": "not_smaller",
     "breaker": "not_smaller",
+    "cancelled": "cancelled",
 }
 """What the planner's notices say of a compaction that did not come about."""
-_CANCELLED: tuple[Outcome, str] = ("cancelled", "a hook cancelled it, or the session was closed")
-"""What is said of one that was given up; the planner is then told that its breaker is open."""
 
 
 class Occasion(Struct, frozen=True):
@@ -54,13 +54,13 @@ def world(course: Course, request: Request, *, asked: bool = False) -> World:
 
     Who wrote none several times in a row is left alone for a while, unless somebody ``asked`` for a compaction.
     """
-    means, target, unwritten = course.means, request.target, course.unwritten
+    means, target, branch = course.means, request.target, course.journal.branch
     idle = course.journal.idle()
     there = bool(writers(course, request) or _is_native(course, target) or means.hooks.before_compaction)
     return World(
-        cache="cold" if idle > target.cache.ttl else "warm",
+        cache="cold" if idle > cache_lives(branch, target.cache) else "warm",
         idle=idle,
-        writes=there and (asked or is_closed(unwritten.failures, unwritten.at, means.clock(), course.settings)),
+        writes=there and (asked or is_closed(branch.unwritten, branch.failed_at, means.clock(), course.settings)),
         cooled=course.journal.is_cooled(),
     )
 
@@ -107,17 +107,16 @@ async def _summarised(course: Course, occasion: Occasion, world: World) -> tuple
         written, outcome, why = await _in_flight(course, occasion)
     finally:
         await course.means.in_worker(course.note_costs)
-    await _told(course, occasion.request, outcome, why)
+    await _told(course, target, _by(course, occasion.request), outcome, why)
     plan, world = await _with(course, target, world, written, outcome)
+    if outcome == "cancelled":
+        plan = _cancelled(plan, why)
     if written is not None and plan.compaction is None:
         outcome, why = _why(plan)
-        await _told(course, occasion.request, outcome, why)
+        await _told(course, target, written.by, outcome, why)
         plan, world = await _with(course, target, world, None, outcome)
     if outcome not in {"compacted", "nothing_to_compact", "cancelled"}:
-        course.unwritten = Unwritten(course.unwritten.failures + 1, course.means.clock())
         await course.means.in_worker(lambda: course.journal.fail(why, outcome))
-    elif written is not None:
-        course.unwritten = Unwritten()
     return plan, world
 
 
@@ -182,7 +181,7 @@ async def compact(course: Course, request: Request, instructions: str) -> events
             tell_decided(course, plan)
         if plan.compaction is not None:
             return _event(course, plan.compaction)
-        outcome, why = _why(plan) if known.breaker else _CANCELLED
+        outcome, why = _why(plan)
         return events.Compacted(course.key, outcome, _by(course, request), plan.before, plan.before, why)
 
 
@@ -238,9 +237,10 @@ async def _written(course: Course, occasion: Occasion) -> tuple[Written | None, 
     before = told if isinstance(told, Before) else Before()
     if before.cancel:
         return None, "cancelled", "the hook before_compaction cancelled it"
-    by = "hook" if before.summary else _by(course, occasion.request)
+    is_supplied = bool(before.summary.strip())
+    by = "hook" if is_supplied else _by(course, occasion.request)
     course.tell(events.Compacting(course.key, trigger, by))
-    if before.summary:
+    if is_supplied:
         return Written(ask.stop, before.summary, by="hook"), "compacted", ""
     if by == "extract":
         return None, "compacted", ""
@@ -292,12 +292,12 @@ def _terms(course: Course) -> Terms:
     return Terms(course.settings, course.means.permits.hold, course.tell, course.unpaid.append, course.key)
 
 
-async def _told(course: Course, request: Request, outcome: Outcome, why: str) -> None:
-    """Tell of a compaction that failed."""
+async def _told(course: Course, target: Target, by: str, outcome: Outcome, why: str) -> None:
+    """Tell of a compaction that failed, and ``by`` whom it would have been."""
     if outcome != "compacted":
         branch = course.journal.branch
-        size = estimate(branch, in_force(request.target, branch, course.settings))
-        await course.tell_compacted(events.Compacted(course.key, outcome, _by(course, request), size, size, why))
+        size = estimate(branch, in_force(target, branch, course.settings))
+        await course.tell_compacted(events.Compacted(course.key, outcome, by, size, size, why))
 
 
 def _event(course: Course, made: Compaction, outcome: Outcome = "compacted") -> events.Compacted:
@@ -311,6 +311,12 @@ def _why(plan: Plan) -> tuple[Outcome, str]:
     if not told:
         return "nothing_to_compact", "there is nothing to compact"
     return _OUTCOMES[told[-1].rule], told[-1].why
+
+
+def _cancelled(plan: Plan, why: str) -> Plan:
+    """Return ``plan``, made as if the breaker were open, with the reason that is known in place of that one."""
+    others = [notice for notice in plan.notices if notice.rule != "breaker"]
+    return replace(plan, notices=(*others, Notice("cancelled", why)))
 
 
 def _outcome(word: str) -> Outcome:

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Any
 
-from msgspec import Struct
-
 from holdfast.errors import ConfigError, StoreError, WindowTooSmall
 from holdfast.model.messages import Message
 from holdfast.model.paying import Paid, noted
@@ -27,14 +25,6 @@ from holdfast.runtime.summarise import Prefix
 from holdfast.telemetry import events
 
 
-class Unwritten(Struct, frozen=True):
-    """Summaries in a row that came to nothing."""
-
-    failures: int = 0
-    at: int | None = None
-    """When the last one did, in ms since 1970."""
-
-
 class Course:
     """One branch of one stored session and whoever answers it, as its runs find it one after the other."""
 
@@ -49,8 +39,6 @@ class Course:
         """The last request in which something of ours was judged, and nothing wrong was found."""
         self.unpaid: list[Paid] = []
         """Calls for summaries that the log does not tell of yet."""
-        self.unwritten = Unwritten()
-        """How many summaries in a row came to nothing."""
         self.mends = False
         """Whether a server that we do not know refused what its client wrote: the API's maker's rules hold there."""
         self.judges = False

@@ -9,19 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import LogConflict, StoreError, UnknownId
 from holdfast.model.branch import Branch
-from holdfast.model.entries import (
-    OVERFLOW,
-    POLICY,
-    UNANSWERED,
-    Answer,
-    Body,
-    Decision,
-    Entry,
-    Failure,
-    Note,
-    Request,
-    Usage,
-)
+from holdfast.model.entries import POLICY, Answer, Body, Decision, Entry, Note, Request, Usage
 from holdfast.model.messages import Message
 from holdfast.model.packing import fault
 from holdfast.model.plan import Notice, Plan
@@ -35,11 +23,6 @@ from holdfast.view.tokens import measure
 def named(policy: str) -> Note:
     """Return the note that names the policy that decides from here on."""
     return Note(POLICY, data={"name": policy})
-
-
-def is_of_compaction(entry: Entry) -> bool:
-    """Whether ``entry`` tells of a compaction that failed."""
-    return isinstance(entry.body, Failure) and entry.body.kind not in {UNANSWERED, OVERFLOW}
 
 
 def is_pressed(world: World) -> bool:

@@ -42,7 +42,7 @@ from holdfast.policy.guard import in_force
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
 from holdfast.runtime.carrying import carried, told_there
-from holdfast.runtime.entering import begun, cost, decided, is_of_compaction, is_pressed, meant, measured, sound, told
+from holdfast.runtime.entering import begun, cost, decided, is_pressed, meant, measured, sound, told
 from holdfast.runtime.following import Following, Repeated
 from holdfast.runtime.strand import Strand
 from holdfast.runtime.waiting import delivered, queued, undelivered
@@ -185,11 +185,9 @@ class Journal(Strand):
 
     def is_cooled(self) -> bool:
         """Return whether compaction failed too often, and so long ago that it may be tried once more."""
-        failures, settings = self.branch.failures, self.policy.settings
-        if failures < settings.breaker_failures:
-            return False
-        failed = [entry.at for entry in self.store.entries(self.key, "failure") if is_of_compaction(entry)]
-        return is_closed(failures, failed[-1] if failed else None, self._clock(), settings)
+        branch, settings = self.branch, self.policy.settings
+        failed_often = branch.failures >= settings.breaker_failures
+        return failed_often and is_closed(branch.failures, branch.failed_at, self._clock(), settings)
 
     def slots_said(self, start: int, stop: int) -> list[Slot]:
         """Return the slots from ``start`` to ``stop`` as they were said, read again where the branch has them not."""

@@ -69,16 +69,19 @@ async def refused(course: Course, attempt: Attempt) -> None:
     as_planned = attempt.as_planned
     if _teaches(verdict, journal.branch):
         await course.means.in_worker(lambda: _written(journal, verdict, why, as_planned=as_planned))
-        await _interrupted(course, attempt)
-    elif not await _interrupted(course, attempt):
+        await _interrupted(course, attempt, is_kept=attempt.seen)
+    elif not await _interrupted(course, attempt, is_kept=attempt.seen):
         await course.means.in_worker(lambda: _written(journal, verdict, why))
 
 
 async def broken(course: Course, attempt: Attempt, error: BaseException) -> None:
-    """Record what was said before the caller left or an upstream raised what it may not, or that nothing was."""
+    """Record what was said before the caller left or an upstream raised what it may not, or that nothing was.
+
+    Nothing is tried again then: what came stays, also where it was not given out.
+    """
     why = one_line(f"{type(error).__name__}: {error}", WHY) if isinstance(error, Exception) else "the caller left"
     with CancelScope(shield=True):
-        if not await _interrupted(course, attempt):
+        if not await _interrupted(course, attempt, is_kept=attempt.is_begun):
             await course.means.in_worker(lambda: course.journal.fail(f"{why} before the answer"))
 
 
@@ -180,10 +183,10 @@ async def _continued(course: Course) -> None:
 # -- what a refusal leaves ---------------------------------------------------------------------------------------------
 
 
-async def _interrupted(course: Course, attempt: Attempt) -> bool:
-    """Return whether a part of an answer was given out; it is then in the log, as one that was interrupted."""
+async def _interrupted(course: Course, attempt: Attempt, *, is_kept: bool) -> bool:
+    """Return whether there is a part of an answer to keep; it is then in the log, as one that was interrupted."""
     said, usage, _ = as_said(attempt.so_far, attempt.target.api, attempt.target.model)
-    if not (attempt.seen and said.message.parts):
+    if not (is_kept and said.message.parts):
         return False
     journal, as_planned = course.journal, attempt.as_planned
     await course.means.in_worker(lambda: journal.record(said, usage, ABORTED, as_planned=as_planned))

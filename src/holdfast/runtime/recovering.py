@@ -8,6 +8,7 @@ from anyio import sleep
 from msgspec.structs import replace
 
 from holdfast.errors import ContextOverflow, InvalidRequest, UpstreamError
+from holdfast.model.plan import Options
 from holdfast.model.target import World
 from holdfast.policy.guard import in_force
 from holdfast.policy.recovery import OVERFLOWED, Press, Recovery, Refused, Retry, Stop, Unseal, Useless, after, counted
@@ -22,6 +23,7 @@ from holdfast.runtime.judging import checked
 from holdfast.runtime.requests import Request
 from holdfast.telemetry import events
 from holdfast.view.tokens import estimate
+from holdfast.wire.lens import open_body
 
 _FORM = frozenset({"invalid_history", "invalid_request", "unknown"})
 """Kinds of refusals that may be about the form of a request."""
@@ -121,15 +123,26 @@ def _with_less_output(course: Course, request: Request, prepared: Prepared) -> R
     """Return ``request`` with a lower limit for the answer, or why that would not help."""
     branch, settings = course.journal.branch, course.settings
     target = in_force(request.target, branch, settings)
-    left, least = target.limits.window - estimate(branch, target), settings.reserve_min
-    asked = prepared.plan.options.max_tokens or request.target.limits.asked_output
-    if asked is None or asked <= least:
+    left, asked = target.limits.window - estimate(branch, target), _output(request, prepared, prepared.plan.options)
+    if asked is None:
         return "not_smaller"
-    if left < least:
+    wanted = max(settings.reserve_min, min(asked // 2, left))
+    lower = _output(request, prepared, Options(max_tokens=wanted)) or wanted
+    if lower >= asked:
+        return "not_smaller"
+    if left < lower:
         return "too_large_without_it"
-    lower = max(least, min(asked // 2, left))
     limits = replace(request.target.limits, asked_output=lower)
     return replace(request, target=replace(request.target, limits=limits), output=lower)
+
+
+def _output(request: Request, prepared: Prepared, options: Options) -> int | None:
+    """Return the tokens that the body asks for with ``options``: always more than its model may think in.
+
+    What it may think in is not lowered: with it the provider's cache of all messages would be gone.
+    """
+    shown = replace(prepared, plan=replace(prepared.plan, options=options))
+    return open_body(request.body(shown, ()), request.target.api).asked_output
 
 
 def stopped(course: Course, prepared: Prepared, stop: Stop, attempt: Attempt) -> UpstreamError:

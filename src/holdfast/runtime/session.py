@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.errors import Aborted, FormatError, UnknownId, WindowTooSmall
-from holdfast.model.entries import Compaction
+from holdfast.model.branch import Branch
 from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
@@ -53,9 +53,9 @@ class Report(Struct, frozen=True):
     messages: int
     """All that were said, shown or not."""
     compactions: int
-    """Compactions in force."""
+    """Those that shape the next request: one, or none."""
     decisions: int
-    """Decisions in force."""
+    """Others that shape it: of what gave way to a compaction none counts any more."""
     policy: str
 
     @property
@@ -204,7 +204,6 @@ class Session:
         branch, settings = self.journal.branch, self.settings
         target = in_force(of_words(self.target(), self.fields()).target, branch, settings)
         room = measure_room(target, settings)
-        compactions = sum(isinstance(what, Compaction) for _, what in branch.law)
         return Report(
             session=self.key,
             api=target.api,
@@ -215,13 +214,16 @@ class Session:
             usable=room.usable,
             frame=room.frame,
             messages=len(branch.slots),
-            compactions=compactions,
-            decisions=len(branch.law) - compactions,
+            compactions=int(branch.compaction is not None),
+            decisions=_decisions(branch),
             policy=self.journal.policy.name,
         )
 
     async def wait_for_compaction(self) -> None:
-        """Return when no compaction, and no request after one, is under way."""
+        """Return when no compaction is under way, and no request that one was made for after a refusal.
+
+        One that ran before its request first went out is over once it is made: who wants the answer waits for the run.
+        """
         await self.inflight.wait()
 
     def close(self) -> None:
@@ -254,6 +256,12 @@ class Session:
             self._handed_out = None
         self._course.answered()
         return id_
+
+
+def _decisions(branch: Branch) -> int:
+    """Return how many decisions beside the compaction in force change what the next request shows."""
+    others = [what for _, what in branch.law if what != branch.compaction]
+    return sum(any(edit.span.start >= branch.keep for edit in what.edits) for what in others)
 
 
 def _is_sealed(answer: Answer, prepared: Prepared) -> bool:

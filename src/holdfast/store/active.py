@@ -25,7 +25,7 @@ from holdfast.store.base import Active
 
 T = TypeVar("T")
 
-FOLD = 10
+FOLD = 11
 """Version of the fold. A checkpoint of another version is not used; raise it when ``model/branch.py`` counts anew."""
 
 _ELSEWHERE = {"keep", "compaction", "edits", "law", "callers", "settled"}

@@ -9,7 +9,19 @@ from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
 from holdfast.model.branch import extend, extended
 from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Frame, Request, Revoke, Said, Usage
+from holdfast.model.entries import (
+    UNANSWERED,
+    Answer,
+    Compaction,
+    Decision,
+    Entry,
+    Failure,
+    Frame,
+    Request,
+    Revoke,
+    Said,
+    Usage,
+)
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.model.projected import edited, origins, patched, patched_position, prefix_basis, project
@@ -149,6 +161,20 @@ def test_failures_are_counted_until_a_compaction():
     assert branch.failures == 2
     assert grown(Compaction(3, Message.of("user", "s"), 1), branch=branch).failures == 0
     assert grown(Compaction(3), branch=branch).failures == 2
+
+
+def test_summaries_that_came_to_nothing_are_counted_until_somebody_writes_one():
+    """An extract in its place ends no row, and a dumped branch knows it all, with the time of the newest."""
+    summary = Message.of("user", "s")
+    branch = grown(*TALK)
+    for at in (1_000, 2_000):
+        branch = extend(branch, Entry("f", None, Failure("timed_out"), at=at))
+    assert (branch.unwritten, branch.failed_at) == (2, 2_000)
+    extract = grown(Compaction(3, summary, 1), Failure(UNANSWERED), branch=branch)
+    assert (extract.failures, extract.unwritten, extract.failed_at) == (0, 2, 2_000)
+    assert Branch.load(extract.dump()) == extract
+    for by in ("model", "hook", "native"):
+        assert grown(Compaction(3, summary, 1, by=by), branch=extract).unwritten == 0
 
 
 EDITS = (

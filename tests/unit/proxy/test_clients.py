@@ -43,6 +43,7 @@ def scope(headers, lens=None):
         ("claude-code", {"x-claude-code-session-id": "s"}),
         ("codex", {"user-agent": "codex_exec/0.169.0 (Debian)"}),
         ("codex", {"user-agent": "own/1", "originator": "codex_vscode"}),
+        ("codex", {"user-agent": "own/1", "originator": "own", "x-codex-turn-metadata": '{"thread_id":"t"}'}),
         ("opencode", {"user-agent": "opencode/1.18.33 ai-sdk/provider-utils"}),
         ("gemini-cli", {"user-agent": "GeminiCLI-tui/0.61.0", "x-goog-api-client": "google-genai-sdk/1.30.0"}),
         ("google-genai", {"user-agent": "google-genai-sdk/3.4.0 gl-python/3.11.7"}),

@@ -20,6 +20,7 @@ from holdfast.telemetry import events
 from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider import Said as Says
+from holdfast.testing.provider.faults import parsed
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
 from holdfast.wire.answers import Answer as Told
@@ -91,6 +92,26 @@ def test_who_leaves_a_run_leaves_no_reply_open(error):
             assert session.means.lanes.is_idle
 
     run(go)
+
+
+@pytest.mark.parametrize("quiet", [False, True], ids=["given out", "quiet"])
+def test_what_came_of_an_answer_is_kept_where_the_caller_leaves(quiet):
+    """As one that was interrupted, also where nothing of it was given out."""
+    store = MemoryStore()
+
+    async def go():
+        async with talking(ProviderUpstream(Provider(script=[LONG]), [parsed("stall:middle:1:60")]), store) as session:
+            with anyio.move_on_after(5):
+                async with session.run("Go.", quiet=quiet) as going:
+                    async for _ in going:
+                        pass
+
+    run(go)
+    asked, kept = texts(store)
+    assert asked == "Go."
+    assert LONG.text.startswith(kept)
+    assert kept
+    assert [entry.body.stop for entry in store.path(KEY) if isinstance(entry.body, Answer)] == ["aborted"]
 
 
 def test_a_run_is_one_request():

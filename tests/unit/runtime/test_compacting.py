@@ -80,6 +80,38 @@ def test_who_asks_for_a_compaction_that_a_hook_cancels_is_told_so():
     (heard_of,) = [event for event in heard if isinstance(event, events.Compacted)]
     assert (heard_of.outcome, heard_of.by, heard_of.before) == ("cancelled", told.by, told.before)
     assert (told.by, told.before == told.after > 5_000) == ("extract", True)
+    assert told.why == heard_of.why == "the hook before_compaction cancelled it"
+
+
+def test_nothing_is_said_of_failures_where_a_hook_cancelled():
+    """The reason that is known is told: a breaker that is open is another one, and is counted as such."""
+
+    async def ask(session):
+        await session.ask("And now?")
+
+    _, _, heard = done(ask, notes=64, hooks=Hooks(before_compaction=cancelling))
+    noticed = [(event.rule, event.why) for event in heard if isinstance(event, events.Noticed)]
+    assert ("cancelled", "the hook before_compaction cancelled it") in noticed
+    assert "breaker" not in [rule for rule, _ in noticed]
+
+
+@pytest.mark.parametrize(
+    ("summary", "told"),
+    [
+        ("words and more " * 40_000, [("not_smaller", "hook"), ("compacted", "extract")]),
+        (" \n ", [("compacted", "extract")]),
+    ],
+    ids=["too long", "blank"],
+)
+def test_who_wrote_what_came_to_nothing_is_told(summary, told):
+    """A hook's summary that is too long is the hook's; one without a word is none."""
+
+    async def compact(session):
+        return await session.compact()
+
+    made, _, heard = done(compact, notes=20, hooks=Hooks(before_compaction=lambda *_: Before(summary=summary)))
+    assert made.by == "extract"
+    assert [(event.outcome, event.by) for event in heard if isinstance(event, events.Compacted)] == told
 
 
 def test_what_is_decided_with_a_compaction_is_told_too():

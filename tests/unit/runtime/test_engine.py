@@ -140,6 +140,30 @@ def test_a_writer_that_is_refused_again_and_again_is_left_alone():
     assert asked_for == 10
 
 
+def test_a_writer_that_came_to_nothing_is_left_alone_after_a_restart_too():
+    """How often is folded from the log: who opens the store again asks no sooner than this process would."""
+    writer = ScriptedUpstream([Said("no headings here")] * 40)
+    store, clock = MemoryStore(), [1_000_000]
+
+    async def talked():
+        async with Engine.open(
+            store,
+            upstream=ProviderUpstream(Provider(Settings(window=32_000))),
+            target=OPUS,
+            fields=OUTPUT,
+            writers=[Writer(writer, target("openai-chat", "gpt-5.5", window=64_000))],
+        ) as engine:
+            engine.means.clock = lambda: clock[0]
+            session = await engine.session(KEY)
+            await session.append(*talk())
+            await session.ask("And now?")
+        return len(writer.sent)
+
+    assert [run(talked) for _ in range(5)] == [2, 4, 6, 6, 6]
+    clock[0] += 1_000 * Policy().settings.breaker_cooldown
+    assert [run(talked) for _ in range(2)] == [8, 8]
+
+
 def test_a_session_that_was_closed_is_opened_anew():
     """Closing one stops its compactions; who asks the engine again gets one that works."""
 

@@ -18,7 +18,7 @@ from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import Given, ScriptedUpstream
 
 WINDOW = 32_000
-MODEL = "claude-opus-5-5"
+MODEL = "claude-sonnet-4-5"
 TALK = [(role, "kelp on the rock " * 300) for role in ("user", "assistant")] * 5
 NOTHING = {"type": "message", "role": "assistant", "content": [], "model": MODEL}
 
@@ -30,17 +30,20 @@ def too_much(read, output):
     return Given((msgspec.json.encode(error),), 400)
 
 
-def asked(replies, output, *, whole, as_it_is=False, ends=nullcontext()):
-    """Return what each request asked for as output, and what happened; ``whole`` sends a body instead of words."""
+def asked(replies, output, *, whole, thought=0, as_it_is=False, ends=nullcontext()):
+    """Return what each request asked for as output, and what happened; ``whole`` sends a body instead of words.
+
+    Where the model may think in ``thought`` tokens, the request says so. What was too large never goes out again as it
+    was.
+    """
     upstream, heard = ScriptedUpstream(replies), []
     said = [{"role": role, "content": text} for role, text in [*TALK, ("user", "And now?")]]
-    body = {"model": MODEL, "max_tokens": output, "messages": said}
+    fields = {"max_tokens": output, **({"thinking": {"type": "enabled", "budget_tokens": thought}} if thought else {})}
+    body = {"model": MODEL, **fields, "messages": said}
 
     async def go():
         goal = target("anthropic", MODEL, window=WINDOW)
-        opened = Engine.open(
-            MemoryStore(), upstream=upstream, target=goal, fields={"max_tokens": output}, listen=heard.append
-        )
+        opened = Engine.open(MemoryStore(), upstream=upstream, target=goal, fields=fields, listen=heard.append)
         async with opened as engine:
             session = await engine.session(KEY)
             if not whole:
@@ -51,6 +54,8 @@ def asked(replies, output, *, whole, as_it_is=False, ends=nullcontext()):
                         pass
 
     run(go)
+    retried = any(isinstance(event, events.Retrying) for event in heard)
+    assert retried or len({sent.body for sent in upstream.sent}) == len(upstream.sent)
     return [msgspec.json.decode(sent.body)["max_tokens"] for sent in upstream.sent], heard
 
 
@@ -74,6 +79,24 @@ def test_where_less_output_does_not_help_less_is_sent(output, read):
     wanted, heard = asked([too_much(read, output), "yes"], output, whole=False)
     assert wanted == [output, output]
     assert [event.rung for event in heard if isinstance(event, events.Pressed)] == ["output", "compact"]
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["words", "body"])
+@pytest.mark.parametrize(
+    ("thought", "read", "then", "rungs"),
+    [
+        (1_024, 27_000, 3_000, ["output"]),
+        (4_000, 27_000, 4_001, ["output"]),
+        (4_000, 29_000, 6_000, ["output", "compact"]),
+        (5_999, 27_000, 6_000, ["output", "compact"]),
+    ],
+    ids=["room enough", "more than the half", "more than is left", "all of it"],
+)
+def test_an_answer_keeps_more_room_than_its_model_may_think_in(thought, read, then, rungs, whole):
+    """Where the output cannot be lowered for that, or not far enough, the conversation gives way at once."""
+    wanted, heard = asked([too_much(read, 6_000), "yes"], 6_000, whole=whole, thought=thought)
+    assert wanted == [6_000, then]
+    assert [event.rung for event in heard if isinstance(event, events.Pressed)] == rungs
 
 
 def test_nothing_is_pressed_of_what_is_only_looked_at():

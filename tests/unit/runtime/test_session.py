@@ -22,7 +22,7 @@ from holdfast.errors import (
 )
 from holdfast.model.entries import OVERFLOW, Answer, Failure, Note, Request, Usage
 from holdfast.model.messages import Message
-from holdfast.model.parts import Media, Text, ToolResult
+from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.replies import ask
@@ -576,6 +576,29 @@ def test_a_compaction_can_be_asked_for_and_taken_back():
 
     before, again = run(talk)
     assert (again.tokens, again.compactions) == (before.tokens, 0)
+
+
+def test_a_report_counts_what_shapes_the_next_request_opened_anew_too(tmp_path):
+    """A compaction before the last one, and edits on what gave way to it, are in force no more, whoever counts."""
+    long = Message("tool", (ToolResult("c", "Read", (Text("a line\n" * 30_000),)),))
+
+    async def go():
+        reports = []
+        for _ in range(3):
+            async with Engine.open(str(tmp_path / "s.db"), upstream=ScriptedUpstream([]), target=OPUS) as engine:
+                session = await engine.session(KEY)
+                reports.append(session.report())
+                for _ in range(2):
+                    await session.append(*["Look.", Message.of("assistant", "Reading. " * 300)] * 30)
+                    await session.append("Read it.", Message("assistant", (ToolCall("c", "Read"),)), long)
+                    await session.compact()
+                reports.append(session.report())
+        return reports
+
+    reports = run(go)
+    assert reports[1::2][:-1] == reports[2::2]
+    assert [report.compactions for report in reports] == [0, 1, 1, 1, 1, 1]
+    assert min(report.decisions for report in reports[1:]) > 0
 
 
 @pytest.mark.parametrize("said", [7, [None], {1: 2}, b"no body", {"messages": 3}])

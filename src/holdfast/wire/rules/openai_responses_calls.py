@@ -28,9 +28,13 @@ def _key(item: Item) -> str:
 
 
 def _other_keys(request: Responses) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return the keys of local shell calls by their ``id`` too: an output may name either."""
-    calls = request.kinds("local_shell_call")
-    return {(item.kind, str(item.value.get("id"))): (item.kind, _key(item)) for item in calls}
+    """Return the keys of local shell calls by their ``id`` too, for an output may name either, and as a function's.
+
+    Codex answers them with a ``function_call_output``.
+    """
+    calls = [(item, (item.kind, _key(item))) for item in request.kinds("local_shell_call")]
+    by_id = {(item.kind, str(item.value.get("id"))): key for item, key in calls}
+    return by_id | {("function_call", key[1]): key for _, key in calls}
 
 
 def _elsewhere(request: Responses) -> bool:
