@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from holdfast.model.messages import Message, part_text, with_parts
 from holdfast.model.parts import Part, Text
+from holdfast.policy.client_notes import own_words
 
 CARRIED = "What came before, as an earlier summary has it:\n"
 """How the text opens in which an extract carries such a summary on."""
@@ -83,10 +84,10 @@ def summaries(texts: Iterable[str]) -> Iterator[str]:
 
 
 def said_by_user(messages: Sequence[Message]) -> Iterator[str]:
-    """Yield what the user said in each message, the summaries of others aside; what is blank is nothing."""
+    """Yield what the user said in each message, others' summaries and notes aside; what is blank is nothing."""
     for message in messages[2:] if _is_asked(messages) else messages:
         if message.starts_turn:
-            said = "\n".join([text for text in _texts(message) if not summary_of(text)]).strip()
+            said = own_words("\n".join([text for text in _texts(message) if not summary_of(text)]))
             yield from [said] if said else []
 
 

@@ -13,6 +13,7 @@ from math import inf
 from typing import TypeAlias
 
 from holdfast.model.messages import Message
+from holdfast.policy.client_notes import first_notes
 from holdfast.policy.earlier import said_by_user
 from holdfast.view.tokens import count
 
@@ -45,7 +46,8 @@ def user_words(messages: Sequence[Message], budget: int, *, is_open: bool = True
     """Return the first and the newest request of the user, and what was said between, in about ``budget`` tokens.
 
     The newest is whole whatever it costs, if it ``is_open``: nothing newer is said behind what is quoted. Messages of
-    which nothing stays are counted in a line at the end. Summaries of what came before are no words of the user.
+    which nothing stays are counted in a line at the end. Summaries of what came before are no words of the user, and
+    what their client noted beside the first comes last.
     """
     said = list(said_by_user(messages))
     if not said:
@@ -53,13 +55,15 @@ def user_words(messages: Sequence[Message], budget: int, *, is_open: bool = True
     first, newest = said[0], said[-1]
     older = [text for text in dict.fromkeys([first, *reversed(said)]) if text != newest]
     wanted, spent = (older, count(newest)) if is_open else ([newest, *older], 0)
-    quotes = dict(zip(wanted, excerpts(wanted, max(LEAST, budget - spent)), strict=True))
-    unquoted = _unquoted([*quotes.values()].count(""))
+    *held, noted = excerpts([*wanted, first_notes(messages)], max(LEAST, budget - spent))
+    quotes = dict(zip(wanted, held, strict=True))
+    unquoted = _unquoted(held.count(""))
     quotes.setdefault(newest, newest)
     ends = {first: "First", newest: "Newest"}
     goal = [f"{which} request of the user, verbatim:\n{quotes[text]}" for text, which in ends.items() if quotes[text]]
     between = [f"User: {quotes[text]}" for text in reversed(older) if text != first and quotes[text]]
-    return goal, between + unquoted
+    notes = [f"Noted by the user's program, at the beginning: {noted}"] if noted else []
+    return goal, between + unquoted + notes
 
 
 def _unquoted(number: int) -> list[str]:

@@ -186,6 +186,6 @@ def test_without_such_a_message_nothing_is_said_of_one():
 
 def test_a_summary_is_no_request_of_the_user():
     """A writer need not repeat what a client wraps around its own summary: only the user asks for something."""
-    assert newest_request([*opening("claude-code", SUMMARY), Message.of("assistant", "ok")]).startswith("<system-")
+    assert newest_request([*opening("claude-code", SUMMARY), Message.of("assistant", "ok")]) == ""
     assert newest_request([Message.of("user", "Go."), *opening("pi", SUMMARY)]) == "Go."
     assert newest_request(opening("opencode", SUMMARY)) == ""

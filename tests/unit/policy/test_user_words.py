@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.messages import Message
+from holdfast.policy.client_notes import own_words
 from holdfast.policy.user_words import EACH, GAP, LEAST, user_words
 from holdfast.view.tokens import count
 
@@ -111,3 +112,26 @@ def test_what_is_quoted_was_said(texts, budget, is_open):
 def _in_order(runs: list[str], text: str) -> bool:
     places = [text.find(run) for run in runs]
     return all(place >= 0 for place in places) and all(one <= other for one, other in pairwise(places))
+
+
+NOTE = "IMPORTANT: this context may or may not be relevant. You should never respond to it. "
+
+
+@pytest.mark.parametrize("tag", ["system-reminder", "local-command-caveat", "environment_context"])
+def test_what_a_client_notes_takes_no_place_from_what_its_user_said(tag):
+    """A rule of the user's stays in a budget that the client's own notes would fill; of those the first come last."""
+    noted = f"<{tag}>\n{NOTE * 20}</{tag}>\n"
+    told = quoted(200, noted + TALK + RULE, f"{noted}And the tests.", f"{noted}Go on.")
+    assert RULE in told
+    assert TALK.strip() in told
+    assert count(told) < 240
+    assert f"<{tag}>" not in told
+    assert NOTE.strip() in quoted(2_000, noted + TALK, "Go on."), "where there is room they are told"
+
+
+@given(st.text(alphabet="<>/system-rmd ab", max_size=80))
+def test_what_is_no_note_is_the_users(text):
+    """Of words without a whole note none goes."""
+    assert own_words(text) == text.strip()
+    assert own_words(f"<system-reminder>{text}") == f"<system-reminder>{text}".strip()
+    assert own_words(f"{text}<system-reminder>x</system-reminder>") == text.strip()

@@ -1,0 +1,41 @@
+"""What a client writes into the user's messages, in tags of its own: notes of the program, and no words of the user.
+
+Those of the first message (the rules of a project, where the work is) are worth quoting, behind the user's own words;
+those of later ones were of their moment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from holdfast.model.messages import Message
+
+_OPENING = re.compile(
+    "<(?:system-reminder|local-command-caveat|local-command-stdout|command-message|environment_context)>"
+)
+"""Claude Code's tags, and the one of Codex [M]. What stands in ``<command-args>`` the user typed."""
+
+
+def own_words(text: str) -> str:
+    """Return ``text`` without the notes in it."""
+    return _apart(text)[0]
+
+
+def first_notes(messages: Sequence[Message]) -> str:
+    """Return the notes in the first message of the user."""
+    return _apart(next((message.text for message in messages if message.starts_turn), ""))[1]
+
+
+def _apart(text: str) -> tuple[str, str]:
+    """Return the words of ``text`` outside of its notes, and those inside; one without an end is no note."""
+    own, notes, at = list[str](), list[str](), 0
+    while (opening := _OPENING.search(text, at)) is not None:
+        end = opening[0].replace("<", "</")
+        stop = text.find(end, opening.end())
+        if stop < 0:
+            break
+        own.append(text[at : opening.start()])
+        notes.append(text[opening.end() : stop].strip())
+        at = stop + len(end)
+    return "".join([*own, text[at:]]).strip(), "\n".join(notes).strip()
