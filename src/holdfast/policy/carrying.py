@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import groupby
 
-from holdfast.policy.earlier import CARRIED
+from holdfast.policy.earlier import CARRIED, LEFT_OUT
 from holdfast.policy.user_words import GAP, excerpts
 from holdfast.view.tokens import count
 
@@ -30,16 +30,14 @@ _STATE = re.compile(
 def carried(summary: str, budget: int) -> str:
     """Return ``summary`` under a line of ours, in at most about ``budget`` tokens, or nothing where there is no room.
 
-    What is cut is marked where it stood, and counted at the end.
+    What is cut is marked where it stood, and told of at the end.
     """
     room = budget - _LINE
     if not summary or room <= 0:
         return ""
     if count(summary) <= room:
         return CARRIED + summary
-    held = _within(summary, room)
-    gone = f"[about {max(0, len(summary) - len(held)):,} characters of it are left out here; recall reads them back]"
-    return f"{CARRIED}{held}\n{gone}"
+    return f"{CARRIED}{_within(summary, room)}\n{LEFT_OUT}"
 
 
 def _within(summary: str, budget: int) -> str:

@@ -17,15 +17,27 @@ from holdfast.policy.client_notes import own_words
 
 CARRIED = "What came before, as an earlier summary has it:\n"
 """How the text opens in which an extract carries such a summary on."""
+LEFT_OUT = "[parts of it are left out here; recall reads them back]"
+"""The line behind it where it is not whole."""
 _ASKED = "What did we do so far?"
 """How opencode begins anew: this is the first message, and the answer to it is the summary [M]."""
 
 
 class _Form(Struct, frozen=True):
-    """How such a text opens, and the lines of which the first that is there ends it."""
+    """How such a text opens, and what closes it, of which the first that is there counts; its client wrote both."""
 
     opening: re.Pattern[str]
     ends: tuple[str, ...] = ()
+
+    def apart(self, text: str) -> tuple[str, str] | None:
+        """Return what ``text`` says of what came before and what stands behind that, where it opens so."""
+        found = self.opening.match(text)
+        if found is None:
+            return None
+        last = (text.rfind(end, found.end()) for end in self.ends)
+        at = next((at for at in last if at >= 0), len(text))
+        lines = (re.escape(end) + ("" if end.startswith("<") else "[^\n]*") for end in self.ends)
+        return text[found.end() : at].strip(), re.sub("|".join(lines), "", text[at:]).strip()
 
 
 def _form(opening: str, *ends: str) -> _Form:
@@ -33,7 +45,7 @@ def _form(opening: str, *ends: str) -> _Form:
 
 
 _FORMS = (
-    _form(re.escape(CARRIED)),
+    _form(re.escape(CARRIED), f"\n{LEFT_OUT}"),
     _form(
         r"This session is being continued from a previous conversation[^\n]*\s*(?:Summary:\n)?",
         "\nIf you need specific details from before compaction",
@@ -53,12 +65,7 @@ _FORMS = (
 
 def summary_of(text: str) -> str:
     """Return what ``text`` says of what came before, if it opens as such a summary does, else nothing."""
-    for form in _FORMS:
-        found = form.opening.match(text)
-        if found is not None:
-            ends = [at for end in form.ends if (at := text.rfind(end, found.end())) >= 0]
-            return text[found.end() : min(ends, default=len(text))].strip("\n")
-    return ""
+    return _apart(text)[0]
 
 
 def is_summary(part: Part) -> bool:
@@ -68,8 +75,20 @@ def is_summary(part: Part) -> bool:
 
 def unwrapped(message: Message) -> Message:
     """Return ``message`` with nothing of a client's around a summary that it holds; the same object without one."""
-    parts = [Text(CARRIED + summary_of(part_text(part))) if is_summary(part) else part for part in message.parts]
-    return with_parts(message, parts)
+    return with_parts(message, [new for part in message.parts for new in _unwrapped(part)])
+
+
+def _unwrapped(part: Part) -> Iterator[Part]:
+    told, beside = _apart(part_text(part)) if is_summary(part) else ("", "")
+    yield Text(CARRIED + told) if told else part
+    if told and beside:
+        yield Text(beside)
+
+
+def _apart(text: str) -> tuple[str, str]:
+    """Return what ``text`` says of what came before, and what else it says: all of it where it is no summary."""
+    told = next((told for form in _FORMS if (told := form.apart(text)) is not None), ("", text))
+    return told if told[0] else ("", text)
 
 
 def newest_summary(messages: Sequence[Message]) -> str:
@@ -87,7 +106,7 @@ def said_by_user(messages: Sequence[Message]) -> Iterator[str]:
     """Yield what the user said in each message, others' summaries and notes aside; what is blank is nothing."""
     for message in messages[2:] if _is_asked(messages) else messages:
         if message.starts_turn:
-            said = own_words("\n".join([text for text in _texts(message) if not summary_of(text)]))
+            said = own_words("\n".join([_apart(text)[1] for text in _texts(message)]))
             yield from [said] if said else []
 
 

@@ -102,9 +102,10 @@ def _take(places: Iterator[Place], pieces: Sequence[Pieces], chosen: set[Place],
     for number, own in groupby(places, key=lambda place: place[0]):
         if spent + FRAME >= budget:
             break
-        here = 0.0 if any((number, at) in chosen for at in range(len(pieces[number]))) else float(FRAME)
+        frame = 0.0 if any((number, at) in chosen for at in range(len(pieces[number]))) else float(FRAME)
+        here = 0.0
         for place in own:
-            cost = 0 if place in chosen else count(pieces[number][place[1]])
+            cost = (0 if place in chosen else count(pieces[number][place[1]])) + (0 if here else frame)
             if spent + here + cost > budget or here + cost > each:
                 break
             chosen.add(place)

@@ -12,8 +12,11 @@ from holdfast.model.branch import extend
 from holdfast.model.entries import Compaction, Entry
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.policy.carrying import carried
+from holdfast.policy.earlier import said_by_user, summary_of
 from holdfast.policy.summary.keeping import newest_request
 from holdfast.testing.histories import words
+from holdfast.view.tokens import count
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=32_000)
 CONSTRAINT = "The folder data is holy, hands off."
@@ -120,6 +123,35 @@ def test_words_of_the_user_beside_a_summary_are_theirs():
     told = extracts([begun, *work(1, 90)])[-1]
     assert "Only ever use tabs here." in told
     assert told.count(SUMMARY) == 1
+
+
+@pytest.mark.parametrize("client", [name for name in WRAPPED if name != "codex"])
+@pytest.mark.parametrize("quoted", [0, 1, 2])
+def test_words_behind_a_summary_are_the_users(client, quoted):
+    """What stands behind its end is no part of it, and an end that it quotes does not end it."""
+    before, end = WRAPPED[client]
+    text = f"{before}{(SUMMARY + end) * quoted}{SUMMARY}{end}\n\nNever touch the vendor folder."
+    told = summary_of(text)
+    assert told.startswith(SUMMARY[:40])
+    assert told.count(CONSTRAINT) == quoted + 1
+    assert list(said_by_user([Message.of("user", text)])) == ["Never touch the vendor folder."]
+
+
+@given(st.integers(1, 400), st.integers(100, 4_000))
+def test_however_many_sections_there_are_the_room_is_used(sections, room):
+    """A summary that is cut has most of what it may have, be its sections as small as they like."""
+    summary = "\n".join(
+        f"## {at}\nThe tide takes the harbour wall, rock by rock, and nobody minds." for at in range(sections)
+    )
+    held = count(carried(summary, room))
+    assert held <= room
+    assert held >= min(0.6 * (room - 60), 0.9 * count(summary))
+
+
+def test_a_summary_of_blanks_is_none():
+    """An opening behind which nothing is said stands for nothing, however long that is."""
+    history = [Message.of("user", WRAPPED["codex"][0] + " \n" * 4_000), *work(20)]
+    assert plan(history, WHERE, world=World(force=True)).compaction is not None
 
 
 def test_the_newest_summary_stands():
