@@ -17,7 +17,7 @@ from holdfast.model.parts import Text
 from holdfast.model.projected import edited, native_of
 from holdfast.model.slots import Slot
 from holdfast.model.target import Written
-from holdfast.policy.carrying import LEAST, SHARE, carried
+from holdfast.policy.carried import LEAST, SHARE, carried
 from holdfast.policy.draft import Draft
 from holdfast.policy.earlier import CARRIED, is_summary, newest_summary, summaries, unwrapped
 from holdfast.policy.extract import EXTRACT, extract, supplement

@@ -12,7 +12,7 @@ from holdfast.model.branch import extend
 from holdfast.model.entries import Compaction, Entry
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.policy.carrying import carried
+from holdfast.policy.carried import carried
 from holdfast.policy.earlier import said_by_user, summary_of
 from holdfast.policy.summary.keeping import newest_request
 from holdfast.testing.histories import words
