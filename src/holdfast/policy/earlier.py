@@ -17,7 +17,7 @@ from holdfast.policy.client_notes import own_words
 
 CARRIED = "What came before, as an earlier summary has it:\n"
 """How the text opens in which an extract carries such a summary on."""
-LEFT_OUT = "[parts of it are left out here; recall reads them back]"
+LEFT_OUT = "[parts of it are left out here]"
 """The line behind it where it is not whole."""
 _ASKED = "What did we do so far?"
 """How opencode begins anew: this is the first message, and the answer to it is the summary [M]."""
@@ -50,8 +50,8 @@ _FORMS = (
         r"This session is being continued from a previous conversation[^\n]*\s*(?:Summary:\n)?",
         "\nIf you need specific details from before compaction",
         "\nRecent messages are preserved verbatim.",
-        "\nContinue the conversation from where it left off",
-        "\nPlease continue the conversation from where we left it off",
+        "\nContinue the conversation from where",
+        "\nPlease continue the conversation from where",
     ),
     _form(r"Another language model started to solve this problem and produced a summary[^\n]*"),
     _form(

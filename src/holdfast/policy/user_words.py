@@ -50,11 +50,9 @@ def user_words(messages: Sequence[Message], budget: int, *, is_open: bool = True
     what their client noted beside the first comes last.
     """
     said = list(said_by_user(messages))
-    if not said:
-        return [], []
-    first, newest = said[0], said[-1]
+    first, newest = (said[0], said[-1]) if said else ("", "")
     older = [text for text in dict.fromkeys([first, *reversed(said)]) if text != newest]
-    wanted, spent = (older, count(newest)) if is_open else ([newest, *older], 0)
+    wanted, spent = (older, count(newest)) if is_open or not said else ([newest, *older], 0)
     *held, noted = excerpts([*wanted, first_notes(messages)], max(LEAST, budget - spent))
     quotes = dict(zip(wanted, held, strict=True))
     unquoted = _unquoted(held.count(""))

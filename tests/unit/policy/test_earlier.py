@@ -50,6 +50,10 @@ WRAPPED = {
         f"{CLAUDE}The conversation is summarized below:\n",
         f"\nPlease continue the conversation from where we left it off {GO_ON}",
     ),
+    "claude-code-2": (
+        f"{CLAUDE}The conversation is summarized below:\n",
+        f"\nPlease continue the conversation from where we left off {GO_ON}",
+    ),
     "codex": (f"{CODEX}Here is the summary produced by the other language model:\n", ""),
     "pi": (
         "The conversation history before this point was compacted into the following summary:\n\n<summary>\n",

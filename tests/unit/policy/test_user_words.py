@@ -129,6 +129,14 @@ def test_what_a_client_notes_takes_no_place_from_what_its_user_said(tag):
     assert NOTE.strip() in quoted(2_000, noted + TALK, "Go on."), "where there is room they are told"
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_notes_alone_are_told(is_open):
+    """Where the user has said nothing yet, the rules that a client put first are all there is."""
+    goal, constraints = user_words(said(f"<system-reminder>{RULE}</system-reminder>"), 200, is_open=is_open)
+    assert (goal, [RULE in told for told in constraints]) == ([], [True])
+    assert user_words(said(""), 200, is_open=is_open) == ([], [])
+
+
 @given(st.text(alphabet="<>/system-rmd ab", max_size=80))
 def test_what_is_no_note_is_the_users(text):
     """Of words without a whole note none goes."""
