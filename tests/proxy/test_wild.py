@@ -81,7 +81,8 @@ class Talker:
         self.pick, self.api, self.number = pick, api, number
         self.model, self.day, self.thinks, self.streams = MODELS[api][0], 1, pick.random() < 0.6, pick.random() < 0.5
         self.history, self.turns, self.open = [], [], []
-        self.count = 0
+        self.count, self.law = 0, ""
+        """What the summary lays down by which it began anew."""
         self.said, self.did = [], []
 
     # -- what it says ----------------------------------------------------------------------------------------------
@@ -182,11 +183,12 @@ class Talker:
     def _changed(self):
         self._did("changes old words")
         self.history = [*self.history]
-        self.history[self.pick.choice(self.turns)] = self.words("It was meant otherwise.")
+        self.history[self.pick.choice(self.turns[1:])] = self.words("It was meant otherwise.")
 
     def _anew(self):
         self._did("begins anew")
-        told = "This session is being continued from a previous conversation. Summary: it goes well."
+        self.law = f"Never touch the harbour wall {len(self.did)}."
+        told = f"This session is being continued from a previous conversation.\n\nSummary:\n1. Constraints:\n{self.law}"
         self.history, self.turns = [self.words(told)], [0]
 
     def _tomorrow(self):
@@ -254,8 +256,8 @@ class World:
         went = self.upstream.bodies[before:]
         if reply.status_code != 200:
             self.wrong.append((talker.api, talker.did[-5:], reply.content[:300]))
-        elif not any(tag.encode() in one for one in went for tag in newest):
-            self.wrong.append((talker.api, talker.did[-5:], f"{newest} did not go up"))
+        elif lacking := [one for one in (*newest, talker.law) if not any(one.encode() in body for body in went)]:
+            self.wrong.append((talker.api, talker.did[-5:], f"{lacking} did not go up"))
         return reply
 
     async def _left(self, client, talker, body):
@@ -270,7 +272,7 @@ class World:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_clients_do_each_request_is_answered_and_nothing_is_lost(seed, proxied, tmp_path):
-    """No refusal reaches a client, the newest words go up, all that was said is in the log, which is sound."""
+    """No refusal reaches a client, newest words and laws go up, all that was said is in the log, which is sound."""
     through, upstream_of, _ = proxied
     upstream = upstream_of(Provider(Strict(window=WINDOW), Speaker(random.Random(seed))))
     world = World(seed, upstream)
