@@ -6,6 +6,7 @@ import base64
 import json
 
 import anyio
+import httpx2
 import pytest
 
 CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -118,6 +119,33 @@ def test_what_the_maker_refuses_for_a_known_rule_is_mended_once_and_then_at_once
     assert [reply.status_code for reply in anyio.run(go)] == [200, 200]
     assert upstream.bodies[0] == json.dumps(body).encode()
     assert ["thinking" in json.loads(sent) for sent in upstream.bodies] == [True, False, False]
+
+
+class Stubborn(httpx2.AsyncBaseTransport):
+    """Refuses every request for its form."""
+
+    WORDS = "messages: this is not how it is done"
+
+    async def handle_async_request(self, _):
+        error = {"type": "invalid_request_error", "message": self.WORDS}
+        return httpx2.Response(400, json={"type": "error", "error": error})
+
+
+def test_what_is_refused_again_when_it_was_mended_reaches_the_client(proxied, strict):
+    """It is mended once: a provider that refuses that too is not asked for ever, and its words are the answer."""
+    through, upstream = proxied[0], strict(400_000)
+    upstream.inner = Stubborn()
+    thinking = {"max_tokens": 4_000, "thinking": {"type": "enabled", "budget_tokens": 1_024}}
+    odd = {"model": "claude-sonnet-4-5", "messages": looped([]), **thinking}
+    fine = {"model": "claude-sonnet-4-5", "messages": [USER], **thinking}
+
+    async def go():
+        async with through(upstream) as client:
+            return [await client.post("/v1/messages", body) for body in (odd, odd, fine)]
+
+    assert [(reply.status_code, Stubborn.WORDS in reply.text) for reply in anyio.run(go)] == [(400, True)] * 3
+    assert upstream.bodies[:1] + upstream.bodies[-1:] == [json.dumps(body).encode() for body in (odd, fine)]
+    assert len(upstream.bodies) == 5
 
 
 PICTURE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 60).decode()

@@ -33,7 +33,7 @@ def carried(summary: str, budget: int) -> str:
     What is cut is marked where it stood, and told of at the end.
     """
     room = budget - _LINE
-    if not summary or room <= 0:
+    if not summary.strip() or room <= 0:
         return ""
     if count(summary) <= room:
         return CARRIED + summary

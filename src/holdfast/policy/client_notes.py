@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from holdfast.model.messages import Message
 
 _OPENING = re.compile(
-    "<(?:system-reminder|local-command-caveat|local-command-stdout|command-message|environment_context)>"
+    r"^[ \t]*(<(?:system-reminder|local-command-caveat|local-command-stdout|command-message|environment_context)>)",
+    re.MULTILINE,
 )
-"""Claude Code's tags, and the one of Codex [M]. What stands in ``<command-args>`` the user typed."""
+"""Claude Code's tags and the one of Codex, which begin a line [M]. What stands in ``<command-args>`` the user typed."""
+_LINE_END = re.compile(r"[ \t]*(?:\n|\Z)")
 
 
 def own_words(text: str) -> str:
@@ -28,14 +30,19 @@ def first_notes(messages: Sequence[Message]) -> str:
 
 
 def _apart(text: str) -> tuple[str, str]:
-    """Return the words of ``text`` outside of its notes, and those inside; one without an end is no note."""
+    """Return the words of ``text`` outside of its notes, and those inside.
+
+    A note takes whole lines: what a user only names, or what has no end, is none.
+    """
     own, notes, at = list[str](), list[str](), 0
     while (opening := _OPENING.search(text, at)) is not None:
-        end = opening[0].replace("<", "</")
+        end = opening[1].replace("<", "</")
         stop = text.find(end, opening.end())
         if stop < 0:
             break
-        own.append(text[at : opening.start()])
-        notes.append(text[opening.end() : stop].strip())
-        at = stop + len(end)
-    return "".join([*own, text[at:]]).strip(), "\n".join(notes).strip()
+        behind = stop + len(end)
+        is_note = _LINE_END.match(text, behind) is not None
+        own.append(text[at : opening.start() if is_note else behind])
+        notes.append(text[opening.end() : stop].strip() if is_note else "")
+        at = behind
+    return "".join([*own, text[at:]]).strip(), "\n".join(filter(None, notes))

@@ -142,4 +142,15 @@ def test_what_is_no_note_is_the_users(text):
     """Of words without a whole note none goes."""
     assert own_words(text) == text.strip()
     assert own_words(f"<system-reminder>{text}") == f"<system-reminder>{text}".strip()
-    assert own_words(f"{text}<system-reminder>x</system-reminder>") == text.strip()
+    assert own_words(f"{text}\n<system-reminder>x</system-reminder>\n") == text.strip()
+
+
+NAMED = "Remove the code that writes <system-reminder> into prompts, keep kelp_7, and also that for </system-reminder>."
+
+
+@pytest.mark.parametrize(
+    "text", [NAMED, f"<system-reminder>s are read {NAMED}", f"<system-reminder>a</system-reminder>: {TALK}"]
+)
+def test_tags_that_a_user_only_names_are_words(text):
+    """A note takes whole lines: what stands in the middle of the user's words is theirs."""
+    assert own_words(text) == text.strip()

@@ -7,7 +7,7 @@ from notes import talk
 
 from holdfast.cli.account import account
 from holdfast.config import shipped, target
-from holdfast.model.entries import Compaction, Decision
+from holdfast.model.entries import Compaction, Decision, Usage
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.model.paying import dollars, paid
@@ -15,9 +15,11 @@ from holdfast.model.plan import asked_for
 from holdfast.model.target import World
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.summary.prompts import HEADINGS
+from holdfast.runtime.compacting import world
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.hooks import Before, Hooks
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.requests import of_words
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
 from holdfast.telemetry import events
@@ -180,6 +182,22 @@ def test_the_last_request_is_gone_on_with_only_while_it_is_cached(seconds):
     )
     assert made.by == "model"
     assert sent[1].body.startswith(sent[0].body[:2_000]) is (seconds == 0)
+
+
+@pytest.mark.parametrize(("hour", "cache"), [(0, "cold"), (400, "warm")])
+def test_what_was_cached_for_an_hour_is_warm_so_long(hour, cache):
+    """Twenty minutes later a usual cache is gone, and nothing that was written for an hour."""
+    now = [1_000_000]
+
+    async def work(session):
+        session.journal._clock = lambda: now[0]
+        session.journal.prepare(GOALS["anthropic"])
+        usage = Usage(20_000, 5, cache_write=500, cache_write_1h=hour)
+        session.journal.record(Message.of("assistant", "Yes."), usage)
+        now[0] += 1_200_000
+        return world(session._course, of_words(GOALS["anthropic"], {})).cache
+
+    assert done(work, notes=20)[0] == cache
 
 
 def test_a_rung_asks_nobody_for_a_summary():
