@@ -25,8 +25,9 @@ def own_words(text: str) -> str:
 
 
 def first_notes(messages: Sequence[Message]) -> str:
-    """Return the notes in the first message of the user."""
-    return _apart(next((message.text for message in messages if message.starts_turn), ""))[1]
+    """Return the notes in the first message of the user, unless it is the newest."""
+    first, *later = [message for message in messages if message.starts_turn] or [Message("user", ())]
+    return _apart(first.text)[1] if later else ""
 
 
 def _apart(text: str) -> tuple[str, str]:

@@ -103,11 +103,13 @@ def summaries(texts: Iterable[str]) -> Iterator[str]:
 
 
 def said_by_user(messages: Sequence[Message]) -> Iterator[str]:
-    """Yield what the user said in each message, others' summaries and notes aside; what is blank is nothing."""
-    for message in messages[2:] if _is_asked(messages) else messages:
-        if message.starts_turn:
-            said = own_words("\n".join([_apart(text)[1] for text in _texts(message)]))
-            yield from [said] if said else []
+    """Yield what the user said in each message, others' summaries and notes aside; what is blank is nothing.
+
+    The newest has its notes: of the request under way nothing is taken.
+    """
+    spoken = [message for message in (messages[2:] if _is_asked(messages) else messages) if message.starts_turn]
+    texts = ["\n".join([_apart(text)[1] for text in _texts(message)]) for message in spoken]
+    yield from filter(None, [*map(own_words, texts[:-1]), *map(str.strip, texts[-1:])])
 
 
 def _texts(message: Message) -> list[str]:

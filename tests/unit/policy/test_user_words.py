@@ -121,7 +121,7 @@ NOTE = "IMPORTANT: this context may or may not be relevant. You should never res
 def test_what_a_client_notes_takes_no_place_from_what_its_user_said(tag):
     """A rule of the user's stays in a budget that the client's own notes would fill; of those the first come last."""
     noted = f"<{tag}>\n{NOTE * 20}</{tag}>\n"
-    told = quoted(200, noted + TALK + RULE, f"{noted}And the tests.", f"{noted}Go on.")
+    told = quoted(200, noted + TALK + RULE, f"{noted}And the tests.", "Go on.")
     assert RULE in told
     assert TALK.strip() in told
     assert count(told) < 240
@@ -129,12 +129,17 @@ def test_what_a_client_notes_takes_no_place_from_what_its_user_said(tag):
     assert NOTE.strip() in quoted(2_000, noted + TALK, "Go on."), "where there is room they are told"
 
 
-@pytest.mark.parametrize("is_open", [True, False])
-def test_notes_alone_are_told(is_open):
-    """Where the user has said nothing yet, the rules that a client put first are all there is."""
-    goal, constraints = user_words(said(f"<system-reminder>{RULE}</system-reminder>"), 200, is_open=is_open)
-    assert (goal, [RULE in told for told in constraints]) == ([], [True])
-    assert user_words(said(""), 200, is_open=is_open) == ([], [])
+@pytest.mark.parametrize("later", [[], ["Go on."]])
+def test_notes_alone_are_told(later):
+    """Where the user has said nothing beside them, what a client put first is all there is; it is told once."""
+    assert quoted(400, f"<system-reminder>\n{RULE}\n</system-reminder>", *later).count(RULE) == 1
+    assert user_words(said(""), 200) == ([], [])
+
+
+def test_the_request_under_way_has_its_notes():
+    """A message that holds nothing but a client's words is what the model is to answer: none of it goes."""
+    note = f"<local-command-stdout>\n{TALK}\n</local-command-stdout>"
+    assert note in quoted(100, "Go on.", note)
 
 
 @given(st.text(alphabet="<>/system-rmd ab", max_size=80))
