@@ -7,30 +7,16 @@ those of later ones were of their moment.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-
-from holdfast.model.messages import Message
 
 _OPENING = re.compile(
-    r"^[ \t]*(<(?:system-reminder|local-command-caveat|local-command-stdout|command-message|environment_context)>)",
+    r"^[ \t]*(<(?:system-reminder|local-command-caveat|local-command-stdout|environment_context)>)",
     re.MULTILINE,
 )
-"""Claude Code's tags and the one of Codex, which begin a line [M]. What stands in ``<command-args>`` the user typed."""
+"""Claude Code's tags and the one of Codex, which begin a line [M]."""
 _LINE_END = re.compile(r"[ \t]*(?:\n|\Z)")
 
 
-def own_words(text: str) -> str:
-    """Return ``text`` without the notes in it."""
-    return _apart(text)[0]
-
-
-def first_notes(messages: Sequence[Message]) -> str:
-    """Return the notes in the first message of the user, unless it is the newest."""
-    first, *later = [message for message in messages if message.starts_turn] or [Message("user", ())]
-    return _apart(first.text)[1] if later else ""
-
-
-def _apart(text: str) -> tuple[str, str]:
+def apart(text: str) -> tuple[str, str]:
     """Return the words of ``text`` outside of its notes, and those inside.
 
     A note takes whole lines: what a user only names, or what has no end, is none.

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from holdfast.model.messages import Message, part_text, with_parts
 from holdfast.model.parts import Part, Text
-from holdfast.policy.client_notes import own_words
 
 CARRIED = "What came before, as an earlier summary has it:\n"
 """How the text opens in which an extract carries such a summary on."""
@@ -103,13 +102,11 @@ def summaries(texts: Iterable[str]) -> Iterator[str]:
 
 
 def said_by_user(messages: Sequence[Message]) -> Iterator[str]:
-    """Yield what the user said in each message, others' summaries and notes aside; what is blank is nothing.
-
-    The newest has its notes: of the request under way nothing is taken.
-    """
-    spoken = [message for message in (messages[2:] if _is_asked(messages) else messages) if message.starts_turn]
-    texts = ["\n".join([_apart(text)[1] for text in _texts(message)]) for message in spoken]
-    yield from filter(None, [*map(own_words, texts[:-1]), *map(str.strip, texts[-1:])])
+    """Yield what each message of the user says, others' summaries aside; what is blank is nothing."""
+    for message in messages[2:] if _is_asked(messages) else messages:
+        if message.starts_turn:
+            said = "\n".join([_apart(text)[1] for text in _texts(message)]).strip()
+            yield from [said] if said else []
 
 
 def _texts(message: Message) -> list[str]:

@@ -13,7 +13,7 @@ from math import inf
 from typing import TypeAlias
 
 from holdfast.model.messages import Message
-from holdfast.policy.client_notes import first_notes
+from holdfast.policy.client_notes import apart
 from holdfast.policy.earlier import said_by_user
 from holdfast.view.tokens import count
 
@@ -47,13 +47,14 @@ def user_words(messages: Sequence[Message], budget: int, *, is_open: bool = True
 
     The newest is whole whatever it costs, if it ``is_open``: nothing newer is said behind what is quoted. Messages of
     which nothing stays are counted in a line at the end. Summaries of what came before are no words of the user, and
-    what their client noted beside the first comes last.
+    what a client noted beside older ones is not quoted, but for the first, whose notes come last.
     """
-    said = list(said_by_user(messages))
-    first, newest = (said[0], said[-1]) if said else ("", "")
+    *before, newest = list(said_by_user(messages)) or [""]
+    said = [apart(text)[0] or text for text in before]
+    first = said[0] if said else newest
     older = [text for text in dict.fromkeys([first, *reversed(said)]) if text != newest]
-    wanted, spent = (older, count(newest)) if is_open or not said else ([newest, *older], 0)
-    *held, noted = excerpts([*wanted, first_notes(messages)], max(LEAST, budget - spent))
+    wanted, spent = (older, count(newest)) if is_open or not newest else ([newest, *older], 0)
+    *held, noted = excerpts([*wanted, _noted_beside(before)], max(LEAST, budget - spent))
     quotes = dict(zip(wanted, held, strict=True))
     unquoted = _unquoted(held.count(""))
     quotes.setdefault(newest, newest)
@@ -62,6 +63,12 @@ def user_words(messages: Sequence[Message], budget: int, *, is_open: bool = True
     between = [f"User: {quotes[text]}" for text in reversed(older) if text != first and quotes[text]]
     notes = [f"Noted by the user's program, at the beginning: {noted}"] if noted else []
     return goal, between + unquoted + notes
+
+
+def _noted_beside(texts: Sequence[str]) -> str:
+    """Return what a client noted beside the words of the first of ``texts``."""
+    own, notes = apart(texts[0]) if texts else ("", "")
+    return notes if own else ""
 
 
 def _unquoted(number: int) -> list[str]:

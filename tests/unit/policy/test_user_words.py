@@ -7,12 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.messages import Message
-from holdfast.policy.client_notes import own_words
+from holdfast.policy.client_notes import apart
 from holdfast.policy.user_words import EACH, GAP, LEAST, user_words
 from holdfast.view.tokens import count
 
 RULE = "Never touch anything under vendor/, and amounts are integer cents."
 TALK = "The billing service moves to its own repository. Anna looks at it on Thursday. "
+
+
+def own_words(text: str) -> str:
+    return apart(text)[0]
 
 
 def said(*texts: str) -> list[Message]:
@@ -140,6 +144,7 @@ def test_the_request_under_way_has_its_notes():
     """A message that holds nothing but a client's words is what the model is to answer: none of it goes."""
     note = f"<local-command-stdout>\n{TALK}\n</local-command-stdout>"
     assert note in quoted(100, "Go on.", note)
+    assert TALK.strip() in quoted(400, "Go on.", note, "And now?"), "one that is all of a message is told later, too"
 
 
 @given(st.text(alphabet="<>/system-rmd ab", max_size=80))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall
-from holdfast.policy.client_notes import own_words
+from holdfast.policy.client_notes import apart
 from holdfast.policy.earlier import said_by_user
 from holdfast.view.references import arguments, leaves
 
@@ -82,7 +82,7 @@ def _said(message: Message) -> Iterator[str]:
 
 def newest_request(messages: Sequence[Message]) -> str:
     """Return the words of the newest message in which a user speaks; nothing if none does."""
-    return own_words(next(reversed(list(said_by_user(messages))), ""))
+    return apart(next(reversed(list(said_by_user(messages))), ""))[0]
 
 
 def keywords(text: str) -> tuple[str, ...]:
