@@ -285,6 +285,7 @@ def _emit_compaction(log: Log, node: Node, records: list[Record[Line, ApiMessage
         before=told.pre_tokens or 0,
         after=told.post_tokens or 0,
         trigger=told.trigger or "auto",
+        by="model",
     )
     node.tail = node.said = log.add(name, parent, body, at, first.number, last.number)
 

@@ -300,6 +300,7 @@ def _compacted(log: Log, way: _Way, row: Row[Line], at: int | None) -> str:
         summary=summary,
         size=measure(summary).size,
         native=None if found.message else _native(found.replacement_history),
+        by="model" if found.message else "native",
     )
     return log.add(f"line-{row.number}", parent, body, at, row.number)
 

@@ -191,7 +191,7 @@ def _emit(file: _File, record: _Record, links: list[int], index: int, parent: st
         if line.type == "branch_summary":
             return log.add(name, parent, BranchSummary(slot, line.from_id), at, number)
         keep = _keep(file, links, index, log.depth[parent])
-        body = Compaction(keep=keep, summary=slot.message, size=slot.size, before=line.tokens_before)
+        body = Compaction(keep=keep, summary=slot.message, size=slot.size, before=line.tokens_before, by="model")
         return log.add(name, parent, body, at, number)
     return _emit_setting(file, record, name, parent)
 

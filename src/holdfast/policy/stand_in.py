@@ -70,7 +70,7 @@ def anchor_of(branch: Branch) -> str:
     if made is None or not texts:
         return ""
     if made.by in WRITERS:
-        return texts[min(1, len(texts) - 1)]  # ours stands behind its preface; an imported one alone
+        return _written(texts)
     said, text = branch.slots.slice(branch.pinned, branch.keep), texts[0]
     if not text.startswith(EXTRACT) or sum(slot.size for slot in said) <= SCAN:
         return ""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 
 from holdfast.errors import StoreError
-from holdfast.model.entries import BranchSummary, Entry, Note, Said
+from holdfast.model.entries import BranchSummary, Compaction, Entry, Note, Said
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.store.base import BlobStore, Found
@@ -44,24 +44,25 @@ def small(text: str) -> str:
 
 
 def is_searched(entry: Entry) -> bool:
-    """Return whether ``entry`` holds words that somebody said, or names a blob that does."""
-    return isinstance(entry.body, Said | BranchSummary) or _is_capped(entry)
+    """Return whether ``entry`` holds words that somebody said or wrote, or names a blob that does."""
+    return _message(entry) is not None or _is_capped(entry)
 
 
 def words(entry: Entry) -> str:
     """Return what is said in ``entry`` itself: text, thinking, calls and results."""
-    return _words(entry.body.slot.message) if isinstance(entry.body, Said | BranchSummary) else ""
+    message = _message(entry)
+    return "" if message is None else _words(message)
 
 
 def search(entries: Iterable[Entry], blobs: BlobStore, wanted: Sequence[str], limit: int) -> list[Found]:
     """Return the first ``limit`` of ``entries`` that hold all of ``wanted``, with a piece of their text each."""
     found: list[Found] = []
-    seen: set[tuple[bytes, int | None]] = set()
+    seen: set[tuple[bytes | str, int | None]] = set()
     for entry in entries if wanted and limit > 0 else ():
-        digest = entry.body.slot.digest if isinstance(entry.body, Said | BranchSummary) else b""
-        if digest and (digest, entry.at) in seen:
+        what = entry.body.slot.digest if isinstance(entry.body, Said | BranchSummary) else words(entry)
+        if what and (what, entry.at) in seen:
             continue
-        seen.add((digest, entry.at))
+        seen.add((what, entry.at))
         found += _in_entry(entry, blobs, wanted)
         if len(found) >= limit:
             break
@@ -75,10 +76,18 @@ def _in_entry(entry: Entry, blobs: BlobStore, wanted: Sequence[str]) -> Iterator
                 snippet = _in_blob(blobs, hash_, wanted)
                 if snippet:
                     yield Found(entry.id, entry.seq, "", entry.at, snippet, hash_)
-    elif isinstance(entry.body, Said | BranchSummary):
-        snippet = _snippet([words(entry)], wanted)
+    elif (message := _message(entry)) is not None:
+        snippet = _snippet([_words(message)], wanted)
         if snippet:
-            yield Found(entry.id, entry.seq, entry.body.slot.message.role, entry.at, snippet)
+            yield Found(entry.id, entry.seq, message.role, entry.at, snippet)
+
+
+def _message(entry: Entry) -> Message | None:
+    """Return what ``entry`` says: a summary that somebody wrote, too; an extract says what messages say already."""
+    body = entry.body
+    if isinstance(body, Said | BranchSummary):
+        return body.slot.message
+    return body.summary if isinstance(body, Compaction) and body.by else None
 
 
 def _in_blob(blobs: BlobStore, hash_: str, wanted: Sequence[str]) -> str:

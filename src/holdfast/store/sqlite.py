@@ -32,7 +32,7 @@ _INFO = "SELECT key, title, format, cwd, model, created, updated, entries, leaf 
 _ONE = f"{_ENTRY} WHERE e.session = {_MINE} AND e.id = ?"
 _EVERY = f"{_ENTRY} WHERE e.session = {_MINE} ORDER BY e.seq"
 _NUMBER = "SELECT session FROM sessions WHERE key = ?"
-_SAYS = "e.kind IN ('message', 'branch_summary', 'note')"
+_SAYS = "e.kind IN ('message', 'branch_summary', 'note', 'compaction')"
 _NEW = f"{_ENTRY} WHERE e.session = ? AND {_SAYS} AND e.seq > ? ORDER BY e.seq"
 _LATE = f"{_ENTRY} WHERE e.session = ? AND {_SAYS} AND e.seq > ? ORDER BY e.seq DESC"
 _AT = f"{_ENTRY} WHERE e.session = ? AND e.seq = ?"

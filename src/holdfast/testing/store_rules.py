@@ -247,6 +247,17 @@ class SearchRules(Opening):
             found = [one.entry for one in store.search(KEY, "text of")]
             assert found == [*reversed(ids(store.path(KEY))[1:]), "b", "a"]
 
+    def test_a_summary_that_somebody_wrote_is_found(self, tmp_path: Path) -> None:
+        """What a model wrote for a summary stands nowhere else; an extract says what messages say already."""
+        with self.open(tmp_path) as store:
+            wrote = Compaction(1, Message.of("user", "Kelp was counted."), 4, by="model")
+            drawn = Compaction(1, Message.of("user", "Kelp was drawn."), 4)
+            store.put(KEY, [*chain("a"), Entry("w", "a", wrote), Entry("x", "w", drawn), *chain("b", "x")])
+            (found,) = store.search(KEY, "kelp")
+            assert (found.entry, found.role, found.snippet) == ("w", "user", "\u00abKelp\u00bb was counted.")
+            store.branch_with(KEY, {"a": Message.of("user", "text of another")})
+            assert len(store.search(KEY, "kelp")) == 1
+
     def test_what_was_capped_is_found(self, tmp_path: Path) -> None:
         """A text that was too long for its message is searched, and its blob named; one that is gone is no error."""
         with self.open(tmp_path) as store:
