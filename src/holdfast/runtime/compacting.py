@@ -271,10 +271,18 @@ async def _by_provider(course: Course, occasion: Occasion) -> Written:
     """Return what the provider made of the slots that were asked for."""
     means, journal, stop = course.means, course.journal, occasion.ask.stop
     sent = await means.in_worker(lambda: native.head_request(journal.branch, occasion.request, stop, journal.policy))
-    beside = await means.in_worker(lambda: _restored(course))
+    beside = await means.in_worker(lambda: _beside(course, occasion))
     terms = _terms(course)
     made = await native.compacted(means.upstream, sent, terms, instructions=occasion.instructions, beside=beside)
     return Written(stop, "", "native", made)
+
+
+def _beside(course: Course, occasion: Occasion) -> tuple[str, ...]:
+    """Return the texts that stand behind what the provider makes: the user's words where it keeps none, and sources."""
+    journal, ask = course.journal, occasion.ask
+    journal.slots_said(0, ask.stop)  # a branch that was opened again may not have the oldest at hand
+    words = native.quoted(journal.branch, occasion.request.target, ask, course.settings)
+    return tuple(filter(None, (words, *_restored(course))))
 
 
 def _restored(course: Course) -> tuple[str, ...]:

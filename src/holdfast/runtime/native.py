@@ -16,7 +16,7 @@ from holdfast.errors import CompactionFailed, HoldfastError, UpstreamError
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
-from holdfast.model.plan import Plan
+from holdfast.model.plan import Ask, Plan
 from holdfast.model.projected import origins, patched, project
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
@@ -26,15 +26,16 @@ from holdfast.policy.guard import guard, in_window, learned
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.retrying import PASSING
 from holdfast.policy.settings import Settings
-from holdfast.policy.stand_in import stand_in
+from holdfast.policy.stand_in import stand_in, told
 from holdfast.policy.summary.prompts import focused
+from holdfast.policy.user_words import user_words
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.replies import ask as asked
 from holdfast.runtime.requests import Request
 from holdfast.runtime.summary_writer import Terms
 from holdfast.runtime.upstream import Sent, Upstream
 from holdfast.wire.compacting import Made, Unmade, asking, brought, by_itself, made
-from holdfast.wire.thresholds import betas, headers
+from holdfast.wire.thresholds import ANTHROPIC, betas, headers
 
 
 async def compacted(
@@ -109,6 +110,21 @@ def _head(plan: Plan, stop: int) -> tuple[Slot, ...]:
     return tuple(patched(project(plan.branch)[:place], repairs))
 
 
+def quoted(branch: Branch, target: Target, ask: Ask, settings: Settings) -> str:
+    """Return the user's words before the slot where ``ask`` stops, as an extract quotes them.
+
+    They stand beside a compaction that keeps none of them: the request under way may be one, and rules are. Nothing
+    where the provider keeps them itself.
+    """
+    if target.api != ANTHROPIC:
+        return ""
+    draft = _draft(branch, target, settings)
+    is_open = not any(slot.message.starts_turn for slot in branch.slots.slice(ask.stop))
+    budget = int(draft.own(ask.cap) * settings.summary_user_share)
+    goal, others = user_words([slot.message for slot in told(draft, ask.stop)], budget, is_open=is_open)
+    return "\n\n".join([*goal, *others])
+
+
 # -- what the provider compacted while it answered ---------------------------------------------------------------------
 
 
@@ -120,12 +136,15 @@ def taken_over(branch: Branch, target: Target, settings: Settings) -> Compaction
     index = len(branch.slots) - 1
     if index < 0 or not brought(branch.slots[index].message):
         return None
-    known = learned(target, branch, settings)
-    room, _ = guard(known, settings)
-    draft = Draft(branch, in_window(known, settings), settings, World(), room)
-    extract = stand_in(draft, index, room.share(summary_share(room, settings)))
+    draft = _draft(branch, target, settings)
+    extract = stand_in(draft, index, draft.room.share(summary_share(draft.room, settings)))
     twin = extract.summary if extract is not None else None
     taken = by_itself(target.api, target.model, branch.slots[index].message, index, twin or Message("user"))
     if taken is None:
         return None
     return replace(taken, before=draft.estimate, after=draft.compact(taken).estimate)
+
+
+def _draft(branch: Branch, target: Target, settings: Settings) -> Draft:
+    known = learned(target, branch, settings)
+    return Draft(branch, in_window(known, settings), settings, World(), guard(known, settings)[0])

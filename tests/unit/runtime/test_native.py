@@ -497,6 +497,36 @@ def test_rules_that_changed_stand_behind_it(tmp_path):
     assert b"Rock first." in contents(shown, "anthropic")[1]
 
 
+@both
+def test_the_words_of_the_request_under_way_stand_behind_it(api, tmp_path):
+    """A compaction in mid-turn takes no word of the newest request away, nor does the next after a restart."""
+    asked = "Mend the tide table, and never touch kelp_4711.toml."
+
+    async def go():
+        store = tmp_path / "log.db"
+        provider = Provider(WORDS, [Said("Well."), *[Said("", (("read", {"path": "f"}),), "Hm.")] * 30])
+        upstream = ProviderUpstream(provider)
+        known = {"upstream": upstream, "target": goal(api), "fields": frame(api, thinks=False), "native": True}
+        for turn in range(2):
+            async with Engine.open(store, **known) as engine:
+                session = await engine.session(KEY)
+                if not turn:
+                    await session.ask("Hello.")
+                    told = await session.ask(asked)
+                for _ in range(STEPS):
+                    results = tuple(ToolResult(call.id, call.name, (Text(LONG),)) for call in told.message.calls)
+                    await session.append(Message("tool", results))
+                    told = await session.ask()
+                done = await session.compact()
+                assert (done.outcome, done.by) == ("compacted", "native")
+                results = tuple(ToolResult(call.id, call.name, (Text("ok"),)) for call in told.message.calls)
+                await session.append(Message("tool", results))
+                told = await session.ask()
+                assert asked.encode() in upstream.sent[-1].body
+
+    anyio.run(go)
+
+
 # -- what a provider compacted while it answered -----------------------------------------------------------------------
 
 
