@@ -69,6 +69,8 @@ class Attempt:
         self._held: list[Event] = []
         self._incoming: Incoming | None = None
         self._status: int | None = None
+        self._is_error = False
+        """Whether the provider said that it does not answer."""
         self.is_sealed = False
         """Whether it was refused for what the provider had sealed before."""
         self.is_cut = False
@@ -108,7 +110,7 @@ class Attempt:
     @property
     def is_answered(self) -> bool:
         """Whether the model's own answer came, to its end."""
-        return self.verdict.kind in ACCEPTED or (self.is_cut and self.seen)
+        return (self.verdict.kind in ACCEPTED and not self._is_error) or (self.is_cut and self.seen)
 
     @property
     def is_whole(self) -> bool:
@@ -193,7 +195,8 @@ class Attempt:
         self.answer = told
         report = told.report(self._expected(told), self.target.limits.window)
         self.verdict = _sensible(classify(report), len(self._sent.body))
-        self.is_cut = not isinstance(report, ErrorReport) and self.verdict.kind == "context_window"
+        self._is_error = isinstance(report, ErrorReport)
+        self.is_cut = not self._is_error and self.verdict.kind == "context_window"
         if isinstance(report, ErrorReport):
             self.why, self._status = said_by(report, self.verdict), report.status
             self.is_sealed = refuses_seals(report, self.verdict.kind)

@@ -329,10 +329,10 @@ def _as_sent(form: Form, message: Message, base: Raw | None) -> tuple[Message, R
 
     That is reasoning, and fields beside the content. A base of several messages is none.
     """
-    if base is None or message.role != "assistant":
-        return message, base
+    if base is None:
+        return message, None
     pieces = [base] if form.groups is not None else read(_MESSAGES, b"[%b]" % base, "the base message")
-    if any(map(_may_be_left_out, message.parts)):
+    if message.role == "assistant" and any(map(_may_be_left_out, message.parts)):
         sent = {bytes(part.raw or b"") for piece in pieces for part in form.decode(piece).parts}
         parts = (part for part in message.parts if not _may_be_left_out(part) or bytes(part.raw or b"") in sent)
         message = Message(message.role, tuple(parts))
