@@ -26,6 +26,7 @@ from holdfast.model.entries import BranchSummary, Compaction, Entry, Note, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
 from holdfast.store import open_store, sqlite
+from holdfast.store.active import checkpoint, restored
 from holdfast.store.base import Quota, SessionStore
 from holdfast.store.database import Database
 from holdfast.store.inserting import ROWS_AT_ONCE
@@ -560,6 +561,18 @@ def test_checkpoints_are_disposable(tmp_path: Path, damage: str) -> None:
         assert same_request(store.branch(KEY), Branch.build(store.path(KEY)))
         store.append(KEY, [compaction("c3", "m11", 9)])
         assert store.active(KEY).compaction is not None
+
+
+def test_a_bit_that_a_disk_turned_in_a_checkpoint_changes_nothing() -> None:
+    """Each bit of a checkpoint counts: one that is not what was stored is none, whether it can be read or not."""
+    branch = Branch.build(long_session())
+    saved = checkpoint(branch, [], Compaction(9, Message.of("user", "summary"), 5))
+    assert saved is not None
+    assert restored(saved) is not None
+    for byte in range(len(saved)):
+        turned = bytearray(saved)
+        turned[byte] ^= 1 << byte % 8
+        assert restored(bytes(turned)) is None, byte
 
 
 def test_an_older_sqlite_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,14 @@
 
 Beside each compaction the store keeps a *checkpoint*: what the fold knew just before it (frame, calibration, counts,
 edits on the kept tail), without the slots. From that, the kept slots and the entries since, the same fold makes the
-same branch as from the root. Checkpoints are derived: one that is missing or of another version costs a walk from
-the root, nothing else.
+same branch as from the root. Checkpoints are derived: one that is missing, damaged or of another version costs a walk
+from the root, nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
@@ -25,7 +26,7 @@ from holdfast.store.base import Active
 
 T = TypeVar("T")
 
-FOLD = 11
+FOLD = 12
 """Version of the fold. A checkpoint of another version is not used; raise it when ``model/branch.py`` counts anew."""
 
 _ELSEWHERE = {"keep", "compaction", "edits", "law", "callers", "settled"}
@@ -54,6 +55,8 @@ class Checkpoint(Struct, frozen=True):
     law: tuple[tuple[str, tuple[Edit, ...]], ...]
     """Edits in force on the kept slots, by the entry that decided them."""
     state: bytes
+    digest: bytes = b""
+    """Of all the others: a bit that a disk turned must not show the model something else."""
 
 
 class Gapped(Seq[T]):
@@ -137,11 +140,12 @@ def checkpoint(branch: Branch, head: Iterable[str], compaction: Compaction) -> b
     total = branch.sums[keep - 1] if keep else 0
     marks = tuple(branch.marks.slice(0, branch.pinned))
     born = tuple(branch.born.slice(keep))
-    return pack(Checkpoint(FOLD, keep, tuple(head), marks, total, born, tuple(one for one in law if one[1]), state))
+    made = Checkpoint(FOLD, keep, tuple(head), marks, total, born, tuple(one for one in law if one[1]), state)
+    return pack(replace(made, digest=_digest(made)))
 
 
 def restored(saved: bytes | None) -> Checkpoint | None:
-    """Return the checkpoint that ``saved`` holds, or nothing if it is not of this version."""
+    """Return the checkpoint that ``saved`` holds, or nothing if it is damaged or not of this version."""
     if saved is None:
         return None
     try:
@@ -149,7 +153,11 @@ def restored(saved: bytes | None) -> Checkpoint | None:
         unpack(point.state, _State)
     except (ValueError, TypeError):
         return None
-    return point if point.fold == FOLD else None
+    return point if point.fold == FOLD and point.digest == _digest(point) else None
+
+
+def _digest(point: Checkpoint) -> bytes:
+    return blake2b(pack(replace(point, digest=b"")), digest_size=16).digest()
 
 
 def resume(active: Active) -> Branch:
