@@ -180,6 +180,17 @@ def test_real_results_are_sent_once_and_in_order(messages, model):
         assert order == [call.id for call in message.calls] or order in stood
 
 
+@given(st.permutations(range(3)), st.booleans(), st.sampled_from(["gemini-2.5-pro", "gemini-3.1-pro-preview"]))
+def test_results_without_ids_stand_in_the_order_of_their_calls(order, apart, model):
+    """W2: where no id is sent a result is known by its place, whatever came first: together, or one by one."""
+    ids = [f"read#{number}" for number in range(1, 4)]
+    told = [ToolResult(ids[at], "read", (Text(f"of {ids[at]}"),)) for at in order]
+    said = [Message("tool", (one,)) for one in told] if apart else [Message("tool", tuple(told))]
+    history = [Message.of("user", "go"), Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids)), *said]
+    sent = apply(history, plan(history, target("gemini", model, window=100_000)))
+    assert [result_text(one) for message in sent for one in message.results] == [f"of {id_}" for id_ in ids]
+
+
 def calls(*ids):
     return Message("assistant", tuple(ToolCall(id_, "read") for id_ in ids))
 

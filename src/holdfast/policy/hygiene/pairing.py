@@ -136,6 +136,18 @@ def _near_use(spare: Sequence[Found], uses: Sequence[int], index: int) -> list[F
     return [one for one in spare if start <= one.home < stop] if stop > index else []
 
 
+def are_told_apart(every: Sequence[Found | None], dialect: Dialect) -> bool:
+    """Return whether results tell which calls they answer: by their ids, or those of one name by the calls' order."""
+    last: dict[str, tuple[int, int]] = {}
+    for one in every:
+        if one is not None and not is_sent(one.result.call_id, dialect):
+            place = (one.home, one.place)
+            if place < last.get(one.result.name, place):
+                return False
+            last[one.result.name] = place
+    return True
+
+
 def is_made_up(result: ToolResult) -> bool:
     """Return whether a result is one that a repair made up, which came back with the history."""
     text = result_text(result)
@@ -273,8 +285,9 @@ def _run(items: Sequence[Item], start: int, dialect: Dialect) -> int:
 
 def _in_place(items: Sequence[Item], answers: Answers, start: int, stop: int, dialect: Dialect) -> int:
     """Return where the results end that stand as the API wants them behind items ``start`` to ``stop``; else 0."""
-    wanted = [found.home if found is not None else -1 for index in range(start, stop) for found in answers[index]]
-    if not wanted or min(wanted) < stop:
+    every = [found for index in range(start, stop) for found in answers[index]]
+    wanted = [found.home if found is not None else -1 for found in every]
+    if not wanted or min(wanted) < stop or not are_told_apart(every, dialect):
         return 0
     end = 1 + max(wanted)
     homes = items[stop:end]

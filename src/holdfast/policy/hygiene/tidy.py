@@ -13,7 +13,7 @@ from holdfast.model.parts import Opaque, ToolCall, ToolResult
 from holdfast.policy.hygiene.budget import within
 from holdfast.policy.hygiene.ids import all_fit, is_sent, server_ids
 from holdfast.policy.hygiene.neighbours import belong, fits, may_follow
-from holdfast.policy.hygiene.pairing import matched, misnamed
+from holdfast.policy.hygiene.pairing import are_told_apart, matched, misnamed
 from holdfast.policy.hygiene.parts import calls_fit, clean_message, is_said, may_be_empty, may_hold_nothing
 from holdfast.policy.hygiene.servers import halves
 from holdfast.policy.hygiene.signatures import all_signed
@@ -131,10 +131,11 @@ def _differ(ids: Sequence[str]) -> bool:
 
 
 def _names_fit(messages: Sequence[Message], dialect: Dialect) -> bool:
-    """Return whether each result says the name of its call, or another beside its id."""
-    return all(
+    """Return whether each result says the name of its call, or another beside its id; without one it has its place."""
+    found = matched(messages)
+    return are_told_apart([one for answers in found.values() for one in answers], dialect) and all(
         one is None or one.result.name == call.name or not misnamed(one.result, messages[index].calls, dialect)
-        for index, answers in matched(messages).items()
+        for index, answers in found.items()
         for call, one in zip(messages[index].calls, answers, strict=True)
     )
 
