@@ -118,15 +118,12 @@ class Engine:
 
         if leaf is not None:
             return Session(means, await means.in_worker(opened))
-        if not self._is_open(key):
+        held = self._sessions.get(key)
+        if held is None or held.inflight.flight.is_over or not await means.in_worker(held.journal.stands):
             journal = await means.in_worker(opened)
-            if not self._is_open(key):  # by another task meanwhile
+            if self._sessions.get(key) is held:  # no other task opened it meanwhile
                 self._sessions[key] = Session(means, journal)
         return self._sessions[key]
-
-    def _is_open(self, key: str) -> bool:
-        known = self._sessions.get(key)
-        return known is not None and not known.inflight.flight.is_over
 
     async def _close(self) -> None:
         """Take no new work; wait for what runs, and give it up where it does not end in time."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, UnknownId
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Blob
 from holdfast.model.entries import (
@@ -188,6 +188,13 @@ class Journal(Strand):
         branch, settings = self.branch, self.policy.settings
         failed_often = branch.failures >= settings.breaker_failures
         return failed_often and is_closed(branch.failures, branch.failed_at, self._clock(), settings)
+
+    def stands(self) -> bool:
+        """Return whether the store still has what this goes on behind: somebody may have removed the session."""
+        try:
+            return self.leaf is None or bool(self.store.entry(self.key, self.leaf).id)
+        except UnknownId:
+            return False
 
     def slots_said(self, start: int, stop: int) -> list[Slot]:
         """Return the slots from ``start`` to ``stop`` as they were said, read again where the branch has them not."""

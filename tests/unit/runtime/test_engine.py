@@ -315,6 +315,23 @@ def test_what_a_hook_breaks_is_its_own_to_mend():
     assert upstream.sent == []
 
 
+def test_a_session_that_somebody_removed_begins_anew():
+    """A session that is gone from the store, whoever took it, is created by the next who asks for it."""
+    store = MemoryStore()
+
+    async def go():
+        async with Engine.open(store, upstream=ScriptedUpstream(["Well."] * 3), target=OPUS, fields=OUTPUT) as engine:
+            before = await engine.session(KEY)
+            await before.ask("Hello.")
+            store.remove(KEY)
+            after = await engine.session(KEY)
+            assert after is not before
+            assert after is await engine.session(KEY)
+            return (await after.ask("Again.")).message.text, [one.text for one in after.journal.branch.messages]
+
+    assert run(go) == ("Well.", ["Again.", "Well."])
+
+
 def test_a_session_that_two_tasks_open_is_one():
     """Else each would go on beside the other, and half of the conversation be in neither."""
 
