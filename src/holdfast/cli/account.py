@@ -27,7 +27,7 @@ from holdfast.model.entries import (
     Usage,
 )
 from holdfast.model.gauging import smaller
-from holdfast.model.paying import MILLION, known_dollars, paid, share
+from holdfast.model.paying import MILLION, broken, known_dollars, paid, share
 from holdfast.model.projected import basis_at, shown
 from holdfast.model.target import Prices
 from holdfast.view.tokens import measure
@@ -216,6 +216,8 @@ class _Telling:
         """Whether the newest words were refused as too large."""
         self._is_saved = False
         """Whether a compaction made it fit, or what was decided after it was refused."""
+        self._is_cached = False
+        """Whether the newest answer told of a cache."""
 
     def forget(self) -> None:
         """Go on from here, with nothing told yet."""
@@ -304,15 +306,21 @@ class _Telling:
                 found,
                 breaks=found.breaks | {why: found.breaks.get(why, 0) + 1},
                 rewritten=found.rewritten + again,
-                rewritten_dollars=found.rewritten_dollars + again * (prices.write - prices.read) / MILLION,
+                rewritten_dollars=found.rewritten_dollars + self._lost(again, prices),
             )
         self._found, self._done = found, []
         self._last = self._branch, body.slots, basis_at(self._branch, min(body.slots, len(self._branch.slots)))
+
+    def _lost(self, tokens: int, prices: Prices) -> float:
+        """Return what writing ``tokens`` again costs more than reading them would; nothing where no cache had them."""
+        is_hour = self._branch.learned.hour
+        return tokens * broken(prices, is_hour=is_hour) / MILLION if self._is_cached else 0.0
 
     def _answered(self, usage: Usage) -> None:
         self._found = replace(self._found, avoided=self._found.avoided + self._is_saved)
         self._is_saved = self._is_refused = False
         if usage.input:
+            self._is_cached = usage.cache_read + usage.cache_write > 0
             self._found = replace(self._found, answers=self._found.answers + 1)
             self._paid(usage, self._prices())
         else:

@@ -33,6 +33,11 @@ def dollars(usage: Usage, prices: Prices) -> float:
     return (plain * prices.input + usage.cache_read * prices.read + written + usage.output * prices.output) / MILLION
 
 
+def broken(prices: Prices, *, is_hour: bool) -> float:
+    """Return what writing a million tokens into the cache costs more than reading them; for an hour it costs more."""
+    return (HOUR * prices.input if is_hour else prices.write) - prices.read
+
+
 def known_dollars(usage: Usage, prices: Prices) -> float | None:
     """Return what one call cost; nothing where nobody told the prices, which are another model's then."""
     return None if prices.assumed else dollars(usage, prices)

@@ -96,7 +96,7 @@ def test_what_was_undone_saves_no_more(stats, run, store, decided):
 def test_a_break_costs_what_must_be_written_again(stats, store, decided, of):
     """A request behind a decision on something shown before breaks the prefix once; one that only adds does not."""
     assert stats()["breaks"] == {}, "no request came since the decisions"
-    go_on(store, decided, Request("b1", 12))
+    go_on(store, decided, Answer("b0", Usage(9_000, cache_read=8_000)), Request("b1", 12))
     found = stats()
     again = of(shown_before(store, decided))
     assert found["breaks"] == {"spill + compaction": 1}
@@ -104,6 +104,24 @@ def test_a_break_costs_what_must_be_written_again(stats, store, decided, of):
     assert found["rewritten_dollars"] == pytest.approx(again * (3.75 - 0.3) / 1e6, rel=0.01)
     go_on(store, decided, said("go on"), Request("b2", 13), Request("b2", 13))
     assert stats()["rewritten"] == found["rewritten"], "requests that extend the one before, and retries, break nothing"
+
+
+@pytest.mark.parametrize(
+    ("usage", "price"),
+    [
+        (Usage(9_000), 0.0),
+        (Usage(9_000, cache_write=8_000), 3.75 - 0.3),
+        (Usage(9_000, cache_write=8_000, cache_write_1h=8_000), 2 * 3 - 0.3),
+    ],
+    ids=["no cache", "five minutes", "an hour"],
+)
+def test_a_break_costs_what_its_cache_does(stats, store, decided, usage, price):
+    """Where no answer told of a cache nothing is lost; what is kept for an hour costs more to write again."""
+    model = log_of(store.path(decided)).branch.model
+    go_on(store, decided, Answer("b0", usage), Request("b1", 12, model))
+    found = stats()
+    assert found["rewritten"] > 0
+    assert found["rewritten_dollars"] == pytest.approx(found["rewritten"] * price / 1e6, rel=0.01)
 
 
 def test_what_stands_before_the_break_is_not_written_again(run, session, store, of):

@@ -11,6 +11,7 @@ from itertools import accumulate
 from holdfast.model.branch import Branch, is_spared
 from holdfast.model.edits import Blob, Edit
 from holdfast.model.parts import ToolResult
+from holdfast.model.paying import broken
 from holdfast.model.projected import shown_slots
 from holdfast.policy.capping import is_capped
 from holdfast.policy.compaction import over_trigger
@@ -100,12 +101,13 @@ def _worth(draft: Draft, edits: Sequence[Edit]) -> int:
     They pay where ``saved x requests to come x read > suffix x (write - read)``, by the prices of the target.
     """
     prices, behind = draft.target.prices, _behind(draft.branch)
+    again = broken(prices, is_hour=draft.branch.learned.hour)
     requests = max(draft.settings.prune_requests, draft.branch.quiet)
     most, best, saved = 0.0, 0, 0
     for number, edit in enumerate(edits, 1):
         saved += edit.saves
         suffix = behind[edit.span.start - draft.branch.keep] - saved
-        gain = saved * requests * prices.read - suffix * (prices.write - prices.read)
+        gain = saved * requests * prices.read - suffix * again
         if gain > most:
             most, best = gain, number
     return best
