@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from holdfast.model.messages import Message, placeholder
+from holdfast.model.messages import Message, placeholder, with_parts
 from holdfast.model.parts import Media, Opaque, Part, Text, ToolResult
 
 Inner: TypeAlias = Text | Media | Opaque
@@ -50,13 +50,14 @@ def _batch(
 
 def _worded(message: Message, shows: Callable[[Media], bool]) -> Message:
     """Return the message with a line in its results for each of their media that moves."""
-    parts = [
-        replace(part, content=tuple(_line(inner, shows) for inner in part.content))
-        if isinstance(part, ToolResult)
-        else part
-        for part in message.parts
-    ]
-    return Message(message.role, tuple(parts))
+    return with_parts(
+        message, [_named(part, shows) if isinstance(part, ToolResult) else part for part in message.parts]
+    )
+
+
+def _named(part: ToolResult, shows: Callable[[Media], bool]) -> ToolResult:
+    content = tuple(_line(inner, shows) for inner in part.content)
+    return part if content == part.content else replace(part, content=content, raw=None)
 
 
 def _line(part: Inner, shows: Callable[[Media], bool]) -> Inner:

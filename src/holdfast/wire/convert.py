@@ -98,10 +98,10 @@ def _said(lens: Lens, asked: Asked, form: Form) -> tuple[list[Message], list[str
     if form.system and said and all(message.role == "system" for message in said):
         said.append(Message.of("user", GO_ON))
         notes.append(f"a user's message was added, since one must stand there: {GO_ON!r}")
-    return said, [*notes, *_unshown(said, form)]
+    return said, [*notes, *unshown(said, form)]
 
 
-def _unshown(said: Sequence[Message], form: Form) -> list[str]:
+def unshown(said: Sequence[Message], form: Form) -> list[str]:
     """Return a note on each kind of media for which this API has no form but a line."""
     gone: Counter[str] = Counter()
     for message in said:
@@ -145,7 +145,7 @@ def _left_out(lens: Lens, to: str) -> list[str]:
     messages = [slot.message for slot in lens.slots]
     gone: Counter[str] = Counter()
     for before in messages:
-        gone.update(_kinds(before, native(before, to, lens.api)))
+        gone.update(changes(before, native(before, to, lens.api)))
     notes = [f"{number} × {kind}" for kind, number in gone.items()]
     if to in _MUTE and (failed := sum(result.is_error for message in messages for result in message.results)):
         notes.append(f"{failed} × the mark that a tool failed: its words stay")
@@ -156,7 +156,7 @@ _MUTE = frozenset({"openai-chat", "openai-responses"})
 """APIs that have no mark for a result that is an error."""
 
 
-def _kinds(before: Message, after: Message) -> Iterator[str]:
+def changes(before: Message, after: Message) -> Iterator[str]:
     """Yield a line for each part of a message that is not as it was."""
     stays = Counter(media_of(after))
     for part in _all_parts(before):

@@ -272,3 +272,28 @@ def test_what_is_no_file_is_never_replaced(run, tmp_path, options):
     refused = run("fix", str(file), "-o", str(pipe), *options)
     assert (refused.exit_code, pipe.is_fifo()) == (2, True)
     assert "is no file that could be replaced" in refused.stderr
+
+
+MIXED = {
+    "model": "claude-sonnet-4-5",
+    "max_tokens": 9,
+    "system": "S",
+    "messages": [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]}
+    ],
+}
+
+
+def test_another_apis_picture_is_carried_over_and_told(run, tmp_path):
+    """``lint`` says whose form it is and what stands here for it, ``fix`` writes that and says so, with the place."""
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(MIXED))
+    found = run("lint", str(file))
+    assert found.exit_code == 1
+    for word in ("$.messages[0].content[0]", "a picture in the form of OpenAI Chat Completions; write an image block"):
+        assert word in found.stdout
+    done = run("fix", str(file))
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["messages"][0]["content"][0]["type"] == "image"
+    for word in ("$.messages[0].content[0]", "written as Anthropic Messages has it", "valid now: 1 change"):
+        assert word in done.stderr

@@ -1,10 +1,10 @@
 """A request made one that its API takes: its form, its history by hygiene, what stands around it by the validator.
 
-A valid request keeps its very bytes. What is refused is mended in rounds of five steps: the list of messages and the
-system prompt get their form, then each message, then hygiene repairs the history, of what is still refused only that
-is changed which has one right way to be mended, and a limit of the answer is named where one must be. Two laws hold for
-every step: no word of a user or of a system prompt goes with it, and it stays only if in the end fewer rules are broken
-than before.
+A valid request keeps its very bytes. What is refused is mended in rounds of steps: the list of messages and the system
+prompt get their form, then tools and what stands in another API's form, then each message; then hygiene repairs the
+history, of what is still refused only that is changed which has one right way to be mended, and a limit of the answer
+is named where one must be. Two laws hold for every step: no word of a user or of a system prompt goes with it, and it
+stays only if in the end fewer rules are broken than before.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from holdfast.model.dialect import Dialect
 from holdfast.wire.apis import form_of
 from holdfast.wire.mending.around import mended_around
 from holdfast.wire.mending.completing import completed
+from holdfast.wire.mending.foreign import translated
 from holdfast.wire.mending.frame import framed
+from holdfast.wire.mending.functions import answered
 from holdfast.wire.mending.history import repaired
 from holdfast.wire.mending.shapes import reshaped
+from holdfast.wire.mending.tools import offered
 from holdfast.wire.mending.words import heard, lost
 from holdfast.wire.mending.work import Mend, Mended, Step, Work, refused
 from holdfast.wire.pieces import text_of
@@ -26,7 +29,8 @@ from holdfast.wire.rules import Finding
 
 __all__ = ["Mend", "Mended", "mend"]
 
-_STEPS: tuple[Step, ...] = (framed, reshaped, repaired, mended_around, completed)
+_FORMING: tuple[Step, ...] = (framed, offered, translated, answered, reshaped)
+_REPAIRING: tuple[Step, ...] = (repaired, mended_around, completed)
 _ROUNDS = 6
 """Rounds before the rest stays as it is; one is enough unless mending one thing brings another to light."""
 
@@ -56,7 +60,7 @@ def mend(
     findings = work.judge(body)
     for _ in range(_ROUNDS):
         errors = refused(findings)
-        made = _round(body, work, errors, _STEPS) or _round(body, work, errors, _STEPS[2:])
+        made = _round(body, work, errors, (*_FORMING, *_REPAIRING)) or _round(body, work, errors, _REPAIRING)
         if made is None:
             break
         body, more = made

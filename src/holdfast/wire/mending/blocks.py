@@ -11,8 +11,11 @@ from holdfast.wire.mending.words import TEXTS
 from holdfast.wire.pieces import listed, opens, text_of
 from holdfast.wire.splice import fields, write
 
-_SHOWN = TEXTS | {"image", "document", "search_result", "image_url", "input_image", "input_file", "file"}
-"""Types of blocks that may stand in what a tool gave back."""
+_SHOWN = frozenset(
+    {"image", "document", "search_result", "image_url", "input_image", "input_file", "input_audio", "file",
+     "tool_reference", "browser_state", "computer_screenshot"}
+)  # fmt: skip
+"""Types of blocks that may stand in what a tool gave back, beside words."""
 _MEDIA = frozenset({"inlineData", "inline_data", "fileData", "file_data"})
 _FOREIGN = {
     "anthropic": frozenset({"function_call", "function_call_output", "tool_call"}),
@@ -68,7 +71,7 @@ def _object(raw: Raw, form: Form, role: str) -> Raw:
     kind = text_of(held.get("type"))
     text = text_of(held.get("text"))
     if kind in _FOREIGN[form.api]:
-        return words(_told(held), form, role)
+        return words(told(held), form, role)
     if not text or (kind and kind not in TEXTS) or _is_own(kind, form, role):
         return raw
     kept = {"cache_control": held["cache_control"]} if form.markers and "cache_control" in held else {}
@@ -93,7 +96,7 @@ def words(text: str, form: Form, role: str) -> Raw:
     return Raw(write({"type": text_kind(form, role), "text": text}))
 
 
-def _told(held: Mapping[str, Raw]) -> str:
+def told(held: Mapping[str, Raw]) -> str:
     """Return in words what a call or a result of another API says."""
     given = next((held[key] for key in ("content", "output") if key in held), None)
     if given is not None:
@@ -110,17 +113,27 @@ def given(raw: Raw, form: Form) -> Raw:
     kind = opens(raw)
     if kind in ('"', "n", ""):
         return raw
-    if kind == "{" and text_of(fields(raw).get("type")) not in _SHOWN:
+    if kind == "{" and not _is_shown(fields(raw)):
         return Raw(write(bytes(raw).decode()))
     if kind in "{[":
         return Raw(write([new for one in as_list(raw) for new in _inside(one, form)]))
     return Raw(write(bytes(raw).decode()))
 
 
+def _is_shown(held: Mapping[str, Raw]) -> bool:
+    """Return whether a block says words or shows something; all else that a tool gave back is JSON."""
+    kind = text_of(held.get("type"))
+    if kind in TEXTS or held.keys() == {"text"}:
+        return opens(held.get("text")) == '"'
+    return kind in _SHOWN or any(key in _MEDIA for key in held)
+
+
 def _inside(raw: Raw, form: Form) -> Iterator[Raw]:
-    """Yield what stands in the place of a block in a result; of a result inside it, the words."""
+    """Yield what stands in the place of a block in a result; of a result inside it, the words, of all else the JSON."""
     held = fields(raw) if opens(raw) == "{" else {}
     if text_of(held.get("type")) in ("tool_result", "tool_use"):
-        yield words(_told(held), form, "tool")
+        yield words(told(held), form, "tool")
+    elif held and not _is_shown(held):
+        yield words(bytes(raw).decode(), form, "tool")
     else:
         yield from block_of(raw, form, "tool")

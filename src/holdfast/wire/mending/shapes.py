@@ -80,7 +80,7 @@ def _message(raw: Raw, form: Form) -> Raw | None:
         return Raw(write(_said("user", words(text, form, "user"), form))) if text.strip() else None
     held = fields(raw)
     shape = _item if form.field == "input" else _spoken
-    new = _numbered(shape(held, form))
+    new = numbered(shape(held, form))
     return raw if new == held else Raw(write(new))
 
 
@@ -101,9 +101,6 @@ def _item(held: dict[str, Raw], form: Form) -> dict[str, Raw]:
         return {"type": Raw(b'"message"'), "role": Raw(write(role)), "content": Raw(write([block]))}
     if kind in _OUTPUTS and "output" in held:
         return {**held, "output": given(held["output"], form)}
-    if kind in ("", "message") and (text_of(held.get("role")) == "tool" and "tool_call_id" in held):
-        output = given(held.get("content", Raw(b'""')), form)
-        return {"type": Raw(b'"function_call_output"'), "call_id": held["tool_call_id"], "output": output}
     if kind in ("", "message") and ("role" in held or any(key in held for key in HOLDERS)):
         return _spoken(held, form)
     return held
@@ -133,7 +130,7 @@ def _content(values: Sequence[Raw], form: Form, role: str) -> Raw:
     """Return the content of a message: a text where that is all and may stand so, else blocks."""
     if len(values) == 1 and opens(values[0]) == '"' and form.field != "contents":
         return values[0]
-    if len(values) == 1 and role == "tool" and form.field == "messages":
+    if len(values) == 1 and role in ("tool", "function") and form.field == "messages":
         return given(values[0], form)
     old = [one for raw in values for one in as_list(raw)]
     new = [block for one in old for block in block_of(one, form, role)]
@@ -145,7 +142,7 @@ def _content(values: Sequence[Raw], form: Form, role: str) -> Raw:
 def _result(block: Raw, form: Form) -> Raw:
     """Return a block with string ids, and what a tool gave back as text or blocks."""
     held = fields(block)
-    new = _numbered(held) if "tool" in text_of(held.get("type")) else held
+    new = numbered(held) if "tool" in text_of(held.get("type")) else held
     if text_of(held.get("type")) == "tool_result" and "content" in held:
         inner = given(held["content"], form)
         new = new if inner == held["content"] else {**new, "content": inner}
@@ -155,7 +152,7 @@ def _result(block: Raw, form: Form) -> Raw:
 # -- ids ---------------------------------------------------------------------------------------------------------------
 
 
-def _numbered(held: dict[str, Raw]) -> dict[str, Raw]:
+def numbered(held: dict[str, Raw]) -> dict[str, Raw]:
     """Return the fields of an object with ids that are numbers as strings."""
     numbers = {key: held[key] for key in _IDS if key in held and opens(held[key]) in "-0123456789"}
     return held | {key: Raw(write(bytes(raw).decode())) for key, raw in numbers.items()}
@@ -164,7 +161,7 @@ def _numbered(held: dict[str, Raw]) -> dict[str, Raw]:
 def _with_ids(raw: Raw) -> Raw:
     """Return a message with string ids: its own, those of its calls and its blocks."""
     held = fields(raw) if opens(raw) == "{" else {}
-    new = _numbered(held)
+    new = numbered(held)
     for key in ("content", "tool_calls"):
         if opens(held.get(key)) == "[":
             old = listed(held[key])
@@ -175,5 +172,5 @@ def _with_ids(raw: Raw) -> Raw:
 
 def _named(raw: Raw) -> Raw:
     held = fields(raw) if opens(raw) == "{" else {}
-    new = _numbered(held) if "tool" in text_of(held.get("type")) or "function" in held else held
+    new = numbered(held) if "tool" in text_of(held.get("type")) or "function" in held else held
     return raw if new == held else Raw(write(new))

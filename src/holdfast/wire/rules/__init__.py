@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError, Unrecognised
+from holdfast.wire.apis import FORMS
 from holdfast.wire.recognise import body_fields, recognise
 from holdfast.wire.rules import (
     anthropic_blocks,
@@ -33,6 +34,7 @@ from holdfast.wire.rules import (
     required,
 )
 from holdfast.wire.rules.envelope import Envelope
+from holdfast.wire.rules.foreign import plainly
 from holdfast.wire.rules.rule import Finding, Rule, findings
 
 __all__ = ["RULES", "Finding", "Rule", "validate"]
@@ -101,7 +103,8 @@ def validate(
     if rules is not RULES:
         names = {rule.name for rule in rules}
         judging = tuple([rule for rule in judging if rule.name in names])
-    return findings(judging, request)
+    field = FORMS[name].field
+    return plainly(findings(judging, request), request.listed(field), field, name)
 
 
 def _told(api: str | None, found: Mapping[str, Raw]) -> str:

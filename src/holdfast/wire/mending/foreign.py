@@ -1,0 +1,80 @@
+"""What stands in another API's form, read by that API's reader and written by this one's writer.
+
+A message in which nothing is foreign keeps its bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.model.slots import Slot
+from holdfast.wire import gemini
+from holdfast.wire.apis import Form
+from holdfast.wire.carried import carried
+from holdfast.wire.convert import unshown
+from holdfast.wire.lens import wires
+from holdfast.wire.mending.mixed import Read, read
+from holdfast.wire.mending.work import Mend, Work
+from holdfast.wire.openai_chat import as_seen
+from holdfast.wire.pieces import listed
+from holdfast.wire.recognise import body_fields
+from holdfast.wire.rules import Finding
+from holdfast.wire.splice import spliced, write
+from holdfast.wire.whose import THINKING, Strange, strange
+
+_RULE = "foreign-form"
+
+
+def translated(body: bytes, work: Work, _errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
+    """Return the body with what stands in another API's form in that of its own."""
+    form, found = work.form, body_fields(body)
+    raws = listed(found.get(form.field, Raw(b"[]")))
+    signs = [list(strange(msgspec.json.decode(raw), form.api)) for raw in raws]
+    if not any(signs) and form.api != "openai-chat":
+        return body, []
+    reads = [read(raw, form, told) for raw, told in zip(raws, signs, strict=True)]
+    slots, moved = _slots(reads, form)
+    if not slots or not (any(signs) or moved):
+        return body, []
+    wire = [Raw(one) for group in wires(form, slots) for one in group]
+    edits = [*_told(signs, form), *_losses(reads, slots, moved, form)]
+    return spliced(body, found, {form.field: write(wire)}), edits
+
+
+def _slots(reads: Sequence[Read], form: Form) -> tuple[list[Slot], int]:
+    """Return what is to be sent, results tied to their calls, and how many media of results stand behind them now."""
+    tied = gemini.linked([one.message for one in reads])
+    said = [one.message if one.raw is not None else new for one, new in zip(reads, tied, strict=True)]
+    known = {id(message): one for message, one in zip(said, reads, strict=True)}
+    moved = 0
+    if form.api == "openai-chat":
+        said, moved = carried(said, lambda part: as_seen(part) is not None)
+    pairs = [(message, known.get(id(message), Read(message))) for message in said]
+    slots = [Slot(message, api=form.api, raw=one.raw, base=one.base) for message, one in pairs]
+    return [slot for slot in slots if slot.raw is not None or slot.message.parts], moved
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+def _told(signs: Sequence[Sequence[Strange]], form: Form) -> Iterator[Mend]:
+    """Yield a line for each kind of thing that is written anew, with the first place of it."""
+    found = [(kind, f"$.{form.field}[{at}]{path}") for at, told in enumerate(signs) for path, kind in told]
+    first = dict(reversed(found))
+    for kind, number in Counter(kind for kind, _ in found if kind.what != THINKING).items():
+        yield Mend(_RULE, f"{number} × {kind.told}: written as {form.name} has it", first[kind])
+
+
+def _losses(reads: Sequence[Read], slots: Sequence[Slot], moved: int, form: Form) -> Iterator[Mend]:
+    """Yield a line for each kind of thing that has no place in this API."""
+    place = f"$.{form.field}"
+    if moved:
+        yield Mend(_RULE, f"{moved} × media in a tool's result: a user shows it behind the results", place)
+    gone = Counter(note for read in reads for note in read.lost)
+    said = [slot.message for slot in slots if slot.raw is None]
+    for note in (*(f"{number} × {note}" for note, number in gone.items()), *unshown(said, form)):
+        yield Mend(_RULE, f"{note}: {form.name} has no other form for it", place)
