@@ -318,4 +318,4 @@ def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
 
     Raises ``FormatError`` where arguments hold a number that Python has no value for (``1e999``).
     """
-    return [read(_DICT, wire, "the message") for message in strangers.values(values) for wire in encode(message)]
+    return [read(_DICT, wire, "the message") for message in strangers.values(values, API) for wire in encode(message)]

@@ -462,5 +462,5 @@ def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
 
     Raises ``FormatError`` where arguments hold a number that Python has no value for (``1e999``).
     """
-    every = linked(strangers.values(values))
+    every = linked(strangers.values(values, API))
     return [read(_DICT, wire, "the content") for message in every for wire in encode(message)]

@@ -31,6 +31,7 @@ from holdfast.view.tokens import count_bytes, measure, measures_of
 from holdfast.wire import breakpoints
 from holdfast.wire.apis import FORMS, Form, Group, Path, form_of
 from holdfast.wire.recognise import body_fields, recognise
+from holdfast.wire.speaking import speaking
 from holdfast.wire.splice import Bytes, fields, read, spliced, write
 
 _MESSAGES = Decoder(list[Raw])
@@ -346,7 +347,9 @@ def _may_be_left_out(part: Part) -> bool:
 
 def _speaking(form: Form, slot: Slot) -> Message:
     """Return the message of a slot with nothing of another API's in it."""
-    return slot.message if slot.api in ("", form.api) else native(slot.message, form.api)
+    if slot.api == form.api:
+        return slot.message
+    return native(slot.message, form.api) if slot.api else speaking(slot.message, form.api)
 
 
 def _limited(lens: Lens, options: Options) -> dict[str, bytes]:

@@ -371,4 +371,4 @@ def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
 
     Raises ``FormatError`` where a field holds a number that Python has no value for (``1e999``).
     """
-    return [read(_DICT, wire, "the message") for message in strangers.values(values) for wire in encode(message)]
+    return [read(_DICT, wire, "the message") for message in strangers.values(values, API) for wire in encode(message)]

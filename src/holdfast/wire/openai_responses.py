@@ -406,6 +406,6 @@ def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
     """Return values as the ``input`` of a request, as dicts."""
     return [
         msgspec.json.decode(wire)
-        for group in answering([[*encode(value)] for value in strangers.values(values)])
+        for group in answering([[*encode(value)] for value in strangers.values(values, API)])
         for wire in group
     ]

@@ -17,6 +17,7 @@ from holdfast.errors import FormatError
 from holdfast.model.messages import Message
 from holdfast.model.packing import fault
 from holdfast.model.parts import Part, ToolCall
+from holdfast.wire.speaking import speaking
 from holdfast.wire.splice import write
 
 _A, _C, _R, _G = "anthropic", "openai-chat", "openai-responses", "gemini"
@@ -80,8 +81,11 @@ def written(wire: object, api: str) -> list[bytes]:
     return raws
 
 
-def values(given: object) -> list[Message]:
-    """Return the messages that ``dicts`` was given; ``TypeError`` for what is none, by its place."""
+def values(given: object, api: str) -> list[Message]:
+    """Return the messages that ``dicts`` of ``api`` was given, without bytes of another API's.
+
+    ``TypeError`` for what is none, by its place.
+    """
     if not isinstance(given, Iterable):
         raise TypeError(f"values is a {type(given).__name__}; dicts() takes a list of what messages() makes of dicts")
     every = list(given)
@@ -90,7 +94,7 @@ def values(given: object) -> list[Message]:
             raise TypeError(f"values[{index}] is a {type(one).__name__}; dicts() takes what messages() makes of dicts")
         if not isinstance(one.parts, tuple | list) or not all(map(_is_part, one.parts)):
             raise TypeError(f"values[{index}] is no message: {fault(one, Message)}")
-    return every
+    return [speaking(one, api) for one in every]
 
 
 def _is_part(part: object) -> bool:
