@@ -7,6 +7,7 @@ values and talk to another provider with them.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -18,9 +19,12 @@ from holdfast.view.foreign import native
 from holdfast.wire.whose import kind_of
 
 _A, _C, _R, _G = "anthropic", "openai-chat", "openai-responses", "gemini"
-_WORDS = {b"text": (_A, _C), b"input_text": (_R,), b"output_text": (_R,), b"message": (_R,)}
-"""Who writes words so, by the type of the block, or of the item around it."""
-_BEGINNING = re.compile(rb'\s*\{\s*"type"\s*:\s*"(\w+)"')
+_WORDS = {
+    b"text": (_A, _C), b"function": (_C,), b"input_text": (_R,), b"output_text": (_R,), b"message": (_R,),
+}  # fmt: skip
+"""Who writes words and calls so, by the type of the block, or of the item around it."""
+_BEGINNING = re.compile(rb'\s*\{\s*(?:"id"\s*:\s*"[^"]*"\s*,\s*)?"type"\s*:\s*"(\w+)"')
+"""How most blocks and calls begin: those need not be read."""
 _NOBODY: tuple[str, ...] = ()
 
 
@@ -39,8 +43,9 @@ def _is_foreign(part: Part, api: str) -> bool:
 def _writers(raw: Raw) -> tuple[str, ...]:
     """Return the APIs that write a part in these bytes, or nothing where that is not sure."""
     found = _BEGINNING.match(raw)
-    if found is not None and found[1] in _WORDS:
-        return _WORDS[found[1]]
+    known = _by_type(found[1]) if found is not None else _NOBODY
+    if known:
+        return known
     try:
         block = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -48,13 +53,20 @@ def _writers(raw: Raw) -> tuple[str, ...]:
     return _writers_of(block) if isinstance(block, dict) else _NOBODY
 
 
+@lru_cache
+def _by_type(type_: bytes) -> tuple[str, ...]:
+    """Return who surely writes blocks of a type; nothing for types that several have, or nobody known."""
+    kind = kind_of({"type": type_.decode()})
+    return _WORDS.get(type_, _NOBODY) if kind is None else kind.apis
+
+
 def _writers_of(block: dict[str, Any]) -> tuple[str, ...]:
+    if "tool_call_id" in block or isinstance(block.get("function"), dict):
+        return (_C,)
+    if "type" not in block and isinstance(block.get("text"), str):
+        return (_G,)
     kind = kind_of(block)
     if kind is not None:
         return kind.apis
     type_ = block.get("type")
-    if "tool_call_id" in block or isinstance(block.get("function"), dict):
-        return (_C,)
-    if type_ is None:
-        return (_G,) if isinstance(block.get("text"), str) else _NOBODY
     return _WORDS.get(type_.encode(), _NOBODY) if isinstance(type_, str) else _NOBODY
