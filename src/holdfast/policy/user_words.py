@@ -47,22 +47,32 @@ def user_words(messages: Sequence[Message], budget: int, *, is_open: bool = True
 
     The newest is whole whatever it costs, if it ``is_open``: nothing newer is said behind what is quoted. Messages of
     which nothing stays are counted in a line at the end. Summaries of what came before are no words of the user, and
-    what a client noted beside older ones is not quoted, but for the first, whose notes come last.
+    what a client noted beside older ones is not quoted, but for the first, whose notes come last. What the program told
+    the model in between is quoted behind what the user said.
     """
     *before, newest = list(said_by_user(messages)) or [""]
     said = [apart(text)[0] or text for text in before]
     first = said[0] if said else newest
     older = [text for text in dict.fromkeys([first, *reversed(said)]) if text != newest]
     wanted, spent = (older, count(newest)) if is_open or not newest else ([newest, *older], 0)
-    *held, noted = excerpts([*wanted, _noted_beside(before)], max(LEAST, budget - spent))
+    orders = _told_by_program(messages)
+    *held, noted = excerpts([*wanted, *orders, _noted_beside(before)], max(LEAST, budget - spent))
+    held, followed = held[: len(wanted)], held[len(wanted) :]
     quotes = dict(zip(wanted, held, strict=True))
     unquoted = _unquoted(held.count(""))
     quotes.setdefault(newest, newest)
     ends = {first: "First", newest: "Newest"}
     goal = [f"{which} request of the user, verbatim:\n{quotes[text]}" for text, which in ends.items() if quotes[text]]
     between = [f"User: {quotes[text]}" for text in reversed(older) if text != first and quotes[text]]
+    told = [f"Told by the user's program: {quote}" for quote in reversed(followed) if quote]
     notes = [f"Noted by the user's program, at the beginning: {noted}"] if noted else []
-    return goal, between + unquoted + notes
+    return goal, between + unquoted + told + notes
+
+
+def _told_by_program(messages: Sequence[Message]) -> list[str]:
+    """Return what system messages say that stand among ``messages``, the newest first, each once."""
+    said = (message.text for message in reversed(messages) if message.role == "system")
+    return list(dict.fromkeys(filter(None, map(str.strip, said))))
 
 
 def _noted_beside(texts: Sequence[str]) -> str:

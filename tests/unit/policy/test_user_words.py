@@ -55,6 +55,21 @@ def test_rules_outlive_small_talk():
     assert f"[{200 - quoted_of} more messages of the user are not quoted here" in told
 
 
+def test_what_the_program_told_in_between_stays_behind_the_users_words():
+    """The program's rules are quoted, the newest first, each once; however long, they take none of the user's."""
+    told = [
+        Message.of("system", "Old: always ask. " + TALK * 40),
+        Message.of("system", "Now: never deploy on Fridays."),
+    ]
+    history = [*said("Begin. " + RULE), *told, *said(*[TALK] * 5), told[1], *said("Go on.")]
+    goal, between = user_words(history, 300)
+    assert RULE in "\n".join(goal)
+    program = [one for one in between if one.startswith("Told by the user's program: ")]
+    assert program[-1].endswith("Now: never deploy on Fridays.")
+    assert sum("Fridays" in one for one in program) == 1
+    assert sum(count(one) for one in [*goal, *between]) < 400
+
+
 def test_a_text_without_sentences_is_cut_near_its_ends():
     """A megabyte without a line end costs no more than its ends, and is not the only thing quoted."""
     told = quoted(600, "x1" * 500_000, TALK, "Go on.")
