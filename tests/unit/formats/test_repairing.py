@@ -387,12 +387,31 @@ def test_lines_in_the_wrong_order_are_put_right():
 
 
 def test_a_copy_of_a_line_is_said_once():
-    """Codex reads every line as said; a line that was written twice is a copy."""
-    whole = lines(session(1, "codex"))
+    """Codex reads every line as said; a line that was written twice, at the same part of a second, is a copy."""
+    whole = [line.replace(b".000Z", b".125Z") for line in lines(session(1, "codex"))]
     twice = [line for line in whole for _ in range(2 if b"question" in line else 1)]
     repaired = repair(b"".join(twice))
     assert kinds(repaired) == ["duplicate"]
     assert repaired.data == b"".join(whole)
+
+
+@pytest.mark.parametrize("at", [None, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00.000Z"])
+def test_what_was_said_twice_is_no_copy(at):
+    """A user says "continue" as often as he likes: where no time and no id tells lines apart nothing is left out."""
+    first = {"id": "01a1fba8-787c-7371-9fd1-399c6c23d351", "timestamp": at or "2025-05-07T17:24:21.597Z"}
+    kinds_of = (("user", "input_text", "continue"), ("assistant", "output_text", "Done."))
+    items = [
+        {"type": "message", "role": role, "content": [{"type": kind, "text": text}]} for role, kind, text in kinds_of
+    ]
+    if at is None:
+        every = [first | {"instructions": ""}, *items * 3]
+    else:
+        every = [{"timestamp": at, "type": "session_meta", "payload": first}]
+        every += [{"timestamp": at, "type": "response_item", "payload": item} for item in items * 3]
+    data = b"".join(json.dumps(one).encode() + b"\n" for one in every)
+    repaired = repair(data, "codex")
+    assert kinds(repaired) == []
+    assert repaired.data is data or repaired.data == data
 
 
 # -- files that are left alone -----------------------------------------------------------------------------------------

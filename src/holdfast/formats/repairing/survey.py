@@ -64,11 +64,11 @@ class _Look:
             self.header = tool.heads is None or (said is not None and tool.heads(said))
         sketch = Sketch(number) if said is None else tool.sketch(number, said)
         self.work.sketches.append(sketch)
-        if tool.orders and not tool.link and sketch.said:
+        if tool.orders and not tool.link and sketch.said and sketch.is_once:
             self._copy(piece.raw)
 
     def _copy(self, raw: bytes) -> None:
-        """Leave a line out that says again, byte for byte, what an earlier one says, its time included."""
+        """Leave a line out that says again, byte for byte, what an earlier one says, its time or id included."""
         place = len(self.work.sketches) - 1
         first = self._seen.setdefault(blake2b(raw, digest_size=16).digest(), place)
         if first != place:

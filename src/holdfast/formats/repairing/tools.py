@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,6 +35,8 @@ class Sketch(Struct):
     """Whether it is a message."""
     answer: str = ""
     """The answer it is a part of, where that can lie on several lines."""
+    is_once: bool = False
+    """Whether something in it is said once alone: a time in parts of a second, an id."""
 
 
 class Tool(Struct, frozen=True):
@@ -142,9 +145,13 @@ def _codex(number: int, said: Object) -> Sketch:
     is_item = said.get("type") == "response_item" or "payload" not in said
     kind, id_ = _text(item.get("type")), _text(item.get("call_id"))
     if not is_item or not id_:
-        return Sketch(number, said=is_item and bool(kind))
+        is_once = bool(_text(item.get("id")) or _PART_OF_A_SECOND.search(_text(said.get("timestamp"))))
+        return Sketch(number, said=is_item and bool(kind), is_once=is_once)
     ends, made = kind.endswith("_call_output") or kind == "tool_search_output", kind.endswith("_call")
-    return Sketch(number, calls=(id_,) if made else (), results=(id_,) if ends else (), said=True)
+    return Sketch(number, calls=(id_,) if made else (), results=(id_,) if ends else (), said=True, is_once=True)
+
+
+_PART_OF_A_SECOND = re.compile(r"\.0*[1-9]")
 
 
 # -- Gemini CLI --------------------------------------------------------------------------------------------------------
