@@ -21,6 +21,8 @@ DATABASE = b"SQLite format 3\x00"
 """How a file begins that is an SQLite database."""
 LOOKED_AT = 1_024
 """Bytes at the start of a file that tell text from binary; a NUL byte is in no text."""
+_WIDE = (b"\xff\xfe", b"\xfe\xff", b"{\x00", b"\x00{")
+"""How JSON in UTF-16 begins: with its mark, or without."""
 _LATER = "is not supported yet"
 
 
@@ -65,8 +67,18 @@ def _refuse_binary(data: bytes) -> None:
             "this is an SQLite database, as opencode keeps its sessions in; it is read where it lies: give its name to "
             f"holdfast import or holdfast replay. {_known()}"
         )
+    refuse_wide(start)
     if b"\x00" in start:
         raise FormatError(f"this is a binary file (a NUL byte at {start.index(0)}), no session. {_known()}")
+
+
+def refuse_wide(start: bytes) -> None:
+    """Raise ``FormatError`` for text in two bytes a character, as PowerShell 5 writes it; no tool reads such a file."""
+    if start.startswith(_WIDE):
+        raise FormatError(
+            "the file is UTF-16, and sessions are UTF-8; write it anew, with `iconv -f UTF-16 -t UTF-8` or "
+            "`Get-Content -Raw … | Set-Content -Encoding utf8 …`"
+        )
 
 
 def _known() -> str:

@@ -59,6 +59,12 @@ def test_recognised_by_content(data, format_):
         (b"", FormatError, "empty (0 bytes)"),
         (b" \n\n", FormatError, "empty (3 bytes)"),
         (b"\x7fELF\x00\x01", FormatError, "binary file (a NUL byte at 4)"),
+        (
+            '{"type":"user"}\n'.encode("utf-16"),
+            FormatError,
+            "the file is UTF-16, and sessions are UTF-8; write it anew",
+        ),
+        ('{"type":"user"}\n'.encode("utf-16-be"), FormatError, "the file is UTF-16"),
         (b"caf\xe9 au lait\n", FormatError, "no UTF-8 text (byte 3"),
         (b"SQLite format 3\x00" + bytes(100), Unrecognised, "opencode"),
         (b'{"contents":[{}]}', Unrecognised, "Gemini"),
@@ -77,6 +83,13 @@ def test_refused_by_name(data, error, says):
         read(data, "that.file")
     assert says in str(raised.value)
     assert "Completions" in str(raised.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_another_encoding_is_told(encoding):
+    """Text in two bytes a character is no binary file: what to do about it is said."""
+    with pytest.raises(FormatError, match=r"UTF-16, and sessions are UTF-8; write it anew"):
+        read('{"type":"user"}\n'.encode(encoding))
 
 
 @given(st.binary(max_size=400))

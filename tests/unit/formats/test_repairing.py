@@ -414,6 +414,13 @@ def test_what_was_said_twice_is_no_copy(at):
     assert repaired.data is data or repaired.data == data
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_another_encoding_is_told(encoding):
+    """What PowerShell wrote in UTF-16 no tool goes on with: that is said, and nothing is called fine."""
+    with pytest.raises(FormatError, match=r"UTF-16, and sessions are UTF-8; write it anew"):
+        repair(session(1).decode().encode(encoding))
+
+
 # -- files that are left alone -----------------------------------------------------------------------------------------
 
 

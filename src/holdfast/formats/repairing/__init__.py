@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from io import BytesIO
 
 from holdfast.errors import FormatError, Unrecognised
-from holdfast.formats.recognise import reader_of, told_by
+from holdfast.formats.recognise import reader_of, refuse_wide, told_by
 from holdfast.formats.repairing.mended import mended
 from holdfast.formats.repairing.pieces import Object, lines_of
 from holdfast.formats.repairing.survey import HEADER, survey
@@ -55,8 +55,13 @@ def repair(data: bytes, format_: str = "") -> Repaired:
 
 
 def tool_of(raws: Iterable[bytes]) -> Tool | None:
-    """Return the tool whose session lies on these lines; nothing where no line tells."""
+    """Return the tool whose session lies on these lines; nothing where no line tells.
+
+    Raises ``FormatError`` for text in another encoding than the tools'.
+    """
     for line in lines_of(raws, _fits_any):
+        if line.number == 1:
+            refuse_wide(line.raw[:2])
         for piece in line.pieces:
             kind = told_by(piece.raw)
             if kind is not None:
