@@ -23,7 +23,7 @@ from holdfast.policy.draft import Draft
 from holdfast.policy.hygiene.budget import NEAR, weight
 from holdfast.view.pixels import is_over
 from holdfast.view.tokens import count, media_tokens
-from holdfast.view.turns import newest_words
+from holdfast.view.turns import newest_answer, newest_words
 
 RULE = "media"
 """Rule of the edits, and of the notice that tells of them."""
@@ -141,15 +141,21 @@ def limit_media(draft: Draft) -> Draft:
 
 
 def drop_media(draft: Draft) -> Draft:
-    """Return the draft with all media given way to words but those of the user's newest message; if need be those too.
+    """Return the draft with all media given way to words but those that wait for an answer; if need be those too.
 
-    There is need where it is still too big, or where no others were shown: then these were too much. Of more than the
-    API is known to take only the oldest go.
+    The user's newest message waits, and what tools gave since the newest answer. There is need where it is still too
+    big, or where no others were shown: then these were too much. Of more than the API is known to take only the oldest
+    go.
     """
-    found, newest = list(_media(draft)), newest_words(draft.branch, draft.branch.keep)
+    found, branch = list(_media(draft)), draft.branch
+    newest, answer = newest_words(branch, branch.keep), newest_answer(branch, branch.keep)
     why = "the provider refused the request as too large"
-    own = [one for one in found if one.slot == newest]
-    without = draft.decide(tuple(_edit(one, why) for one in found if one.slot != newest))
+
+    def waits(one: Holder) -> bool:
+        return one.slot == newest or 0 <= answer < one.slot
+
+    own = [one for one in found if waits(one)]
+    without = draft.decide(tuple(_edit(one, why) for one in found if not waits(one)))
     most, held = budget(without), _total(own)
     if not most.holds(held):
         return without.decide(tuple(_edit(one, why) for one in _surplus(own, held, most)))

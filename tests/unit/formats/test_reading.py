@@ -59,12 +59,6 @@ def test_recognised_by_content(data, format_):
         (b"", FormatError, "empty (0 bytes)"),
         (b" \n\n", FormatError, "empty (3 bytes)"),
         (b"\x7fELF\x00\x01", FormatError, "binary file (a NUL byte at 4)"),
-        (
-            '{"type":"user"}\n'.encode("utf-16"),
-            FormatError,
-            "the file is UTF-16, and sessions are UTF-8; write it anew",
-        ),
-        ('{"type":"user"}\n'.encode("utf-16-be"), FormatError, "the file is UTF-16"),
         (b"caf\xe9 au lait\n", FormatError, "no UTF-8 text (byte 3"),
         (b"SQLite format 3\x00" + bytes(100), Unrecognised, "opencode"),
         (b'{"contents":[{}]}', Unrecognised, "Gemini"),

@@ -227,3 +227,15 @@ def test_a_picture_behind_thinking_that_is_left_out():
     unsealed = advance(branch, GEMINI, Policy(stages=(("unseal", unseal),))).branch
     plan = advance(unsealed, GEMINI, Policy(stages=(("media", drop_media),)))
     assert project(plan.branch)[1].message.parts == (Text("see"), Text("[Attached image/png: a.png]"))
+
+
+def test_a_picture_that_nobody_has_seen_goes_last():
+    """Behind a refusal older pictures go, not those that wait for an answer: a tool's newest, and the user's."""
+    policy = Policy(stages=(("media", drop_media),))
+    branch = grown(
+        Branch(), show(), *read("a", picture()), show(picture()), *read("b", picture()), *read("c", picture())
+    )
+    once = advance(branch, GEMINI, policy)
+    assert held(once) == [0, 0, 0, 1, 0, 0, 0, 1]
+    again = advance(once.branch, GEMINI, policy)
+    assert sum(held(again)) == 0
