@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -152,13 +153,33 @@ def _loose_thinking(branch: Branch, settled: Settled, lead: int) -> Iterator[int
     """Yield the positions whose thinking was signed over another prefix than the one it has now.
 
     Nothing on models that do not bind it. What stood before an answer when it came is in ``born``, what stands there
-    now in ``marks``; a frame that gave way to another unbinds as well. What was said before there was any frame is
-    taken to be signed over the first one: a conversation that began elsewhere goes out as it came.
+    now in ``marks``; a frame that gave way to another unbinds as well, and so does a result that came late. What was
+    said before there was any frame is taken to be signed over the first one: a conversation that began elsewhere goes
+    out as it came.
     """
     said = branch.messages.slice(settled.slot) if settled.dialect.binds_thinking else []
-    thoughts = {at for at, message in enumerate(said, settled.slot) if Thinking in map(type, message.parts)}
+    thoughts = [at for at, message in enumerate(said, settled.slot) if Thinking in map(type, message.parts)]
+    early, known = _before_their_results(said, settled.slot, thoughts), frozenset(thoughts)
     for position, index in _placed(branch, settled, lead) if thoughts else ():
-        if index in thoughts:
+        if index in known:
             before = branch.marks[index - 1] if index > branch.keep else base_mark(branch)
-            if index < branch.framed or branch.born[index] != before:
+            if index < branch.framed or index in early or branch.born[index] != before:
                 yield position
+
+
+def _before_their_results(said: Sequence[Message], first: int, thoughts: Sequence[int]) -> set[int]:
+    """Return those of ``thoughts`` that stand between a call and its first result, which is shown before them.
+
+    When they came a stand-in was shown there. ``said`` are the messages from slot ``first`` on.
+    """
+    asked: dict[str, int] = {}
+    early: set[int] = set()
+    for index, message in enumerate(said if thoughts else (), first):
+        if message.role == "assistant":
+            asked |= dict.fromkeys([call.id for call in message.calls], index)
+            continue
+        for result in message.results:
+            start = asked.pop(result.call_id, None)
+            if start is not None:
+                early.update(thoughts[bisect_right(thoughts, start) : bisect_left(thoughts, index)])
+    return early

@@ -10,7 +10,7 @@ from holdfast.model.branch import extended
 from holdfast.model.entries import Compaction, Entry, Frame, Request, Said
 from holdfast.model.forking import cut_back
 from holdfast.model.messages import Message
-from holdfast.model.parts import Seal, Text, Thinking
+from holdfast.model.parts import Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.pipeline import advance
 from holdfast.policy.projection import send_slots
 from holdfast.runtime.journal import Journal
@@ -113,3 +113,20 @@ def test_what_stands_before_counts_whatever_the_frame():
     """A summary where turns were is another prefix: thinking behind it was not signed over that."""
     summed = of(LATER, ONE, Request("b", 7, BINDING), Compaction(2, Message.of("user", "Earlier: the tide."), 9))
     assert kept(advance(summed, where(ONE))) == 0
+
+
+@pytest.mark.parametrize("turns", [1, 2, 4])
+@pytest.mark.parametrize("known", [False, True], ids=["at once", "step by step"])
+def test_a_late_result_makes_loose_what_was_thought_before_it(turns, known):
+    """A result takes its place behind its call: what was thought over the stand-in is loose, what follows is not."""
+    call, told = ToolCall("c", "read", "{}"), ToolResult("c", "read", (Text("late"),))
+    before = [ASKED, Message("assistant", (call,)), *[ASKED, THOUGHT] * turns]
+    after = [Message("tool", (told,)), ASKED, THOUGHT, ASKED]
+    branch = advance(of(before), where(ONE)).branch if known else Branch()
+    said = after if known else before + after
+    plan = advance(extended(branch, [Entry("", None, spoken(one)) for one in said]), where(ONE))
+    assert kept(plan) == 1
+    shown = [slot.message for slot in send_slots(plan)]
+    assert [result for message in shown for result in message.results] == [told]
+    assert advance(went_on(plan), where(ONE)).repair
+    assert kept(advance(went_on(plan), where(ONE))) == 2
