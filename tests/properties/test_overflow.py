@@ -232,6 +232,32 @@ def test_a_told_limit_is_the_window_of_that_model(messages, limit):
     assert known(where, taken).limits.window == 200_000
 
 
+@given(talks, st.integers(1_024, 400_000), st.floats(1.0, 2.4))
+def test_a_model_that_is_asked_again_is_planned_for_as_it_was_left(messages, limit, factor):
+    """Its first request behind another model's goes by the window that was told, by the ratio, and by its frame."""
+    where, other = place(200_000, 2_000), place(200_000, 2_000, model="claude-opus-4-5")
+    sent = plan(messages, where)
+    branch = replace(refused(sent.branch, limit=limit, requested=round(factor * sent.after)), measured=None)
+    left = plan(messages, other, branch=branch).branch
+    again, before = known(where, left), known(where, branch)
+    assert (again.limits, again.prior, again.frame) == (before.limits, before.prior, before.frame)
+    sizes = [estimate(one, again, branch.held) for one in (left, branch)]
+    assert sizes[0] == sizes[1]
+    elsewhere = place(100_000, 2_000)
+    assert known(elsewhere, left).limits == elsewhere.limits
+
+
+def test_a_request_refused_without_a_number_stays_too_large():
+    """However many models were asked in between, the next request to that one is smaller."""
+    where, other = place(200_000), place(200_000, model="claude-opus-4-5")
+    said = work(40)
+    sent = plan(said, where)
+    left = plan(said, other, branch=refused(sent.branch)).branch
+    made = plan(said, where, branch=left)
+    assert made.window <= max(0.8 * sent.after, 5_335)
+    assert made.after < sent.after
+
+
 @pytest.mark.parametrize("limit", [16_000, 4_096])
 def test_a_learned_window_is_planned_for(limit):
     """The next plan fits the window that was told, however small, and says which window that was."""
@@ -295,7 +321,7 @@ def test_automatic_compaction_can_be_switched_off():
     for policy in (OURS.with_settings(prune_when=("space",)), Policy.preset("sliding")):
         off = plan(said, where, policy.with_settings(auto=False))
         assert off.compaction is None
-        assert not {edit.rule for edit in off.record} & {"prune"}
+        assert not {edit.rule for edit in off.record} & {"prune", "relief"}
         assert plan(said, where, policy.with_settings(auto=False), world=World(force=True)).compaction is not None
 
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import Unrecognised
 from holdfast.wire import anthropic, openai_chat
 from holdfast.wire.models import traits
-from holdfast.wire.recognise import body_fields, recognise
+from holdfast.wire.recognise import body_fields, recognise, spoken
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -56,6 +56,54 @@ def test_the_api_is_told_from_the_keys(fields, wanted):
 def test_the_list_of_messages_has_a_name_in_each_api(fields, wanted):
     """``input`` is of Responses, ``contents`` of Gemini; where neither stands, fields that only one API has tell."""
     assert api(**fields) == wanted
+
+
+BLOCK = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}
+TOOLS = {"tools": [{"name": "f", "input_schema": {}}]}
+ROLE = {"role": "tool", "tool_call_id": "c", "content": "a"}
+OWN = {
+    "anthropic": [
+        {"system": "s", "messages": [USER]},
+        {**TOOLS, "messages": [USER]},
+        {"messages": [USER, BLOCK]},
+        {"model": "gpt-5", "max_tokens": 9, **TOOLS, "messages": [USER]},
+    ],
+    "openai-chat": [
+        {"messages": [{"role": "system", "content": "s"}, USER]},
+        {"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}]},
+        {"messages": [USER, ROLE]},
+        {"tools": [{"type": "function", "function": {}}], "messages": [USER]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        {"model": "claude-x", "max_completion_tokens": 9, "messages": [USER]},
+    ],
+    "openai-responses": [{"input": [USER]}, {"input": "a", "system": "s"}],
+    "gemini": [{"contents": []}],
+}
+"""What only one API has."""
+ANYBODYS = [
+    {"messages": [USER]},
+    {"messages": [USER], "model": "claude-x", "max_tokens": 5},
+    {"messages": [USER], "model": "gpt-5"},
+    {"messages": [USER], "thinking": {"type": "enabled"}, "stop": ["a"], "user": "u", "seed": 1},
+    {"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": []}]}, USER]},
+    {"messages": [USER, BLOCK, ROLE]},
+    {"messages": [USER, ROLE], **TOOLS},
+]
+"""What tells nothing, may be said to servers of either API, or is of both."""
+
+
+@pytest.mark.parametrize("likely", OWN)
+@pytest.mark.parametrize(("wanted", "fields"), [(api, fields) for api, bodies in OWN.items() for fields in bodies])
+def test_what_only_another_api_has_tells_more_than_what_is_likely(likely, wanted, fields):
+    """Its list of messages, or its tools, roles, blocks and fields where the lists have one name."""
+    assert spoken(body_fields(json.dumps(fields).encode()), likely) == wanted
+
+
+@pytest.mark.parametrize("likely", ["anthropic", "openai-chat"])
+@pytest.mark.parametrize("fields", ANYBODYS)
+def test_where_nothing_tells_a_body_is_what_is_likely(likely, fields):
+    """Neither the name of a model tells, nor a field that gateways pass on, nor marks of both."""
+    assert spoken(body_fields(json.dumps(fields).encode()), likely) == likely
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from holdfast.model.entries import (
     FALLBACK,
     FORGOTTEN,
     HISTORY,
+    KNOWN,
     OVERFLOW,
     POLICY,
     UNANSWERED,
@@ -39,6 +40,7 @@ from holdfast.model.entries import (
     Usage,
 )
 from holdfast.model.gauging import Anchor, Gauge, Learned, Used, reframed
+from holdfast.model.knowing import Known, as_noted, asking, forgotten
 from holdfast.model.learning import from_overflow, from_usage, is_absurd, is_newest
 from holdfast.model.messages import Message, media_of
 from holdfast.model.projected import base_mark, chained, mark_at, shown, slot_after
@@ -104,6 +106,8 @@ class Branch(Struct, frozen=True):
     gauge: Gauge = Gauge()
     learned: Learned = Learned()
     """What overflows told of the model that was asked last."""
+    aside: tuple[Known, ...] = ()
+    """What was told of the models that were asked before it, in the order in which they were left."""
     quiet: int = 0
     """Requests since the prefix last broke; a retry is the same request."""
     compactions: int = 0
@@ -356,22 +360,16 @@ def _first_changed(branch: Branch, edits: Iterable[Edit]) -> int:
 
 
 def _request(branch: Branch, _entry: Entry, body: Request) -> Branch:
-    other, retried = body.model != branch.model, as_found(branch, body) is not branch
-    forgets = other or (0 < branch.window != body.window > 0)  # another window was configured: what was told is old
+    retried = as_found(branch, body) is not branch
     covered = min(body.slots, len(branch.slots))  # in a log that lost messages a request may have covered more
     return replace(
-        branch,
+        asking(branch, body.model, body.window),
         seen=covered,
         standing=covered,
         found=branch.found if retried or branch.learned.overflows else (branch.seen, branch.standing),
         asked=branch.held,
         basis=body.basis,
-        model=body.model,
         quiet=branch.quiet + (not retried),
-        gauge=Gauge() if other else branch.gauge,
-        window=body.window,
-        learned=Learned() if forgets else branch.learned,
-        measured=None if other else branch.measured,
     )
 
 
@@ -400,7 +398,9 @@ def _failure(branch: Branch, entry: Entry, body: Failure) -> Branch:
 
 def _note(branch: Branch, _entry: Entry, body: Note) -> Branch:
     if body.reason == FORGOTTEN:
-        return replace(branch, learned=Learned())
+        return forgotten(branch)
+    if body.reason == KNOWN:
+        return as_noted(branch, body)
     name = body.data.get("name") if body.reason == POLICY else None
     return replace(branch, policy=name) if isinstance(name, str) else branch
 

@@ -10,6 +10,7 @@ from holdfast.errors import FormatError
 from holdfast.model.edits import Edit, Settled
 from holdfast.model.entries import Compaction, Decision, Frame
 from holdfast.model.gauging import Anchor, Gauge, Learned, Used
+from holdfast.model.knowing import Known
 from holdfast.model.packing import pack, unpack
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
@@ -57,6 +58,7 @@ class _Dump(Struct, frozen=True):
     window: int = 0
     unwritten: int = 0
     failed_at: int | None = None
+    aside: tuple[Known, ...] = ()
 
 
 _SEQUENCES = ("slots", "sums", "marks", "born")

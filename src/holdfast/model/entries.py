@@ -143,6 +143,8 @@ POLICY = "policy"
 
 FORGOTTEN = "window forgotten"
 """Reason of a note behind which nothing counts that overflows told of the window before it."""
+KNOWN = "models known"
+"""Reason of a note that says what is known of models from here on, whatever the log before it tells of them."""
 NO_HELP = "sealed content shown again"
 """Reason of a note: a request was refused as before without what its provider had sealed, which is left out no more."""
 

@@ -42,9 +42,11 @@ def cut_back(branch: Branch, count: int) -> Branch:
         framed=min(branch.framed, count),
         seen=min(branch.seen, count),
         model=branch.model,
+        window=branch.window,
         measured=branch.measured,
         gauge=branch.gauge,
         learned=branch.learned,
+        aside=branch.aside,
         broken=tuple(index for index in branch.broken if index < count),
     )
     for id_, what in branch.law:

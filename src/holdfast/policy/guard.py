@@ -11,6 +11,7 @@ from holdfast.errors import WindowTooSmall
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Frame
 from holdfast.model.gauging import HIGHEST, LEAST_LIMIT, LOWEST, Learned
+from holdfast.model.knowing import known_of
 from holdfast.model.plan import Notice
 from holdfast.model.target import Target
 from holdfast.policy.settings import Settings
@@ -119,13 +120,12 @@ LEARNED = "learned"
 def learned(target: Target, branch: Branch, settings: Settings = Settings()) -> Target:
     """Return ``target`` with what this model taught ``branch``: a smaller window, more tokens for a text, its frame.
 
-    No window changes where there was no overflow, where another model is asked now, or where another window was
-    configured since: then somebody knows better.
+    No window changes where there was no overflow of it, or where another window was configured for it since: then
+    somebody knows better.
     """
-    told, asked = branch.learned, target.limits.window
-    if not is_same_model(branch, target):
-        return target
-    if told == Learned() or 0 < branch.window != asked:
+    known = known_of(branch, target.model)
+    told = known.learned
+    if told == Learned() or 0 < known.window != target.limits.window:
         return replace(target, frame=_bounded(sized(target, branch), target, settings))
     target = replace(target, prior=max(target.prior, told.prior))
     target = replace(target, frame=_bounded(sized(target, branch), target, settings))
@@ -152,12 +152,12 @@ def sized(target: Target, branch: Branch) -> Frame:
     That stands whatever became of them: behind a compaction it is nearer than the estimate. That one, by the ratio that
     was reported so far, counts for another frame; where nothing was reported it stays what it is.
     """
-    frame, told = target.frame, branch.measured if branch.frame == target.frame else None
-    scale = ratio(branch, target)
+    frame, scale = target.frame, ratio(branch, target)
+    told = branch.measured if is_same_model(branch, target) and branch.frame == frame else None
     left = told.tokens - round(scale * told.held) if told is not None else 0
     if frame == Frame():
         return Frame("", left, exact=True) if left > 0 else frame
-    if frame.exact or not frame.tokens or not (told or branch.gauge.estimated):
+    if frame.exact or not frame.tokens or not (told or known_of(branch, target.model).gauge.estimated):
         return frame
     tokens = left if told is not None else round(scale * frame.tokens)
     return replace(frame, tokens=round(min(HIGHEST * frame.tokens, max(LOWEST * frame.tokens, tokens))), exact=True)

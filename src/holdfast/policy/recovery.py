@@ -168,9 +168,14 @@ def after(state: Recovery, event: Event) -> tuple[Recovery, Action]:
     return _pressed(state, event)
 
 
-def may_unseal(settings: Settings) -> bool:
-    """Return whether what is sealed may be left out: not by a policy that recovers from nothing."""
+def may_press(settings: Settings) -> bool:
+    """Return whether a request that was too large may be made smaller: not by a policy that recovers from nothing."""
     return settings.emergency and bool(settings.recovery_rungs)
+
+
+def may_unseal(settings: Settings) -> bool:
+    """Return whether what is sealed may be left out: where a request may be made smaller."""
+    return may_press(settings)
 
 
 def is_transient(event: Refused) -> bool:

@@ -16,9 +16,11 @@ RELIEF = "relief"
 def relieve(draft: Draft) -> Draft:
     """Return the draft with the largest texts spilled until the request is usable, or nothing is left to spill.
 
-    Where texts cannot be stored away every text stays whole.
+    Where texts cannot be stored away every text stays whole, and so it does where nothing is to be done unasked.
     """
-    if not (draft.settings.goal_share and draft.world.spill) or draft.at_most <= draft.room.usable:
+    settings, world = draft.settings, draft.world
+    is_wanted = settings.auto or world.force or bool(world.rung)
+    if not (settings.goal_share and world.spill and is_wanted) or draft.at_most <= draft.room.usable:
         return draft
     excess = draft.own(draft.at_most - draft.room.usable) + 1
     pairs = []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import cast
 
 from msgspec.structs import replace
@@ -12,12 +13,13 @@ from holdfast.errors import HoldfastError, InvalidRequest, UpstreamError
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
-from holdfast.policy.recovery import Refused
+from holdfast.policy.recovery import Refused, may_press
 from holdfast.runtime.course import Course
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.judging import checked, is_judged, judged
 from holdfast.runtime.replies import Incoming
 from holdfast.runtime.requests import Request
+from holdfast.runtime.silence import passed_on, silence, unread
 from holdfast.runtime.summarise import Prefix
 from holdfast.runtime.upstream import Reply, Sent, Upstream
 from holdfast.telemetry import events
@@ -52,9 +54,11 @@ class Attempt:
         quiet: bool = False,
         as_planned: bool = True,
         holds: bool = True,
+        presses: bool,
+        on_silence: Callable[[], Awaitable[None]],
     ) -> None:
         self._upstream, self._sent, self._prepared, self._quiet = upstream, sent, prepared, quiet
-        self._holds = holds
+        self._holds, self._presses, self._on_silence = holds, presses, on_silence
         self.as_planned = as_planned
         """Whether what goes out is what was planned: its size tells of the plan's, then."""
         self.seen = False
@@ -75,6 +79,10 @@ class Attempt:
         """Whether it was refused for what the provider had sealed before."""
         self.is_cut = False
         """Whether the model's own answer ended where the window did."""
+        self.is_silent = False
+        """Whether nothing was said to what was not read, and less can be asked."""
+        self._is_passed_on = False
+        """Whether that is the answer all the same."""
 
     @property
     def target(self) -> Target:
@@ -110,7 +118,8 @@ class Attempt:
     @property
     def is_answered(self) -> bool:
         """Whether the model's own answer came, to its end."""
-        return (self.verdict.kind in ACCEPTED and not self._is_error) or (self.is_cut and self.seen)
+        is_taken = self.verdict.kind in ACCEPTED and not (self._is_error or self.is_silent)
+        return is_taken or (self.is_cut and self.seen)
 
     @property
     def is_whole(self) -> bool:
@@ -162,6 +171,8 @@ class Attempt:
             if isinstance(error, HoldfastError):
                 raise
             self.verdict, self.why = Verdict("network"), f"{type(error).__name__}: {error}"
+        if self._is_passed_on:
+            await self._on_silence()
         if (self.is_answered or self.seen) and self._held and not self._quiet:
             yield self._given()
 
@@ -206,6 +217,17 @@ class Attempt:
             self.verdict, self.why = Verdict("server"), "the answer says nothing, not even why"
         elif self.is_cut:
             self.why = "the answer ended where the window did"
+        else:
+            self._judge_silence(told)
+
+    def _judge_silence(self, told: Answer) -> None:
+        """Take an answer that says nothing to what was not read for an overflow, where less may be asked instead."""
+        silent = silence(told, self.verdict, self.plan)
+        self.is_silent = bool(silent) and self._presses and not self.seen
+        self._is_passed_on = bool(silent) and not self.is_silent
+        if self.is_silent:
+            self.verdict, self.why = Verdict("silent_overflow"), unread(told, self.plan)
+            self.as_planned = self.as_planned and silent == "counted"  # a guess tells nothing of sizes
 
 
 def _sensible(verdict: Verdict, size: int) -> Verdict:
@@ -243,7 +265,16 @@ async def attempt_at(course: Course, request: Request, prepared: Prepared, *, qu
     course.tell(events.Sending(course.key, len(slots), plan.after, plan.window))
     upstream = request.way.upstream or means.upstream
     holds = not request.way.as_it_is
-    return Attempt(upstream, sent, prepared, quiet=quiet, as_planned=as_planned, holds=holds)
+    return Attempt(
+        upstream,
+        sent,
+        prepared,
+        quiet=quiet,
+        as_planned=as_planned,
+        holds=holds,
+        presses=holds and may_press(course.settings) and not request.takes_silence,
+        on_silence=partial(passed_on, course),
+    )
 
 
 def _judged(course: Course, request: Request, sent: Sent, slots: Sequence[Slot], *, as_planned: bool) -> Sent:

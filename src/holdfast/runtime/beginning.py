@@ -42,7 +42,7 @@ def read(course: Course, asked: Asked) -> Lens | list[Message | Slot]:
     if not isinstance(asked, bytes | Mapping | Lens):
         return words(asked)
     own = course.means.target
-    lens = opened(asked, own.api if own is not None else None)
+    lens = opened(asked, own.api if own is not None else None, is_told=False)
     if not lens.slots:
         raise FormatError("this body has no messages; send it with the whole conversation in it")
     return lens

@@ -12,15 +12,12 @@ from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
 from holdfast.model.entries import (
-    FORGOTTEN,
     HISTORY,
-    OVERFLOW,
     Body,
     BranchSummary,
     Compaction,
     Decision,
     Entry,
-    Failure,
     Frame,
     Note,
     Request,
@@ -28,13 +25,11 @@ from holdfast.model.entries import (
     Said,
 )
 from holdfast.model.forking import within
-from holdfast.model.gauging import LEAST_LIMIT
+from holdfast.model.knowing import Known, all_known, noted
+from holdfast.view.tokens import PRIOR_WEIGHT
 
-NEARLY = 2
-"""[H] Slots that a refused request may have had more, so that its size still tells of what is left: a reminder."""
-AGAIN = 2
-"""The same words of a provider teach something the second time too: no limit explains them. Then no more."""
-
+NEARLY = 0.05
+"""[H] Ratios of a model's tokens to ours that differ by less make no other plan worth a note."""
 
 _SHOWING = Request | Decision | Compaction | Revoke
 """What says, or changes, what the next request shows."""
@@ -44,25 +39,18 @@ def carried(branch: Branch, path: Sequence[Entry], start: int, count: int) -> li
     """Return what ``path``, that of ``branch``, tells from entry ``start`` on of its first ``count`` slots, in order.
 
     Where a conversation parts from its log before ``start``, it goes on with that: what was decided of them or taken
-    back, that requests showed them (whose basis is another one here), and what an overflow taught. What was told there
-    already, by an earlier branch from the same place, is not told again.
+    back, and that requests showed them (whose basis is another one here). What was told there already, by an earlier
+    branch from the same place, is not told again.
     """
     law = {id_ for id_, _ in branch.law}
     known = {entry.id for entry in path[:start]}
-    told, slots, again = _bodies_there(path[:start]), count, list[Entry]()
+    told, again = _bodies_there(path[:start]), list[Entry]()
     framed = next((at for at, one in enumerate(path) if isinstance(one.body, Frame | Request)), -1)
-    forgotten = max((at for at in range(start, len(path)) if _forgets(path[at].body)), default=-1)
     for at, entry in enumerate(path[start:], start):
         body = entry.body
         new: Body | None = None
         if isinstance(body, Request):
-            slots = body.slots
             new = _shown_again(body, told, count)
-        elif isinstance(body, Failure) and body.kind == OVERFLOW and body.limit and at > forgotten:
-            lesson = body if slots <= count + NEARLY else replace(body, requested=0, elsewhere=True)
-            new = lesson if _is_news(lesson, _remembered(told)) else None
-        elif at == forgotten:
-            new = None if body in told else body
         elif isinstance(body, Frame):
             new = body if at == framed else None  # the first request had it: who parts here had no other
         elif isinstance(body, Revoke):
@@ -81,6 +69,18 @@ def told_there(body: Body, basis: str, ids: Mapping[str, str]) -> Body:
     if isinstance(body, Request):
         return replace(body, basis=basis)
     return Revoke(ids.get(body.id, body.id)) if isinstance(body, Revoke) else body
+
+
+def lessons(there: Branch, before: Branch) -> list[Note]:
+    """Return the note by which ``there`` knows of models what ``before`` does; none where it nearly does."""
+    known, told = all_known(there), all_known(before)
+    same = len(known) == len(told) and all(_is_nearly(*pair) for pair in zip(known, told, strict=True))
+    return [] if same else [noted(before)]
+
+
+def _is_nearly(known: Known, told: Known) -> bool:
+    ratios = [(one.gauge.true + PRIOR_WEIGHT) / (one.gauge.estimated + PRIOR_WEIGHT) for one in (known, told)]
+    return replace(known, gauge=told.gauge) == told and abs(ratios[0] - ratios[1]) < NEARLY
 
 
 def _undone(body: Decision | Compaction, count: int) -> Body | None:
@@ -103,21 +103,3 @@ def _shown_again(request: Request, told: Sequence[Body], count: int) -> Request 
     newest = next((body for body in reversed(told) if isinstance(body, _SHOWING)), None)
     is_told = isinstance(newest, Request) and replace(newest, basis="") == again
     return again if count and not is_told else None
-
-
-def _forgets(body: Body) -> bool:
-    """Whether what overflows told before ``body`` counts no more."""
-    return isinstance(body, Note) and body.reason == FORGOTTEN
-
-
-def _remembered(told: Sequence[Body]) -> list[Body]:
-    """Return what was ``told`` since the window was forgotten last."""
-    return list(takewhile(lambda body: not _forgets(body), reversed(told)))
-
-
-def _is_news(lesson: Failure, told: Sequence[Body]) -> bool:
-    """Whether an overflow teaches more than those ``told``: branches of branches would repeat every one for ever."""
-    if not lesson.elsewhere:
-        return told.count(lesson) < AGAIN
-    known = [body.limit for body in told if isinstance(body, Failure) and body.elsewhere]
-    return LEAST_LIMIT <= lesson.limit < min(known, default=lesson.limit + 1)

@@ -41,7 +41,7 @@ from holdfast.policy.capping import cap
 from holdfast.policy.guard import in_force
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
-from holdfast.runtime.carrying import carried, told_there
+from holdfast.runtime.carrying import carried, lessons, told_there
 from holdfast.runtime.entering import begun, cost, decided, is_pressed, meant, measured, sound, told
 from holdfast.runtime.following import Following, Repeated
 from holdfast.runtime.strand import Strand
@@ -371,6 +371,7 @@ class Journal(Strand):
         for one in carried(before, path, stop, count):
             (entry,) = self._write([told_there(one.body, prefix_basis(self.branch), ids)])
             ids[one.id] = entry.id
+        self._write(lessons(self.branch, before))
 
     def fork(self, entry: str) -> Journal:
         """Return a journal that goes on behind ``entry``; this one, and the session's leaf, stay where they are."""

@@ -33,15 +33,21 @@ _AS_MADE = "the server refused a conversation as its client wrote it; it goes ou
 async def recovered(
     course: Course, request: Request, prepared: Prepared, state: Recovery, attempt: Attempt
 ) -> tuple[Request, Prepared, Recovery]:
-    """Return what is sent next after an attempt that failed: the same again, or less. Raises where nothing is left."""
+    """Return what is sent next after an attempt that failed: the same again, or less. Raises where nothing is left.
+
+    Where nothing was said, and nothing smaller can be asked, the same is asked once more: what comes then is taken.
+    """
     refused = attempt.refused
+    request = replace(request, takes_silence=request.takes_silence or attempt.is_silent)
     await recording.refused(course, attempt)
     mended = await _mended(course, request, prepared, refused)
     if mended is not None:
         return *mended, state
     event: Refused | Useless = refused
     while True:
-        state, action = after(counted(state, course.journal.branch), event)
+        before, (state, action) = state, after(counted(state, course.journal.branch), event)
+        if isinstance(action, Stop) and attempt.is_silent:
+            return request, prepared, before
         if isinstance(action, Stop):
             course.mends = course.judges = False
             if refused.sealed and not request.way.as_it_is:

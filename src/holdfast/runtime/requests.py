@@ -19,6 +19,7 @@ from holdfast.runtime.summary_writer import Writer
 from holdfast.runtime.upstream import Sent, Upstream
 from holdfast.wire.apis import form_of
 from holdfast.wire.lens import Lens, body, measured, open_body, render, whole_frame
+from holdfast.wire.recognise import body_fields, spoken
 from holdfast.wire.thresholds import betas, headers
 
 Words: TypeAlias = str | Message | Slot
@@ -62,6 +63,8 @@ class Request(Struct, frozen=True):
     stream: bool = True
     output: int | None = None
     """The most tokens that the answer may have, where recovery asks for fewer than the caller does."""
+    takes_silence: bool = False
+    """Whether an answer that says nothing is taken as it comes: it was asked again for one already."""
     way: Way = Way()
 
     def body(self, prepared: Prepared, slots: Sequence[Slot] | None = None) -> bytes:
@@ -124,10 +127,11 @@ def of_body(target: Target, lens: Lens, way: Way = Way()) -> Request:
     return Request(replace(target, frame=lens.frame, limits=limits), lens=lens, stream=stream, way=way)
 
 
-def opened(given: bytes | Mapping[str, Any] | Lens, api: str | None = None) -> Lens:
+def opened(given: bytes | Mapping[str, Any] | Lens, api: str | None = None, *, is_told: bool = True) -> Lens:
     """Return a body with its messages measured; ``FormatError`` for what is none.
 
-    ``api`` is what it most likely speaks; a body with no messages there may be one of another API.
+    ``api`` is what it speaks; a body with no messages there may be one of another API. Where nobody ``is_told`` so, a
+    body of another API may also be known by what only that has.
     """
     if isinstance(given, Lens):
         return given if given.told is not None else measured(given)
@@ -135,6 +139,8 @@ def opened(given: bytes | Mapping[str, Any] | Lens, api: str | None = None) -> L
         data = given if isinstance(given, bytes) else msgspec.json.encode(given)
     except (TypeError, ValueError) as error:
         raise FormatError(f"this body is no JSON: {error}; give plain dicts, lists, texts and numbers") from None
+    if api is not None and not is_told:
+        api = spoken(body_fields(data), api)
     lens = open_body(data, api)
     if api is not None and form_of(api).field not in lens.fields:
         lens = open_body(data)

@@ -26,7 +26,7 @@ from holdfast.store.base import Active
 
 T = TypeVar("T")
 
-FOLD = 12
+FOLD = 13
 """Version of the fold. A checkpoint of another version is not used; raise it when ``model/branch.py`` counts anew."""
 
 _ELSEWHERE = {"keep", "compaction", "edits", "law", "callers", "settled"}

@@ -14,7 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
-from holdfast.model.gauging import HIGHEST, LOWEST, Gauge
+from holdfast.model.gauging import HIGHEST, LOWEST
+from holdfast.model.knowing import known_of
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import UNBEGUN
@@ -87,8 +88,10 @@ def _joined(every: Iterable[bytes | _Long], between: bytes) -> Iterator[bytes]:
 
 
 def media_tokens(media: Media) -> int:
-    """Return the tokens of an image or a document, whatever is in it."""
-    return DOCUMENT_TOKENS if media.kind == "document" else IMAGE_TOKENS
+    """Return the tokens of an image or a document, whatever is in it; words that it holds beside others count."""
+    if media.kind != "document":
+        return IMAGE_TOKENS
+    return max(DOCUMENT_TOKENS, count(media.source)) if media.form == "text" else DOCUMENT_TOKENS
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -210,19 +213,20 @@ def frame_tokens(target: Target) -> int:
 
 def ratio(branch: Branch, target: Target) -> float:
     """Return real tokens for one estimated token: the model's prior, moved by the usage reported so far."""
-    gauge = branch.gauge if is_same_model(branch, target) else Gauge()
+    gauge = known_of(branch, target.model).gauge
     value = (gauge.true + PRIOR_WEIGHT * target.prior) / (gauge.estimated + PRIOR_WEIGHT)
     return min(HIGHEST, max(LOWEST, value))
 
 
 def cautious_ratio(branch: Branch, target: Target) -> float:
     """Return the ratio, a tenth more while no usage was reported."""
-    told = (branch.gauge.estimated > 0 or branch.anchor is not None) and is_same_model(branch, target)
+    is_anchored = branch.anchor is not None and is_same_model(branch, target)
+    told = is_anchored or known_of(branch, target.model).gauge.estimated > 0
     return ratio(branch, target) * (1.0 if told else UNSEEN_MARGIN)
 
 
 def is_same_model(branch: Branch, target: Target) -> bool:
-    """Return whether what was reported so far was reported by this model."""
+    """Return whether this model is the one that was asked last: what it counted is a measure of the next request."""
     return branch.model == target.model or not (branch.model and target.model)
 
 
@@ -242,4 +246,4 @@ def estimate(branch: Branch, target: Target, held: int | None = None) -> int:
 
 def refused_size(branch: Branch, target: Target) -> int:
     """Return what ``estimate`` says now of the smallest request that was refused without a number."""
-    return estimate(replace(branch, held=branch.learned.refused), target)
+    return estimate(replace(branch, held=known_of(branch, target.model).learned.refused), target)

@@ -9,10 +9,10 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.errors import FormatError, Unrecognised
-from holdfast.wire.apis import APIS, FORMS
+from holdfast.wire.apis import APIS, FORMS, form_of
 from holdfast.wire.splice import fields, spans
 
-__all__ = ["APIS", "body_fields", "recognise"]
+__all__ = ["APIS", "body_fields", "recognise", "spoken"]
 
 _ANTHROPIC_KEYS = frozenset(
     {"system", "anthropic_version", "anthropic_beta", "thinking", "stop_sequences", "context_management", "compaction",
@@ -25,12 +25,19 @@ _CHAT_KEYS = frozenset(
      "reasoning_effort", "store", "user", "modalities", "prediction", "web_search_options"}
 )  # fmt: skip
 """Top-level fields that Chat has and Messages has not."""
+_OWN_KEYS = {
+    "anthropic": frozenset({"system", "anthropic_version"}),
+    "openai-chat": frozenset({"max_completion_tokens", "stream_options", "functions", "function_call"}),
+}
+"""Those of them that no server takes for the other API; gateways pass ``thinking`` on, for instance."""
 _GEMINI_KEYS = frozenset({"systemInstruction", "system_instruction", "generationConfig", "safetySettings"})
 _RESPONSES_KEYS = frozenset({"previous_response_id", "instructions", "conversation", "max_output_tokens"})
 """Fields that tell the API of a body in which no messages stand."""
 _NO_RESPONSES_KEYS = frozenset({"voice", "dimensions", "encoding_format", "assistant_id", "thread"})
 """Fields of other calls that have an ``input`` or ``instructions``: speech, embeddings, assistants."""
 _BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document", "compaction"})
+_ANYBODYS = frozenset({"thinking", "image", "document"})
+"""Blocks among them that servers of Chat have too (Mistral's thinking)."""
 _PIECES = frozenset({"image_url", "input_audio", "file", "refusal"})
 _CHAT_ROLES = frozenset({"tool", "developer", "function"})
 
@@ -86,6 +93,32 @@ def recognise(found: Mapping[str, Raw]) -> str:
     raise Unrecognised(f"no API is known by these fields: {names}; a request needs {lists}")
 
 
+def spoken(found: Mapping[str, Raw], likely: str) -> str:
+    """Return the API of a body with these top-level fields that is most likely one of ``likely``.
+
+    It is another where ``likely`` has no list of messages of that name, or where what only the other API with such a
+    list has stands in the body, and nothing of its own does. Raises ``Unrecognised`` for what is no body.
+    """
+    if form_of(likely).field not in found:
+        return recognise(found)
+    if likely not in _OWN_KEYS:
+        return likely
+    other = likely
+    for api in _marks(found):
+        if api == likely:
+            return likely
+        other = api
+    return other
+
+
+def _marks(found: Mapping[str, Raw]) -> Iterator[str]:
+    """Yield whose a body with ``messages`` is, for everything in it that only one API has."""
+    for api, keys in _OWN_KEYS.items():
+        if not keys.isdisjoint(found):
+            yield api
+    yield from _hints(found, _BLOCKS - _ANYBODYS)
+
+
 def _of_messages(found: Mapping[str, Raw]) -> str:
     for keys, api in ((_ANTHROPIC_KEYS, "anthropic"), (_CHAT_KEYS, "openai-chat")):
         if not keys.isdisjoint(found):
@@ -96,8 +129,8 @@ def _of_messages(found: Mapping[str, Raw]) -> str:
     return "anthropic" if b"claude" in model else "openai-chat"
 
 
-def _hints(found: Mapping[str, Raw]) -> Iterator[str]:
-    """Yield what tools and messages say about the API."""
+def _hints(found: Mapping[str, Raw], blocks: frozenset[str] = _BLOCKS) -> Iterator[str]:
+    """Yield what tools and messages say about the API; ``blocks`` are those of Messages."""
     tools = bytes(found.get("tools", Raw(b"")))
     if b'"input_schema"' in tools:
         yield "anthropic"
@@ -110,17 +143,17 @@ def _hints(found: Mapping[str, Raw]) -> Iterator[str]:
     for peek in peeks:
         if peek.role in _CHAT_ROLES or bytes(peek.tool_calls).startswith(b"["):
             yield "openai-chat"
-        yield from _in_content(peek.content)
+        yield from _in_content(peek.content, blocks)
     if peeks and peeks[0].role == "system":
         yield "openai-chat"
 
 
-def _in_content(content: Raw) -> Iterator[str]:
+def _in_content(content: Raw, blocks: frozenset[str]) -> Iterator[str]:
     try:
         kinds = {block.type for block in _BLOCK_LIST.decode(content)}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
-    if kinds & _BLOCKS or any(kind.endswith(("_tool_use", "_tool_result")) for kind in kinds):
+    if kinds & blocks or any(kind.endswith(("_tool_use", "_tool_result")) for kind in kinds):
         yield "anthropic"
     if kinds & _PIECES:
         yield "openai-chat"

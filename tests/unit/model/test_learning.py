@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import json
 from msgspec.structs import replace
 
 from holdfast import Branch
@@ -10,6 +15,7 @@ from holdfast.config import target
 from holdfast.model.branch import extend
 from holdfast.model.entries import (
     FORGOTTEN,
+    KNOWN,
     OVERFLOW,
     UNANSWERED,
     Answer,
@@ -23,7 +29,8 @@ from holdfast.model.entries import (
     Usage,
 )
 from holdfast.model.forking import cut_back
-from holdfast.model.gauging import Learned, is_sensible, raised, smaller, taught
+from holdfast.model.gauging import Gauge, Learned, is_sensible, raised, smaller, taught
+from holdfast.model.knowing import MODELS, all_known, noted
 from holdfast.model.learning import HOUR, cache_lives, fresh
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media
@@ -161,7 +168,64 @@ def test_another_model_has_other_limits():
     branch = refused(asked(), 3_000, 9_000)
     assert branch.learned.limit == 3_000
     assert grown(Request("b", 1, "claude-sonnet-4-5"), branch=branch).learned == branch.learned
-    assert grown(Request("b", 1, "gpt-5"), branch=branch).learned == Learned()
+    other = grown(Request("b", 1, "gpt-5"), branch=branch)
+    assert (other.learned, other.gauge, other.measured) == (Learned(), Gauge(), None)
+
+
+WINDOWS = {"a": 0, "b": 9_000, "c": 200_000}
+"""Models by the windows that are configured for them; 0 = nobody knows."""
+taught_to = st.tuples(
+    st.sampled_from(sorted(WINDOWS)), st.sampled_from([0, 3_000, 5_000, 9_000]), st.sampled_from([0, 2_000, 6_000])
+)
+
+
+def lesson(model, limit, requested, window):
+    """Return a request that was refused by these numbers, and one thing that went well behind it."""
+    return Request("b", 1, model, window), Failure(OVERFLOW, "too large", limit, requested), Answer("another")
+
+
+@given(st.lists(taught_to, max_size=8))
+def test_each_model_is_known_as_if_nobody_else_had_been_asked(lessons):
+    """What overflows taught of a model counts when it is asked again, whoever was asked in between, in each order."""
+    said = [Frame("f", 100), Said(measure(Message.of("user", WORDS * 100)))]
+    bodies = [(model, lesson(model, *numbers, WINDOWS[model])) for model, *numbers in lessons]
+    every = grown(*said, *chain.from_iterable(some for _, some in bodies))
+    for model, window in WINDOWS.items():
+        again = Request("b", 1, model, window)
+        alone = grown(*said, *chain.from_iterable(some for one, some in bodies if one == model), again)
+        known = grown(again, branch=every)
+        assert (known.learned, known.gauge, known.window) == (alone.learned, alone.gauge, window)
+        assert Branch.load(known.dump()) == known
+
+
+def test_another_window_ends_what_its_own_model_taught():
+    """Of the model that is asked again in another one nothing counts but how it counts; of the others all does."""
+    said = Said(measure(Message.of("user", WORDS * 100)))
+    branch = grown(said, *lesson("a", 3_000, 6_000, 9_000), *lesson("b", 5_000, 0, 9_000))
+    again = grown(Request("b", 1, "a", 8_000), branch=branch)
+    same = grown(Request("b", 1, "a", 9_000), branch=branch)
+    assert (same.learned.limit, again.learned) == (3_000, Learned())
+    assert again.gauge == same.gauge != Gauge()
+    assert grown(Request("b", 1, "b", 9_000), branch=again).learned.limit == 5_000
+
+
+def test_what_was_forgotten_is_forgotten_of_each_model():
+    """Behind the note nothing counts that overflows told of any of them; how they count stands."""
+    branch = grown(Said(measure(Message.of("user", WORDS * 100))), *lesson("a", 3_000, 6_000, 0), Request("b", 1, "b"))
+    branch = grown(Note(FORGOTTEN), Request("b", 1, "a"), branch=branch)
+    assert branch.learned == Learned()
+    assert branch.gauge != Gauge()
+
+
+def test_as_many_models_are_known_as_a_conversation_asks():
+    """The one that was left longest ago is the first to be forgotten; a model with nothing told takes no place."""
+    branch = grown(Said(measure(Message.of("user", WORDS * 100))))
+    for name in [str(number) for number in range(MODELS + 2)]:
+        branch = grown(
+            *lesson(name, 3_000, 6_000, 0), Request("b", 1, "silent"), Request("b", 1, "mute"), branch=branch
+        )
+    assert [one.model for one in branch.aside] == [str(number) for number in range(2, MODELS + 2)]
+    assert Branch.load(branch.dump()).aside == branch.aside
 
 
 def test_a_fork_knows_what_was_learned_before_it():
@@ -273,3 +337,24 @@ def test_a_jump_that_is_told_twice_is_believed_and_is_no_ratio():
     assert (jumped.anchor.tokens, jumped.learned.doubted) == (9_300, 0)
     assert jumped.gauge == counted.gauge
     assert told(jumped, 9_600).gauge != counted.gauge
+
+
+def test_what_one_branch_knows_of_models_another_is_told():
+    """It is told in a note, all of it: who is asked there next counts as here, and what was known there is old."""
+    said = Said(measure(Message.of("user", WORDS * 100)))
+    taught = grown(said, *lesson("a", 3_000, 6_000, 9_000), *lesson("b", 0, 0, 0), *lesson("c", 5_000, 0, 7_000))
+    for there in (Branch(), grown(said), grown(said, *lesson("b", 4_000, 5_000, 0), *lesson("d", 2_000, 0, 0))):
+        stored = json.decode(json.encode(noted(taught)), type=Note)
+        told = grown(stored, branch=there)
+        assert [*all_known(told)] == sorted(all_known(taught), key=lambda known: known.model == there.model)
+        for model, window in (("a", 9_000), ("b", 0), ("c", 7_000), ("d", 0)):
+            again = [grown(Request("b", 1, model, window), branch=branch) for branch in (told, taught)]
+            assert all_known(again[0])[-1:] == all_known(again[1])[-1:]
+            assert again[0].learned == again[1].learned
+
+
+@pytest.mark.parametrize("data", [{}, {"models": 3}, {"models": [{}]}, {"models": [{"model": "a", "window": "x"}]}])
+def test_a_note_that_cannot_be_read_says_nothing(data):
+    """A log that somebody else wrote ends nothing."""
+    branch = refused(asked(), 3_000)
+    assert grown(Note(KNOWN, data=data), branch=branch) == branch

@@ -138,6 +138,20 @@ def test_relief_needs_a_place_for_texts(possible):
     assert [edit.rule for edit in made.record] == ["relief"] * possible
 
 
+@pytest.mark.parametrize("emergency", [True, False])
+def test_with_auto_off_no_text_gives_way_unasked(emergency):
+    """BEHAVIOUR 8: ``auto`` off stops all automatic paths; what is pressed for, or asked for by hand, is none."""
+    talk = [Message.of(("user", "assistant")[at % 2], words(at, 4_500)) for at in range(11)]
+    small, policy = target("anthropic", "claude-sonnet-4-5", window=16_000), OURS.with_settings(compact="off")
+    off = policy.with_settings(auto=False, emergency=emergency)
+    made = plan(talk, small, off)
+    assert made.record == ()
+    assert made.after > made.window
+    for asked in (plan(talk, small, policy), plan(talk, small, off, world=World(force=True))):
+        assert {edit.rule for edit in asked.record} == {"relief"}
+        assert asked.after < made.after
+
+
 @given(st.lists(st.integers(0, 9_000), min_size=1, max_size=12), st.integers(1_000, 30_000), st.booleans())
 def test_a_budget_is_kept_or_nothing_more_can_go(sizes, most, apart):
     """After planning the results that are whole are within the budget, or too short to give way; the largest went."""

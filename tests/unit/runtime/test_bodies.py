@@ -452,6 +452,36 @@ def test_an_opened_body_is_measured_where_nobody_did():
     assert all(slot.size and slot.digest for slot in one.slots)
 
 
+def talked(api):
+    """Return a body of ``api`` in which a call was answered."""
+    body = {FIELD[api]: [user(api, "Where?"), *read_back(api), RESULTS[api]]}
+    return body if api == "gemini" else {"model": MODELS[api], **body}
+
+
+@pytest.mark.parametrize("api", FIELD)
+@pytest.mark.parametrize("likely", FIELD)
+def test_a_body_is_of_the_api_that_only_its_marks_are_of(api, likely):
+    """Whatever API is likely; where an address told which it is, only a list of another name tells more."""
+    assert opened(talked(api), likely, is_told=False) == opened(talked(api), api)
+    assert opened(talked(api), likely).api == (likely if FIELD[api] == FIELD[likely] else api)
+
+
+@pytest.mark.parametrize("api", FIELD)
+@pytest.mark.parametrize("own", FIELD)
+def test_a_body_goes_out_by_the_api_that_it_speaks(own, api):
+    """Whatever API the engine's own words go out by: what it says is in the log, and its bytes stay."""
+    upstream, body = ScriptedUpstream(["yes"]), talked(api)
+
+    async def go():
+        async with Engine.open(MemoryStore(), upstream=upstream, target=target(own, MODELS[own])) as engine:
+            session = await engine.session(KEY)
+            await drained(session.run(body, model=MODELS[api]))
+            return [message.role for message in session.journal.branch.messages]
+
+    assert anyio.run(go) == ["user", "assistant", "tool", "assistant"]
+    assert [(sent.api, unmarked(sent.body.decode())) for sent in upstream.sent] == [(api, unmarked(json.dumps(body)))]
+
+
 CUT = [
     {"type": "message_start", "message": {"id": "msg_1", "type": "message", "role": "assistant", "content": []}},
     {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "He"}},

@@ -10,18 +10,32 @@ from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import HISTORY, Compaction, Decision, Entry, Request, Revoke, Said
+from holdfast.model.entries import (
+    HISTORY,
+    KNOWN,
+    Compaction,
+    Decision,
+    Entry,
+    Frame,
+    Note,
+    Request,
+    Revoke,
+    Said,
+    Usage,
+)
 from holdfast.model.forking import cut_back, within
+from holdfast.model.knowing import Known, all_known, known_of
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.model.projected import project
+from holdfast.policy.guard import in_force
 from holdfast.policy.pipeline import Policy
-from holdfast.runtime.carrying import carried, told_there
+from holdfast.runtime.carrying import NEARLY, carried, told_there
 from holdfast.runtime.journal import Journal
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.samples import KEY
 from holdfast.testing.strategies import logs
-from holdfast.view.tokens import measure
+from holdfast.view.tokens import measure, ratio
 
 LONG = "\n".join(f"line {number} of a long output" for number in range(5_000))
 GO, CALL = Message.of("user", "go"), Message("assistant", (ToolCall("c1", "bash", "{}"),))
@@ -165,3 +179,97 @@ def test_what_is_only_looked_at_keeps_what_was_undone(store, anthropic):
     beside = Journal.open(copy, KEY, policy)
     beside.follow([*journal.branch.slots.slice(), measure(MORE)])
     assert beside.prepare(anthropic).plan.record == ()
+
+
+# -- what was learned --------------------------------------------------------------------------------------------------
+
+WORDS = "the tide takes the harbour wall twice a day and nobody minds it " * 50
+
+
+def talked(store, *places, turns=4):
+    """Return a journal whose models, asked in turn, count far more than is estimated, and what was said there."""
+    journal, said = Journal.open(store, KEY), []
+    for number in range(turns):
+        prepared = journal.prepare(places[number % len(places)]) if said else None
+        if prepared is not None:
+            said.append(Message.of("assistant", f"{number} {WORDS}"))
+            journal.record(said[-1], Usage(2 * prepared.plan.branch.asked, 100))
+        said.append(Message.of("user", f"{number} {WORDS}"))
+        journal.append(said[-1])
+    journal.prepare(places[turns % len(places)])
+    return journal, said
+
+
+def parting(journal, said, count, word="other"):
+    """Let ``journal`` go on with another message behind the first ``count`` that were ``said``."""
+    journal.follow([measure(one) for one in [*said[:count], Message.of("user", word)]])
+
+
+def notes(store, journal):
+    return [
+        one.body for one in store.path(KEY, journal.leaf) if isinstance(one.body, Note) and one.body.reason == KNOWN
+    ]
+
+
+@pytest.mark.parametrize("told", [{}, {"limit": 30_000}, {"requested": 45_000}, {"limit": 30_000, "requested": 45_000}])
+@pytest.mark.parametrize("count", range(7))
+def test_what_was_learned_of_a_model_counts_wherever_a_conversation_parts(count, told, store, anthropic):
+    """Its window and how it counts are those of before from the first request on, also after a restart."""
+    wide = replace(anthropic, limits=replace(anthropic.limits, window=200_000))
+    journal, said = talked(store, wide)
+    journal.learn("too large", **told)
+    window = in_force(wide, journal.branch, journal.policy.settings).limits.window
+    before = known_of(journal.branch, wide.model)
+    parting(journal, said, count)
+    again = Journal.open(store, KEY, leaf=journal.leaf)
+    for one in (journal, again):
+        known = known_of(one.branch, wide.model)
+        assert replace(known.learned, overflows=0) == replace(before.learned, overflows=0)
+        assert ratio(one.branch, wide) == pytest.approx(
+            ratio(replace(one.branch, gauge=before.gauge), wide), abs=NEARLY
+        )
+        assert in_force(wide, one.branch, one.policy.settings).limits.window == pytest.approx(window, rel=0.1)
+        assert all_known(one.prepare(wide).plan.branch) == (replace(known, model=wide.model, window=200_000),)
+
+
+def test_what_was_learned_of_each_model_is_told_once_where_a_conversation_parts(store, anthropic):
+    """Branch after branch from one place, and one in its midst, tell no more than what is new."""
+    anthropic = replace(anthropic, frame=Frame("f", 1_000, exact=True))
+    other = replace(anthropic, model="claude-opus-4-5")
+    journal, said = talked(store, anthropic, other)
+    before = all_known(journal.branch)
+    assert [known.model for known in before] == [other.model, anthropic.model]
+    for number in range(3):
+        parting(journal, said, 0, f"another {number}")
+        assert all_known(journal.branch) == before
+    assert len(notes(store, journal)) == 1
+    journal.prepare(other)
+    journal.learn("too large", 20_000)
+    parting(journal, said, 0, "the last")
+    assert known_of(journal.branch, other.model).learned.limit == 20_000
+    assert known_of(journal.branch, anthropic.model) == known_of(Branch(aside=before), anthropic.model)
+
+
+def test_a_window_that_was_forgotten_stays_so_where_a_conversation_parts(store, anthropic):
+    """What taught it before is not known there, also where that was told before the parting; what taught since is."""
+    journal, said = talked(store, anthropic)
+    journal.learn("too large", 30_000)
+    said += [Message.of("assistant", "hm"), Message.of("user", "on")]
+    journal.append(*said[-2:])
+    count = len(said) - 1
+    journal.forget()
+    parting(journal, said, count)
+    assert known_of(journal.branch, anthropic.model).learned.limit == 0
+    assert Journal.open(store, KEY, leaf=journal.leaf).branch.learned.limit == 0
+    journal.prepare(anthropic)
+    journal.learn("too large", 40_000)
+    parting(journal, said, count, "another")
+    assert known_of(journal.branch, anthropic.model).learned.limit == 40_000
+
+
+def test_who_learned_nothing_tells_nothing(store, anthropic):
+    """A conversation that parts from one without an answer is told no note."""
+    journal, said = talked(store, anthropic, turns=1)
+    parting(journal, said, 0)
+    assert notes(store, journal) == []
+    assert known_of(journal.branch, anthropic.model) == Known("")

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, extend, extended
 from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import FORGOTTEN, OVERFLOW, Answer, Decision, Entry, Failure, Frame, Note, Request, Said
+from holdfast.model.entries import OVERFLOW, Answer, Decision, Entry, Failure, Frame, Request, Said
 from holdfast.model.forking import restated
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text
@@ -207,29 +207,14 @@ def bodies(entries):
 
 
 def test_what_was_carried_to_a_place_is_not_carried_there_again():
-    """Branch after branch from one place tells what that taught once: a lesson twice at most, a request once."""
+    """Branch after branch from one place tells once that a request showed it."""
     begun = [Said(slot) for slot in slots([("user", "a"), ("assistant", "b")])]
     rest = [Said(slots([("user", "c")])[0]), Request("x", 3, "m", 9), Failure(OVERFLOW, "too long", 5_000, 6_000)]
     there = []
     for _ in range(5):
         path = path_of(*begun, *there, *rest)
         there += bodies(carried(Branch.build(path), path, len(path) - 3, 2))
-    assert there == [Request("", 2, "m", 9), *[Failure(OVERFLOW, "too long", 5_000, 6_000)] * 2]
-
-
-def test_a_window_that_was_forgotten_stays_so_where_a_conversation_parts():
-    """What taught it before is not told again, what taught since is, and the note itself once from each place."""
-    begun = [Said(slot) for slot in slots([("user", "a"), ("assistant", "b")])]
-    asked, before, since = Request("x", 3, "m", 9_000), Failure(OVERFLOW, "", 5_000), Failure(OVERFLOW, "", 7_000)
-    forgotten = Note(FORGOTTEN, data={"limit": 5_000, "behind": "e"})
-    rest = [Said(slots([("user", "c")])[0]), asked, before, forgotten]
-    for more, limit in (([], 0), ([asked, since], 7_000)):
-        there = []
-        for _ in range(5):
-            path = path_of(*begun, *there, *rest, *more)
-            there += bodies(carried(Branch.build(path), path, 2 + len(there), 2))
-            assert Branch.build(path_of(*begun, *there)).learned.limit == limit
-        assert (there.count(forgotten), there.count(before), there.count(since)) == (1, 0, 2 * bool(more))
+    assert there == [Request("", 2, "m", 9)]
 
 
 def test_a_request_behind_a_decision_is_told_again():

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from holdfast.config import target
+from holdfast.errors import UpstreamError
+from holdfast.model.entries import Answer
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, ToolResult
 from holdfast.runtime.engine import Engine
@@ -16,9 +18,10 @@ from holdfast.runtime.upstream import Reply
 from holdfast.store.memory import MemoryStore
 from holdfast.telemetry import events
 from holdfast.testing.clock import run
+from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.samples import KEY
-from holdfast.testing.upstream import ScriptedUpstream
+from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 from holdfast.wire.lens import open_body
 from holdfast.wire.rules import validate
 
@@ -95,6 +98,32 @@ def test_an_odd_answer_ends_no_session(api, answer):
     assert len(told) == len(set(told))
     first, second = [[read(slot.message) for slot in open_body(body, api).slots] for body in bodies]
     assert second[: len(first)] == first
+
+
+TOO_MUCH = {
+    "anthropic": {"max_tokens": 9_000},
+    "openai-chat": {"max_tokens": 9_000},
+    "openai-responses": {"max_output_tokens": 9_000},
+    "gemini": {"generationConfig": {"maxOutputTokens": 9_000}},
+}
+
+
+@pytest.mark.parametrize(("api", "fields"), TOO_MUCH.items(), ids=TOO_MUCH)
+def test_a_refusal_of_so_much_output_is_no_answer(api, fields):
+    """It is an error that says what can be done, and nothing of it is in the log as the model's."""
+    upstream, heard, store = ProviderUpstream(Provider(Settings(max_output=4_096))), [], MemoryStore()
+
+    async def go():
+        goal = target(api, "house-model", window=64_000)
+        async with Engine.open(store, upstream=upstream, target=goal, fields=fields, listen=heard.append) as engine:
+            with pytest.raises(UpstreamError, match="ask for less output") as raised:
+                await (await engine.session(KEY)).ask("Why is the build slow?")
+            return raised.value.kind
+
+    assert run(go) == "output_limit"
+    assert [event.kind for event in heard if isinstance(event, events.Refused)] == ["output_limit"]
+    assert [entry for entry in store.path(KEY) if isinstance(entry.body, Answer)] == []
+    assert len(upstream.sent) == 1
 
 
 class Counting:

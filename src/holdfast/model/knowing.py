@@ -1,0 +1,87 @@
+"""What is known of each model that a conversation asked: how it counts, and what overflows told of its window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
+from holdfast.model.entries import KNOWN, Note
+from holdfast.model.gauging import Gauge, Learned
+from holdfast.model.reading import convert
+
+if TYPE_CHECKING:
+    from holdfast.model.branch import Branch
+
+MODELS = 8
+"""[H] Models beside the one asked last of which a branch knows what they told: no conversation goes among more."""
+
+
+class Known(Struct, frozen=True, omit_defaults=True):
+    """What was told of one model, in the window that was configured for it: it counts when that is asked again."""
+
+    model: str
+    window: int = 0
+    """As ``Request.window`` of the newest request to it."""
+    gauge: Gauge = Gauge()
+    learned: Learned = Learned()
+
+
+def known_of(branch: Branch, model: str) -> Known:
+    """Return what is known of ``model``, asked last or before; where either has no name it may be the last."""
+    last = Known(branch.model, branch.window, branch.gauge, branch.learned)
+    if branch.model == model or not model:
+        return last
+    return next((known for known in branch.aside if known.model == model), Known(model) if branch.model else last)
+
+
+def all_known(branch: Branch) -> tuple[Known, ...]:
+    """Return what is known of each model that told anything, the one asked last at the end.
+
+    What waits for the next answer is not of it: that may be another model's, or one to another request.
+    """
+    learned = replace(branch.learned, overflows=0, doubted=0)
+    told = branch.model and (branch.gauge, learned) != (Gauge(), Learned())
+    return (*branch.aside, Known(branch.model, branch.window, branch.gauge, learned)) if told else branch.aside
+
+
+def knowing(branch: Branch, every: Sequence[Known]) -> Branch:
+    """Return the branch knowing of models what ``every`` says and no more."""
+    own, others = _of(branch.model, every), [known for known in every if known.model != branch.model]
+    return replace(branch, window=own.window, gauge=own.gauge, learned=own.learned, aside=tuple(others[-MODELS:]))
+
+
+def asking(branch: Branch, model: str, window: int) -> Branch:
+    """Return the branch with what is known of ``model`` in force, which is asked next; that of the last is put aside.
+
+    No count of another model's is a measure of it. What overflows told is old once another ``window`` was configured.
+    """
+    if model != branch.model:
+        branch = knowing(replace(branch, model=model, measured=None), all_known(branch))
+    is_other = 0 < branch.window != window > 0
+    return replace(branch, window=window, learned=Learned() if is_other else branch.learned)
+
+
+def forgotten(branch: Branch) -> Branch:
+    """Return the branch without what overflows told of any model; how each counts stands."""
+    return replace(branch, learned=Learned(), aside=tuple(replace(one, learned=Learned()) for one in branch.aside))
+
+
+def noted(branch: Branch) -> Note:
+    """Return the note by which another branch knows of models what this one does."""
+    return Note(KNOWN, data={"models": to_builtins(all_known(branch))})
+
+
+def as_noted(branch: Branch, note: Note) -> Branch:
+    """Return the branch knowing of models what ``noted`` says; the same branch where that cannot be read."""
+    try:
+        every = convert(note.data.get("models"), list[Known])
+    except (ValueError, TypeError):
+        return branch
+    return knowing(branch, every)
+
+
+def _of(model: str, every: Sequence[Known]) -> Known:
+    return next((known for known in every if known.model == model), Known(model))

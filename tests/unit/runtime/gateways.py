@@ -1,0 +1,42 @@
+"""Gateways in front of the strict provider, for tests of what they make of its refusals."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from holdfast.testing.provider.calls import Answered, Refusal, Used
+
+
+class Silent:
+    """A gateway that makes an empty success of every refusal, and counts ``read`` tokens for it (as LiteLLM does)."""
+
+    def __init__(self, provider, read=1) -> None:
+        self.provider, self.read = provider, read
+        self.settings, self.requests = provider.settings, provider.requests
+        self.silent = 0
+        """How often it said nothing."""
+
+    def answer(self, asked):
+        """Return the provider's answer, or nothing where it refuses."""
+        reply = self.provider.answer(asked)
+        if not isinstance(reply, Refusal):
+            return reply
+        self.silent += 1
+        return Answered(f"msg_{self.silent}", "house-model", (), "end", Used(self.read, self.read))
+
+
+class Uncached:
+    """A gateway that counts what is new in each request alone: the rest its cache held."""
+
+    def __init__(self, provider) -> None:
+        self.provider = provider
+        self.settings, self.requests = provider.settings, provider.requests
+        self._before = 0
+
+    def answer(self, asked):
+        """Return the provider's answer with another count."""
+        reply = self.provider.answer(asked)
+        if isinstance(reply, Refusal):
+            return reply
+        counted, self._before = reply.usage.counted - self._before, reply.usage.counted
+        return replace(reply, usage=Used(counted, reply.usage.output))
