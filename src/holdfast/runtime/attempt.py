@@ -10,6 +10,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, InvalidRequest, UpstreamError
+from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
@@ -119,7 +120,7 @@ class Attempt:
     def is_answered(self) -> bool:
         """Whether the model's own answer came, to its end."""
         is_taken = self.verdict.kind in ACCEPTED and not (self._is_error or self.is_silent)
-        return is_taken or (self.is_cut and self.seen)
+        return is_taken or (self.is_cut and (self.seen or _says(self.answer.message)))
 
     @property
     def is_whole(self) -> bool:
@@ -228,6 +229,11 @@ class Attempt:
         if self.is_silent:
             self.verdict, self.why = Verdict("silent_overflow"), unread(told, self.plan)
             self.as_planned = self.as_planned and silent == "counted"  # a guess tells nothing of sizes
+
+
+def _says(message: Message) -> bool:
+    """Return whether a message has words or calls: what a model said is its answer, wherever it was cut."""
+    return bool(message.text.strip() or message.calls)
 
 
 def _sensible(verdict: Verdict, size: int) -> Verdict:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from holdfast.config import target
-from holdfast.errors import UpstreamError
+from holdfast.errors import ContextOverflow, UpstreamError
 from holdfast.model.entries import Answer
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text, ToolResult
@@ -359,3 +359,34 @@ def test_a_count_that_is_told_twice_is_believed():
     """What nobody told may be in every request from some point on: the second count of it is the size."""
     report, upstream, _ = counted(lambda sizes: sizes[-1] + 90_000 * (len(sizes) > 5), words(*[300] * 9))
     assert report.tokens == pytest.approx(upstream.sizes[-1] + 90_000, rel=0.02)
+
+
+@pytest.mark.parametrize("text", ["The tide " * 2_000, ""], ids=["words", "nothing"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_was_said_before_the_window_ended_is_the_answer(text, stream):
+    """An answer that the window cut stays, streamed or not; one that says nothing at all is an overflow."""
+    blocks = [{"type": "text", "text": text}] if text else []
+    usage = {"input_tokens": 30_000, "output_tokens": 2_000}
+    told = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": blocks}
+    cut = json.dumps(told | {"stop_reason": "model_context_window_exceeded", "usage": usage}).encode()
+    upstream = ScriptedUpstream([cut] * 9)
+
+    async def go():
+        where = target("anthropic", "claude-opus-4-6", window=32_000)
+        async with Engine.open(MemoryStore(), upstream=upstream, target=where, fields={"max_tokens": 4_000}) as engine:
+            session = await engine.session(KEY)
+            body = {"model": "claude-opus-4-6", "max_tokens": 4_000, "stream": stream, "messages": []}
+            asked = body | {"messages": [{"role": "user", "content": "How high?"}]}
+            async with session.run(asked) as going:
+                async for _ in going:
+                    pass
+            return going.answer.message.text, [one.text for one in session.journal.branch.messages]
+
+    if text:
+        said, log = run(go)
+        assert said == text
+        assert log[1] == text
+        assert len(upstream.sent) == 1
+        return
+    with pytest.raises(ContextOverflow):
+        run(go)
