@@ -30,9 +30,9 @@ class Known(Struct, frozen=True, omit_defaults=True):
 
 
 def known_of(branch: Branch, model: str) -> Known:
-    """Return what is known of ``model``, asked last or before; where either has no name it may be the last."""
+    """Return what is known of ``model``, asked last or before; where either has no name it is taken to be the last."""
     last = Known(branch.model, branch.window, branch.gauge, branch.learned)
-    if branch.model == model or not model:
+    if branch.model == model or not model or (branch.seen and not branch.model):
         return last
     return next((known for known in branch.aside if known.model == model), Known(model) if branch.model else last)
 

@@ -170,16 +170,20 @@ def _loose_thinking(branch: Branch, settled: Settled, lead: int) -> Iterator[int
 def _before_their_results(said: Sequence[Message], first: int, thoughts: Sequence[int]) -> set[int]:
     """Return those of ``thoughts`` that stand between a call and its first result, which is shown before them.
 
-    When they came a stand-in was shown there. ``said`` are the messages from slot ``first`` on.
+    When they came a stand-in was shown there; answers that follow each other are one, and wait together. ``said`` are
+    the messages from slot ``first`` on.
     """
     asked: dict[str, int] = {}
+    others: list[int] = []
     early: set[int] = set()
     for index, message in enumerate(said if thoughts else (), first):
         if message.role == "assistant":
             asked |= dict.fromkeys([call.id for call in message.calls], index)
             continue
+        others.append(index)
         for result in message.results:
             start = asked.pop(result.call_id, None)
             if start is not None:
-                early.update(thoughts[bisect_right(thoughts, start) : bisect_left(thoughts, index)])
+                behind = others[bisect_right(others, start)]
+                early.update(thoughts[bisect_right(thoughts, behind) : bisect_left(thoughts, index)])
     return early

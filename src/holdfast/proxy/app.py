@@ -43,7 +43,6 @@ from holdfast.proxy.bodies import Bodies
 from holdfast.proxy.clients import Tooled, client, kind
 from holdfast.proxy.exchange import Exchange, Turn
 from holdfast.proxy.forwarding import forward, pass_through
-from holdfast.proxy.halves import whole
 from holdfast.proxy.headers import State, is_subscription, upward
 from holdfast.proxy.health import Ended, Health
 from holdfast.proxy.identity import session_key
@@ -63,6 +62,7 @@ from holdfast.runtime.means import Means
 from holdfast.runtime.requests import of_body
 from holdfast.runtime.summarise import Writer
 from holdfast.store.base import SessionStore
+from holdfast.wire.halves import whole
 from holdfast.wire.lens import Lens, render
 
 READ = frozenset({"generate", "count", "compact"})

@@ -22,6 +22,7 @@ from holdfast.runtime.deciding import announce, next_request
 from holdfast.runtime.following import reframed
 from holdfast.runtime.journal import Prepared
 from holdfast.runtime.requests import Asked, Request, Way, of_body, of_words, opened, words
+from holdfast.wire.halves import whole
 from holdfast.wire.lens import Lens
 
 
@@ -42,6 +43,7 @@ def read(course: Course, asked: Asked) -> Lens | list[Message | Slot]:
     if not isinstance(asked, bytes | Mapping | Lens):
         return words(asked)
     own = course.means.target
+    asked = whole(asked) if isinstance(asked, bytes) else asked
     lens = opened(asked, own.api if own is not None else None, is_told=False)
     if not lens.slots:
         raise FormatError("this body has no messages; send it with the whole conversation in it")

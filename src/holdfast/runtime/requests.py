@@ -20,6 +20,7 @@ from holdfast.runtime.upstream import Sent, Upstream
 from holdfast.wire.apis import form_of
 from holdfast.wire.lens import Lens, body, measured, open_body, render, whole_frame
 from holdfast.wire.recognise import body_fields, spoken
+from holdfast.wire.splice import write
 from holdfast.wire.thresholds import betas, headers
 
 Words: TypeAlias = str | Message | Slot
@@ -136,7 +137,7 @@ def opened(given: bytes | Mapping[str, Any] | Lens, api: str | None = None, *, i
     if isinstance(given, Lens):
         return given if given.told is not None else measured(given)
     try:
-        data = given if isinstance(given, bytes) else msgspec.json.encode(given)
+        data = given if isinstance(given, bytes) else write(given)
     except (TypeError, ValueError) as error:
         raise FormatError(f"this body is no JSON: {error}; give plain dicts, lists, texts and numbers") from None
     if api is not None and not is_told:

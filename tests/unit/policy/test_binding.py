@@ -130,3 +130,10 @@ def test_a_late_result_makes_loose_what_was_thought_before_it(turns, known):
     assert [result for message in shown for result in message.results] == [told]
     assert advance(went_on(plan), where(ONE)).repair
     assert kept(advance(went_on(plan), where(ONE))) == 2
+
+
+def test_answers_in_a_row_wait_for_their_results_together():
+    """Two answers that follow each other are one to the API: what the second thought, no stand-in was shown to."""
+    calls = [Message("assistant", (*THOUGHT.parts[:1], ToolCall(id_, "read", "{}"))) for id_ in "ab"]
+    told = Message("tool", tuple(ToolResult(id_, "read", (Text("ok"),)) for id_ in "ab"))
+    assert kept(advance(of([ASKED, *calls, told]), where(ONE))) == 2
