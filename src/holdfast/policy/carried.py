@@ -45,7 +45,7 @@ def _within(summary: str, budget: int) -> str:
     sections = [text for text in _sections(summary, LONGEST * budget) if text.strip()]
     ranked = sorted(range(len(sections)), key=lambda at: _rank(sections[at]))
     laws = sum(_rank(text) == 0 for text in sections)
-    told = excerpts([sections[at] for at in ranked], budget, each=1 / len(sections), laws=laws)
+    told = excerpts([sections[at] for at in ranked], budget, each=1 / len(sections), laws=range(laws))
     held = [text for _, text in sorted(zip(ranked, told, strict=True))]
     return "\n".join([one for is_there, run in groupby(held, bool) for one in (run if is_there else (GAP,))])
 

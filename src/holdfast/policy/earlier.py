@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from holdfast.model.messages import Message, part_text, with_parts
+from holdfast.model.messages import Message, media_of, part_text, placeholder, with_parts
 from holdfast.model.parts import Part, Text
 
 CARRIED = "What came before, as an earlier summary has it:\n"
@@ -101,11 +101,15 @@ def summaries(texts: Iterable[str]) -> Iterator[str]:
     return filter(None, map(summary_of, texts))
 
 
-def said_by_user(messages: Sequence[Message]) -> Iterator[str]:
-    """Yield what each message of the user says, others' summaries aside; what is blank is nothing."""
+def said_by_user(messages: Sequence[Message], *, attached: bool = False) -> Iterator[str]:
+    """Yield what each message of the user says, others' summaries aside; what is blank is nothing.
+
+    A line stands for each picture and document that is ``attached``, if those are asked for.
+    """
     for message in messages[2:] if _is_asked(messages) else messages:
         if message.starts_turn:
-            said = "\n".join([_apart(text)[1] for text in _texts(message)]).strip()
+            lines = [placeholder(one) for one in media_of(message)] if attached else []
+            said = "\n".join([*[_apart(text)[1] for text in _texts(message)], *lines]).strip()
             yield from [said] if said else []
 
 

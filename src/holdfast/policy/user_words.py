@@ -7,7 +7,7 @@ is what a long session must not forget; then the newest request, the first, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import groupby
 from math import inf
 from typing import TypeAlias
@@ -50,16 +50,17 @@ def user_words(messages: Sequence[Message], budget: int, *, is_open: bool = True
     what a client noted beside older ones is not quoted, but for the first, whose notes come last. What the program told
     the model in between is quoted behind what the user said.
     """
-    *before, newest = list(said_by_user(messages)) or [""]
+    *before, newest = list(said_by_user(messages, attached=True)) or [""]
     said = [apart(text)[0] or text for text in before]
     first = said[0] if said else newest
     older = [text for text in dict.fromkeys([first, *reversed(said)]) if text != newest]
     wanted, spent = (older, count(newest)) if is_open or not newest else ([newest, *older], 0)
     orders = _told_by_program(messages)
-    *held, noted = excerpts([*wanted, *orders, _noted_beside(before)], max(LEAST, budget - spent))
-    held, followed = held[: len(wanted)], held[len(wanted) :]
+    laws = range(len(wanted), len(wanted) + len(orders))
+    *held, noted = excerpts([*wanted, *orders, _noted_beside(before)], max(LEAST, budget - spent), laws=laws)
+    held, followed = held[: laws.start], held[laws.start :]
     quotes = dict(zip(wanted, held, strict=True))
-    unquoted = _unquoted(held.count(""))
+    unquoted = [*_unquoted(held.count(""), "user"), *_unquoted(followed.count(""), "user's program")]
     quotes.setdefault(newest, newest)
     ends = {first: "First", newest: "Newest"}
     goal = [f"{which} request of the user, verbatim:\n{quotes[text]}" for text, which in ends.items() if quotes[text]]
@@ -81,20 +82,21 @@ def _noted_beside(texts: Sequence[str]) -> str:
     return notes if own else ""
 
 
-def _unquoted(number: int) -> list[str]:
+def _unquoted(number: int, whose: str) -> list[str]:
     """Return the line that tells how many messages are not quoted, if any is not."""
-    told = f"{number} more messages of the user are" if number > 1 else "1 more message of the user is"
+    told = f"{number} more messages of the {whose} are" if number > 1 else f"1 more message of the {whose} is"
     return [f"[{told} not quoted here; recall reads them back]"] if number else []
 
 
-def excerpts(texts: Sequence[str], budget: int, each: float = EACH, laws: int = 0) -> list[str]:
+def excerpts(texts: Sequence[str], budget: int, each: float = EACH, laws: Container[int] = ()) -> list[str]:
     """Return what is quoted of each of ``texts``, the most wanted first; nothing of those that find no room.
 
-    ``each`` is the share that one has before others had their turn. Of the first ``laws`` all sounds like a rule.
+    ``each`` is the share that one has before others had their turn. Of the texts numbered ``laws`` all sounds like a
+    rule.
     """
     pieces = [_pieces(text, REACH * budget) for text in texts]
     chosen, left = set[Place](), float(budget)
-    rules = (place for place in _places(pieces) if place[0] < laws or _RULE.search(pieces[place[0]][place[1]]))
+    rules = (place for place in _places(pieces) if place[0] in laws or _RULE.search(pieces[place[0]][place[1]]))
     for places, share, most in ((rules, RULES, inf), (_places(pieces), 1.0, each), (_places(pieces), 1.0, inf)):
         left -= _take(places, pieces, chosen, left - (1 - share) * budget, most * budget)
     return [_quoted(own, [(number, at) in chosen for at in range(len(own))]) for number, own in enumerate(pieces)]
@@ -108,7 +110,9 @@ def _pieces(text: str, reach: int) -> Pieces:
 
 
 def _places(pieces: Sequence[Pieces]) -> Iterator[Place]:
-    return ((number, at) for number, own in enumerate(pieces) for at, piece in enumerate(own) if piece)
+    """Yield where the pieces of each message are, its end first: what is asked stands behind what it is about."""
+    for number, own in enumerate(pieces):
+        yield from ((number, at) for at in (-1 % len(own), *range(len(own) - 1)) if own[at]) if own else ()
 
 
 def _take(places: Iterator[Place], pieces: Sequence[Pieces], chosen: set[Place], budget: float, each: float) -> float:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.messages import Message
+from holdfast.model.parts import Media, Text
 from holdfast.policy.client_notes import apart
 from holdfast.policy.user_words import EACH, GAP, LEAST, user_words
 from holdfast.view.tokens import count
@@ -44,6 +45,13 @@ def test_a_first_request_that_fits_is_whole():
     assert first.strip() in quoted(400, first, "Go on.")
 
 
+def test_a_question_behind_a_long_text_stays():
+    """What is asked stands behind what it is about, a file for one: it is quoted wherever a message has any room."""
+    asked = [f"What does part {number} cost?" for number in range(4)]
+    told = quoted(300, *[TALK * 40 + ask for ask in asked], "Go on.")
+    assert all(ask in told for ask in asked[1:])
+
+
 def test_rules_outlive_small_talk():
     """A rule that was laid down long ago is quoted where newer messages are not; those are counted."""
     talk = [f"Good. Next look at part {number} and tell me what is slow in it." for number in range(200)]
@@ -68,6 +76,26 @@ def test_what_the_program_told_in_between_stays_behind_the_users_words():
     assert program[-1].endswith("Now: never deploy on Fridays.")
     assert sum("Fridays" in one for one in program) == 1
     assert sum(count(one) for one in [*goal, *between]) < 400
+
+
+def test_an_order_of_the_programs_needs_no_word_of_a_rule():
+    """What a program tells the model in between is an order, however it sounds; those that find no room are counted."""
+    orders = [Message.of("system", text) for text in (TALK * 60, "Answer in Frisian.", "You may deploy.")]
+    goal, between = user_words([*said(*[TALK * 3] * 9), *orders, *said("Go on.")], 300)
+    told = "\n".join([*goal, *between])
+    assert "Answer in Frisian." in told
+    assert "You may deploy." in told
+    many = [Message.of("system", f"Order {number}. {TALK}") for number in range(9)]
+    assert "more messages of the user's program are not quoted" in "\n".join(
+        user_words([*many, *said("Go.")], LEAST)[1]
+    )
+
+
+def test_a_line_tells_of_what_was_attached():
+    """A picture is in no extract; that there was one is."""
+    asked = Message("user", (Text("Draw this anew."), Media("image", "image/png", 3, "plan.png", "AAAA")))
+    goal, _ = user_words([asked, Message.of("assistant", "Done."), *said("Go on.")], 300)
+    assert "Draw this anew.\n[Attached image/png: plan.png]" in goal[0]
 
 
 def test_a_text_without_sentences_is_cut_near_its_ends():
