@@ -23,6 +23,8 @@ FRAME = 6
 """[H] Estimator tokens of what stands around the quotes of one message: who said it, marks, the end of a line."""
 RULES, EACH = 0.5, 1 / 3
 """[H] Shares of the budget: for all that sounds like a rule, and for one message, before others had their turn."""
+ORDERS = 1 / 8
+"""[H] Share of the budget for what the program told the model; twice that where the user leaves so much."""
 REACH = 8
 """[H] Characters at each end of a long text that are looked at, for each token of the budget."""
 GAP = "[…]"
@@ -48,26 +50,37 @@ def user_words(messages: Sequence[Message], budget: int, *, is_open: bool = True
     The newest is whole whatever it costs, if it ``is_open``: nothing newer is said behind what is quoted. Messages of
     which nothing stays are counted in a line at the end. Summaries of what came before are no words of the user, and
     what a client noted beside older ones is not quoted, but for the first, whose notes come last. What the program told
-    the model in between is quoted behind what the user said.
+    the model in between has a small share.
     """
     *before, newest = list(said_by_user(messages, attached=True)) or [""]
     said = [apart(text)[0] or text for text in before]
     first = said[0] if said else newest
     older = [text for text in dict.fromkeys([first, *reversed(said)]) if text != newest]
     wanted, spent = (older, count(newest)) if is_open or not newest else ([newest, *older], 0)
-    orders = _told_by_program(messages)
-    laws = range(len(wanted), len(wanted) + len(orders))
-    *held, noted = excerpts([*wanted, *orders, _noted_beside(before)], max(LEAST, budget - spent), laws=laws)
-    held, followed = held[: laws.start], held[laws.start :]
+    left, orders = max(LEAST, budget - spent), _told_by_program(messages)
+    share = min(ORDERS * left, _cost(orders))
+    *held, noted = excerpts([*wanted, _noted_beside(before)], round(left - share))
     quotes = dict(zip(wanted, held, strict=True))
-    unquoted = [*_unquoted(held.count(""), "user"), *_unquoted(followed.count(""), "user's program")]
+    unquoted = _unquoted(held.count(""), "user")
     quotes.setdefault(newest, newest)
     ends = {first: "First", newest: "Newest"}
     goal = [f"{which} request of the user, verbatim:\n{quotes[text]}" for text, which in ends.items() if quotes[text]]
     between = [f"User: {quotes[text]}" for text in reversed(older) if text != first and quotes[text]]
-    told = [f"Told by the user's program: {quote}" for quote in reversed(followed) if quote]
+    told = _followed(orders, round(min(2 * ORDERS * left, max(share, left - _cost([*held, noted])))))
     notes = [f"Noted by the user's program, at the beginning: {noted}"] if noted else []
     return goal, between + unquoted + told + notes
+
+
+def _followed(orders: Sequence[str], budget: int) -> list[str]:
+    """Return what is quoted of ``orders`` of the program, the newest first, as they were told; all are laws."""
+    quotes = excerpts(orders, budget, laws=range(len(orders)))
+    told = [f"Told by the user's program: {quote}" for quote in reversed(quotes) if quote]
+    return told + _unquoted(quotes.count(""), "user's program")
+
+
+def _cost(texts: Sequence[str]) -> int:
+    """Return about how many tokens the quotes of ``texts`` are."""
+    return sum(count(text) + FRAME for text in texts if text)
 
 
 def _told_by_program(messages: Sequence[Message]) -> list[str]:
