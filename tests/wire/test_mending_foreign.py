@@ -239,7 +239,7 @@ def test_documents_and_thinking():
     """A document of words stays its words; another API's thinking stays behind, and that is told."""
     source = {"type": "text", "media_type": "text/plain", "data": "KEEP"}
     sent, _ = mended("openai-chat", {"role": "user", "content": [{"type": "document", "source": source}]})
-    assert sent == [{"role": "user", "content": [{"type": "text", "text": "KEEP"}]}]
+    assert sent == [{"role": "user", "content": "KEEP"}]
     sent, why = mended("openai-chat", HI, THOUGHTS[0] | {"tool_calls": [CALL]}, LISTS["openai-chat"][1])
     assert sent == [HI, *LISTS["openai-chat"]]
     assert why == ["1 × thinking: sealed by another API: OpenAI Chat Completions has no other form for it"]
@@ -327,3 +327,33 @@ def test_what_a_tool_gave_back_in_any_form(of, api, given):
     [(_, _, told)] = exchanges(said(api, request(api, sent)))
     for one in given if isinstance(given, list) else [given]:
         assert (one if isinstance(one, str) else json.dumps(one)) in told
+
+
+@pytest.mark.parametrize("to", APIS)
+def test_a_result_that_stands_in_an_answer_keeps_its_words(to):
+    """What a tool gave back may stand in the answer that called it: it goes behind that, as the tool's."""
+    blocks = [
+        {"type": "tool_use", "id": "c1", "name": "f", "input": {}},
+        {"type": "tool_result", "tool_use_id": "c1", "content": "It is 42."},
+    ]
+    words = {"text": "go"} if to == "gemini" else None
+    go = {"role": "user", key(to): [words] if words else "go"}
+    made = mend(request(to, [go, {"role": "assistant", "content": blocks}, go]), to)
+    assert made.is_valid
+    assert [told for _, _, told in exchanges(said(to, made.body))] == ["It is 42."]
+
+
+@pytest.mark.parametrize("blanks", [(",", ":"), (", ", ": ")])
+def test_thinking_beside_something_foreign_keeps_its_bytes(blanks):
+    """A signature is over the very bytes, however the body is spaced."""
+    thought = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    answer = {"role": "assistant", "content": [thought, {"functionCall": {"name": "f", "args": {}}}]}
+    result = {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "42"}}}]}
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 4_000, "thinking": {"type": "enabled", "budget_tokens": 2_000}}
+    listed = [{"role": "user", "content": "go"}, answer, result]
+    made = mend(json.dumps(body | {"messages": listed}, separators=blanks).encode(), "anthropic")
+    assert made.is_valid
+    sent = json.loads(made.body)
+    assert sent["thinking"] == body["thinking"]
+    assert sent["messages"][1]["content"][0] == thought
+    assert json.dumps(thought, separators=blanks).encode() in made.body

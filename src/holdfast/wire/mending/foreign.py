@@ -17,7 +17,7 @@ from holdfast.wire.apis import Form
 from holdfast.wire.carried import carried
 from holdfast.wire.convert import unshown
 from holdfast.wire.lens import wires
-from holdfast.wire.mending.mixed import Read, read
+from holdfast.wire.mending.mixed import Read, apart, read
 from holdfast.wire.mending.work import Mend, Work
 from holdfast.wire.openai_chat import as_seen
 from holdfast.wire.pieces import listed
@@ -36,7 +36,7 @@ def translated(body: bytes, work: Work, _errors: Sequence[Finding]) -> tuple[byt
     signs = [list(strange(msgspec.json.decode(raw), form.api)) for raw in raws]
     if not any(signs) and form.api != "openai-chat":
         return body, []
-    reads = [read(raw, form, told) for raw, told in zip(raws, signs, strict=True)]
+    reads = [one for raw, told in zip(raws, signs, strict=True) for one in apart(read(raw, form, told))]
     slots, moved = _slots(reads, form)
     if not slots or not (any(signs) or moved):
         return body, []

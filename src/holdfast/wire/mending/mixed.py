@@ -112,6 +112,16 @@ def _beside(held: Mapping[str, Raw], form: Form) -> tuple[Part, ...]:
     return native(chat.decode(write({"role": "assistant", "tool_calls": calls})), form.api, _CHAT).parts
 
 
+def apart(one: Read) -> list[Read]:
+    """Return a message, and behind it as one of its own what tools gave back that stood in an answer."""
+    results = one.message.results
+    if one.raw is not None or one.message.role != "assistant" or not results:
+        return [one]
+    rest = tuple(part for part in one.message.parts if not isinstance(part, ToolResult))
+    told = Read(Message("tool", results), lost=() if rest else one.lost)
+    return [replace(one, message=Message("assistant", rest)), told] if rest else [told]
+
+
 # -- its pieces --------------------------------------------------------------------------------------------------------
 
 
@@ -151,12 +161,16 @@ def _reader(kind: Kind, form: Form) -> str:
 
 
 def _readable(block: Raw, form: Form) -> Raw:
-    """Return an element with what a tool gave back as text or blocks, ids that are strings, addresses in an object."""
-    held = numbered(fields(block))
+    """Return an element with what a tool gave back as text or blocks, ids that are strings, addresses in an object.
+
+    One that has all that already keeps its bytes.
+    """
+    stood = fields(block)
+    held = numbered(dict(stood))
     if form.api == _CHAT and opens(held.get("image_url")) == '"':
         held["image_url"] = Raw(write({"url": held["image_url"]}))
     held |= {key: given(held[key], form) for key in ("content", "output") if key in held}
-    return Raw(write(held))
+    return block if held == stood else Raw(write(held))
 
 
 def _decoded(raws: Sequence[Raw], api: str) -> list[tuple[Part, ...]]:
