@@ -23,7 +23,7 @@ from holdfast.model.slots import characters_at_most
 from holdfast.policy.capping import is_capped
 from holdfast.policy.draft import Draft
 from holdfast.policy.settings import Settings
-from holdfast.policy.spill import Whole, spill, wholes
+from holdfast.policy.spill import Whole, spill, usual, wholes
 
 OWN = "holdfast"
 """Name of our MCP server; clients put it, with underscores, before the names of its tools."""
@@ -144,7 +144,7 @@ def _over_budget(draft: Draft, group: range, gone: Sequence[Whole], rest: Sequen
     def size(one: Whole) -> int:
         return one.tokens if tokens else len(one.text)
 
-    small = draft.settings.preview_chars
+    small = usual(draft)
     chars = draft.settings.message_chars if draft.settings.spill_chars else 0
     held_chars = sum(len(one.text) for one in rest if one.is_result) + small * len(gone)
     held_chars += _others(draft.branch, group, {(one.slot, one.place) for one in (*gone, *rest)}) if chars else 0
@@ -169,7 +169,7 @@ def _with_room(
     That is at most as much as one result may have.
     """
     words = [one for one in more if not one.is_result]
-    previews = draft.settings.preview_chars // 4 * (len(gone) + len(more) - len(words))
+    previews = usual(draft) // 4 * (len(gone) + len(more) - len(words))
     stays = sum(one.tokens for one in rest) - sum(one.tokens for one in more) + previews
     each = min(most, (tokens - stays) // max(1, len(words)))
     return [one if one.is_result else replace(one, room=max(0, each)) for one in more]

@@ -138,6 +138,11 @@ def preview(text: str, hash_: str, draft: Draft, chars: int = 0) -> str:
     return "\n".join([opening, harmless("\n".join(quoted)), f"</{TAG}>"])
 
 
+def usual(draft: Draft) -> int:
+    """Return about how many characters the preview of a long text has."""
+    return draft.settings.preview_chars + _outlined(draft)
+
+
 def _outlined(draft: Draft) -> int:
     """Return the characters that an outline may have."""
     return min(draft.settings.preview_outline, draft.room.share(draft.settings.preview_outline_share))

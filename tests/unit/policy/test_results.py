@@ -88,6 +88,14 @@ def test_the_largest_of_a_message_go_first():
     assert places(plan(called(("a", 30_000), ("b", 45_000), ("c", 10_000), ("d", 40_000)), WHERE, tight)) == [1, 3]
 
 
+@pytest.mark.parametrize(("number", "chars"), [(40, 30_000), (12, 45_000)])
+def test_previews_count_as_what_they_are(number, chars):
+    """A message's results are within their budget once the largest gave way, outlines of previews and all."""
+    history = called(*[("read", chars)] * number)
+    shown = apply(history, plan(history, WHERE, OURS))
+    assert sum(len(result_text(one)) for message in shown for one in message.results) <= 200_000
+
+
 def test_each_message_is_judged_alone():
     """Two messages that are each within the budget are both left, however much they are together."""
     policy = OURS.with_settings(message_chars=100_000, message_share=0.0)
