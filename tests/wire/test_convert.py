@@ -255,23 +255,24 @@ TEXT_DOCUMENT = {
 @pytest.mark.parametrize(
     ("to", "expected"),
     [
-        ("openai-chat", {"type": "text", "text": f"[notes]\n{WORDS}"}),
-        ("openai-responses", {"type": "input_text", "text": f"[notes]\n{WORDS}"}),
-        ("gemini", {"inlineData": {"mimeType": "text/plain", "data": PACKED}}),
+        ("openai-chat", f"[notes]\n{WORDS}"),
+        ("openai-responses", [{"type": "input_text", "text": f"[notes]\n{WORDS}"}]),
+        ("gemini", [{"text": f"[notes]\n{WORDS}"}]),
     ],
 )
 def test_a_document_of_words_stays_words(to, expected):
-    """Plain text is sent as text, or in base64 where the API has bytes alone; never as base64 that it is not."""
-    assert arrived("anthropic", to, TEXT_DOCUMENT) == ([expected], [])
+    """Plain text is a text under its title."""
+    assert arrived("anthropic", to, TEXT_DOCUMENT) == (expected, [])
 
 
 def test_a_document_of_bytes_becomes_words():
-    """Text in base64 is decoded for the API that wants the text; bytes that are no UTF-8 leave a line, told."""
+    """Text in base64 is a text under its name; bytes that are no UTF-8 go as a file where there is a form for one."""
     blob = {"inlineData": {"mimeType": "text/plain", "data": PACKED}}
-    source = {"type": "text", "media_type": "text/plain", "data": WORDS}
-    assert arrived("gemini", "anthropic", blob) == ([{"type": "document", "source": source}], [])
+    assert arrived("gemini", "anthropic", blob) == (WORDS, [])
     packed = {"type": "file", "file": {"filename": "a.csv", "file_data": f"data:text/csv;base64,{PACKED}"}}
-    assert arrived("openai-chat", "anthropic", packed)[0][0]["source"] == source
+    assert arrived("openai-chat", "anthropic", packed) == (f"[a.csv]\n{WORDS}", [])
+    odd = {"type": "file", "file": {"filename": "a.csv", "file_data": "data:text/csv;base64,/w=="}}
+    assert arrived("openai-chat", "gemini", odd) == ([{"inlineData": {"mimeType": "text/csv", "data": "/w=="}}], [])
 
 
 def test_a_data_url_need_not_be_base64():
@@ -282,13 +283,21 @@ def test_a_data_url_need_not_be_base64():
 
 
 def test_the_words_of_other_documents_and_searches_stay():
-    """A document made of blocks and what a search found keep their words."""
+    """A document of words and pictures and what a search found keep their words."""
     inner = [{"type": "text", "text": "inner"}, {"type": "image", "source": {}}]
     made = {"type": "document", "source": {"type": "content", "content": inner}}
     found = {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "found"}]}
     parts, notes = arrived("anthropic", "openai-chat", made, found)
     assert [part["text"] for part in parts] == ["inner\n[Attached image]", "t\ns\nfound"]
-    assert notes == ["1 × search_result: its words stay"]
+    assert notes == []
+
+
+def test_the_words_of_a_summary_stay():
+    """What the Messages API compacted keeps its words elsewhere, and it is told."""
+    summary = {"role": "assistant", "content": [{"type": "compaction", "content": "said"}]}
+    out, notes = turned(ANTHROPIC | {"messages": [summary, {"role": "user", "content": "go on"}]}, "openai-chat")
+    assert "said" in json.dumps(out["messages"])
+    assert "1 × compaction: its words stay" in notes
 
 
 ELSEWHERE = [

@@ -43,6 +43,7 @@ def test_a_request_that_breaks_the_rule_is_found(name):
             assert hit.level == delete_rules.LEVELS[name]
             assert hit.path.startswith("$")
             assert "; " in hit.message
+            assert "None" not in hit.message
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,7 +16,7 @@ from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, ma
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.wire.apis import APIS
 from holdfast.wire.convert import convert
-from holdfast.wire.mending import Mend, Mended, mend
+from holdfast.wire.mending import Mend, Mended, mend, readable
 from holdfast.wire.recognise import body_fields, recognise
 
 EXAMPLES = """\
@@ -107,10 +107,11 @@ def fixed(data: bytes, wish: Wish, *, whole: bool = False) -> Mended:
     ``Unrecognised`` for what is no request.
     """
     case = case_of(data)
-    body = bytes(case.request) or data
+    body, halves = readable(bytes(case.request) or data)
     api = wish.api or case.api or recognise(body_fields(body))
     to = wish.to or api
     made = Mended(api, body) if to == api else _mended(body, api, case.model, wish, case)
+    made = msgspec.structs.replace(made, edits=(*halves, *made.edits))
     converted, lost = convert(made.body, to, wish.model, api=api)
     if to == api and converted != made.body:
         renamed = Mend("model", "the model that was asked for", "$.model")

@@ -15,6 +15,7 @@ from holdfast.cli.mistaken import instead
 from holdfast.cli.terminal import as_json_bytes, clean, console, json_option, many, say_json, say_whole
 from holdfast.errors import FormatError, Unrecognised
 from holdfast.model.reading import decoder
+from holdfast.wire.halves import whole
 from holdfast.wire.pieces import named
 from holdfast.wire.recognise import APIS
 from holdfast.wire.rules import Finding, validate
@@ -99,11 +100,16 @@ def betas_of(case: Case, told: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def case_of(data: bytes) -> Case:
-    """Return the case in ``data``; one without a request for what is none."""
+    """Return the case in ``data``; one without a request for what is none. Halves of characters in it stay."""
+    clean = whole(data)
     try:
-        return decoder(Case).decode(data)
+        case = decoder(Case).decode(clean)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return Case()
+    if clean is not data and (request := bytes(case.request)):
+        start = clean.find(request)
+        case.request = Raw(data[start : start + len(request)])
+    return case
 
 
 def is_valid(found: Sequence[Finding]) -> bool:

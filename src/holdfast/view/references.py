@@ -124,19 +124,26 @@ def part_words(part: Part) -> Iterator[str]:
 
 def arguments(call: ToolCall) -> Any:
     """Return the decoded arguments of a call; the text itself when it is no JSON. No half of a character is left."""
-    text = call.arguments.encode("utf-8", "replace")
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return text.decode()
+    return _decoded(call.arguments.encode("utf-8", "replace").decode())
 
 
 def object_text(call: ToolCall) -> str:
-    """Return the arguments of a call as the JSON text of an object; anything else is wrapped as its ``value``."""
+    """Return the arguments of a call as the JSON text of an object: as they are, or out of a string; ``{}`` for none.
+
+    Anything else is wrapped as its ``value``.
+    """
     given = arguments(call)
-    if isinstance(given, dict):
-        return call.arguments.encode("utf-8", "replace").decode()
-    return msgspec.json.encode({"value": given}).decode()
+    text = given if isinstance(given, str) else call.arguments.encode("utf-8", "replace").decode()
+    if isinstance(_decoded(text), dict):
+        return text
+    return "{}" if given is None or not text.strip() else msgspec.json.encode({"value": given}).decode()
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
 
 
 def leaves(value: Any, depth: int = 0) -> Iterator[str]:

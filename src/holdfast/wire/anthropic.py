@@ -1,14 +1,15 @@
 """Anthropic Messages: one wire message to values and back.
 
 What a block says becomes a part; the block's own JSON stays with it as ``raw``, so that ``cache_control``, citations
-and fields of tomorrow survive. Blocks that Holdfast does not interpret are ``Opaque``. A user message with nothing
-but tool results has the role ``tool``. A message of an unknown role is one ``Opaque("message", raw)`` in a ``system``
-message: it starts no turn, answers no call, and goes out byte for byte.
+and fields of tomorrow survive. A document of plain words and what a search found are ``Text``, where such may stand: in
+a user's message, and in a result that is no error. Blocks that Holdfast does not interpret are ``Opaque``. A user
+message with nothing but tool results has the role ``tool``. A message of an unknown role is one
+``Opaque("message", raw)`` in a ``system`` message: it starts no turn, answers no call, and goes out byte for byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,9 +19,10 @@ from msgspec.json import Decoder
 
 from holdfast.model.messages import Message, placeholder
 from holdfast.model.parts import Media, MediaForm, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.view import foreign
 from holdfast.wire import strangers
 from holdfast.wire.breakpoints import kept_marks
-from holdfast.wire.media import is_web, words_of
+from holdfast.wire.media import is_web, titled, words_of
 from holdfast.wire.models import anthropic_dialect as dialect
 from holdfast.wire.places import identity, places
 from holdfast.wire.splice import Bytes, as_object, decoded_size, fields, overlay, read, write
@@ -89,6 +91,11 @@ class _Image(Struct, gc=False, tag_field="type", tag="image"):
 class _Document(Struct, gc=False, tag_field="type", tag="document"):
     source: _Source
     title: str | None = None
+    context: str | None = None
+
+
+class _Found(Struct, gc=False, tag_field="type", tag="search_result"):
+    """What a search found."""
 
 
 class _Kind(Struct, gc=False):
@@ -98,8 +105,8 @@ class _Kind(Struct, gc=False):
 
 
 _WIRE = Decoder(_Wire)
-_BLOCK = Decoder(_Text | _Thinking | _Redacted | _Use | _Result | _Image | _Document)
-_INNER = Decoder(_Text | _Image | _Document)
+_BLOCK = Decoder(_Text | _Thinking | _Redacted | _Use | _Result | _Image | _Document | _Found)
+_INNER = Decoder(_Text | _Image | _Document | _Found)
 _KIND = Decoder(_Kind)
 _DICT = Decoder(dict[str, Any])
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -120,7 +127,7 @@ def decode(raw: Bytes) -> Message:
         return Message("system", (Opaque("message", raw if isinstance(raw, Raw) else Raw(raw)),))
     if content is None or isinstance(content, str):
         return Message(role, () if content is None else (Text(content),))  # type: ignore[arg-type]
-    parts = tuple(map(_part, content))
+    parts = tuple(map(_part if role == "user" else _plain, content))
     if role == "user" and {*map(type, parts)} == {ToolResult}:
         return Message("tool", parts)
     return Message(role, parts)  # type: ignore[arg-type]
@@ -128,20 +135,20 @@ def decode(raw: Bytes) -> Message:
 
 def _part(raw: Raw) -> Part:
     """Return one block as a part."""
-    try:
-        block = _BLOCK.decode(raw)
-        return _READ[type(block)](block, raw)
-    except _UNREADABLE:
-        return _opaque(raw)
+    return _read(_BLOCK, raw, _READ)
 
 
-def _inner(raw: Raw) -> Text | Media | Opaque:
-    """Return one block inside a tool result as a part."""
+def _plain(raw: Raw) -> Part:
+    """Return one block as a part, where only text blocks may say words."""
+    return _read(_BLOCK, raw, _READ_PLAIN)
+
+
+def _read(decoder: Decoder[Any], raw: Raw, readers: Mapping[type, Callable[[Any, Raw], Part]]) -> Part:
     try:
-        block = _INNER.decode(raw)
+        block = decoder.decode(raw)
+        return readers[type(block)](block, raw)
     except _UNREADABLE:
         return _opaque(raw)
-    return _READ[type(block)](block, raw)  # type: ignore[return-value]
 
 
 def _opaque(raw: Raw) -> Opaque:
@@ -166,8 +173,29 @@ def _result(block: _Result, raw: Raw) -> ToolResult:
     if isinstance(content, str):
         inner = (Text(content),)
     elif content:
-        inner = tuple(map(_inner, content))
+        readers = _READ_PLAIN if block.is_error else _READ
+        inner = tuple([_read(_INNER, one, readers) for one in content])  # type: ignore[misc]
     return ToolResult(block.tool_use_id, "", inner, bool(block.is_error), raw)
+
+
+def _document(block: _Document, raw: Raw) -> Text | Media:
+    """Return a document of nothing but words as these, under its title and what is told about it."""
+    source = block.source
+    blocks = source.content if source.type == "content" and isinstance(source.content, list) else []
+    if source.type not in ("text", "content") or any(block.type != "text" for block in blocks):
+        return _media(block, raw)
+    words = source.data if source.type == "text" else _said(source.content)
+    above = [block.context] if block.context else []
+    return (
+        Text(titled(block.title or "", "\n".join([*above, words])), None, raw) if words.strip() else _media(block, raw)
+    )
+
+
+def _found(_block: _Found, raw: Raw) -> Text | Opaque:
+    """Return the words of what a search found; without any it is not interpreted."""
+    found = _opaque(raw)
+    words = foreign.words_of(found)
+    return Text(words, None, raw) if words else found
 
 
 def _media(block: _Image | _Document, raw: Raw) -> Media:
@@ -198,8 +226,10 @@ _READ: dict[type, Callable[[Any, Raw], Part]] = {
     ),
     _Result: _result,
     _Image: _media,
-    _Document: _media,
+    _Document: _document,
+    _Found: _found,
 }
+_READ_PLAIN = _READ | {_Document: _media, _Found: lambda _, raw: _opaque(raw)}
 
 
 # -- to the wire -------------------------------------------------------------------------------------------------------
@@ -243,8 +273,7 @@ def _block(part: Part, place: Raw | None = None) -> Raw | None:
     new = _new(part)
     if new is None or place is None:
         return None if new is None else Raw(write(new))
-    stood = _part(place)
-    if type(stood) is type(part) and identity(stood) == identity(part):
+    if fields(place).get("type") == Raw(write(new["type"])) and identity(_part(place)) == identity(part):
         gone = _OWN | {"caller"} if type(part) is ToolCall and part.seal is None else _OWN
         return Raw(write(_unmarked(kept_marks(overlay(place, new, gone), place))))
     marked = {key: value for key, value in fields(place).items() if key == "cache_control"}

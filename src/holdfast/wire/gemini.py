@@ -3,6 +3,7 @@
 Field names are read in both spellings that occur (``functionCall``, ``function_call``) and written in camelCase, or as
 the part that is edited spelled them. A content with nothing but function responses has the role ``tool``. A
 ``thoughtSignature`` is the seal of the part that carries it; one on no words at all is ``Thinking`` without text.
+Inline data of plain words, of a user or in a response, are ``Text``.
 
 Ids are optional here. A call or response without one is named after its function and its place among those of its
 content (``ls#1``), for pairing alone: such an id is never written. ``linked`` ties responses to calls as the API does,
@@ -25,7 +26,7 @@ from msgspec.structs import replace
 from holdfast.model.messages import Message, Role, placeholder
 from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.wire import strangers
-from holdfast.wire.media import packed
+from holdfast.wire.media import as_words, packed
 from holdfast.wire.models import gemini_dialect as dialect
 from holdfast.wire.places import places
 from holdfast.wire.splice import Bytes, as_object, decoded_size, fields, overlay, read, write
@@ -126,6 +127,7 @@ def decode(raw: Bytes) -> Message:
     if role is None:
         return Message("system", (Opaque("message", raw),))
     parts = _parts(wire.parts or ())
+    parts = tuple(map(as_words, parts)) if role == "user" else parts
     if role == "user" and parts and all(type(part) is ToolResult for part in parts):
         role = "tool"
     return Message(role, parts)
@@ -229,10 +231,12 @@ def _shown(value: Raw) -> str:
     return said if said.strip() and data != b"null" else ""
 
 
-def _inner(raw: Raw) -> Media | Opaque:
+def _inner(raw: Raw) -> Text | Media | Opaque:
     """Return one part inside a function response."""
     part = _part(raw)
-    return part if isinstance(part, Media | Opaque) else Opaque("unknown", raw)
+    if isinstance(part, Media):
+        return as_words(part)
+    return part if isinstance(part, Opaque) else Opaque("unknown", raw)
 
 
 def _media(blob: _Blob, raw: Raw) -> Media:
@@ -322,6 +326,7 @@ def _new_result(part: ToolResult, place: Raw | None) -> dict[str, Any]:
     response |= {"name": name, "response": _said_anew(part, stood)}
     shown = [one.raw or _new_media(one) for one in part.content if isinstance(one, Media)]
     shown += [one.raw for one in part.content if isinstance(one, Opaque) and one.kind != "functionResponse"]
+    shown += [one.raw for one in part.content if _is_file(one)]
     shown = [one for one in shown if one is not None]
     return response | ({"parts": shown} if shown else {})
 
@@ -348,8 +353,13 @@ def _said_anew(part: ToolResult, stood: _Response | None) -> Raw | dict[str, str
 def _words_of(part: Text | Media | Opaque) -> str:
     """Return what is said of a part of a result in words: all of a text, and media that cannot be shown."""
     if isinstance(part, Text):
-        return part.text
+        return "" if _is_file(part) else part.text
     return placeholder(part) if isinstance(part, Media) and part.raw is None and _new_media(part) is None else ""
+
+
+def _is_file(part: Text | Media | Opaque) -> bool:
+    """Return whether a text of a result stands there as inline data."""
+    return isinstance(part, Text) and part.raw is not None and isinstance(_part(part.raw), Media)
 
 
 def _new_media(part: Media) -> dict[str, Any] | None:

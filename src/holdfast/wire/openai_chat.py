@@ -1,11 +1,11 @@
 """OpenAI Chat Completions: one wire message to values and back.
 
-``developer`` is a system message. A ``tool`` message is one ``ToolResult`` whose ``raw`` is the whole message.
-Reasoning that compatible servers put beside the content (``reasoning_content``, ``reasoning``) is ``Thinking`` sealed
-with the field's name. Fields of a message that Holdfast does not interpret (``name``, ``refusal``, ``function_call``,
-``audio``, the role ``developer``) are ``Opaque("message.<field>", raw)`` parts at its end, so they are counted and
-survive without a base; a message with an unknown role is one ``Opaque("message", raw)`` in a ``system`` message, the
-legacy role ``function`` the same in a ``tool`` message.
+``developer`` is a system message. A user's file of plain words is ``Text``. A ``tool`` message is one ``ToolResult``
+whose ``raw`` is the whole message. Reasoning that compatible servers put beside the content (``reasoning_content``,
+``reasoning``) is ``Thinking`` sealed with the field's name. Fields of a message that Holdfast does not interpret
+(``name``, ``refusal``, ``function_call``, ``audio``, the role ``developer``) are ``Opaque("message.<field>", raw)``
+parts at its end, so they are counted and survive without a base; a message with an unknown role is one
+``Opaque("message", raw)`` in a ``system`` message, the legacy role ``function`` the same in a ``tool`` message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec.json import Decoder
 from holdfast.model.messages import Message, Role, placeholder
 from holdfast.model.parts import Media, MediaForm, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.wire import strangers
-from holdfast.wire.media import data_url, told
+from holdfast.wire.media import as_words, data_url, told
 from holdfast.wire.models import chat_dialect as dialect
 from holdfast.wire.splice import Bytes, decoded_size, fields, overlay, read, unpacked_url, write
 
@@ -137,7 +137,7 @@ def decode(raw: Bytes) -> Message:
     plain = _plain(raw)
     wire = read(_WIRE, raw, "the message") if plain is None else plain
     if plain is not None and plain.role in _PLAIN_ROLES and not plain.name:
-        return Message(_PLAIN_ROLES[plain.role], (*_content(plain.content), *map(_call, plain.tool_calls or ())))
+        return Message(_PLAIN_ROLES[plain.role], (*_spoken(plain), *map(_call, plain.tool_calls or ())))
     if wire.role == "tool":
         inner = tuple(map(_inner, _content(wire.content)))
         return Message("tool", (ToolResult(wire.tool_call_id or "", wire.name or "", inner, raw=raw),))
@@ -146,7 +146,7 @@ def decode(raw: Bytes) -> Message:
         return Message("tool" if wire.role == "function" else "system", (Opaque("message", raw),))
     others = [pair for pair in fields(raw).items() if pair[0] not in _KNOWN and bytes(pair[1]) not in _NOTHING]
     parts: list[Part] = [_reasoning(key, value) for key, value in others if key in _REASONING]
-    parts += _content(wire.content)
+    parts += _spoken(wire)
     parts += [_call(call) for call in wire.tool_calls or ()]
     parts += [Opaque(f"message.{key}", value) for key, value in others if key not in _REASONING]
     if wire.role == "developer":
@@ -166,6 +166,12 @@ def _plain(raw: Raw) -> _Plain | None:
         return _PLAIN.decode(raw)
     except _UNREADABLE:
         return None
+
+
+def _spoken(wire: _Wire) -> tuple[Part, ...]:
+    """Return the content of a message; only a user may show a file, so that elsewhere none is taken for words."""
+    parts = _content(wire.content)
+    return tuple(map(as_words, parts)) if wire.role == "user" else parts
 
 
 def _content(content: str | list[Raw] | None) -> tuple[Part, ...]:

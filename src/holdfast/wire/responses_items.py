@@ -3,7 +3,8 @@
 All neighbouring items that the model made are one assistant message: its *group*. Each output of a call is a ``tool``
 message of its own, each message of a user, a developer or a system is one message, and a plain string is a user's.
 Inside a group a part keeps the bytes of its item; where one message item holds several pieces, each piece keeps its
-own. Reasoning is ``Thinking`` sealed with its encrypted content, or with its id when the server keeps the item. Items
+own. A file of plain words, of a user or in an output, is ``Text``. Reasoning is ``Thinking`` sealed with its encrypted
+content, or with its id when the server keeps the item. Items
 that Holdfast does not interpret are ``Opaque`` parts of a group if the model made them; if the client did, they are
 one ``Opaque("message", raw)`` in a ``system`` message (in a ``tool`` message for outputs of calls not known here):
 they start no turn, answer no call, and go out byte for byte.
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.model.messages import Message, Role
 from holdfast.model.parts import Media, MediaForm, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.wire.media import as_words
 from holdfast.wire.splice import Bytes, decoded_size, fields, read, unpacked_url, write
 
 API = "openai-responses"
@@ -240,7 +242,7 @@ def _message(role: Role, items: Sequence[tuple[Item, Raw]], model: str) -> Messa
         return Message("tool", (found,))
     content = _content(item.content) if item.role in ROLES and item.type in ("message", "") else None
     if content is not None:
-        return Message(role, content)
+        return Message(role, tuple(map(as_words, content)) if role == "user" else content)
     screen = item.call_id if item.type == "computer_call_output" else None
     return Message(role, (Opaque("message", raw, Seal(API, "", screen) if screen else None),))
 
@@ -302,7 +304,7 @@ def _result(item: Item, raw: Raw) -> ToolResult | None:
     content = _content(output) if output else ()
     if content is None:
         return None
-    inner = tuple([one for one in content if isinstance(one, Text | Media | Opaque)])
+    inner = tuple([one for one in map(as_words, content) if isinstance(one, Text | Media | Opaque)])
     return ToolResult(item.call_id or item.id or "", item.name or "", inner, failed, raw)
 
 

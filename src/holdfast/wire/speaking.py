@@ -21,6 +21,7 @@ from holdfast.wire.whose import kind_of
 _A, _C, _R, _G = "anthropic", "openai-chat", "openai-responses", "gemini"
 _WORDS = {
     b"text": (_A, _C), b"function": (_C,), b"input_text": (_R,), b"output_text": (_R,), b"message": (_R,),
+    b"search_result": (_A,),
 }  # fmt: skip
 """Who writes words and calls so, by the type of the block, or of the item around it."""
 _BEGINNING = re.compile(rb'\s*\{\s*(?:"id"\s*:\s*"[^"]*"\s*,\s*)?"type"\s*:\s*"(\w+)"')

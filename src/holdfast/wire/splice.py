@@ -19,6 +19,7 @@ Bytes = Raw | bytes
 
 _FIELDS = Decoder(dict[str, Raw])
 _STRING = Decoder(str)
+_VALUE: Decoder[Any] = Decoder(float_hook=float)
 
 
 def read(decoder: Decoder[T], raw: Bytes, what: str) -> T:
@@ -30,6 +31,11 @@ def read(decoder: Decoder[T], raw: Bytes, what: str) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         why = error if bytes(raw).strip() else "it is empty"
         raise FormatError(f"{what} cannot be read: {why}; send valid JSON of the API's shape") from None
+
+
+def value(raw: Bytes, what: str = "the value") -> Any:
+    """Return JSON as Python has it, to be looked at and not to be written: numbers beyond all floats are infinite."""
+    return read(_VALUE, raw, what)
 
 
 def fields(raw: Bytes, what: str = "the object") -> dict[str, Raw]:

@@ -297,3 +297,16 @@ def test_another_apis_picture_is_carried_over_and_told(run, tmp_path):
     assert json.loads(done.stdout)["messages"][0]["content"][0]["type"] == "image"
     for word in ("$.messages[0].content[0]", "written as Anthropic Messages has it", "valid now: 1 change"):
         assert word in done.stderr
+
+
+def test_half_of_a_character_is_mended_in_a_line_too(run):
+    """A case with half of an emoji keeps its API: ``lint`` says where the half is, ``fix`` puts U+FFFD there."""
+    request = {"max_tokens": 9, "messages": [{"role": "user", "content": "a \ud83d"}]}
+    line = json.dumps({"api": "anthropic", "model": "claude-opus-4-8", "request": request}).encode() + b"\n"
+    found = json.loads(run("lint", "-", "--jsonl", given=line).stdout)
+    assert "$.messages[0].content;" in found["findings"][0]["message"]
+    done = run("fix", "-", "--jsonl", given=line)
+    assert done.exit_code == 0
+    made = json.loads(done.stdout)
+    assert made["request"] == request | {"messages": [{"role": "user", "content": "a \ufffd"}]}
+    assert [edit["rule"] for edit in made["edits"]] == ["characters"]

@@ -257,16 +257,35 @@ def test_loose_thinking_goes():
 
 
 def test_media_in_results():
-    """Where results are text only, media are named; elsewhere they stay, except in an error."""
+    """Where results are text only, a line names media, and a user shows them; elsewhere they stay but in an error."""
     picture = Media("image", "image/png", 3, "a.png", "AAAA")
 
     def history(**more):
         return [user(), calls("a"), Message("tool", (ToolResult("a", "t", (Text("r"), picture), **more),)), user()]
 
     named = (Text("r"), Text("[Attached image/png: a.png]"))
-    assert repaired(history(), CHAT)[0][2].results[0].content == named
+    shown = Message("user", (Text("(from the result of t)"), picture))
+    sent, rules = repaired(history(), CHAT)
+    assert sent[2].results[0].content == named
+    assert (sent[3:], rules) == ([shown, user()], ["result-media", "result-media"])
     assert repairs(history(), CLAUDE) == ()
     assert repaired(history(is_error=True), CLAUDE)[0][2].results[0].content == named
+
+
+@pytest.mark.parametrize("dialect", [CHAT, MISTRAL, target("openai-chat", "qwen3-vl").dialect])
+def test_a_user_shows_the_media_of_a_batch_behind_it(dialect):
+    """Nothing stands between the results of a batch; what came of it is sent once, and repairs to itself."""
+    one, two = (Media("image", "image/png", 3, name, "AAAA") for name in ("1.png", "2.png"))
+    given = [
+        Message("tool", (ToolResult("a12345678", "t", (one,)),)),
+        Message("tool", (ToolResult("b12345678", "t", (Text("r"),)),)),
+        Message("tool", (ToolResult("c12345678", "t", (two,)),)),
+    ]
+    sent, _ = repaired([user(), calls("a12345678", "b12345678", "c12345678"), *given, words(), user()], dialect)
+    parts = [type(part) for message in sent[2:] for part in message.parts if type(part) is not Text]
+    assert parts == [ToolResult] * 3 + [Media] * 2
+    assert media_of(*sent) == [one, two]
+    assert repairs(sent, dialect) == ()
 
 
 def test_system_messages_inside():

@@ -232,6 +232,24 @@ def test_background_is_sorted_and_small() -> None:
     assert len(text) < 300_000
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        ('{ "a": 1 }', '{ "a": 1 }'),
+        (json.dumps('{ "a": 1 }'), '{ "a": 1 }'),
+        ("null", "{}"),
+        ("", "{}"),
+        ('" "', "{}"),
+        ("[1]", '{"value":[1]}'),
+        ('"5"', '{"value":"5"}'),
+        ("ls -l", '{"value":"ls -l"}'),
+    ],
+)
+def test_arguments_are_the_object_that_was_meant(arguments: str, sent: str) -> None:
+    """A string that says an object is that object, nothing is an empty one; all else is the value of one."""
+    assert object_text(ToolCall("t", "f", arguments)) == sent
+
+
 @pytest.mark.parametrize("arguments", ['{"a": "x\ud800"}', "no JSON \ud800"])
 def test_half_a_character_in_arguments_is_read_as_a_question_mark(arguments: str) -> None:
     """Whatever stands in the log, it can be looked at and sent."""

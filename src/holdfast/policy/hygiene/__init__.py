@@ -26,6 +26,7 @@ from holdfast.policy.hygiene.neighbours import (
 from holdfast.policy.hygiene.pairing import MISSING, drop_unfinished, orphans, pair
 from holdfast.policy.hygiene.parts import OWN, clean, tells
 from holdfast.policy.hygiene.servers import pair_servers
+from holdfast.policy.hygiene.showing import show_media
 from holdfast.policy.hygiene.signatures import RULE as SIGNED
 from holdfast.policy.hygiene.signatures import sign
 from holdfast.policy.hygiene.strays import drop_unseen, name, set_free, tie
@@ -92,9 +93,10 @@ def _passes(
         (tie, ("drop", "")),
         (name, ("drop", "")),
         (partial(drop_unfinished, cut=cut), ("drop", "")),
+        (show_media, ("drop", "")),
         (drop_unseen, ("pairing", "a call for a screenshot that never came was all it held")),
         (clean, ("empty", "nothing in it may be sent")),
-        (pair, ("pairing", "its results answer no call, or one that has a result")),
+        (pair, ("pairing", "its results stand behind their calls, or answer none")),
         (pair_servers, ("server-pair", "half of a call that the server answered was all it held")),
         (
             partial(place_system, lead=lead),

@@ -97,6 +97,8 @@ class _Held:
         self.taken = set(self.servers)
         self.beside: set[str] = set()
         self.used = {id_ for ids in wires for id_ in ids} | self.servers
+        self._reached: dict[tuple[str, str], tuple[str, str]] = {}
+        """How far the ids are taken that are made from one: where none is used twice, those stay taken."""
 
     def take(self, ids: Iterable[str]) -> None:
         """Remember ``ids`` where none may occur in two messages."""
@@ -105,11 +107,14 @@ class _Held:
 
     def free(self, call: ToolCall, id_: str, message: Message) -> str:
         """Return ``id_``, or the first id made from it that nobody has."""
-        new, seed = id_, repr(message.text) + call.arguments
+        begun = id_, repr(message.text) + call.arguments
+        new, seed = self._reached.get(begun, begun)
         while new in self.taken or new in self.beside or (new != id_ and new in self.used):
             seed = blake2b(f"{id_} {seed}".encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
             new = _minted(id_, f"{id_} {seed}", self.dialect.id_pattern, self.dialect.id_min, self.dialect.id_max)
         self.beside.add(new)
+        if self.dialect.unique_ids and is_sent(new, self.dialect):
+            self._reached[begun] = new, seed
         return new
 
 

@@ -69,7 +69,8 @@ def edits(before: Sequence[Item], after: Sequence[Item], gone: Mapping[int, Reas
         if item.start > cursor:
             out.append(_dropped(cursor, item.start, gone))
         if id(item) not in kept:
-            out.append(_edit(item.start, item.stop, (item.message,), item.reasons))
+            left_out = [gone[slot] for slot in range(item.start, item.stop) if slot in gone]
+            out.append(_edit(item.start, item.stop, (item.message,), [*left_out, *item.reasons]))
         cursor = item.stop
     return (*out, _dropped(cursor, end, gone)) if end > cursor else tuple(out)
 

@@ -312,12 +312,21 @@ def _answered(items: Sequence[Item], answers: Answers, index: int, dialect: Dial
     if not calls:
         return
     told = [_told(items, found, call) for call, found in zip(calls, answers[index], strict=True)]
-    missing = sum(found is None for found in answers[index])
-    counts = {"put behind their calls": len(calls) - missing, "made up": missing}
-    why = ", ".join(f"{count} result(s) {what}" for what, count in counts.items() if count)
+    real = [found for found in answers[index] if found is not None]
+    moved = sum(not _is_behind(items, index, found) for found in real)
+    counts = {"put behind their calls": moved, "made up": len(calls) - len(real)}
+    said = ", ".join(f"{count} result(s) {what}" for what, count in counts.items() if count)
+    why = said or "the results of its calls, and no others, stand behind an answer"
     groups = [tuple(told)] if dialect.results_grouped else [(one,) for one in told]
     for results in groups:
         yield inserted(item.stop, Message("tool", results), "pairing", why)
+
+
+def _is_behind(items: Sequence[Item], index: int, found: Found) -> bool:
+    """Return whether nothing but results stands between the answer ``index`` and a result."""
+    between = (part for item in items[index + 1 : found.home] for part in item.message.parts)
+    beside = items[found.home].message.parts[: found.place]
+    return found.home > index and all(type(part) is ToolResult for part in (*beside, *between))
 
 
 def _told(items: Sequence[Item], found: Found | None, call: ToolCall) -> ToolResult:

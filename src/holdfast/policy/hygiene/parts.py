@@ -220,10 +220,11 @@ def _thinking(part: Thinking, dialect: Dialect, role: str) -> Thinking | None:
 
 
 def _media(part: Media, dialect: Dialect, role: str) -> Part:
-    return part if _may_show(part, dialect, role) else Text(placeholder(part))
+    return part if may_show(part, dialect, role) else Text(placeholder(part))
 
 
-def _may_show(part: Media, dialect: Dialect, role: str) -> bool:
+def may_show(part: Media, dialect: Dialect, role: str) -> bool:
+    """Return whether a message of ``role`` may hold ``part``."""
     if role == "assistant" and not dialect.media_from_model:
         return False
     if not part.source:
@@ -325,7 +326,7 @@ def _inner(part: Text | Media | Opaque, result: ToolResult, dialect: Dialect) ->
             return None
         return part if may_go(part.seal, dialect) else Text(part.text)
     if isinstance(part, Media):
-        return Text(placeholder(part)) if plain or not _may_show(part, dialect, "tool") else part
+        return Text(placeholder(part)) if plain or not may_show(part, dialect, "tool") else part
     if not plain and part.kind not in dialect.refused_in_results and _is_taken(part, dialect, "tool"):
         return part
     return None if part.kind in _FORM else Text(placeholder(part))

@@ -15,7 +15,7 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, ToolCall, ToolResult
 from holdfast.policy.hygiene.ids import is_sent, minted_id
 from holdfast.policy.hygiene.items import Item, inserted
-from holdfast.policy.hygiene.pairing import Answers, Names, is_made_up, matched, with_names
+from holdfast.policy.hygiene.pairing import Answers, Names, is_made_up, matched, orphans, with_names
 from holdfast.policy.hygiene.parts import Places, left_out
 
 Spot = tuple[int, int]
@@ -28,7 +28,7 @@ _SCREEN = "computer_call"
 
 
 def set_free(items: list[Item], _dialect: Dialect) -> list[Item]:
-    """Return the items with results out of answers behind them, where their calls have no other."""
+    """Return the items with results out of answers behind them, where their calls have no other or are not here."""
     if not any(item.message.role == "assistant" and item.message.results for item in items):
         return items
     messages = [item.message for item in items]
@@ -39,7 +39,7 @@ def set_free(items: list[Item], _dialect: Dialect) -> list[Item]:
         for call, one in zip(messages[index].calls, answers, strict=True)
         if one is None or is_made_up(one.result)
     }
-    return [one for item in items for one in _apart(item, wanted)]
+    return [one for item in items for one in _apart(item, wanted | orphans(messages))]
 
 
 def _apart(item: Item, wanted: Container[str]) -> Iterator[Item]:

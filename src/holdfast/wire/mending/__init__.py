@@ -1,10 +1,11 @@
 """A request made one that its API takes: its form, its history by hygiene, what stands around it by the validator.
 
-A valid request keeps its very bytes. What is refused is mended in rounds of steps: the list of messages and the system
-prompt get their form, then tools and what stands in another API's form, then each message; then hygiene repairs the
-history, of what is still refused only that is changed which has one right way to be mended, and a limit of the answer
-is named where one must be. Two laws hold for every step: no word of a user or of a system prompt goes with it, and it
-stays only if in the end fewer rules are broken than before.
+A valid request keeps its very bytes. Halves of characters are mended first, for nothing reads a body with one in it.
+What is refused is mended in rounds of steps: the list of messages and the system prompt get their form, then tools and
+what stands in another API's form, then each message; then hygiene repairs the history, of what is still refused only
+that is changed which has one right way to be mended, and a limit of the answer is named where one must be. Two laws
+hold for every step: no word of a user or of a system prompt goes with it, and it stays only if in the end fewer rules
+are broken than before.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from holdfast.model.dialect import Dialect
 from holdfast.wire.apis import form_of
 from holdfast.wire.mending.around import mended_around
+from holdfast.wire.mending.characters import readable
 from holdfast.wire.mending.completing import completed
 from holdfast.wire.mending.foreign import translated
 from holdfast.wire.mending.frame import framed
@@ -27,7 +29,7 @@ from holdfast.wire.pieces import text_of
 from holdfast.wire.recognise import body_fields, recognise
 from holdfast.wire.rules import Finding
 
-__all__ = ["Mend", "Mended", "mend"]
+__all__ = ["Mend", "Mended", "mend", "readable"]
 
 _FORMING: tuple[Step, ...] = (framed, offered, translated, answered, reshaped)
 _REPAIRING: tuple[Step, ...] = (repaired, mended_around, completed)
@@ -50,13 +52,14 @@ def mend(
     ``betas`` are those of the request's headers; a ``whole`` request must name its model and its ``max_tokens`` too.
     Raises ``FormatError`` for what is no JSON object, and ``Unrecognised`` for one of no API.
     """
+    body, halves = readable(body)
     found = body_fields(body)
     api = api or recognise(found)
     form, own = form_of(api), text_of(found.get("model"))
     known = model or own
     rules = dialect(api, known) if dialect is not None else form.dialect(known)
     work = Work(form, known, tuple(betas) if betas is not None else None, rules, renamed=known != own, whole=whole)
-    edits: list[Mend] = []
+    edits = [*halves]
     findings = work.judge(body)
     for _ in range(_ROUNDS):
         errors = refused(findings)

@@ -18,24 +18,26 @@ from holdfast.errors import FormatError
 from holdfast.model.parts import Opaque
 from holdfast.wire.mending.instead import instead
 from holdfast.wire.mending.words import heard, lost
-from holdfast.wire.mending.work import Mend, Work
+from holdfast.wire.mending.work import Mend, Work, made
 from holdfast.wire.pieces import Steps, Tree, replaced
 from holdfast.wire.rules import Finding
 
 _KEPT = frozenset({"model", "messages", "contents", "input", "tools", "anthropic_version"})
-"""Fields that are never taken out whole; an empty list of tools is."""
+"""Fields that are never taken out whole, unless it is known that they say nothing."""
 _MENDABLE = frozenset(
     {"foreign-field", "sampling", "stop-sequences", "system-prompt", "system-instruction", "tool-choice",
      "thinking-mode", "thinking-budget", "thinking-company", "thinking-first", "binding-beta", "cache-count",
-     "cache-shape", "cache-order", "cache-place", "tools", "tool-names", "one-limit", "limits", "stream-options",
-     "truncation", "limit", "thinking", "cached-content", "edit-thinking", "edit-trigger", "edit-order", "history",
-     "compaction-exclusive", "context-management"}
+     "cache-shape", "cache-order", "cache-place", "tools", "tool-shape", "tool-names", "one-limit", "limits",
+     "stream-options", "truncation", "limit", "thinking", "cached-content", "edit-thinking", "edit-trigger",
+     "edit-order", "history", "compaction-exclusive", "context-management"}
 )  # fmt: skip
 """Rules about options that are kept when what breaks them goes; all others stay as findings."""
 _REPORTED = frozenset({"gemini.stop-sequences"})
 """Rules about options of which somebody must say what goes."""
-_ONLY_INSTEAD = frozenset({"tool-names"})
+_ONLY_INSTEAD = frozenset({"tools", "tool-shape", "tool-names", "compaction-first", "compaction-single"})
 """Rules that no value is taken out for, unless it is known that it says nothing new."""
+_SHORT = 80
+"""Bytes up to which a new value is told."""
 _TRIES, _BYTES = 300, 100_000_000
 """Changes that are tried, and bytes that are judged for it, before the rest stays as it is."""
 
@@ -47,6 +49,23 @@ class _Change(Struct):
 
     finding: Finding
     places: Changes
+    done: str = ""
+
+    @property
+    def told(self) -> Mend:
+        """What is told of it: the new value where it is short, at the first place that changes."""
+        if self.done:
+            return made(self.finding, self.done)
+        new = {value for value in self.places.values() if value is not None}
+        value = b"".join(new)
+        done = f"it is {value.decode()} now" if len(new) == 1 and len(value) <= _SHORT else "written anew"
+        gone = "left out" if len(self.places) == 1 else f"{len(self.places)} left out"
+        return made(self.finding, done if new else gone, _path(next(iter(self.places))))
+
+
+def _path(steps: Steps) -> str:
+    """Return steps as a JSON path."""
+    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
 
 
 class _Bench(Struct):
@@ -104,9 +123,9 @@ def mended_around(body: bytes, work: Work, errors: list[Finding]) -> tuple[bytes
     bench = _Bench(work, min(_TRIES, max(8, _BYTES // max(1, len(body)))))
     while errors and bench.left > 0:
         for changes in _ways(body, work, errors):
-            body, made = bench.tried(body, errors, changes)
-            if made:
-                edits += [Mend(one.finding.rule, one.finding.message, one.finding.path) for one in made]
+            body, changed = bench.tried(body, errors, changes)
+            if changed:
+                edits += [one.told for one in changed]
                 errors = work.errors(body)
                 break
         else:
@@ -133,32 +152,32 @@ def _order(steps: Steps) -> list[tuple[bool, int, str]]:
 
 def _changes(tree: Tree, anew: _Anew, finding: Finding, steps: Steps) -> Iterator[_Change]:
     """Yield what may be done for one finding."""
-    for places in _places(tree, anew, finding, steps):
-        yield _Change(finding, places)
+    for places, done in _places(tree, anew, finding, steps):
+        yield _Change(finding, places, done)
 
 
-def _places(tree: Tree, anew: _Anew, finding: Finding, steps: Steps) -> Iterator[Changes]:
-    """Yield new values for places, or places to be emptied, that may mend what is found at ``steps``."""
+def _places(tree: Tree, anew: _Anew, finding: Finding, steps: Steps) -> Iterator[tuple[Changes, str]]:
+    """Yield what may mend what is found at ``steps``: new values for places, or places to be emptied; and its words."""
     form, name = anew.work.form, finding.rule.partition(".")[2]
     inside = bool(steps) and steps[0] == form.field
     if not inside and (name not in _MENDABLE or finding.rule in _REPORTED):
         return
-    better = instead(name, tree, anew.work, steps)
+    better, done = instead(name, tree, anew.work, steps)
     if better:
-        yield better
+        yield better, done
     if name in _ONLY_INSTEAD:
         return
     least = 1 if inside else 0
     ends = [end for end in range(len(steps), least, -1) if _may_go(tree, steps[:end])]
     if ends and len(steps) > 2:  # the field itself, before all that stands around it
-        yield {steps[: ends.pop(0)]: None}
+        yield {steps[: ends.pop(0)]: None}, ""
     if inside and len(steps) > 1 and (new := anew.of(tree, steps[:2])) is not None:
-        yield {steps[:2]: new}
+        yield {steps[:2]: new}, "the message is written anew"
     for end in ends:
-        yield {steps[:end]: None}
+        yield {steps[:end]: None}, ""
 
 
 def _may_go(tree: Tree, steps: Steps) -> bool:
     """Return whether what stands at ``steps`` may be taken out."""
     place = tree.at(steps)
-    return place is not None and (len(steps) > 1 or steps[0] not in _KEPT or bytes(place) == b"[]")
+    return place is not None and (len(steps) > 1 or steps[0] not in _KEPT)

@@ -17,6 +17,7 @@ _SHOWN = frozenset(
 )  # fmt: skip
 """Types of blocks that may stand in what a tool gave back, beside words."""
 _MEDIA = frozenset({"inlineData", "inline_data", "fileData", "file_data"})
+_SIGNATURES = ("thoughtSignature", "thought_signature")
 _FOREIGN = {
     "anthropic": frozenset({"function_call", "function_call_output", "tool_call"}),
     "openai-chat": frozenset({"tool_use", "tool_result", "function_call", "function_call_output"}),
@@ -41,8 +42,9 @@ def block_of(raw: Raw, form: Form, role: str) -> Iterator[Raw]:
     elif kind == "[":
         for one in _leaves(raw):
             yield from block_of(one, form, role)
-    elif kind == "{" and form.field == "contents" and (pair := _apart(fields(raw))):
-        yield from pair
+    elif kind == "{" and form.field == "contents":
+        bare = _well_signed(raw)
+        yield from _apart(fields(bare)) or [_object(bare, form, role)]
     elif kind == "{":
         yield _object(raw, form, role)
     elif kind != "n":
@@ -57,6 +59,13 @@ def _leaves(raw: Raw) -> Iterator[Raw]:
             waiting += reversed(listed(one))
         else:
             yield one
+
+
+def _well_signed(raw: Raw) -> Raw:
+    """Return a part of Gemini's without a signature that is no text; what it says stays."""
+    held = fields(raw)
+    odd = [key for key in _SIGNATURES if opens(held.get(key)) not in ("", '"', "n")]
+    return Raw(write({key: value for key, value in held.items() if key not in odd})) if odd else raw
 
 
 def _apart(held: Mapping[str, Raw]) -> list[Raw]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import msgspec
 from msgspec import Raw
 
+from holdfast.errors import FormatError
 from holdfast.model.slots import Slot
 from holdfast.wire import gemini
 from holdfast.wire.apis import Form
@@ -23,7 +23,7 @@ from holdfast.wire.openai_chat import as_seen
 from holdfast.wire.pieces import listed
 from holdfast.wire.recognise import body_fields
 from holdfast.wire.rules import Finding
-from holdfast.wire.splice import spliced, write
+from holdfast.wire.splice import spliced, value, write
 from holdfast.wire.whose import THINKING, Strange, strange
 
 _RULE = "foreign-form"
@@ -33,7 +33,7 @@ def translated(body: bytes, work: Work, _errors: Sequence[Finding]) -> tuple[byt
     """Return the body with what stands in another API's form in that of its own."""
     form, found = work.form, body_fields(body)
     raws = listed(found.get(form.field, Raw(b"[]")))
-    signs = [list(strange(msgspec.json.decode(raw), form.api)) for raw in raws]
+    signs = [_signs(raw, form) for raw in raws]
     if not any(signs) and form.api != "openai-chat":
         return body, []
     reads = [one for raw, told in zip(raws, signs, strict=True) for one in apart(read(raw, form, told))]
@@ -43,6 +43,14 @@ def translated(body: bytes, work: Work, _errors: Sequence[Finding]) -> tuple[byt
     wire = [Raw(one) for group in wires(form, slots) for one in group]
     edits = [*_told(signs, form), *_losses(reads, slots, moved, form)]
     return spliced(body, found, {form.field: write(wire)}), edits
+
+
+def _signs(raw: Raw, form: Form) -> list[Strange]:
+    """Return what is strange in a message; nothing of one that cannot be read."""
+    try:
+        return list(strange(value(raw), form.api))
+    except FormatError:
+        return []
 
 
 def _slots(reads: Sequence[Read], form: Form) -> tuple[list[Slot], int]:

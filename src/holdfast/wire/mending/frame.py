@@ -10,7 +10,7 @@ from msgspec import Raw
 from holdfast.wire.apis import Form
 from holdfast.wire.mending.blocks import as_list, block_of
 from holdfast.wire.mending.words import SYSTEMS
-from holdfast.wire.mending.work import Mend, Work
+from holdfast.wire.mending.work import Mend, Work, made
 from holdfast.wire.pieces import listed, opens, text_of
 from holdfast.wire.recognise import body_fields
 from holdfast.wire.rules import Finding
@@ -67,7 +67,7 @@ def _system(body: bytes, form: Form, errors: Sequence[Finding]) -> tuple[bytes, 
     if name is None or not mine:
         return body, []
     new = _written(form, _blocks(form, found[name]))
-    return spliced(body, found, {name: new}), [Mend(mine[0].rule, mine[0].message, mine[0].path)]
+    return spliced(body, found, {name: new}), [made(mine[0], f"written as {form.name} has it")]
 
 
 def _blocks(form: Form, raw: Raw) -> list[Raw]:
@@ -94,7 +94,7 @@ def _foreign_system(body: bytes, form: Form, errors: Sequence[Finding]) -> tuple
             continue
         blocks = _blocks(form, found.pop(name))
         body = write(_with_system(found, form, blocks))
-        edits.append(Mend(error.rule, error.message, error.path))
+        edits.append(made(error, f"what it says stands where {form.name} has it"))
     return body, edits
 
 

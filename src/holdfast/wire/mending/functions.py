@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Raw
 
-from holdfast.wire.mending.work import Mend, Work
+from holdfast.wire.mending.work import Mend, Work, made
 from holdfast.wire.pieces import listed, opens, text_of
 from holdfast.wire.recognise import body_fields
 from holdfast.wire.rules import Finding
@@ -20,7 +20,7 @@ def answered(body: bytes, work: Work, errors: Sequence[Finding]) -> tuple[bytes,
 
     Where none does it is a tool's result without an id, which is tied to its call or told in words as those are.
     """
-    told = {error.path: Mend(error.rule, error.message, error.path) for error in errors if error.rule == _RULE}
+    told = {error.path: made(error, "it has that of the call that waits") for error in errors if error.rule == _RULE}
     if not told:
         return body, []
     field, found = work.form.field, body_fields(body)

@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
+from holdfast.model.edits import Edit
+from holdfast.model.messages import Message
+from holdfast.model.parts import Part, ToolResult
 from holdfast.model.projected import patched
+from holdfast.model.slots import Slot
 from holdfast.policy.hygiene import repairs
 from holdfast.wire.lens import open_body, render
 from holdfast.wire.mending.work import Mend, Work
@@ -29,4 +33,20 @@ def repaired(body: bytes, work: Work, _errors: Sequence[Finding]) -> tuple[bytes
         new = render(lens, patched(list(lens.slots), edits)) if edits else body
     except FormatError:
         return body, []
-    return new, [Mend(edit.rule, edit.why, f"$.{work.form.field}[{edit.span.start}]") for edit in edits]
+    told = [edit for edit in edits if not _is_elsewhere(edit, lens.slots, edits)]
+    return new, [Mend(edit.rule, edit.why, f"$.{work.form.field}[{edit.span.start}]") for edit in told]
+
+
+def _is_elsewhere(edit: Edit, slots: Sequence[Slot], edits: Sequence[Edit]) -> bool:
+    """Return whether an edit only leaves out what others put in another place, which they tell."""
+    if edit.put:
+        return False
+    new = [message for other in edits for message in other.put if isinstance(message, Message)]
+    put = {_said(part) for message in new for part in message.parts}
+    parts = [part for slot in slots[edit.span.start : edit.span.stop] for part in slot.message.parts]
+    return bool(parts) and all(_said(part) in put for part in parts)
+
+
+def _said(part: Part) -> int:
+    """Return what tells a part from others, whatever id it goes out under."""
+    return id(part.content if isinstance(part, ToolResult) else part)

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from holdfast.model.messages import placeholder
 from holdfast.model.parts import Media
+from holdfast.policy.hygiene.parts import wire_name
 from holdfast.wire.mending.work import Work
 from holdfast.wire.models import traits
-from holdfast.wire.pieces import Steps, Tree, listed, text_of
+from holdfast.wire.names import fitting
+from holdfast.wire.pieces import Step, Steps, Tree, listed, opens, replaced, text_of
 from holdfast.wire.rules.blocks import BLOCK_KEYS
 from holdfast.wire.splice import write
 
@@ -25,17 +27,26 @@ _LEAST = 1024
 """Tokens of the smallest budget for thinking."""
 
 
-def instead(rule: str, tree: Tree, work: Work, steps: Steps) -> Places:
-    """Return what keeps ``rule``, broken at ``steps``, better than nothing there; empty where nothing does."""
+class Instead(Struct, frozen=True):
+    """A change that keeps a rule, and what is told of it where its values do not tell themselves."""
+
+    places: Callable[[Tree, Work, Steps], Places]
+    done: str = ""
+
+
+def instead(rule: str, tree: Tree, work: Work, steps: Steps) -> tuple[Places, str]:
+    """Return what keeps ``rule``, broken at ``steps``, better than nothing there, and how it is told; maybe nothing."""
     known = _INSTEAD.get(rule)
-    found = {} if known is None else known(tree, work, steps)
-    return {place: value for place, value in found.items() if tree.at(place) is not None}
+    found = {} if known is None else known.places(tree, work, steps)
+    there = {place: value for place, value in found.items() if tree.at(place) is not None}
+    return there, "" if known is None else known.done
 
 
-def _budget(tree: Tree, _work: Work, _steps: Steps) -> Places:
-    """Return thinking with a budget under ``max_tokens``, if there is room for one."""
+def _budget(tree: Tree, _work: Work, steps: Steps) -> Places:
+    """Return thinking with the least budget, or with one that leaves as much under ``max_tokens``, if there is room."""
     most = number(tree.at(("max_tokens",)))
-    return {("thinking", "budget_tokens"): str(max(_LEAST, most - _LEAST)).encode()} if most > _LEAST else {}
+    budget = _LEAST if number(tree.at(steps)) < _LEAST else max(_LEAST, most - _LEAST)
+    return {("thinking", "budget_tokens"): str(budget).encode()} if most > _LEAST else {}
 
 
 def number(raw: Raw | None) -> int:
@@ -66,6 +77,45 @@ def _known_fields(tree: Tree, _work: Work, steps: Steps) -> Places:
     return {(*steps, key): None for key in held if key not in allowed} if allowed is not None else {}
 
 
+def _fitting_name(tree: Tree, work: Work, steps: Steps) -> Places:
+    """Return a tool, and the choice of it, under the name that its calls get here, unless another tool has that."""
+    name = text_of(tree.at(steps)) if steps[-1] == "name" else ""
+    new = fitting((text_of(tree.at(place)) for place in _offered(tree)), work.dialect).get(name, "")
+    if not name.strip() or new != wire_name(name, work.dialect):
+        return {}
+    return {place: write(new) for place in (steps, *_chosen(tree)) if text_of(tree.at(place)) == name}
+
+
+def _offered(tree: Tree) -> Iterator[Steps]:
+    """Yield where some API names the tools that it is offered."""
+    for index in tree.held(("tools",)):
+        yield ("tools", index, "name")
+        yield ("tools", index, "function", "name")
+        for key in ("functionDeclarations", "function_declarations"):
+            for place in tree.held(("tools", index, key)):
+                yield ("tools", index, key, place, "name")
+
+
+def _chosen(tree: Tree) -> Iterator[Steps]:
+    """Yield where some API names the tools that may or must be called."""
+    yield ("tool_choice", "name")
+    yield ("tool_choice", "function", "name")
+    for config in (("toolConfig", "functionCallingConfig"), ("tool_config", "function_calling_config")):
+        for key in ("allowedFunctionNames", "allowed_function_names"):
+            for index in tree.held((*config, key)):
+                yield (*config, key, index)
+
+
+def _name_or_nothing(tree: Tree, work: Work, steps: Steps) -> Places:
+    """Return the tools without a list that is empty, or with a name that fits."""
+    return {steps: None} if bytes(tree.at(steps) or b"") == b"[]" else _fitting_name(tree, work, steps)
+
+
+def _once_or_fitting(tree: Tree, work: Work, steps: Steps) -> Places:
+    """Return the tools without one that stands there twice, or with a name that fits."""
+    return _said_twice(tree, work, steps) or _fitting_name(tree, work, steps)
+
+
 def _said_twice(tree: Tree, _work: Work, steps: Steps) -> Places:
     """Return the tools without one that stands there, just the same, before."""
     tool = steps[:-1]
@@ -73,6 +123,35 @@ def _said_twice(tree: Tree, _work: Work, steps: Steps) -> Places:
     mine = tree.at(tool)
     before = [tree.at((*tool[:-1], index)) for index in range(place)] if isinstance(place, int) else []
     return {tool: None} if mine is not None and mine in before else {}
+
+
+def _newest_first(tree: Tree, _work: Work, _steps: Steps) -> Places:
+    """Return the messages with the newest block that stands for older ones before all else, and no older such block."""
+    spots: list[Steps] = []
+    for at in tree.held(("messages",)):
+        content: Steps = ("messages", at, "content")
+        spots += [(*content, place) for place in tree.held(content) if _sums_up(tree.held((*content, place)))]
+    newest = tree.at(spots[-1]) if spots else None
+    if newest is None:
+        return {}
+    emptied = {spot[:2] for spot in spots if all((*spot[:3], place) in spots for place in tree.held(spot[:3]))}
+    rest = replaced(tree.raw, dict.fromkeys([*spots, *emptied]))
+    messages = Tree(Raw(rest)).held(("messages",)).values()
+    return {("messages",): write([{"role": "assistant", "content": [newest]}, *messages])}
+
+
+def _sums_up(held: Mapping[Step, Raw]) -> bool:
+    return text_of(held.get("type")) == "compaction" and opens(held.get("content")) == '"'
+
+
+def _without_compacting(tree: Tree, _work: Work, _steps: Steps) -> Places:
+    """Return the request without the edits that compact; without all that stands around them where that is all."""
+    place: Steps = ("context_management", "edits")
+    edits = tree.held(place)
+    gone = [index for index in edits if text_of(tree.held((*place, index)).get("type")).startswith("compact_")]
+    if len(gone) < len(edits):
+        return {(*place, index): None for index in gone}
+    return {place if len(tree.held(place[:1])) > 1 else place[:1]: None}
 
 
 def _surplus(tree: Tree, _work: Work, _steps: Steps) -> Places:
@@ -107,17 +186,22 @@ def _named(tree: Tree, _work: Work, steps: Steps) -> Places:
     return {steps: write({"type": "text", "text": placeholder(Media("image", mime))})}
 
 
-_INSTEAD: Mapping[str, Callable[[Tree, Work, Steps], Places]] = {
-    "thinking-budget": _budget,
-    "thinking-mode": _mode,
-    "thinking-first": lambda _tree, _work, _steps: {("thinking",): None},
-    "edit-order": _first_edit,
-    "edit-trigger": lambda _tree, _work, steps: {steps: b"50000"},
-    "context-management": lambda _tree, _work, steps: {steps: b"1000"},
-    "limit": lambda _tree, _work, steps: {steps: b"16"} if steps == ("max_output_tokens",) else {},
-    "unknown-field": _known_fields,
-    "tool-names": _said_twice,
-    "cache-count": _surplus,
-    "image-size": _named,
+_INSTEAD: Mapping[str, Instead] = {
+    "thinking-budget": Instead(_budget),
+    "thinking-mode": Instead(_mode),
+    "thinking-first": Instead(lambda _tree, _work, _steps: {("thinking",): None}),
+    "edit-order": Instead(_first_edit, "it is the first one now"),
+    "edit-trigger": Instead(lambda _tree, _work, steps: {steps: b"50000"}),
+    "context-management": Instead(lambda _tree, _work, steps: {steps: b"1000"}),
+    "compaction-first": Instead(_newest_first, "it stands before all else now"),
+    "compaction-single": Instead(_newest_first, "the newest is the first block now, older ones are left out"),
+    "compaction-or-edit": Instead(_without_compacting),
+    "limit": Instead(lambda _tree, _work, steps: {steps: b"16"} if steps == ("max_output_tokens",) else {}),
+    "unknown-field": Instead(_known_fields),
+    "tools": Instead(_name_or_nothing),
+    "tool-shape": Instead(_fitting_name),
+    "tool-names": Instead(_once_or_fitting),
+    "cache-count": Instead(_surplus),
+    "image-size": Instead(_named, "a line stands for it"),
 }
 """What is done for a rule, by its name."""

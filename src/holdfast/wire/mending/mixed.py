@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
@@ -22,7 +21,7 @@ from holdfast.wire.mending.blocks import as_list, block_of, given, told
 from holdfast.wire.mending.shapes import numbered
 from holdfast.wire.mending.words import HOLDERS
 from holdfast.wire.pieces import listed, opens, text_of
-from holdfast.wire.splice import fields, write
+from holdfast.wire.splice import fields, value, write
 from holdfast.wire.whose import CALL, RESULT, THINKING, Kind, Strange, kind_of
 
 _CHAT = "openai-chat"
@@ -152,7 +151,7 @@ def _owned(block: Raw, form: Form, role: Role) -> Iterator[tuple[str, Raw]]:
 
 
 def _kind(raw: Raw) -> Kind | None:
-    return kind_of(msgspec.json.decode(raw))
+    return kind_of(value(raw))
 
 
 def _reader(kind: Kind, form: Form) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw
 
+from holdfast.policy.hygiene.ids import minted_id
 from holdfast.wire.apis import Form
 from holdfast.wire.mending.blocks import as_list, block_of, given, words
 from holdfast.wire.mending.words import HOLDERS, TEXTS, texts
-from holdfast.wire.mending.work import Mend, Work
+from holdfast.wire.mending.work import Mend, Work, made
 from holdfast.wire.pieces import Tree, listed, opens, text_of
 from holdfast.wire.recognise import body_fields
 from holdfast.wire.rules import Finding
@@ -23,8 +24,10 @@ _ROLES = {
     "openai-responses": ("user", "assistant", "system", "developer"),
     "gemini": ("user", "model", ""),
 }
-_SPEAKERS = {"assistant": "assistant", "model": "assistant", "ai": "assistant", "bot": "assistant"}
+_SPEAKERS = {"assistant": "assistant", "model": "assistant", "ai": "assistant", "bot": "assistant",
+             "system": "system", "developer": "system"}  # fmt: skip
 """Roles that others use, and whose they are; all others are the user's."""
+_CALLS = frozenset({"function_call", "custom_tool_call"})
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _IDS = ("id", "tool_use_id", "call_id", "tool_call_id")
 _NUMBERED = re.compile(rb'"(?:id|tool_use_id|call_id|tool_call_id)"\s*:\s*-?\d')
@@ -45,7 +48,7 @@ def reshaped(body: bytes, work: Work, errors: Sequence[Finding]) -> tuple[bytes,
             new[index] = _with_ids(raw)
         if new[index] != raw:
             told = blamed.get(index, [Finding("ids", "error", f"$.{form.field}[{index}]", "an id is a string")])
-            edits += [Mend(error.rule, error.message, error.path) for error in told[:1]]
+            edits += [made(error, f"written as {form.name} has it") for error in told[:1]]
     if not edits:
         return body, []
     return spliced(body, found, {form.field: write([one for one in new if one is not None])}), edits
@@ -93,14 +96,17 @@ def _key(form: Form) -> str:
 
 
 def _item(held: dict[str, Raw], form: Form) -> dict[str, Raw]:
-    """Return an item of Responses: a message by its role, words as a message, an output as text."""
+    """Return an item of Responses: a message by its role, words as a message, an output as text, a call with an id."""
     kind = text_of(held.get("type"))
     if kind in TEXTS and "text" in held:
         role = "assistant" if kind == "output_text" else "user"
         block = words(text_of(held["text"]), form, role)
         return {"type": Raw(b'"message"'), "role": Raw(write(role)), "content": Raw(write([block]))}
+    if kind in _CALLS and bytes(held.get("call_id", b"null")) in (b"null", b'""'):
+        id_ = text_of(held.get("id")) or minted_id(write(held).decode(), form.dialect(""))
+        return {**held, "call_id": Raw(write(id_))}
     if kind in _OUTPUTS and "output" in held:
-        return {**held, "output": given(held["output"], form)}
+        return {"call_id": Raw(b'""'), **held, "output": given(held["output"], form)}
     if kind in ("", "message") and ("role" in held or any(key in held for key in HOLDERS)):
         return _spoken(held, form)
     return held
@@ -112,7 +118,8 @@ def _spoken(held: dict[str, Raw], form: Form) -> dict[str, Raw]:
     new = dict(held)
     if said not in _ROLES[form.api] or ("role" not in held and form.field != "contents"):
         speaker = _SPEAKERS.get(said.lower(), "user")
-        new["role"] = Raw(write("model" if speaker == "assistant" and form.field == "contents" else speaker))
+        speaker = "model" if speaker == "assistant" and form.field == "contents" else speaker
+        new["role"] = Raw(write(speaker if speaker in _ROLES[form.api] else "user"))
     role = text_of(new.get("role")).replace("model", "assistant")
     own = new.get(key)
     others = [name for name in HOLDERS if name != key and name in new]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-import msgspec
 from msgspec import Raw
 
 from holdfast.wire import asked
@@ -14,7 +13,7 @@ from holdfast.wire.mending.work import Mend, Work
 from holdfast.wire.pieces import listed
 from holdfast.wire.recognise import body_fields
 from holdfast.wire.rules import Finding
-from holdfast.wire.splice import spliced, write
+from holdfast.wire.splice import spliced, value, write
 from holdfast.wire.whose import offered_by
 
 _FIELD = "tools"
@@ -23,7 +22,7 @@ _FIELD = "tools"
 def offered(body: bytes, work: Work, _errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
     """Return the body with tools in another API's form in that of its own; those that only that API has stay."""
     api, found = work.form.api, body_fields(body)
-    pairs = [(offered_by(msgspec.json.decode(raw)), raw) for raw in listed(found.get(_FIELD, Raw(b"[]")))]
+    pairs = [(offered_by(value(raw)), raw) for raw in listed(found.get(_FIELD, Raw(b"[]")))]
     new: list[object] = []
     edits = []
     for kind, run in groupby(pairs, key=lambda pair: pair[0]):

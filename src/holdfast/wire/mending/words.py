@@ -1,4 +1,4 @@
-"""What users and system prompts say in a body, whatever its form: to see that no change loses a word of it."""
+"""What users, system prompts and summaries say in a body, in any form: to see that no change loses a word of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _OTHERS = frozenset({"assistant", "model", "ai", "bot", "tool", "function"})
 
 
 def heard(body: bytes, form: Form) -> Counter[str]:
-    """Return the words of users and system prompts, each text as often as it is said; nothing for unreadable bytes."""
+    """Return the words of users and system prompts, each text as often as it is said; nothing for unreadable bytes.
+
+    What the newest block says that stands for older messages is among them.
+    """
     try:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -32,6 +35,7 @@ def heard(body: bytes, form: Form) -> Counter[str]:
     said = [text for name in SYSTEMS for text in texts(value.get(name))]
     lists = dict.fromkeys([form.field, *(other.field for other in FORMS.values())])
     said += [text for name in lists for text in _of_list(value.get(name))]
+    said += _summed_up(value.get(form.field))[-1:]
     return Counter(text.strip() for text in said if text.strip())
 
 
@@ -57,6 +61,13 @@ def _of_list(value: Any) -> Iterator[str]:
             waiting += reversed(one)
         elif not isinstance(one, dict) or str(one.get("role")).lower() not in _OTHERS:
             yield from texts(one)
+
+
+def _summed_up(listed: Any) -> list[str]:
+    """Return what the blocks of a list of messages say that stand for what was before them."""
+    held = [one.get("content") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    blocks = [block for content in held if isinstance(content, list) for block in content if isinstance(block, dict)]
+    return [str(block["content"]) for block in blocks if block.get("type") == "compaction" and block.get("content")]
 
 
 def lost(before: Counter[str], after: Counter[str], *, moved: bool = False) -> bool:

@@ -62,5 +62,11 @@ def refused(findings: Sequence[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.level == "error"]
 
 
+def made(finding: Finding, done: str, path: str = "") -> Mend:
+    """Return what is told of a change: what broke the rule and what was done, at ``path`` or where it was found."""
+    what = finding.message.rpartition("; ")[0] or finding.message
+    return Mend(finding.rule, f"{what}: {done}", path or finding.path)
+
+
 Step: TypeAlias = Callable[[bytes, Work, list[Finding]], tuple[bytes, list[Mend]]]
 """A step makes another body of one that is refused, and tells what it changed."""

@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError, Unrecognised
 from holdfast.wire.apis import FORMS
+from holdfast.wire.halves import first
 from holdfast.wire.recognise import body_fields, recognise
 from holdfast.wire.rules import (
     anthropic_blocks,
@@ -95,7 +96,9 @@ def validate(
         found = body_fields(data)
         value = msgspec.json.decode(data) if isinstance(body, bytes) else body
     except (FormatError, msgspec.MsgspecError, RecursionError, UnicodeError, TypeError) as error:
-        return (Finding("json", "error", "$", f"{error}; no API takes it"),)
+        cut = first(body) if isinstance(body, bytes) else ""
+        why = f"half of a character stands in {cut}; put U+FFFD in its place, as holdfast fix does"
+        return (Finding("json", "error", "$", why if cut else f"{error}; no API takes it"),)
     name = _told(api, found)
     speaks = _BY_API[name]
     request = speaks.view(Envelope(value, len(data), _betas(value, betas), _model(found) or model))

@@ -9,7 +9,7 @@ from holdfast.view.pixels import pixels
 from holdfast.wire.models import FEW_IMAGES, PIXELS, PIXELS_OF_MANY
 from holdfast.wire.rules.anthropic_view import Block, Request
 from holdfast.wire.rules.blocks import THINKING, paused
-from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Rule, type_name
+from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Rule, quoted, type_name
 
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
@@ -96,7 +96,10 @@ def _media_source(request: Request) -> Broken:
             source = _source(block)
             key = forms.get(str(source.get("type")))
             if key is None:
-                yield f"{block.path}.source.type", f"source type {source.get('type')!r}; use one of {sorted(forms)}"
+                yield (
+                    f"{block.path}.source.type",
+                    f"source type {quoted(source.get('type'))}; use one of {sorted(forms)}",
+                )
             elif not source.get(key):
                 yield f"{block.path}.source.{key}", f"the {kind} has no {key}; send it or drop the block"
 
@@ -107,12 +110,12 @@ def _media_type(request: Request) -> Broken:
         source = _source(block)
         if source.get("type") == "base64" and source.get("media_type") not in _IMAGES:
             path = f"{block.path}.source.media_type"
-            yield path, f"{source.get('media_type')!r} is not one of {', '.join(_IMAGES)}; convert the image"
+            yield path, f"{quoted(source.get('media_type'))} is not one of {', '.join(_IMAGES)}; convert the image"
     for block in request.kinds("document"):
         source = _source(block)
         wanted = {"base64": "application/pdf", "text": "text/plain"}.get(str(source.get("type")))
         if wanted is not None and source.get("media_type") != wanted:
-            said = f"{source.get('media_type')!r} where {wanted!r} must be"
+            said = f"{quoted(source.get('media_type'))} where {wanted!r} must be"
             yield f"{block.path}.source.media_type", f"{said}; convert the document"
 
 

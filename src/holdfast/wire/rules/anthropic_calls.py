@@ -7,7 +7,7 @@ import re
 from holdfast.wire.rules.anthropic_view import Request, Turn
 from holdfast.wire.rules.blocks import BLOCK_KEYS, SERVER_RESULTS, SERVER_USES, THINKING, id_of
 from holdfast.wire.rules.options import is_name
-from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Rule, type_name
+from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Rule, quoted, type_name
 
 _ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _SAFE_NAME = 64
@@ -88,7 +88,10 @@ def _id_shape(request: Request) -> Broken:
         for block in request.kinds(*kinds):
             value = block.value.get(key)
             if not isinstance(value, str) or not _ID.match(value):
-                yield f"{block.path}.{key}", f"id {value!r} does not match ^[a-zA-Z0-9_-]+$; map it into that alphabet"
+                yield (
+                    f"{block.path}.{key}",
+                    f"id {quoted(value)} does not match ^[a-zA-Z0-9_-]+$; map it into that alphabet",
+                )
 
 
 def _name_shape(request: Request) -> Broken:
@@ -96,7 +99,10 @@ def _name_shape(request: Request) -> Broken:
     for block in request.kinds("tool_use"):
         name = block.value.get("name")
         if not is_name(name):
-            yield f"{block.path}.name", f"tool name {name!r} does not match ^[a-zA-Z0-9_-]{{1,128}}$; rename the tool"
+            yield (
+                f"{block.path}.name",
+                f"tool name {quoted(name)} does not match ^[a-zA-Z0-9_-]{{1,128}}$; rename the tool",
+            )
 
 
 def _name_length(request: Request) -> Broken:
@@ -142,7 +148,7 @@ def _result_blocks(request: Request) -> Broken:
             kind = value.get("type") if isinstance(value, dict) else None
             if not isinstance(kind, str) or (kind not in _IN_RESULT and kind in BLOCK_KEYS):
                 path = f"{block.path}.content[{inner}]"
-                yield path, f"{kind!r} stands inside a tool_result; only {sorted(_IN_RESULT)} may"
+                yield path, f"{quoted(kind)} stands inside a tool_result; only {sorted(_IN_RESULT)} may"
 
 
 def _error_text(request: Request) -> Broken:

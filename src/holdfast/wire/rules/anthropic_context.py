@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from holdfast.wire.rules.anthropic_view import Block, Request
 from holdfast.wire.rules.blocks import THINKING, paused
-from holdfast.wire.rules.rule import DOCS, MET, Broken, Rule
+from holdfast.wire.rules.rule import DOCS, MET, Broken, Rule, quoted
 
 _MARKERS = 4
 _LEAST_TRIGGER = 50_000
@@ -76,7 +76,7 @@ def _cache_shape(request: Request) -> Broken:
             or value.get("type") != "ephemeral"
             or value.get("ttl") not in (None, "5m", "1h")
         ):
-            yield marker.path, f"cache_control {value!r}; send type ephemeral with ttl 5m or 1h"
+            yield marker.path, f"cache_control {quoted(value)}; send type ephemeral with ttl 5m or 1h"
 
 
 def _cache_order(request: Request) -> Broken:

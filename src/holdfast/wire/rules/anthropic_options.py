@@ -6,7 +6,7 @@ from holdfast.wire.rules.anthropic_view import Request, Turn
 from holdfast.wire.rules.blocks import THINKING, paused
 from holdfast.wire.rules.numbers import is_count
 from holdfast.wire.rules.options import foreign, is_name, out_of_range
-from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Rule
+from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Rule, quoted
 
 _LEAST_BUDGET = 1024
 _LEAST_TOP_P = 0.95
@@ -31,7 +31,7 @@ def _max_tokens(request: Request) -> Broken:
     """max_tokens is a whole number, 0 or more."""
     value = request.body.get("max_tokens")
     if value is not None and not (is_count(value) and value >= 0):
-        yield "$.max_tokens", f"max_tokens is {value!r}; send a whole number, 0 only to warm the cache"
+        yield "$.max_tokens", f"max_tokens is {quoted(value)}; send a whole number, 0 only to warm the cache"
 
 
 def _sampling(request: Request) -> Broken:
@@ -78,10 +78,10 @@ def _tool_shape(request: Request) -> Broken:
             if not is_name(tool.get("name")):
                 yield (
                     f"{path}.name",
-                    f"tool name {tool.get('name')!r} does not match ^[a-zA-Z0-9_-]{{1,128}}$; rename it",
+                    f"tool name {quoted(tool.get('name'))} does not match ^[a-zA-Z0-9_-]{{1,128}}$; rename it",
                 )
             if not isinstance(tool.get("input_schema"), dict):
-                yield f"{path}.input_schema", f"tool {tool.get('name')!r} has no input_schema; send a JSON schema"
+                yield f"{path}.input_schema", f"tool {quoted(tool.get('name'))} has no input_schema; send a JSON schema"
 
 
 def _tool_names(request: Request) -> Broken:
@@ -91,7 +91,7 @@ def _tool_names(request: Request) -> Broken:
         name = tool.get("name")
         if isinstance(name, str):
             if name in seen:
-                yield f"$.tools[{index}].name", f"tool name {name!r} stands twice; keep one"
+                yield f"$.tools[{index}].name", f"tool name {quoted(name)} stands twice; keep one"
             seen.add(name)
 
 
@@ -102,11 +102,11 @@ def _tool_choice(request: Request) -> Broken:
         return
     kind = choice.get("type") if isinstance(choice, dict) else None
     if kind not in _CHOICES:
-        yield "$.tool_choice.type", f"tool_choice {kind!r} is not one of {_CHOICES}; use one of them"
+        yield "$.tool_choice.type", f"tool_choice {quoted(kind)} is not one of {_CHOICES}; use one of them"
     elif not request.tools() and not request.body.get("mcp_servers"):
         yield "$.tool_choice", "tool_choice without tools; send tools or drop it"
     elif kind == "tool" and choice.get("name") not in [tool.get("name") for tool in request.tools()]:
-        yield "$.tool_choice.name", f"tool {choice.get('name')!r} is not in tools; declare it"
+        yield "$.tool_choice.name", f"tool {quoted(choice.get('name'))} is not in tools; declare it"
 
 
 # -- thinking ----------------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def _thinking_mode(request: Request) -> Broken:
     mode, known = _mode(request), request.traits
     model = request.body.get("model")
     if request.body.get("thinking") is not None and mode not in ("enabled", "adaptive", "disabled", "between_tools"):
-        yield "$.thinking.type", f"thinking type {mode!r} is not known; use adaptive, enabled or disabled"
+        yield "$.thinking.type", f"thinking type {quoted(mode)} is not known; use adaptive, enabled or disabled"
     if known is None:
         return
     if mode == "enabled" and known.manual is False:
@@ -132,7 +132,7 @@ def _thinking_mode(request: Request) -> Broken:
         yield "$.thinking.type", f"thinking of {model} cannot be disabled; leave the field out"
     effort = request.option("output_config", "effort")
     if mode == "disabled" and not known.disabled_at_any_effort and effort in ("xhigh", "max"):
-        yield "$.thinking.type", f"{model} cannot disable thinking at effort {effort!r}; lower the effort"
+        yield "$.thinking.type", f"{model} cannot disable thinking at effort {quoted(effort)}; lower the effort"
 
 
 def _budget(request: Request) -> Broken:
@@ -142,7 +142,7 @@ def _budget(request: Request) -> Broken:
     budget, most = request.option("thinking", "budget_tokens"), request.body.get("max_tokens")
     loose = request.betas is not None and any(beta.startswith(_INTERLEAVED) for beta in request.betas)
     if not is_count(budget) or budget < _LEAST_BUDGET:
-        yield "$.thinking.budget_tokens", f"a budget of {budget!r} tokens; at least {_LEAST_BUDGET} are needed"
+        yield "$.thinking.budget_tokens", f"a budget of {quoted(budget)} tokens; at least {_LEAST_BUDGET} are needed"
     elif is_count(most) and budget >= most and not loose:
         yield "$.thinking.budget_tokens", f"a budget of {budget} is not under max_tokens {most}; raise max_tokens"
 

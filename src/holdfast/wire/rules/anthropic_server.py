@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.wire.rules.anthropic_view import Block, Request, Turn
 from holdfast.wire.rules.blocks import SERVER_RESULTS, SERVER_USES, id_of
-from holdfast.wire.rules.rule import DOCS, MET, Broken, Rule
+from holdfast.wire.rules.rule import DOCS, MET, Broken, Rule, quoted
 
 
 def _server_pairs(request: Request) -> Broken:
@@ -87,18 +87,20 @@ def _advisor(request: Request) -> Broken:
 
 
 def _references(request: Request) -> Broken:
-    """A tool reference names a declared tool."""
+    """A tool reference names a declared tool, and what adds or removes one has it."""
     names = {str(tool.get("name")) for tool in request.tools()}
     names |= {_defined(block.value.get("tool")) for block in request.kinds("tool_addition")}
     named = [(block, "tool_name", block.value.get("tool_name")) for block in request.kinds("tool_reference")]
     for block in request.kinds("tool_addition", "tool_removal"):
         tool = block.value.get("tool")
-        if isinstance(tool, dict) and tool.get("type") == "tool_reference":
+        if not isinstance(tool, dict):
+            yield f"{block.path}.tool", f"{block.kind} without its tool; name the tool or drop the block"
+        elif tool.get("type") == "tool_reference":
             named.append((block, "tool.name", tool.get("name")))
     listed = request.body.get("mcp_servers") or request.blocks.get("mcp_tool_listing") or not request.tools()
     for block, key, name in named:
         if str(name) not in names and not (listed and block.kind == "tool_reference"):
-            yield f"{block.path}.{key}", f"tool {name!r} is not in tools; declare it or drop the reference"
+            yield f"{block.path}.{key}", f"tool {quoted(name)} is not in tools; declare it or drop the reference"
 
 
 def _defined(tool: object) -> str:

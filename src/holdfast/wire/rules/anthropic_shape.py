@@ -6,7 +6,7 @@ import json
 
 from holdfast.wire.rules.anthropic_view import Request
 from holdfast.wire.rules.blocks import BLOCK_KEYS, FOREIGN, SERVER_RESULTS, SERVER_USES
-from holdfast.wire.rules.rule import DOCS, KNOWN, Broken, Rule, type_name
+from holdfast.wire.rules.rule import DOCS, KNOWN, Broken, Rule, quoted, type_name
 
 _ROLES = ("user", "assistant", "system")
 _MAX_BODY = 32 * 1024 * 1024
@@ -85,7 +85,7 @@ def _unknown_kind(request: Request) -> Broken:
     for kind, blocks in request.blocks.items():
         if kind not in BLOCK_KEYS and kind not in FOREIGN:
             for block in blocks:
-                yield f"{block.path}.type", f"block type {kind!r} is not known; check that the API takes it"
+                yield f"{block.path}.type", f"block type {quoted(kind)} is not known; check that the API takes it"
 
 
 def _unknown_field(request: Request) -> Broken:
@@ -95,7 +95,7 @@ def _unknown_field(request: Request) -> Broken:
         for block in blocks if allowed is not None else ():
             if not block.value.keys() <= allowed:  # type: ignore[operator]
                 extra = sorted(block.value.keys() - allowed)  # type: ignore[operator]
-                yield block.path, f"fields {extra} are not known on {kind!r} blocks; take them out"
+                yield block.path, f"fields {extra} are not known on {quoted(kind)} blocks; take them out"
 
 
 def _first(request: Request) -> Broken:
@@ -153,9 +153,12 @@ def _system_place(request: Request) -> Broken:
         if at == 0:
             yield path, "a system message stands first; use the top-level system field"
         elif before != "user" and not (before == "assistant" and _ends_in_server_tool(request.messages[at - 1])):
-            yield path, f"a system message follows a {before!r} message; put it behind a user message"
+            yield path, f"a system message follows one of the role {quoted(before)}; put it behind a user message"
         if at + 1 < len(request.messages) and after != "assistant":
-            yield path, f"a {after!r} message follows a system message; it must be last or before the assistant"
+            yield (
+                path,
+                f"a system message stands before one of the role {quoted(after)}; put it last or before the assistant",
+            )
 
 
 def _system_blocks(request: Request) -> Broken:
@@ -163,7 +166,7 @@ def _system_blocks(request: Request) -> Broken:
     for kind, blocks in request.blocks.items():
         for block in blocks if kind not in _IN_SYSTEM else ():
             if block.role == "system":
-                yield block.path, f"a system message holds {kind!r}; only text and tool changes may stand there"
+                yield block.path, f"a system message holds {quoted(kind)}; only text and tool changes may stand there"
 
 
 RULES: tuple[Rule, ...] = (

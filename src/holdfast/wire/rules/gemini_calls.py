@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from holdfast.wire.rules.gemini_version import version
 from holdfast.wire.rules.gemini_view import Gemini, Piece, Turn
 from holdfast.wire.rules.options import is_gemini_name
-from holdfast.wire.rules.rule import GOOGLE, KNOWN, MET, Broken, Rule, type_name
+from holdfast.wire.rules.rule import GOOGLE, KNOWN, MET, Broken, Rule, quoted, type_name
 
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]*|[A-Za-z0-9_-]*)={0,2}\Z")
 
@@ -27,7 +27,7 @@ def _call_role(request: Gemini) -> Broken:
     for turn in request.turns:
         wrong = turn.responses if turn.role == "model" else turn.calls
         for piece in wrong:
-            yield piece.path, f"{piece.key} in a content of role {turn.role!r}; only the other side may say it"
+            yield piece.path, f"{piece.key} in a content of role {quoted(turn.role)}; only the other side may say it"
 
 
 def _call_place(request: Gemini) -> Broken:
@@ -63,9 +63,9 @@ def _match(request: Gemini) -> Broken:
         open_names = {str(call.name()) for call in calls if not call.id()}
         for piece in turn.responses if calls else ():
             if piece.id() and piece.id() not in ids and str(piece.name()) not in open_names:
-                yield f"{piece.path}.id", f"id {piece.id()!r} is of no call before it; send the id of the call"
+                yield f"{piece.path}.id", f"id {quoted(piece.id())} is of no call before it; send the id of the call"
             elif str(piece.name()) not in names:
-                yield f"{piece.path}.name", f"name {piece.name()!r} is of no call before it; send the call's name"
+                yield f"{piece.path}.name", f"name {quoted(piece.name())} is of no call before it; send the call's name"
 
 
 def _unique_ids(request: Gemini) -> Broken:
@@ -82,7 +82,7 @@ def _names(request: Gemini) -> Broken:
     for piece in request.kinds("functionCall", "functionResponse"):
         name = piece.name()
         if not is_gemini_name(name):
-            yield f"{piece.path}.name", f"name {name!r} is none a function may have; rename it"
+            yield f"{piece.path}.name", f"name {quoted(name)} is none a function may have; rename it"
 
 
 def _args(request: Gemini) -> Broken:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.wire.rules.gemini_view import DATA, PART_FIELDS, Gemini, spelled
-from holdfast.wire.rules.rule import GOOGLE, KNOWN, MET, Broken, Rule, type_name
+from holdfast.wire.rules.rule import GOOGLE, KNOWN, MET, Broken, Rule, quoted, type_name
 
 _CONTENT_FIELDS = frozenset({"role", "parts"})
 
@@ -35,7 +35,7 @@ def _roles(request: Gemini) -> Broken:
     for turn in request.turns:
         role = turn.value.get("role")
         if role is not None and role not in ("user", "model", ""):
-            yield f"$.contents[{turn.at}].role", f"role {role!r} is neither user nor model; use one of them"
+            yield f"$.contents[{turn.at}].role", f"role {quoted(role)} is neither user nor model; use one of them"
 
 
 def _fields(request: Gemini) -> Broken:

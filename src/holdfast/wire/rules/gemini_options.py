@@ -9,7 +9,7 @@ from holdfast.wire.rules.gemini_version import version
 from holdfast.wire.rules.gemini_view import Gemini, spelled
 from holdfast.wire.rules.numbers import is_count
 from holdfast.wire.rules.options import foreign, is_gemini_name, outside
-from holdfast.wire.rules.rule import GOOGLE, KNOWN, MET, Broken, Rule, type_name
+from holdfast.wire.rules.rule import GOOGLE, KNOWN, MET, Broken, Rule, quoted, type_name
 
 _FOREIGN = ("messages", "input", "system", "instructions", "max_tokens", "max_completion_tokens", "max_output_tokens",
             "temperature", "top_p", "top_k", "stream", "tool_choice", "stop", "stop_sequences", "thinking")  # fmt: skip
@@ -59,7 +59,7 @@ def _tools(request: Gemini) -> Broken:
     for path, declaration in _declared(request):
         name = declaration.get("name") if isinstance(declaration, dict) else None
         if not is_gemini_name(name):
-            yield f"{path}.name", f"name {name!r} is none a function may have; rename it"
+            yield f"{path}.name", f"name {quoted(name)} is none a function may have; rename it"
 
 
 def _tool_names(request: Gemini) -> Broken:
@@ -68,7 +68,7 @@ def _tool_names(request: Gemini) -> Broken:
     for path, declaration in _declared(request):
         name = str(declaration.get("name")) if isinstance(declaration, dict) else ""
         if name in seen:
-            yield f"{path}.name", f"function {name!r} is declared twice; keep one"
+            yield f"{path}.name", f"function {quoted(name)} is declared twice; keep one"
         seen.add(name)
 
 
@@ -79,12 +79,12 @@ def _calling(request: Gemini) -> Broken:
     path = f"$.{outer}.{inner}"
     mode = calling.get("mode") if isinstance(calling, dict) else None
     if mode not in _MODES:
-        yield f"{path}.mode", f"mode {mode!r}; use AUTO, ANY, NONE or VALIDATED"
+        yield f"{path}.mode", f"mode {quoted(mode)}; use AUTO, ANY, NONE or VALIDATED"
     key, allowed = spelled(calling, "allowedFunctionNames")
     names = {str(one.get("name")) for _, one in _declared(request) if isinstance(one, dict)}
     for index, name in enumerate(allowed if isinstance(allowed, list) else ()):
         if str(name) not in names:
-            yield f"{path}.{key}[{index}]", f"function {name!r} is not declared; declare it or take it out"
+            yield f"{path}.{key}[{index}]", f"function {quoted(name)} is not declared; declare it or take it out"
 
 
 def _cached(request: Gemini) -> Broken:
@@ -112,7 +112,7 @@ def _limit(request: Gemini) -> Broken:
     path, value = _option(request, "maxOutputTokens")
     most = _MAX_OUTPUT if version(request.model) >= (2, 5) else None
     if value is not None and not (is_count(value) and value >= 1):
-        yield path, f"a limit of {value!r} tokens; send a whole number of at least 1"
+        yield path, f"a limit of {quoted(value)} tokens; send a whole number of at least 1"
     elif value is not None and most is not None and value > most:
         yield path, f"a limit of {value:,} tokens, {most:,} are allowed; lower it"
 

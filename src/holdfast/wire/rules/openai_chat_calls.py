@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from holdfast.wire.rules.openai_chat_view import Chat, ids_of
 from holdfast.wire.rules.options import is_name
-from holdfast.wire.rules.rule import KNOWN, MET, OPENAI, Broken, Rule, type_name
+from holdfast.wire.rules.rule import KNOWN, MET, OPENAI, Broken, Rule, quoted, type_name
 
 _NAME_MAX = 64
 _ID_MAX = 64
@@ -38,7 +38,7 @@ def _orphan(request: Chat) -> Broken:
         if role != "tool":
             open_ids = set(ids_of(message, role))
         elif str(message.get("tool_call_id")) not in open_ids:
-            said = f"tool message {message.get('tool_call_id')!r} answers no call right before it"
+            said = f"tool message {quoted(message.get('tool_call_id'))} answers no call right before it"
             yield f"$.messages[{at}].tool_call_id", f"{said}; drop or move it"
 
 
@@ -76,7 +76,7 @@ def _tool_calls(request: Chat) -> Broken:
         elif calls is not None and not isinstance(calls, list):
             yield path, f"tool_calls is {type_name(calls)}; send a list of calls"
         elif calls and role != "assistant":
-            yield path, f"tool_calls on a {role} message; only the assistant calls"
+            yield path, f"tool_calls on a message of the role {role}; only the assistant calls"
 
 
 def _call_shape(request: Chat) -> Broken:
@@ -86,7 +86,7 @@ def _call_shape(request: Chat) -> Broken:
         said = call.get(kind) if isinstance(kind, str) else None
         key = "arguments" if kind == "function" else "input"
         if kind not in ("function", "custom"):
-            yield f"{path}.type", f"call type {kind!r}; send function or custom"
+            yield f"{path}.type", f"call type {quoted(kind)}; send function or custom"
         elif not isinstance(said, dict):
             yield f"{path}.{kind}", f"the call has no {kind}; send its name and arguments"
         elif not isinstance(said.get(key), str):
@@ -101,7 +101,7 @@ def _call_name(request: Chat) -> Broken:
         name = said.get("name") if isinstance(said, dict) else None
         if isinstance(said, dict) and not is_name(name, _NAME_MAX):
             path = f"$.messages[{at}].tool_calls[{index}].{kind}.name"
-            yield path, f"name {name!r} does not match ^[a-zA-Z0-9_-]{{1,64}}$; rename the tool"
+            yield path, f"name {quoted(name)} does not match ^[a-zA-Z0-9_-]{{1,64}}$; rename the tool"
 
 
 def _each_id(request: Chat) -> Iterator[tuple[str, object]]:
@@ -115,7 +115,7 @@ def _ids(request: Chat) -> Broken:
     """Ids are strings of 1 to 64 characters."""
     for path, id_ in _each_id(request):
         if not isinstance(id_, str) or not id_:
-            yield path, f"the id is {id_!r}; send the id of the call as a string"
+            yield path, f"the id is {quoted(id_)}; send the id of the call as a string"
         elif len(id_) > _ID_MAX:
             yield path, f"an id of {len(id_)} characters, {_ID_MAX} are allowed; map call and result to a shorter one"
 
@@ -128,7 +128,7 @@ def _legacy_call(request: Chat) -> Broken:
         if call is not None and (not isinstance(call, dict) or not isinstance(call.get("arguments"), str)):
             yield f"{path}.arguments", "function_call without arguments as a string; send both"
         elif call is not None and not is_name(call.get("name"), _NAME_MAX):
-            yield f"{path}.name", f"name {call.get('name')!r} does not match; rename the function"
+            yield f"{path}.name", f"name {quoted(call.get('name'))} does not match; rename the function"
 
 
 def _legacy_result(request: Chat) -> Broken:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from holdfast.wire.rules.openai_chat_view import Chat
-from holdfast.wire.rules.rule import KNOWN, OPENAI, Broken, Rule, type_name
+from holdfast.wire.rules.rule import KNOWN, OPENAI, Broken, Rule, quoted, type_name
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _SPEAKER = re.compile(r"[^\s<|\\/>]{1,64}\Z")
@@ -66,7 +66,7 @@ def _content(request: Chat) -> Broken:
         if content is None:
             spoken = message.get("tool_calls") is not None or any(message.get(key) for key in _SPOKEN)
             if not (role == "assistant" and spoken) and role != "function":
-                yield path, f"content of a {role} message is null; send a string"
+                yield path, f"the content of a message of the role {role} is null; send a string"
         elif not isinstance(content, str | list):
             yield path, f"content is {type_name(content)}; send a string or a list of parts"
         elif content == []:
@@ -79,7 +79,7 @@ def _speaker(request: Chat) -> Broken:
         name = message.get("name")
         named = name is not None and role in ("system", "developer", "user", "assistant")
         if named and not (isinstance(name, str) and _SPEAKER.match(name)):
-            said = f"name {name!r} has white space or one of <|\\/>, or over 64 characters"
+            said = f"name {quoted(name)} has white space or one of <|\\/>, or over 64 characters"
             yield f"$.messages[{at}].name", f"{said}; clean it"
 
 
@@ -102,7 +102,7 @@ def _parts(request: Chat) -> Broken:
     for at, index, part, role in request.parts:
         kind, allowed = _part_kind(part), _PARTS.get(role, frozenset())
         if isinstance(kind, str) and kind not in allowed and (role != "user" or kind in _FOREIGN or kind == "refusal"):
-            said = f"{kind!r} in a {role} message, which takes {sorted(allowed)}"
+            said = f"{quoted(kind)} in a message of the role {role}, which takes {sorted(allowed)}"
             yield f"$.messages[{at}].content[{index}].type", f"{said}; move it"
 
 
@@ -112,7 +112,7 @@ def _unknown_part(request: Chat) -> Broken:
         kind = _part_kind(part)
         if role == "user" and isinstance(kind, str) and kind not in _PARTS["user"] | _FOREIGN | {"refusal"}:
             path = f"$.messages[{at}].content[{index}].type"
-            yield path, f"part type {kind!r} is not known; check that the server takes it"
+            yield path, f"part type {quoted(kind)} is not known; check that the server takes it"
 
 
 def _part_fields(request: Chat) -> Broken:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.wire.rules.numbers import is_count
 from holdfast.wire.rules.openai_chat_view import Chat
 from holdfast.wire.rules.options import foreign, is_name, out_of_range
-from holdfast.wire.rules.rule import KNOWN, OPENAI, Broken, Rule, type_name
+from holdfast.wire.rules.rule import KNOWN, OPENAI, Broken, Rule, quoted, type_name
 
 _NAME_MAX = 64
 _MAX_TOOLS = 128
@@ -37,7 +37,7 @@ def _tool_names(request: Chat) -> Broken:
         name = said.get("name") if isinstance(said, dict) else None
         if kind in ("function", "custom") and not is_name(name, _NAME_MAX):
             path = f"$.tools[{index}].{kind}.name"
-            yield path, f"tool name {name!r} does not match ^[a-zA-Z0-9_-]{{1,64}}$; rename it"
+            yield path, f"tool name {quoted(name)} does not match ^[a-zA-Z0-9_-]{{1,64}}$; rename it"
 
 
 def _choice(request: Chat) -> Broken:
@@ -53,7 +53,7 @@ def _limits(request: Chat) -> Broken:
     for key in ("max_tokens", "max_completion_tokens"):
         value = request.body.get(key)
         if value is not None and not (is_count(value) and value >= 1):
-            yield f"$.{key}", f"{key} is {value!r}; send a whole number of at least 1"
+            yield f"$.{key}", f"{key} is {quoted(value)}; send a whole number of at least 1"
 
 
 def _one_limit(request: Chat) -> Broken:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from holdfast.wire.rules.openai_responses_view import Item, Responses
 from holdfast.wire.rules.options import is_name
-from holdfast.wire.rules.rule import KNOWN, MET, OPENAI, Broken, Rule
+from holdfast.wire.rules.rule import KNOWN, MET, OPENAI, Broken, Rule, quoted
 
 _ANSWERS = {
     "function_call": "function_call_output",
@@ -101,7 +101,7 @@ def _call_id(request: Responses) -> Broken:
         if id_ is None and item.kind == "local_shell_call_output":
             continue
         if not isinstance(id_, str) or not id_:
-            yield f"{item.path}.call_id", f"the call_id is {id_!r}; send the id of the call as a string"
+            yield f"{item.path}.call_id", f"the call_id is {quoted(id_)}; send the id of the call as a string"
         elif len(id_) > _MAX_CALL_ID:
             said = f"a call_id of {len(id_)} characters, {_MAX_CALL_ID} are allowed"
             yield f"{item.path}.call_id", f"{said}; map call and output to a shorter one"
@@ -112,7 +112,7 @@ def _name(request: Responses) -> Broken:
     for item in request.kinds("function_call", "custom_tool_call"):
         name = item.value.get("name")
         if not is_name(name):
-            yield f"{item.path}.name", f"name {name!r} does not match ^[a-zA-Z0-9_-]{{1,128}}$; rename the tool"
+            yield f"{item.path}.name", f"name {quoted(name)} does not match ^[a-zA-Z0-9_-]{{1,128}}$; rename the tool"
 
 
 # -- reasoning ---------------------------------------------------------------------------------------------------------

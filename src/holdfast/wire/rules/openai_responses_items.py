@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.wire.rules.openai_responses_view import HOLDS, Item, Responses
-from holdfast.wire.rules.rule import KNOWN, MET, OPENAI, Broken, Rule, type_name
+from holdfast.wire.rules.rule import KNOWN, MET, OPENAI, Broken, Rule, quoted, type_name
 
 _ROLES = ("user", "assistant", "system", "developer")
 _ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
@@ -89,7 +89,7 @@ def _unknown(request: Responses) -> Broken:
     """An item is of a kind that is known."""
     for kind in request.by_kind:
         for item in request.kinds(kind) if kind not in _KNOWN | _FOREIGN else ():
-            yield f"{item.path}.type", f"item type {kind!r} is not known; check that the server takes it"
+            yield f"{item.path}.type", f"item type {quoted(kind)} is not known; check that the server takes it"
 
 
 def _fields(request: Responses) -> Broken:
@@ -117,7 +117,7 @@ def _phase(request: Responses) -> Broken:
     """The phase of a message is commentary or final_answer."""
     for item in request.kinds("message"):
         if item.value.get("phase") not in _PHASES:
-            yield f"{item.path}.phase", f"phase {item.value['phase']!r}; send commentary, final_answer or nothing"
+            yield f"{item.path}.phase", f"phase {quoted(item.value['phase'])}; send commentary, final_answer or nothing"
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def _id_shape(request: Responses) -> Broken:
         if len(id_) > _MAX_ID:
             yield f"{item.path}.id", f"an id of {len(id_)} characters, {_MAX_ID} are allowed; leave the id out"
         elif not _ID.match(id_):
-            yield f"{item.path}.id", f"id {id_!r} does not match ^[a-zA-Z0-9_-]+$; leave the id out"
+            yield f"{item.path}.id", f"id {quoted(id_)} does not match ^[a-zA-Z0-9_-]+$; leave the id out"
 
 
 def _id_prefix(request: Responses) -> Broken:
@@ -146,7 +146,10 @@ def _id_prefix(request: Responses) -> Broken:
         for item in request.kinds(kind):
             id_ = item.value.get("id")
             if isinstance(id_, str) and not id_.startswith(prefix):
-                yield f"{item.path}.id", f"id {id_!r} of a {kind} does not begin with {prefix!r}; leave the id out"
+                yield (
+                    f"{item.path}.id",
+                    f"id {quoted(id_)} of a {kind} does not begin with {prefix!r}; leave the id out",
+                )
 
 
 def _unique_ids(request: Responses) -> Broken:
@@ -193,7 +196,7 @@ def _parts(request: Responses) -> Broken:
         kind = _part_kind(part)
         allowed = _SAID if item.value.get("role") == "assistant" else _GIVEN
         if isinstance(kind, str) and kind not in allowed:
-            said = f"{kind!r} in a {item.value.get('role') or item.kind}, which takes {sorted(allowed)}"
+            said = f"{quoted(kind)} in an item of {item.value.get('role') or item.kind}, which takes {sorted(allowed)}"
             yield f"{_path(item, index)}.type", f"{said}; convert it"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.wire.rules.numbers import is_count
 from holdfast.wire.rules.openai_responses_view import Responses
 from holdfast.wire.rules.options import foreign, is_name, out_of_range
-from holdfast.wire.rules.rule import KNOWN, OPENAI, Broken, Rule, type_name
+from holdfast.wire.rules.rule import KNOWN, OPENAI, Broken, Rule, quoted, type_name
 
 _FOREIGN = ("messages", "contents", "max_tokens", "max_completion_tokens", "stop", "stop_sequences", "system",
             "systemInstruction", "generationConfig", "response_format", "reasoning_effort", "n")  # fmt: skip
@@ -46,7 +46,7 @@ def _compaction(request: Responses) -> Broken:
         elif least is not None and not (is_count(least) and least >= _LEAST_THRESHOLD):
             yield (
                 f"{path}.compact_threshold",
-                f"a threshold of {least!r} tokens; send a whole number of at least {_LEAST_THRESHOLD:,}",
+                f"a threshold of {quoted(least)} tokens; send a whole number of at least {_LEAST_THRESHOLD:,}",
             )
 
 
@@ -61,7 +61,7 @@ def _tools(request: Responses) -> Broken:
         elif tool["type"] in ("function", "custom"):
             name = tool.get("name")
             if not is_name(name):
-                said = f"tool name {name!r} does not match ^[a-zA-Z0-9_-]{{1,128}}$"
+                said = f"tool name {quoted(name)} does not match ^[a-zA-Z0-9_-]{{1,128}}$"
                 yield f"$.tools[{index}].name", f"{said}; rename it"
 
 
@@ -71,18 +71,18 @@ def _choice(request: Responses) -> Broken:
     names = [tool.get("name") for tool in request.tools()]
     hidden = request.by_kind.keys() & _BRINGS or any(str(tool.get("type")) in _HIDES for tool in request.tools())
     if isinstance(choice, str) and choice not in _CHOICES:
-        yield "$.tool_choice", f"tool_choice {choice!r} is not one of {_CHOICES}; use one of them"
+        yield "$.tool_choice", f"tool_choice {quoted(choice)} is not one of {_CHOICES}; use one of them"
     elif (
         isinstance(choice, dict) and choice.get("type") == "function" and not hidden and choice.get("name") not in names
     ):
-        yield "$.tool_choice.name", f"function {choice.get('name')!r} is not in tools; declare it"
+        yield "$.tool_choice.name", f"function {quoted(choice.get('name'))} is not in tools; declare it"
 
 
 def _limit(request: Responses) -> Broken:
     """max_output_tokens is at least 16."""
     value = request.body.get("max_output_tokens")
     if value is not None and not (is_count(value) and value >= _LEAST_OUTPUT):
-        yield "$.max_output_tokens", f"max_output_tokens is {value!r}; send at least {_LEAST_OUTPUT}"
+        yield "$.max_output_tokens", f"max_output_tokens is {quoted(value)}; send at least {_LEAST_OUTPUT}"
 
 
 def _sampling(request: Responses) -> Broken:
@@ -94,7 +94,7 @@ def _truncation(request: Responses) -> Broken:
     """Truncation is auto or disabled."""
     value = request.body.get("truncation")
     if value not in (None, "auto", "disabled"):
-        yield "$.truncation", f"truncation {value!r}; send disabled"
+        yield "$.truncation", f"truncation {quoted(value)}; send disabled"
 
 
 def _cache_key(request: Responses) -> Broken:

@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from holdfast.wire.rules.envelope import Envelope
 from holdfast.wire.rules.numbers import is_number
-from holdfast.wire.rules.rule import Broken
+from holdfast.wire.rules.rule import Broken, quoted
 
 Range = tuple[float, float]
 """The least and the most that a number may be."""
@@ -34,7 +34,7 @@ def outside(path: str, name: str, value: object, within: Range) -> Broken:
     """Yield ``path`` where ``value`` is there and no number ``within`` its range."""
     least, most = within
     if value is not None and not (is_number(value) and least <= value <= most):
-        yield path, f"{name} is {value!r}; send a number from {least} to {most}"
+        yield path, f"{name} is {quoted(value)}; send a number from {least} to {most}"
 
 
 def is_name(value: object, most: int = _LONGEST) -> TypeGuard[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 Evidence: TypeAlias = Literal["documented", "observed", "recalled", "inferred"]
@@ -59,6 +60,11 @@ def type_name(value: object) -> str:
     """Return what JSON calls the type of ``value``."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
+
+
+def quoted(value: object) -> str:
+    """Return a JSON value as messages show it: a text in quotes, all else as JSON."""
+    return repr(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def findings(rules: Sequence[Rule], request: object) -> tuple[Finding, ...]:

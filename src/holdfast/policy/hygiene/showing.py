@@ -1,0 +1,88 @@
+"""Media in tool results, for an API whose results hold words alone: a user shows them behind the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from holdfast.model.dialect import Dialect
+from holdfast.model.messages import Message, media_of, placeholder, with_parts
+from holdfast.model.parts import Media, Part, Text, ToolResult
+from holdfast.policy.hygiene.items import Item, inserted
+from holdfast.policy.hygiene.pairing import orphans
+from holdfast.policy.hygiene.parts import may_show
+
+Shows: TypeAlias = Callable[[Media], bool]
+Moving: TypeAlias = Callable[[ToolResult], Sequence[Media]]
+"""What moves out of a result."""
+RULE = "result-media"
+_WHY = "a result holds words alone here: a user shows its media behind the results"
+
+
+def show_media(items: list[Item], dialect: Dialect) -> list[Item]:
+    """Return the items with the media of results behind these, where the API takes none in them.
+
+    Those of a result that answers no call are told with its words.
+    """
+    if dialect.media_in_results or not any(media_of(item.message) for item in items if item.message.results):
+        return items
+    stray = orphans([item.message for item in items])
+    return shown_behind(items, lambda part: may_show(part, dialect, "user"), stray)
+
+
+def shown_behind(items: Sequence[Item], shows: Shows, stray: frozenset[str] = frozenset()) -> list[Item]:
+    """Return the items with what ``shows`` takes of their results' media behind each batch of results.
+
+    A batch is all results up to the next answer; nothing stands between them. A line in the result names what moved.
+    Results of ``stray`` ids keep theirs.
+    """
+
+    def moving(result: ToolResult) -> list[Media]:
+        held = () if result.call_id in stray else result.content
+        return [part for part in held if isinstance(part, Media) and shows(part)]
+
+    out: list[Item] = []
+    batch: list[Item] = []
+    names: dict[str, str] = {}
+    for item in items:
+        if item.message.role != "assistant":
+            batch.append(item)
+            continue
+        out += [*_shown(batch, moving, names), item]
+        batch = []
+        names |= {call.id: call.name for call in item.message.calls}
+    return [*out, *_shown(batch, moving, names)]
+
+
+def _shown(batch: Sequence[Item], moving: Moving, names: Mapping[str, str]) -> Iterator[Item]:
+    """Yield the items between two answers, with their media behind the last result."""
+    shown: list[Part] = []
+    for result in [result for item in batch for result in item.message.results]:
+        tool = result.name or names.get(result.call_id) or "a tool"
+        media = moving(result)
+        shown += [Text(f"(from the result of {tool})"), *media] if media else []
+    last = max((at for at, item in enumerate(batch) if item.message.results), default=-1) if shown else -1
+    for at, item in enumerate(batch):
+        worded = _worded(item, moving) if shown else item
+        if at == last:
+            rest = [part for part in worded.message.parts if not isinstance(part, ToolResult)]
+            yield worded.changed(Message("tool", worded.message.results), RULE, _WHY) if rest else worded
+            yield inserted(item.stop, Message("user", (*shown, *rest)), RULE, _WHY)
+        else:
+            yield worded
+
+
+def _worded(item: Item, moving: Moving) -> Item:
+    """Return the item with a line in its results for each of their media that moves."""
+    parts = [_named(part, moving(part)) if isinstance(part, ToolResult) else part for part in item.message.parts]
+    message = with_parts(item.message, parts)
+    return item if message is item.message else item.changed(message, RULE, _WHY)
+
+
+def _named(part: ToolResult, media: Sequence[Media]) -> ToolResult:
+    content = tuple(
+        [Text(placeholder(one)) if isinstance(one, Media) and one in media else one for one in part.content]
+    )
+    return replace(part, content=content, raw=None) if media else part
