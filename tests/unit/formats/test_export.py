@@ -382,7 +382,7 @@ def test_a_request_without_the_system_prompt_says_so():
         ("pi", ["1 × document"]),
         ("opencode-json", []),
         ("anthropic", []),
-        ("openai-chat", ["1 × thinking", "1 × image"]),
+        ("openai-chat", ["1 × thinking"]),
         ("gemini", ["1 × thinking"]),
     ],
 )
