@@ -59,21 +59,20 @@ def test_the_list_of_messages_has_a_name_in_each_api(fields, wanted):
 
 
 BLOCK = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}
+USES = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
 TOOLS = {"tools": [{"name": "f", "input_schema": {}}]}
 ROLE = {"role": "tool", "tool_call_id": "c", "content": "a"}
 OWN = {
     "anthropic": [
         {"system": "s", "messages": [USER]},
         {**TOOLS, "messages": [USER]},
-        {"messages": [USER, BLOCK]},
+        {"messages": [USER, USES, BLOCK]},
         {"model": "gpt-5", "max_tokens": 9, **TOOLS, "messages": [USER]},
     ],
     "openai-chat": [
-        {"messages": [{"role": "system", "content": "s"}, USER]},
         {"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}]},
         {"messages": [USER, ROLE]},
         {"tools": [{"type": "function", "function": {}}], "messages": [USER]},
-        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         {"model": "claude-x", "max_completion_tokens": 9, "messages": [USER]},
     ],
     "openai-responses": [{"input": [USER]}, {"input": "a", "system": "s"}],
@@ -86,7 +85,10 @@ ANYBODYS = [
     {"messages": [USER], "model": "gpt-5"},
     {"messages": [USER], "thinking": {"type": "enabled"}, "stop": ["a"], "user": "u", "seed": 1},
     {"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": []}]}, USER]},
-    {"messages": [USER, BLOCK, ROLE]},
+    {"messages": [USER, USES, BLOCK, ROLE]},
+    {"messages": [{"role": "system", "content": "s"}, USER, {"role": "developer", "content": "d"}, USER]},
+    {"messages": [{"role": "user", "content": [{"type": "image_url"}, {"type": "file"}]}]},
+    {"messages": [USER, BLOCK]},
     {"messages": [USER, ROLE], **TOOLS},
 ]
 """What tells nothing, may be said to servers of either API, or is of both."""
@@ -102,7 +104,7 @@ def test_what_only_another_api_has_tells_more_than_what_is_likely(likely, wanted
 @pytest.mark.parametrize("likely", ["anthropic", "openai-chat"])
 @pytest.mark.parametrize("fields", ANYBODYS)
 def test_where_nothing_tells_a_body_is_what_is_likely(likely, fields):
-    """Neither the name of a model tells, nor a field that gateways pass on, nor marks of both."""
+    """Neither the name of a model tells, nor a field that gateways pass on, marks of both, or what slipped in."""
     assert spoken(body_fields(json.dumps(fields).encode()), likely) == likely
 
 

@@ -28,6 +28,8 @@ SLICE = 1 << 20
 """Characters of a blob that are looked at together."""
 LONGEST = 500
 """[H] Characters of a query that are looked at."""
+WRITERS = frozenset({"model", "hook"})
+"""Who writes what stands nowhere else; beside what a provider compacted stands an extract of ours."""
 _TERM = re.compile(r'"([^"]+)"|(\S+)')
 
 
@@ -87,7 +89,7 @@ def _message(entry: Entry) -> Message | None:
     body = entry.body
     if isinstance(body, Said | BranchSummary):
         return body.slot.message
-    return body.summary if isinstance(body, Compaction) and body.by else None
+    return body.summary if isinstance(body, Compaction) and body.by in WRITERS else None
 
 
 def _in_blob(blobs: BlobStore, hash_: str, wanted: Sequence[str]) -> str:

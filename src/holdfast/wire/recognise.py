@@ -30,14 +30,13 @@ _OWN_KEYS = {
     "openai-chat": frozenset({"max_completion_tokens", "stream_options", "functions", "function_call"}),
 }
 """Those of them that no server takes for the other API; gateways pass ``thinking`` on, for instance."""
+_KEYS = {"anthropic": _ANTHROPIC_KEYS, "openai-chat": _CHAT_KEYS}
 _GEMINI_KEYS = frozenset({"systemInstruction", "system_instruction", "generationConfig", "safetySettings"})
 _RESPONSES_KEYS = frozenset({"previous_response_id", "instructions", "conversation", "max_output_tokens"})
 """Fields that tell the API of a body in which no messages stand."""
 _NO_RESPONSES_KEYS = frozenset({"voice", "dimensions", "encoding_format", "assistant_id", "thread"})
 """Fields of other calls that have an ``input`` or ``instructions``: speech, embeddings, assistants."""
 _BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document", "compaction"})
-_ANYBODYS = frozenset({"thinking", "image", "document"})
-"""Blocks among them that servers of Chat have too (Mistral's thinking)."""
 _PIECES = frozenset({"image_url", "input_audio", "file", "refusal"})
 _CHAT_ROLES = frozenset({"tool", "developer", "function"})
 
@@ -97,11 +96,12 @@ def spoken(found: Mapping[str, Raw], likely: str) -> str:
     """Return the API of a body with these top-level fields that is most likely one of ``likely``.
 
     It is another where ``likely`` has no list of messages of that name, or where what only the other API with such a
-    list has stands in the body, and nothing of its own does. Raises ``Unrecognised`` for what is no body.
+    list has stands in the body, and nothing of its own does. A role or a picture of the other's may have slipped in:
+    that is mended. Raises ``Unrecognised`` for what is no body.
     """
     if form_of(likely).field not in found:
         return recognise(found)
-    if likely not in _OWN_KEYS:
+    if likely not in _OWN_KEYS or not _KEYS[likely].isdisjoint(found):
         return likely
     other = likely
     for api in _marks(found):
@@ -112,11 +112,25 @@ def spoken(found: Mapping[str, Raw], likely: str) -> str:
 
 
 def _marks(found: Mapping[str, Raw]) -> Iterator[str]:
-    """Yield whose a body with ``messages`` is, for everything in it that only one API has."""
+    """Yield whose a body with ``messages`` is, by fields that only one API has, and by how it calls tools."""
     for api, keys in _OWN_KEYS.items():
         if not keys.isdisjoint(found):
             yield api
-    yield from _hints(found, _BLOCKS - _ANYBODYS)
+    yield from _offered(found)
+    for peek in _peeks(found):
+        if peek.role == "tool" or bytes(peek.tool_calls).startswith(b"["):
+            yield "openai-chat"
+        if peek.role == "assistant" and "tool_use" in _kinds(peek.content):
+            yield "anthropic"
+
+
+def _offered(found: Mapping[str, Raw]) -> Iterator[str]:
+    """Yield in whose form tools are offered."""
+    tools = bytes(found.get("tools", Raw(b"")))
+    if b'"input_schema"' in tools:
+        yield "anthropic"
+    if b'"function"' in tools:
+        yield "openai-chat"
 
 
 def _of_messages(found: Mapping[str, Raw]) -> str:
@@ -129,31 +143,32 @@ def _of_messages(found: Mapping[str, Raw]) -> str:
     return "anthropic" if b"claude" in model else "openai-chat"
 
 
-def _hints(found: Mapping[str, Raw], blocks: frozenset[str] = _BLOCKS) -> Iterator[str]:
-    """Yield what tools and messages say about the API; ``blocks`` are those of Messages."""
-    tools = bytes(found.get("tools", Raw(b"")))
-    if b'"input_schema"' in tools:
-        yield "anthropic"
-    if b'"function"' in tools:
-        yield "openai-chat"
-    try:
-        peeks = _PEEKS.decode(found["messages"])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return
+def _hints(found: Mapping[str, Raw]) -> Iterator[str]:
+    """Yield what tools and messages say about the API."""
+    yield from _offered(found)
+    peeks = _peeks(found)
     for peek in peeks:
         if peek.role in _CHAT_ROLES or bytes(peek.tool_calls).startswith(b"["):
             yield "openai-chat"
-        yield from _in_content(peek.content, blocks)
+        kinds = _kinds(peek.content)
+        if kinds & _BLOCKS or any(kind.endswith(("_tool_use", "_tool_result")) for kind in kinds):
+            yield "anthropic"
+        if kinds & _PIECES:
+            yield "openai-chat"
     if peeks and peeks[0].role == "system":
         yield "openai-chat"
 
 
-def _in_content(content: Raw, blocks: frozenset[str]) -> Iterator[str]:
+def _peeks(found: Mapping[str, Raw]) -> list[_Peek]:
     try:
-        kinds = {block.type for block in _BLOCK_LIST.decode(content)}
+        return _PEEKS.decode(found["messages"])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return
-    if kinds & blocks or any(kind.endswith(("_tool_use", "_tool_result")) for kind in kinds):
-        yield "anthropic"
-    if kinds & _PIECES:
-        yield "openai-chat"
+        return []
+
+
+def _kinds(content: Raw) -> frozenset[str]:
+    """Return the types of the blocks of a content; nothing where it is no list of such."""
+    try:
+        return frozenset(block.type for block in _BLOCK_LIST.decode(content))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return frozenset()

@@ -24,6 +24,8 @@ _WORDS = {
     b"search_result": (_A,),
 }  # fmt: skip
 """Who writes words and calls so, by the type of the block, or of the item around it."""
+_SERVERS = {b"_tool_use": (_A,), b"_tool_result": (_A,), b"_call": (_R,), b"_call_output": (_R,)}
+"""Who writes the calls of servers and what came of them, by how their types end."""
 _BEGINNING = re.compile(rb'\s*\{\s*(?:"id"\s*:\s*"[^"]*"\s*,\s*)?"type"\s*:\s*"(\w+)"')
 """How most blocks and calls begin: those need not be read."""
 _NOBODY: tuple[str, ...] = ()
@@ -58,7 +60,10 @@ def _writers(raw: Raw) -> tuple[str, ...]:
 def _by_type(type_: bytes) -> tuple[str, ...]:
     """Return who surely writes blocks of a type; nothing for types that several have, or nobody known."""
     kind = kind_of({"type": type_.decode()})
-    return _WORDS.get(type_, _NOBODY) if kind is None else kind.apis
+    if kind is not None:
+        return kind.apis
+    ends = (apis for end, apis in _SERVERS.items() if type_.endswith(end))
+    return _WORDS.get(type_) or next(ends, _NOBODY)
 
 
 def _writers_of(block: dict[str, Any]) -> tuple[str, ...]:
