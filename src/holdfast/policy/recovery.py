@@ -136,7 +136,7 @@ def begin(branch: Branch, settings: Settings, *, changes: bool = True) -> Recove
         truncate=int("truncate" in rungs),
         media=int("media" in rungs),
         fallback=int("fallback" in rungs),
-        seals=int(may_unseal(settings)),
+        seals=int(may_press(settings)),
     )
     return counted(fresh, branch)
 
@@ -169,13 +169,8 @@ def after(state: Recovery, event: Event) -> tuple[Recovery, Action]:
 
 
 def may_press(settings: Settings) -> bool:
-    """Return whether a request that was too large may be made smaller: not by a policy that recovers from nothing."""
+    """Return whether anything may be left out of a refused request: not by a policy that recovers from nothing."""
     return settings.emergency and bool(settings.recovery_rungs)
-
-
-def may_unseal(settings: Settings) -> bool:
-    """Return whether what is sealed may be left out: where a request may be made smaller."""
-    return may_press(settings)
 
 
 def is_transient(event: Refused) -> bool:

@@ -14,7 +14,7 @@ from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.policy.guard import in_force, measure_room
-from holdfast.policy.recovery import may_unseal
+from holdfast.policy.recovery import may_press
 from holdfast.policy.settings import Settings
 from holdfast.runtime import recall, recording, unsealing
 from holdfast.runtime.beginning import begun, read
@@ -172,7 +172,7 @@ class Session:
             raise FormatError(f"a {type(answer).__name__} is no answer; give what holdfast.wire.answers.answer returns")
         prepared = self._handed_out
         id_ = await self.means.in_worker(lambda: self._recorded(answer))
-        if prepared is not None and may_unseal(self.settings) and _is_sealed(answer, prepared):
+        if prepared is not None and may_press(self.settings) and _is_sealed(answer, prepared):
             await self._unseal(prepared.target)
         return id_
 
