@@ -19,7 +19,7 @@ _SHARES = ("preview_tail", "margin")
 """Shares of something that are not called so."""
 _NO_SHARES = ("preview_outline_share",)
 """What is called a share and counts one thing for each of another."""
-_LOWEST = {"image_turns": -1, "chars_per_token": 1}
+_LOWEST = {"image_turns": -1, "chars_per_token": 1, "summary_safety": 1}
 """Settings whose smallest value is not 0."""
 
 
@@ -73,7 +73,7 @@ def _values(name: str, kind: Any) -> str:
     if kind is int:
         return f"a whole number, {_LOWEST.get(name, 0)} or more"
     if kind is float:
-        return "a number from 0 to 1" if is_share(name) else "a number, 0 or more"
+        return "a number from 0 to 1" if is_share(name) else f"a number, {_LOWEST.get(name, 0)} or more"
     return "a name" if kind is str else "a table"
 
 

@@ -29,8 +29,23 @@ from holdfast.view.turns import newest_answer
 def compact(draft: Draft) -> Draft:
     """Return the draft with its head summarised, if the request is too big (or it was asked for) and it helps.
 
-    Where somebody writes summaries the draft asks for one, if an extract in its place would be committed.
+    Where somebody writes summaries the draft asks for one, if an extract in its place would be committed. What is asked
+    for before there is need is planned as if the room were full, so that it is worth having.
     """
+    if not draft.world.force or draft.branch.learned.overflows:
+        return _compact(draft)
+    room = replace(draft.room, size=min(draft.room.size, _taken(draft)))
+    return replace(_compact(replace(draft, room=room)), room=draft.room)
+
+
+def _taken(draft: Draft) -> int:
+    """Return the tokens that messages take, and once more those of a summary among them, so that it may stay."""
+    branch = draft.branch
+    earlier = branch.compaction.size if branch.compaction is not None else 0
+    return int(draft.scale * (branch.held + earlier))
+
+
+def _compact(draft: Draft) -> Draft:
     if not _is_due(draft):
         return draft
     if not draft.world.force and (stopped := _stopped(draft)):
@@ -106,7 +121,8 @@ def _retaken(draft: Draft) -> Draft:
     if not (branch.spared and draft.settings.goal_share and draft.world.spill):
         return draft
     shown, most = wholes(branch, shown_slots(branch, branch.keep)), draft.own(goal(draft))
-    return spill(draft, [one for one in shown if one.tokens > most and is_spared(branch, one.slot, one.place)], RELIEF)
+    big = [one for one in shown if one.tokens > most and any(is_spared(branch, one.slot, at) for at in one.places)]
+    return spill(draft, big, RELIEF)
 
 
 def _places(draft: Draft) -> list[int]:
@@ -188,17 +204,20 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
     cap = settings.summary_tokens or room.share(share)
     if settings.goal_share:
         tail = draft.scale * tail_size(draft.branch, keep)
-        cap = min(cap, int(goal(draft) - tail - room.share(SUMMARY_SLACK)))
-        if cap < room.share(LEAST_SUMMARY):
+        left = int(goal(draft) - tail - room.share(SUMMARY_SLACK))
+        if left < min(cap, room.share(LEAST_SUMMARY)):
             return None
+        cap = min(cap, left)
     made = stand_in(draft, keep, cap, written if _fits(written, keep) else None)
     return None if made is None else draft.compact(replace(made, after=draft.compact(made).estimate))
 
 
 def goal(draft: Draft) -> int:
     """Return the tokens of messages that a compaction may leave: with its margin that is not over the trigger again."""
-    settings = draft.settings
-    return draft.room.share(min(settings.goal_share, _within(draft, settings.trigger_share) / (1 + settings.margin)))
+    settings, room = draft.settings, draft.room
+    if not settings.trigger_share:
+        return min(room.share(settings.goal_share), max(0, int((trigger(draft) - room.frame) / (1 + settings.margin))))
+    return room.share(min(settings.goal_share, _within(draft, settings.trigger_share) / (1 + settings.margin)))
 
 
 def summary_share(room: Room, settings: Settings) -> float:

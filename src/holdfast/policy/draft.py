@@ -57,6 +57,11 @@ class Draft(Struct, frozen=True, dict=True):
         """Return the draft with one more thing to tell the caller."""
         return replace(self, notices=(*self.notices, Notice(rule, why)))
 
+    @property
+    def may_make_room(self) -> bool:
+        """Whether something may give way for space: unasked, or because somebody or a refusal asks for it."""
+        return self.settings.auto or self.world.force or bool(self.world.rung)
+
     @cached_property
     def estimate(self) -> int:
         """Tokens of the request as planned so far."""

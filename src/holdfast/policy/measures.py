@@ -11,7 +11,7 @@ from msgspec import Struct
 from holdfast.model.branch import Branch
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.model.projected import messages_at, replaced_parts, slot_after
+from holdfast.model.projected import messages_at, slot_after
 from holdfast.policy.draft import Draft
 from holdfast.view.text import sound
 
@@ -167,13 +167,12 @@ def shown_messages(branch: Branch, start: int) -> list[Message]:
     return [found[0] if len(found) == 1 else branch.messages[index] for index, found in slots]
 
 
-def shown_parts(branch: Branch, index: int) -> tuple[Part, ...]:
-    """Return the parts that are shown of a slot, each in its place; none where something else stands for all of it."""
-    edits, said = branch.edits.get(index, ()), branch.messages[index].parts
-    if any(edit.span.part is None for edit in edits):
-        return ()
-    parts = replaced_parts(branch.messages[index], edits)
-    return parts if len(parts) == len(said) else ()
+def shown_parts(branch: Branch, index: int) -> dict[int, Part]:
+    """Return by its place what is shown of each part of a slot; nothing of those for which not one other stands."""
+    put = {edit.span.part: edit.put for edit in branch.edits.get(index, ())}
+    parts = enumerate(branch.messages[index].parts if None not in put else ())
+    shown = {place: put.get(place, (part,)) for place, part in parts}
+    return {place: one[0] for place, one in shown.items() if len(one) == 1 and not isinstance(one[0], Message)}
 
 
 def total_shown(branch: Branch, measure: Callable[[Message], int]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import add, le, sub
-from typing import TypeAlias
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -27,7 +27,26 @@ from holdfast.view.turns import newest_answer, newest_words
 
 RULE = "media"
 """Rule of the edits, and of the notice that tells of them."""
-Sizes: TypeAlias = tuple[int, int, int, int]
+_NAMES = {
+    "number": "attachments",
+    "images": "images",
+    "bytes": "bytes",
+    "images_with_large": "images where one is large",
+}
+
+
+class Sizes(NamedTuple):
+    """What is limited of media: ``images_with_large`` are the images again, where one of them is large."""
+
+    number: int
+    images: int
+    bytes: int
+    images_with_large: int
+
+    def told(self, *, with_large: bool) -> str:
+        """Return the numbers in words, those of no limit left out."""
+        shown = self if with_large else self._replace(images_with_large=NO_LIMIT)
+        return ", ".join(f"{size:,} {_NAMES[name]}" for name, size in shown._asdict().items() if size < NO_LIMIT)
 
 
 class Load(Struct, frozen=True):
@@ -48,12 +67,12 @@ class Load(Struct, frozen=True):
 
     @property
     def sizes(self) -> Sizes:
-        """What is limited: number, images, bytes, and the images again where one of them is large."""
-        return self.number, self.images, self.bytes, self.images if self.large else 0
+        """What of it is limited."""
+        return Sizes(self.number, self.images, self.bytes, self.images if self.large else 0)
 
     def __str__(self) -> str:
         """Return its number, images and bytes in words."""
-        return _told(self.sizes[:-1])
+        return self.sizes.told(with_large=False)
 
 
 class Most(Struct, frozen=True):
@@ -67,7 +86,7 @@ class Most(Struct, frozen=True):
     @property
     def sizes(self) -> Sizes:
         """Its numbers."""
-        return self.number, self.images, self.bytes, self.images_with_large
+        return Sizes(*astuple(self))
 
     def holds(self, load: Load) -> bool:
         """Return whether ``load`` is within this."""
@@ -87,14 +106,7 @@ class Most(Struct, frozen=True):
 
     def told(self, load: Load) -> str:
         """Return the numbers that ``load`` is held to, in words."""
-        return _told(self.sizes if load.large else self.sizes[:-1])
-
-
-_NAMES = ("attachments", "images", "bytes", "images where one is large")
-
-
-def _told(sizes: Sequence[int]) -> str:
-    return ", ".join(f"{size:,} {name}" for size, name in zip(sizes, _NAMES, strict=False) if size < NO_LIMIT)
+        return self.sizes.told(with_large=bool(load.large))
 
 
 class Holder(Struct, frozen=True):
@@ -110,7 +122,7 @@ def limit_media(draft: Draft) -> Draft:
     """Return the draft with its oldest media replaced, if there are too many or they are too big.
 
     When over, half of the budget is made free in one step by media that were seen, so that the prefix does not break
-    at each new image. What no request has shown goes only as far as it must, the user's newest message is left alone.
+    at each new image. What nobody answered goes only as far as it must, the user's newest message is left alone.
     What an undo brought back has no budget but the API's: it comes on top of the policy's.
     """
     branch, most = draft.branch, budget(draft)
@@ -129,8 +141,11 @@ def limit_media(draft: Draft) -> Draft:
     goal, why = most.halved_for(held), f"{held} are shown; at most {most.told(held)} are sent"
     edits: list[Edit] = []
 
+    answer = newest_answer(branch, branch.keep)
+
     def rank(one: Holder) -> tuple[bool, bool]:
-        return one.slot >= branch.seen, is_spared(branch, one.slot, one.place)
+        waits = one.slot >= branch.seen or 0 <= answer < one.slot
+        return waits, is_spared(branch, one.slot, one.place)
 
     for one in sorted([one for one in found if one.slot != newest], key=rank):
         if (most if any(rank(one)) else goal).holds(held):
@@ -144,7 +159,7 @@ def drop_media(draft: Draft) -> Draft:
     """Return the draft with all media given way to words but those that wait for an answer; if need be those too.
 
     The user's newest message waits, and what tools gave since the newest answer. There is need where it is still too
-    big, or where no others were shown: then these were too much. Of more than the API is known to take only the oldest
+    big, or where no others gave way: then these were too much. Of more than the API is known to take only the oldest
     go.
     """
     found, branch = list(_media(draft)), draft.branch
@@ -159,7 +174,8 @@ def drop_media(draft: Draft) -> Draft:
     most, held = budget(without), _total(own)
     if not most.holds(held):
         return without.decide(tuple(_edit(one, why) for one in _surplus(own, held, most)))
-    if without is draft or without.at_most > draft.room.usable:
+    others = any(edit.rule == RULE for edit in without.record)
+    if not others or without.at_most > draft.room.usable:
         return without.decide(tuple(_edit(one, why) for one in own))
     return without
 

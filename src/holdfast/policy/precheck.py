@@ -57,6 +57,8 @@ def route(estimated: int, window: int, reserve: int, reducible_chars: int) -> Ro
 
 def precheck(draft: Draft) -> Draft:
     """Return the draft with results cleared or cut as the policy does before it thinks of compacting."""
+    if not draft.may_make_room:
+        return draft
     if draft.settings.loop_share:
         draft = draft.decide(tuple(_guarded(draft)))
     if not draft.settings.precheck or (size := request_size(draft)) <= draft.room.usable:

@@ -110,6 +110,7 @@ PRESETS: dict[str, Settings] = {
         summary_tokens=4_000,
         replay_pays_summaries=True,
         prune="ttl",
+        prune_exempt=(),
         image_turns=0,
         truncate_share=0.3,
         loop_share=0.75,

@@ -5,9 +5,10 @@ The last resort before giving up: it needs no model, breaks the cached prefix, a
 
 from __future__ import annotations
 
+from holdfast.model.edits import Blob, Edit
 from holdfast.model.projected import shown_slots
 from holdfast.policy.draft import Draft
-from holdfast.policy.spill import spilled, wholes
+from holdfast.policy.spill import given_way, wholes
 
 RELIEF = "relief"
 """Rule of the edits that spill what must fit."""
@@ -18,18 +19,17 @@ def relieve(draft: Draft) -> Draft:
 
     Where texts cannot be stored away every text stays whole, and so it does where nothing is to be done unasked.
     """
-    settings, world = draft.settings, draft.world
-    is_wanted = settings.auto or world.force or bool(world.rung)
-    if not (settings.goal_share and world.spill and is_wanted) or draft.at_most <= draft.room.usable:
+    if not (draft.settings.goal_share and draft.world.spill and draft.may_make_room):
+        return draft
+    if draft.at_most <= draft.room.usable:
         return draft
     excess = draft.own(draft.at_most - draft.room.usable) + 1
-    pairs = []
+    pairs: list[tuple[Edit, Blob | None]] = []
     shown = wholes(draft.branch, shown_slots(draft.branch, draft.branch.keep))
     for one in sorted(shown, key=lambda one: (-one.tokens, one.slot, one.place)):
         if excess <= 0:
             break
-        edit, blob = spilled(draft, one, RELIEF)
-        if edit.saves > 0:
-            pairs.append((edit, blob))
-            excess -= edit.saves
+        gone = given_way(draft, one, RELIEF)
+        pairs += gone
+        excess -= sum(edit.saves for edit, _ in gone)
     return draft.give_way(pairs)

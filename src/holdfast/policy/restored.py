@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from holdfast.model.messages import Message, result_text
@@ -23,11 +24,13 @@ _WORDS = ("content", "text", "step", "task", "title", "description")
 _DONE = frozenset({"done", "completed", "complete", "cancelled", "canceled"})
 
 
-def restored(head: Sequence[Message], most: int, tokens: int, scale: float = 1.0) -> tuple[str, ...]:
+def restored(
+    head: Sequence[Message], most: int, tokens: int, scale: float = 1.0, together: float = inf
+) -> tuple[str, ...]:
     """Return the ``most`` files of ``head`` touched last, newest first, as they were read; longer ones only by name.
 
-    Longer is what has more than ``tokens`` tokens, where ``scale`` real ones are one of the estimator. What the agent
-    changed after it read it is told to be so.
+    Longer is what has more than ``tokens`` tokens, or more than newer ones leave of ``together``, where ``scale`` real
+    ones are one of the estimator. What the agent changed after it read it is told to be so.
     """
     if not most:
         return ()
@@ -40,7 +43,11 @@ def restored(head: Sequence[Message], most: int, tokens: int, scale: float = 1.0
             touched[one.what] = one.verb
         if one.verb == "read" and not one.failed:
             reads[one.what] = results.get(one.call_id, "")
-    return tuple(_told(path, touched[path], reads.get(path), tokens / scale) for path in [*reversed(touched)][:most])
+    found: list[str] = []
+    for path in [*reversed(touched)][:most]:
+        found.append(_told(path, touched[path], reads.get(path), min(tokens, together) / scale))
+        together -= scale * count(found[-1])
+    return tuple(found)
 
 
 def _told(path: str, verb: str, text: str | None, tokens: float) -> str:
@@ -55,31 +62,35 @@ def _told(path: str, verb: str, text: str | None, tokens: float) -> str:
 def restored_plan(head: Sequence[Message], tokens: int) -> tuple[str, ...]:
     """Return the plan of the newest call in ``head`` that makes one, in at most ``tokens``; nothing where all is done.
 
-    A call makes a plan where its tool is named so and a list of items stands in it. A plan that an earlier summary told
-    counts as long as no newer one is made.
+    A call makes a plan where its tool is named so, took it, and a list of items stands in it; an empty list takes the
+    plan back. A plan that an earlier summary told counts as long as no newer one is made.
     """
-    plan = next((told for message in reversed(head) if (told := _plan(message)) is not None), "")
+    refused = {result.call_id for message in head for result in message.results if result.is_error}
+    plan = next((told for message in reversed(head) if (told := _plan(message, refused)) is not None), "")
     return (clipped(plan, tokens, "the plan"),) if plan and tokens else ()
 
 
-def _plan(message: Message) -> str | None:
+def _plan(message: Message, refused: Container[str]) -> str | None:
     """Return the plan that ``message`` makes or tells, empty where all of it is done; nothing where it has none."""
     for part in reversed(message.parts):
         if isinstance(part, Text) and message.role == "user" and part.text.startswith(PLAN):
             return part.text
-        if isinstance(part, ToolCall) and _PLANNING.search(part.name):
-            items = list(_items(part))
-            if items:
+        if isinstance(part, ToolCall) and _PLANNING.search(part.name) and part.id not in refused:
+            items = _items(part)
+            if items is not None:
                 is_done = all(item.get("status") in _DONE for item in items)
                 return "" if is_done else "\n".join([PLAN, *map(_line, items)])
     return None
 
 
-def _items(call: ToolCall) -> Iterator[Mapping[str, Any]]:
-    """Yield the items of the first list in a call's arguments."""
+def _items(call: ToolCall) -> list[Mapping[str, Any]] | None:
+    """Return the items of the first list in a call's arguments; nothing where there is none or it has others."""
     given = arguments(call)
-    lists = [value for value in given.values() if isinstance(value, list)] if isinstance(given, dict) else []
-    yield from (item for item in (lists[0] if lists else ()) if isinstance(item, dict))
+    first = (
+        next((value for value in given.values() if isinstance(value, list)), None) if isinstance(given, dict) else None
+    )
+    items = [item for item in first or () if isinstance(item, dict)]
+    return items if items or first == [] else None
 
 
 def _line(item: Mapping[str, Any]) -> str:

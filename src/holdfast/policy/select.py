@@ -19,13 +19,18 @@ from holdfast.view.turns import newest_answer, turn_starts
 
 
 def tails(draft: Draft) -> list[int]:
-    """Return where the kept tail may begin, best first: slots of the branch, its end for no tail at all."""
-    branch = draft.branch
+    """Return where the kept tail may begin, best first: slots of the branch, its end for no tail at all.
+
+    Where a compaction has a goal, smaller tails follow the one of another rule than ours.
+    """
+    branch, settings = draft.branch, draft.settings
     messages = shown_messages(branch, branch.keep)
     legal = legal_cuts(messages)
     if not legal:
         return []
-    wanted = _RULES[draft.settings.tail](draft, messages, legal)
+    wanted = _RULES[settings.tail](draft, messages, legal)
+    if wanted and settings.goal_share and settings.tail != "share":
+        wanted += [cut for cut in _share(draft, messages, legal) if cut > wanted[-1]]
     return [branch.keep + cut for cut in wanted if cut in legal]
 
 

@@ -65,7 +65,9 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     ] = {}
     spill_exempt: Annotated[tuple[str, ...], _origin("[K] tools that page themselves")] = ("recall", "fetch_result")
     append_chars: Annotated[int, _origin("[O] cut longer texts when appended, [H] to a preview; 0 = never")] = 8_000_000
-    message_chars: Annotated[int, _origin("[K] results of one message together; 0 = unlimited")] = 200_000
+    message_chars: Annotated[
+        int, _origin("[K] results of one message together, where any are spilled; 0 = unlimited")
+    ] = 200_000
     message_share: Annotated[float, _origin("[H] or this share of M in tokens; 0 = not looked at")] = 0.50
 
     # -- tool results cut where they arrive ----------------------------------------------------------------------
@@ -146,8 +148,10 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     compactions_most: Annotated[int, _origin("[H] automatic compactions between two answers")] = 2
     breaker_failures: Annotated[int, _origin("[K] failures in a row after which none is tried")] = 3
     breaker_cooldown: Annotated[int, _origin("[H] and one again so many seconds after the last of them")] = 600
-    goal_share: Annotated[float, _origin("[H] commit only if the request is then under F + this share of M")] = 0.90
-    gain_share: Annotated[float, _origin("[H] and at least this share smaller")] = 0.10
+    goal_share: Annotated[
+        float, _origin("[H] commit only if the request is then under F + this share of M; 0 = always")
+    ] = 0.90
+    gain_share: Annotated[float, _origin("[H] and, where there is a goal, at least this share smaller")] = 0.10
     gain_tokens: Annotated[int, _origin("[H] and by this many tokens, or a tenth of M")] = 2_000
 
     # -- what to keep --------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ It needs no model and no store: where a text cannot be stored away it is cut, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from holdfast.model.messages import part_text, placeholder
 from holdfast.model.parts import Media, Part, Text, ToolResult
 from holdfast.model.projected import shown, shown_slots
 from holdfast.model.target import Target, World
+from holdfast.policy.blocks import MANY, left_out, middle, words
 from holdfast.policy.draft import Draft
 from holdfast.policy.guard import in_force, measure_room
 from holdfast.policy.measures import shown_parts
@@ -125,15 +126,29 @@ def _saved(draft: Draft, index: int, level: tuple[int, int]) -> int:
 
 def _shorter(draft: Draft, index: int, level: tuple[int, int]) -> Iterator[tuple[Edit, Blob | None]]:
     """Yield the edits that make what a slot shows short, with the texts to be stored."""
-    message = draft.branch.messages[index]
+    message, shown = draft.branch.messages[index], shown_parts(draft.branch, index)
     if message.role == "assistant":
         return
-    for place, (part, old) in enumerate(zip(shown_parts(draft.branch, index), message.parts, strict=False)):
-        put, blob = _short(draft, part, old, level[isinstance(part, ToolResult)])
+    gone = _middle(draft, shown, level[0])
+    yield from left_out(draft, index, gone, RULE)
+    for place in sorted(shown.keys() - gone):
+        part = shown[place]
+        put, blob = _short(draft, part, message.parts[place], level[isinstance(part, ToolResult)])
         saves = _tokens(part) - _tokens(put)
         if put is not part and saves > 0:
             why = "nothing else made the request small enough"
             yield Edit(Span(index, index + 1, place), (put,), RULE, why, saves, blob.hash if blob else ""), blob
+
+
+def _middle(draft: Draft, shown: Mapping[int, Part], most: int) -> Sequence[int]:
+    """Return which of the texts and media of a message go together: more than ``MANY`` are as large as so many."""
+    places = [place for place, part in shown.items() if isinstance(part, Text | Media)]
+
+    def size(at: int) -> int:
+        return min(count(words(shown[places[at]])), most + NOTICE)
+
+    gone = middle(len(places), size, MANY * most, draft.settings.preview_tail) if len(places) > MANY else range(0)
+    return places[gone.start : gone.stop]
 
 
 def _short(draft: Draft, part: Part, old: Part, most: int) -> tuple[Part, Blob | None]:

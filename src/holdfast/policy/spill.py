@@ -13,10 +13,12 @@ from holdfast.model.branch import Branch
 from holdfast.model.edits import Blob, Edit, Span
 from holdfast.model.messages import part_text
 from holdfast.model.parts import Media, Opaque, Part, Text, ToolResult
+from holdfast.policy.blocks import left_out, many_texts, middle
 from holdfast.policy.draft import Draft
 from holdfast.policy.neutralise import NEUTRALISE, TAG, harmless
 from holdfast.policy.outline import outline
 from holdfast.policy.settings import HANDLE, JSON_CHARS, SMALL_TEXT, STUB_CHARS
+from holdfast.policy.weighted_chars import CHARS_A_TOKEN
 from holdfast.view.text import fingerprint, head_and_tail
 from holdfast.view.tokens import count
 
@@ -35,6 +37,13 @@ class Whole(Struct, frozen=True):
     """What escaping saved: 0, or less where it added some."""
     room: int = 0
     """Estimator tokens that its preview may take where that is more than the usual one; 0 = no more."""
+    several: tuple[int, ...] = ()
+    """The parts that it is made of where these give way together: texts of a message that has many."""
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The parts that say it."""
+        return self.several or (self.place,)
 
     @property
     def is_result(self) -> bool:
@@ -50,11 +59,16 @@ def wholes(branch: Branch, slots: Iterable[int]) -> Iterator[Whole]:
             continue
         alone = len(message.parts) == 1
         escaped = {edit.span.part: edit.saves for edit in branch.edits.get(index, ()) if edit.rule == NEUTRALISE}
+        small = many_texts(message)
         for place, part in enumerate(message.parts):
             text = part_text(part)
-            if place not in edited and len(text) > STUB_CHARS:
+            if place not in edited and len(text) > STUB_CHARS and place not in small:
                 size, saved = branch.slots[index].size if alone else count(text), escaped.get(place, 0)
                 yield Whole(index, place, part, text, size - saved, saved)
+        if small and edited.isdisjoint(small):
+            text, saved = "\n".join(small.values()), sum(escaped.get(place, 0) for place in small)
+            first = next(iter(small))
+            yield Whole(index, first, message.parts[first], text, count(text) - saved, saved, several=tuple(small))
 
 
 def edited_parts(branch: Branch, index: int) -> set[int | None]:
@@ -64,8 +78,25 @@ def edited_parts(branch: Branch, index: int) -> set[int | None]:
 
 def spill(draft: Draft, texts: Iterable[Whole], rule: str) -> Draft:
     """Return the draft with ``texts`` spilled, those left out for which nothing shorter could stay."""
-    pairs = [spilled(draft, one, rule) for one in sorted(texts, key=lambda one: (one.slot, one.place))]
-    return draft.give_way(pair for pair in pairs if pair[0].saves > 0)
+    every = sorted(texts, key=lambda one: (one.slot, one.place))
+    return draft.give_way(pair for one in every for pair in given_way(draft, one, rule))
+
+
+def given_way(draft: Draft, one: Whole, rule: str) -> list[tuple[Edit, Blob | None]]:
+    """Return the edits by which a text gives way, with what is to be stored; none where nothing shorter could stay."""
+    pairs = _without_middle(draft, one, rule) if one.several else [spilled(draft, one, rule)]
+    return [*pairs] if sum(edit.saves for edit, _ in pairs) > 0 else []
+
+
+def _without_middle(draft: Draft, one: Whole, rule: str) -> list[tuple[Edit, Blob | None]]:
+    """Return the edits that leave as many texts of a message, from its start and its end, as a preview may have."""
+    said, most = draft.branch.messages[one.slot].parts, max(one.room, usual(draft) // CHARS_A_TOKEN)
+
+    def size(at: int) -> int:
+        return count(part_text(said[one.several[at]]))
+
+    gone = middle(len(one.several), size, most, draft.settings.preview_tail)
+    return left_out(draft, one.slot, one.several[gone.start : gone.stop], rule)
 
 
 def spilled(draft: Draft, one: Whole, rule: str) -> tuple[Edit, Blob]:

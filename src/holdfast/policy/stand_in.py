@@ -6,6 +6,7 @@ The ledger, the user's words and the coverage lines are made over the whole head
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from msgspec.structs import replace
 
@@ -47,9 +48,10 @@ def stand_in(draft: Draft, keep: int, cap: float, written: Written | None = None
     head = told(draft, keep)
     if not any(slot.message.text.strip() or slot.message.calls or slot.message.results for slot in head):
         return None
-    sources = list(_sources(draft))
-    budget = draft.own(cap) - sum(map(count, sources))
-    texts = [*_words(draft, head, keep, budget, written), *_files(draft, head), *sources]
+    files, sources = _files(draft, head), list(_sources(draft))
+    counted = [*files, *sources] if draft.settings.goal_share else sources
+    budget = draft.own(cap) - sum(map(count, counted))
+    texts = [*_words(draft, head, keep, budget, written), *files, *sources]
     summary = Message("user", tuple(map(Text, harmless_summary(texts, draft.branch))))
     size = measure(summary).size
     made = Compaction(keep, summary, size, before=draft.estimate)
@@ -147,9 +149,10 @@ def _words(draft: Draft, head: Sequence[Slot], keep: int, budget: int, written: 
 
 
 def _files(draft: Draft, head: Sequence[Slot]) -> tuple[str, ...]:
-    """Return the files of the head that the agent touched last, as it read them."""
+    """Return the files of the head that the agent touched last, as it read them; in a share of the room by a goal."""
     settings, messages = draft.settings, [slot.message for slot in head]
-    return restored(messages, settings.restore_files, settings.restore_tokens, draft.scale)
+    together = draft.room.share(settings.restore_share) if settings.goal_share else inf
+    return restored(messages, settings.restore_files, settings.restore_tokens, draft.scale, together)
 
 
 def _sources(draft: Draft) -> Iterator[str]:

@@ -160,17 +160,17 @@ class Held(Struct, frozen=True):
 def held_results(branch: Branch) -> Iterator[Held]:
     """Yield the results that the projection shows, whole or cut, oldest first."""
     for index in shown_slots(branch, branch.keep):
-        for place, part in enumerate(shown_parts(branch, index)):
+        for place, part in shown_parts(branch, index).items():
             if isinstance(part, ToolResult):
                 yield Held(index, place, part, text_weight(part))
 
 
 def truncate(draft: Draft) -> Draft:
-    """Return the draft with its results within their limits, if the request is too big.
+    """Return the draft with its results within their limits, if the request is too big and room may be made.
 
     Once between two answers: what came of it is in the log, and a second run would find nothing new.
     """
-    return cut_results(draft) if request_size(draft) > draft.room.usable else draft
+    return cut_results(draft) if draft.may_make_room and request_size(draft) > draft.room.usable else draft
 
 
 def cut_results(draft: Draft) -> Draft:

@@ -25,7 +25,7 @@ def shorten_unread(draft: Draft, share: int, tail: int) -> Draft:
     held = [
         (index, place, part)
         for index in shown_slots(branch, start)
-        for place, part in enumerate(shown_parts(branch, index))
+        for place, part in shown_parts(branch, index).items()
         if isinstance(part, ToolResult)
     ]
     sizes = [count(result_text(part)) for _, _, part in held]

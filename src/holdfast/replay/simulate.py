@@ -14,11 +14,11 @@ from msgspec import Struct
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Answer, Entry, Said, Usage
 from holdfast.model.plan import Plan
-from holdfast.model.projected import project
+from holdfast.model.projected import patched, project
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy, advance
-from holdfast.policy.projection import send_slots
+from holdfast.policy.projection import repair_projection, send_slots
 from holdfast.replay.session import Session, Step
 
 TokenCount: TypeAlias = Callable[[Slot], int]
@@ -36,7 +36,7 @@ class Sent(Struct, frozen=True):
     seconds: float
     """What planning took."""
     before: list[Slot] = []
-    """What the request would have shown without this plan's compaction, if there is one."""
+    """The request as it stood before this plan's compaction, if there is one: valid, so that a cache knows it."""
 
 
 class Judge(Struct, frozen=True):
@@ -75,5 +75,11 @@ def _send(branch: Branch, step: Step, policy: Policy, target: Target, judge: Jud
     plan = advance(branch, target, policy, world)
     seconds = time.perf_counter() - began
     slots = send_slots(plan)
-    before = project(branch) if plan.compaction is not None else []
+    before = _as_it_stood(branch, target) if plan.compaction is not None else []
     return Sent(step, plan, slots, judge.request(slots), seconds, before)
+
+
+def _as_it_stood(branch: Branch, target: Target) -> list[Slot]:
+    """Return the request that shows ``branch`` without a new decision."""
+    repair, _ = repair_projection(branch, target.dialect)
+    return patched(project(branch), repair)

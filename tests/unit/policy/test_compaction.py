@@ -101,6 +101,19 @@ def test_a_summary_that_somebody_writes_is_asked_for_earlier():
     assert at(cache="cold") == at(cache="cold", writes=True) == room.share(0.70)
 
 
+@pytest.mark.parametrize("turns", [20, 40, 120])
+def test_what_is_asked_for_before_there_is_need_is_worth_having(turns):
+    """In a window of which little is used, somebody who asks for a compaction gets a request of two thirds or less."""
+    said, wide = work(turns), target("anthropic", "claude-sonnet-4-5", window=1_000_000)
+    made = plan(said, wide, OURS, world=World(force=True))
+    assert made.before < wide.limits.window / 4
+    assert made.compaction is not None
+    assert made.after < made.before * 2 / 3
+    waits = plan(said, wide, OURS, world=World(force=True, writes=True))
+    assert waits.ask is not None
+    assert waits.ask.cap < made.before / 5
+
+
 # -- what was written --------------------------------------------------------------------------------------------------
 
 

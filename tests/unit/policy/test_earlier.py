@@ -185,6 +185,18 @@ def test_an_imported_summary_is_carried_on(parts, by):
         assert told.count(SUMMARY) == 1
 
 
+@pytest.mark.parametrize("client", sorted(WRAPPED))
+def test_what_a_client_summarised_since_goes_before_what_is_in_force(client):
+    """A summary that somebody wrote is carried on until a client sends a newer one: that covers it."""
+    said = [*work(4, 90)]
+    made = Compaction(4, Message.of("user", "Refactor the lexer."), 200, by="model")
+    branch = extend(plan(said, WHERE).branch, Entry("", None, made))
+    made = plan([*said, *opening(client, SUMMARY)], WHERE, branch=branch)
+    for told in extracts([*said, *opening(client, SUMMARY)], made.branch):
+        assert told.count(SUMMARY) == 1
+        assert "Refactor the lexer." not in told
+
+
 LINES = [f"   - src/store/part{at}.py: the function f{at} was moved and its callers were adapted." for at in range(900)]
 PLACES = {
     "a section of its own": "7. Constraints:\n   - {one}",
@@ -205,6 +217,17 @@ def test_a_constraint_of_a_long_summary_is_shown(client, where, at, length):
         assert CONSTRAINT in told
         assert "part5.py" in told
         assert "left out here" in told or all(line in told for line in lines)
+
+
+@given(st.integers(0, 10), st.sampled_from(["Constraints", "User preferences", "Rules", "All user messages"]))
+def test_laws_have_half_of_the_room_however_they_are_put(at, heading):
+    """What stands under a heading of laws sounds like none, and stays where sections as long each lose most of theirs."""
+    sections = [f"## Step {number}\n" + "\n".join(LINES[:60]) for number in range(10)]
+    laws = [f"- the folder pool{number} is holy" for number in range(100)]
+    sections.insert(at, f"## {heading}\n" + "\n".join(laws))
+    told = carried("\n".join(sections), 2_000)
+    assert [law for law in laws if law not in told] == []
+    assert count(told) <= 2_000
 
 
 def test_sections_are_cut_each_for_itself():

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from holdfast import Policy, World
 from holdfast.config import target
 from holdfast.model.branch import Branch, extend
-from holdfast.model.entries import Entry, Frame, Revoke, Said
+from holdfast.model.entries import Answer, Entry, Frame, Revoke, Said, Usage
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.model.projected import project
@@ -134,6 +134,21 @@ def test_the_price_is_exact(factor, pays):
     write = 1.0 + factor * 10 * edit.saves / suffix
     plan = advance(branch, replace(WHERE, prices=Prices(read=1.0, write=write)), policy)
     assert bool(plan.record) == pays
+
+
+@pytest.mark.parametrize(("hour", "pays"), [(0, True), (1, False)])
+def test_what_is_kept_for_an_hour_costs_more_to_write_again(hour, pays):
+    """Behind what a session writes for an hour stands twice the price of input, not that of five minutes."""
+    policy = when("price", prune_keep=3_000)
+    branch = asked(steps(3), when())
+    branch = extend(
+        branch, Entry("", None, Answer(branch.basis, Usage(9_000, 1, 0, 9_000, cache_write_1h=9_000 * hour)))
+    )
+    (edit,) = advance(branch, replace(WHERE, prices=Prices(read=1.0, write=1.0, input=0.5)), policy).record
+    suffix = sum(slot.size for slot in branch.slots.slice(edit.span.start)) - edit.saves
+    worth = 10 * edit.saves / suffix
+    prices = Prices(read=1.0, write=1 + 0.99 * worth, input=(1 + 1.01 * worth) / 2)
+    assert bool(advance(branch, replace(WHERE, prices=prices), policy).record) == pays
 
 
 def test_no_message_is_split():

@@ -95,13 +95,24 @@ def test_documents_and_results_count():
     said = [show(document), *read("a", Text("two"), picture(name="a.png"), picture()), *(show(picture()),) * 3]
     plan = advance(grown(Branch(), *said), WHERE, POLICY)
     assert plan.record == ()
-    over = advance(grown(plan.branch, show(picture())), WHERE, POLICY)
+    over = advance(grown(plan.branch, Message.of("assistant", "so"), show(picture())), WHERE, POLICY)
     shown = [slot.message for slot in project(over.branch)]
     assert shown[0].parts == (Text("look"), Text("[Attached application/pdf: spec.pdf]"))
     words = [part.text for part in shown[2].results[0].content]
     assert words == ["two", "[Attached image/png: a.png]", "[Attached image/png: unnamed]"]
     assert sum(held(over)) == 3
     assert advance(over.branch, WHERE, POLICY).record == ()
+
+
+def test_what_nobody_answered_goes_only_as_far_as_it_must():
+    """Pictures in a request that was refused were read by nobody: those that were go first, then the oldest of them."""
+    calls = Message("assistant", tuple(ToolCall(f"c{number}", "read") for number in range(5)))
+    results = Message("tool", tuple(ToolResult(f"c{number}", "read", (picture(),)) for number in range(5)))
+    said = [Message.of("user", "look"), *read("a", picture(), picture()), Message.of("assistant", "so"), calls, results]
+    refused = advance(grown(Branch(), *said), WHERE, POLICY.with_settings(media_most=9))
+    assert held(refused) == [0, 0, 2, 0, 0, 5]
+    again = advance(refused.branch, WHERE, POLICY.with_settings(media_most=4))
+    assert held(again) == [0, 0, 0, 0, 0, 4]
 
 
 def test_bytes_count_for_themselves():

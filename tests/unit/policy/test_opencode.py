@@ -204,7 +204,7 @@ def test_opencode_stops_at_what_was_cleared():
 
 def test_opencode_clears_what_it_cut_before():
     """[C] a result that was cut where it arrived is cleared like others; the log still names its text."""
-    policy = with_lines("opencode").with_settings(prune="opencode", prune_keep=0, prune_minimum=10)
+    policy = with_lines("opencode").with_settings(prune="opencode", prune_keep=1, prune_minimum=10)
     said = [*turn(0, "line of words\n" * 9_000), *turn(1, "z"), *turn(2, "z"), Message.of("user", "go")]
     first, *_, last = drive(said, WHERE, policy)
     del first

@@ -110,3 +110,51 @@ def test_claude_code_spills_the_largest_of_a_message():
     said[2] = Message("tool", said[2].parts[:4])
     said[1] = Message("assistant", said[1].parts[:4])
     assert all("persisted" not in text for text in shown(said, policy))
+
+
+RULES = {
+    "epoch": {"prune_keep": 5_000, "prune_minimum": 0},
+    "opencode": {"prune_keep": 5_000, "prune_minimum": 0},
+    "idle": {"prune_keep_results": 1},
+    "ttl": {"prune_soft_share": 0.0, "prune_hard_share": 0.0, "prune_trim_over": 10**9},
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("named", "goes"),
+    [
+        ({}, {"bash", "Skill"}),
+        ({"prune_exempt": ("skill",)}, {"bash"}),
+        ({"prune_spared": ("ba*",)}, {"Skill"}),
+        ({"prune_tools": ("BASH",)}, {"bash"}),
+    ],
+)
+def test_tools_are_named_alike_for_every_rule(rule, named, goes):
+    """Which tools' results are cleared is one question: patterns, upper and lower case alike, whatever the rule."""
+    changed = {"prune_exempt": ()} | RULES[rule] | named
+    policy = OPENCODE.with_settings(prune=rule, **changed)
+    said = [one for _ in range(4) for tool in ("bash", "Skill") for one in turns([9_000], tool)]
+    said = [one if not one.calls and not one.results else _numbered(one, at) for at, one in enumerate(said)]
+    before, world = plan(said[:-1], WHERE, policy), World("cold", idle=9_000)
+    made = plan(said, WHERE, policy, branch=before.branch, world=world)
+    edits = [*before.record, *made.record]
+    assert {said[edit.span.start].results[0].name for edit in edits if edit.rule == "prune"} == goes
+
+
+def _numbered(message, at):
+    """Return a call or a result with an id of its own, the same for both."""
+    parts = tuple(
+        ToolCall(f"c{at}", part.name)
+        if isinstance(part, ToolCall)
+        else ToolResult(f"c{at - 1}", part.name, part.content)
+        for part in message.parts
+    )
+    return Message(message.role, parts)
+
+
+def test_without_a_number_the_share_is_kept():
+    """``prune_keep = 0`` keeps ``prune_keep_share`` of the room, in opencode's rule as in ours."""
+    policy = OPENCODE.with_settings(prune_keep=0, prune_keep_share=0.5)
+    assert CLEARED not in shown(turns([15_000] * 7), policy)
+    assert CLEARED in shown(turns([15_000] * 7), policy.with_settings(prune_keep_share=0.05))

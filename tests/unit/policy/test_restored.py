@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall
+from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.policy.restored import PLAN, restored_plan
 from holdfast.testing.strategies import messages
 from holdfast.view.tokens import count
@@ -34,8 +34,18 @@ def test_the_newest_plan_is_told(name, key):
 def test_a_plan_that_is_done_is_none():
     """Where all is done nothing is told, nor where no call made a plan, or nothing may be told."""
     assert restored_plan([made("todo", OPEN), made("todo", DONE)], 5_000) == ()
-    assert restored_plan([made("read", OPEN), made("todo"), made("todo", "text")], 5_000) == ()
+    assert restored_plan([made("read", OPEN), made("todo", "text")], 5_000) == ()
     assert restored_plan([made("todo", OPEN)], 0) == ()
+
+
+def test_a_plan_that_is_taken_back_or_refused_does_not_count():
+    """An empty list takes the plan back; a call whose tool says no leaves the one before as it stands."""
+    assert restored_plan([made("todo", OPEN), made("todo")], 5_000) == ()
+    refused = Message("assistant", (ToolCall("2", "todo", json.dumps({"todos": [DONE | {"status": "finished"}]})),))
+    said_no = Message("tool", (ToolResult("2", "todo", (Text("no such status"),), is_error=True),))
+    told = restored_plan([made("todo", OPEN)], 5_000)
+    assert restored_plan([made("todo", OPEN), refused, said_no], 5_000) == told
+    assert restored_plan([made("todo", OPEN), made("todo", "text", key="files")], 5_000) == told
 
 
 def test_a_plan_outlives_the_next_compaction():

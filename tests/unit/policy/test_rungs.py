@@ -13,6 +13,7 @@ from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.policy.guard import measure_room
 from holdfast.policy.pipeline import advance
 from holdfast.policy.planning import reconcile
+from holdfast.policy.presets import OPENCLAW_2026_9, PRESETS
 from holdfast.policy.projection import send_slots
 from holdfast.policy.smallest import floor, open_group
 from holdfast.testing.histories import words
@@ -71,6 +72,20 @@ def test_a_preset_cuts_to_its_own_limits():
     again = advance(made.branch, WHERE, policy, World(rung="truncate"))
     assert again.record == ()
     assert "not-smaller" in [notice.rule for notice in again.notices]
+
+
+@pytest.mark.parametrize("newer", [{}, OPENCLAW_2026_9])
+@pytest.mark.parametrize("name", [name for name, own in PRESETS.items() if own.truncate_share or own.loop_share])
+def test_no_preset_makes_room_unasked_where_that_is_switched_off(name, newer):
+    """With ``auto`` off what is too large goes out whole; what is asked for, or was refused, is made smaller."""
+    policy = Policy.preset(name).with_settings(**newer | {"prune": "off", "window_min": 0})
+    off = policy.with_settings(auto=False)
+    said = [Message.of("user", "go"), *step(0, words(4, 90_000)), *step(1, *(words(n, 9_000) for n in range(9)))]
+    assert plan(said, WHERE, policy).record
+    made = plan(said, WHERE, off)
+    assert (made.record, made.compaction, made.after) == ((), None, made.before)
+    assert plan(said, WHERE, off, world=World(rung="truncate")).record
+    assert plan(said, WHERE, off, world=World(force=True)).after < made.before
 
 
 # -- media -------------------------------------------------------------------------------------------------------------

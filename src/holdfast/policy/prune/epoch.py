@@ -16,6 +16,7 @@ from holdfast.model.projected import shown_slots
 from holdfast.policy.capping import is_capped
 from holdfast.policy.compaction import over_trigger
 from holdfast.policy.draft import Draft
+from holdfast.policy.prune.shown import may_go
 from holdfast.policy.results import tool_names
 from holdfast.policy.settings import HANDLE
 from holdfast.policy.spill import Whole, shown_as, wholes
@@ -75,11 +76,11 @@ def _old(draft: Draft, keep: int) -> Iterator[Whole]:
     later prune changes.
     """
     branch, held, edge = draft.branch, 0, len(draft.branch.slots)
-    names, exempt = tool_names(branch), draft.settings.prune_exempt
+    names, goes = tool_names(branch), may_go(draft.settings)
     newest = newest_answer(branch, branch.keep)
     answered = (index for index in shown_slots(branch, branch.keep) if index < newest)
     for one in reversed(list(wholes(branch, answered))):
-        if isinstance(one.part, ToolResult) and names(one.slot, one.part) not in exempt and not is_capped(one.text):
+        if isinstance(one.part, ToolResult) and goes(names(one.slot, one.part)) and not is_capped(one.text):
             held += one.tokens
             if held <= keep:
                 edge = one.slot

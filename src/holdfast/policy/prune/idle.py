@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.policy.draft import Draft
-from holdfast.policy.prune.shown import CLEARED, cleared, results_as_shown
+from holdfast.policy.prune.shown import CLEARED, cleared, may_go, results_as_shown
 from holdfast.policy.results import tool_names
 
 
@@ -12,8 +12,8 @@ def idle(draft: Draft) -> Draft:
     settings = draft.settings
     if draft.world.idle <= settings.prune_idle:
         return draft
-    tools, names = {tool.casefold() for tool in settings.prune_tools}, tool_names(draft.branch)
+    goes, names = may_go(settings), tool_names(draft.branch)
     shown = (one for one in results_as_shown(draft.branch) if one.text != CLEARED)
-    mine = [one for one in shown if not tools or names(one.slot, one.result).casefold() in tools]
+    mine = [one for one in shown if goes(names(one.slot, one.result))]
     edits = (cleared(one) for one in mine[settings.prune_keep_results :])
     return draft.decide(tuple(edit for edit in edits if edit is not None))

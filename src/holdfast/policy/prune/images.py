@@ -45,7 +45,7 @@ def _edge(branch: Branch, turns: int) -> int:
 def _edits(branch: Branch, index: int) -> Iterator[Edit]:
     if branch.messages[index].role == "assistant":
         return
-    for place, part in enumerate(shown_parts(branch, index)):
+    for place, part in shown_parts(branch, index).items():
         saves = sum(IMAGE_TOKENS - count(words) for words in map(_words, media_in(part)) if words)
         if saves and not is_spared(branch, index, place):
             yield Edit(Span(index, index + 1, place), (with_words(part, _words),), "image", "answered images", saves)

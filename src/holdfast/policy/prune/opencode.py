@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from holdfast.model.edits import Edit
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import text_tokens
-from holdfast.policy.prune.shown import CLEARED, Result, cleared, results_as_shown
+from holdfast.policy.prune.shown import CLEARED, Result, cleared, may_go, results_as_shown
 from holdfast.policy.results import tool_names
 
 
@@ -18,12 +18,13 @@ def opencode(draft: Draft) -> Draft:
     ends the search. Tokens are characters over four.
     """
     settings = draft.settings
+    keep = settings.prune_keep or draft.room.share(settings.prune_keep_share)
     held = freed = 0
     edits: list[Edit] = []
     for one in _finished(draft):
         size = text_tokens(one.text)
         held += size
-        if held > settings.prune_keep and (edit := cleared(one)) is not None:
+        if held > keep and (edit := cleared(one)) is not None:
             freed += size
             edits.append(edit)
     return draft.decide(tuple(edits)) if freed > settings.prune_minimum else draft
@@ -31,12 +32,11 @@ def opencode(draft: Draft) -> Draft:
 
 def _finished(draft: Draft) -> Iterator[Result]:
     """Yield the results that may be counted, newest first, back to one that was cleared."""
-    start, names = _second_user(draft), tool_names(draft.branch)
+    start, names, goes = _second_user(draft), tool_names(draft.branch), may_go(draft.settings)
     for one in results_as_shown(draft.branch):
         if one.text == CLEARED:
             return
-        is_exempt = names(one.slot, one.result) in draft.settings.prune_exempt
-        if one.slot < start and not one.result.is_error and not is_exempt:
+        if one.slot < start and not one.result.is_error and goes(names(one.slot, one.result)):
             yield one
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
@@ -11,6 +12,7 @@ from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import result_text
 from holdfast.model.parts import ToolResult
 from holdfast.model.projected import replaced_parts, shown_slots
+from holdfast.policy.settings import Settings
 from holdfast.policy.spill import edited_parts, replaced
 from holdfast.view.tokens import count
 
@@ -25,6 +27,16 @@ class Result(Struct, frozen=True):
     place: int
     result: ToolResult
     text: str
+
+
+def may_go(settings: Settings) -> Callable[[str], bool]:
+    """Return whether results of a tool are pruned, by its name: patterns, upper and lower case alike."""
+
+    def named(tool: str, patterns: tuple[str, ...]) -> bool:
+        return any(fnmatchcase(tool.lower(), pattern.lower()) for pattern in patterns)
+
+    stays, goes = (*settings.prune_exempt, *settings.prune_spared), settings.prune_tools
+    return lambda tool: not named(tool, stays) and (not goes or named(tool, goes))
 
 
 def results_as_shown(branch: Branch) -> Iterator[Result]:

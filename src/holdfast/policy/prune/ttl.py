@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
@@ -15,7 +14,7 @@ from holdfast.model.projected import leading
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import total_shown
 from holdfast.policy.prune.images import seen_images
-from holdfast.policy.prune.shown import CLEARED
+from holdfast.policy.prune.shown import CLEARED, may_go
 from holdfast.policy.results import tool_names
 from holdfast.policy.settings import Settings
 from holdfast.policy.truncate import Held, held_results
@@ -67,11 +66,11 @@ def _prunable(draft: Draft) -> Iterator[Held]:
     if len(answers) < kept:
         return
     first = _first_words(branch)
-    last, names = answers[-kept] if kept else len(branch.slots), tool_names(branch)
+    last, names, goes = answers[-kept] if kept else len(branch.slots), tool_names(branch), may_go(draft.settings)
     for one in held_results(branch):
         if is_spared(branch, one.slot, one.place):
             continue
-        if first < one.slot < last and _may_go(names(one.slot, one.result), draft.settings):
+        if first < one.slot < last and goes(names(one.slot, one.result)):
             yield one
 
 
@@ -81,15 +80,6 @@ def _first_words(branch: Branch) -> int:
         return branch.keep - 1
     slots = range(branch.keep, len(branch.slots))
     return next((index for index in slots if branch.messages[index].starts_turn), len(branch.slots))
-
-
-def _may_go(tool: str, settings: Settings) -> bool:
-    """Return whether results of ``tool`` are pruned: patterns, upper and lower case alike."""
-
-    def named(patterns: tuple[str, ...]) -> bool:
-        return any(fnmatchcase(tool.lower(), pattern.lower()) for pattern in patterns)
-
-    return not named(settings.prune_spared) and (not settings.prune_tools or named(settings.prune_tools))
 
 
 def _trimmed(one: Held, settings: Settings) -> _Old:
