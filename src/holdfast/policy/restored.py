@@ -86,10 +86,9 @@ def _plan(message: Message, refused: Container[str]) -> str | None:
 def _items(call: ToolCall) -> list[Mapping[str, Any]] | None:
     """Return the items of the first list in a call's arguments; nothing where there is none or it has others."""
     given = arguments(call)
-    first = (
-        next((value for value in given.values() if isinstance(value, list)), None) if isinstance(given, dict) else None
-    )
-    items = [item for item in first or () if isinstance(item, dict)]
+    values = given.values() if isinstance(given, dict) else ()
+    first = next((value for value in values if isinstance(value, list)), None)
+    items: list[Mapping[str, Any]] = [item for item in first or () if isinstance(item, dict)]
     return items if items or first == [] else None
 
 
