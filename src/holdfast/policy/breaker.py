@@ -11,6 +11,11 @@ def is_closed(failures: int, failed_at: int | None, now: int, settings: Settings
     ``failed_at`` is when the last one failed and ``now`` the time, both in ms since 1970: once the cool-down between
     them is over one more may be tried, and if that fails too it begins anew. A clock that was set back holds nobody up.
     """
-    if failures < settings.breaker_failures:
+    if not failed_often(failures, settings):
         return True
     return failed_at is not None and abs(now - failed_at) >= 1_000 * settings.breaker_cooldown
+
+
+def failed_often(failures: int, settings: Settings) -> bool:
+    """Return whether so many compactions in a row failed that none is tried by itself."""
+    return 0 < settings.breaker_failures <= failures

@@ -123,10 +123,16 @@ _ORDERED = (
 def _contradictions(settings: Settings) -> Iterator[Problem]:
     for low, high, why in _ORDERED:
         less, more = getattr(settings, low), getattr(settings, high)
-        if less > more > 0:
+        if less > more > 0 and _is_read(low, settings):
             yield Problem((low, high), f"{low} {less:,} is over {high} {more:,}: {why}; lower the first")
     yield from _trigger(settings)
     yield from _summary(settings)
+
+
+def _is_read(name: str, settings: Settings) -> bool:
+    """Return whether the rules in force look at setting ``name``, which is the lower one of two."""
+    clamped = settings.tail == "turns" and settings.tail_usable_share > 0
+    return {"tail_tokens_min": clamped, "prune_soft_share": settings.prune == "ttl"}.get(name, True)
 
 
 def _trigger(settings: Settings) -> Iterator[Problem]:

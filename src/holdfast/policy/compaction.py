@@ -11,6 +11,7 @@ from holdfast.model.messages import media_of
 from holdfast.model.plan import Ask
 from holdfast.model.projected import shown_slots
 from holdfast.model.target import Written
+from holdfast.policy.breaker import failed_often
 from holdfast.policy.draft import Draft
 from holdfast.policy.guard import Room
 from holdfast.policy.measures import request_size, shown_messages
@@ -96,8 +97,9 @@ def _first(draft: Draft, places: Sequence[int]) -> Draft:
             continue
         why = _refusal(draft, planned)
         if not why:
-            waits = draft.world.writes and not _fits(written, keep)
-            return draft.wait(_ask(draft, keep)) if waits else planned
+            ask = _ask(draft, keep)
+            waits = draft.world.writes and ask.cap and not _fits(written, keep)
+            return draft.wait(ask) if waits else planned
         rule = "not-smaller"
     return draft.note(rule, why)
 
@@ -160,7 +162,7 @@ def _ask(draft: Draft, keep: int) -> Ask:
 def _stopped(draft: Draft) -> str:
     """Return why no automatic compaction may run now, or nothing."""
     settings, branch = draft.settings, draft.branch
-    tired = branch.failures >= settings.breaker_failures and not draft.world.cooled
+    tired = failed_often(branch.failures, settings) and not draft.world.cooled
     if not draft.world.breaker:
         return "the request is over its trigger, but no compaction may run by itself now"
     if tired:
@@ -189,7 +191,8 @@ def trigger(draft: Draft) -> int:
 
 def _within(draft: Draft, share: float) -> float:
     """Return ``share``, the trigger's, or that of written summaries where it is less and somebody writes them."""
-    return min(share, draft.settings.trigger_written_share) if _is_written(draft) else share
+    written = draft.settings.trigger_written_share
+    return min(share, written) if written and _is_written(draft) else share
 
 
 def _is_written(draft: Draft) -> bool:

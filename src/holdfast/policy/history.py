@@ -24,7 +24,7 @@ def history_limit(key: str, channels: Mapping[str, Channel]) -> int | None:
     parts = [part for part in key.split(":") if part]
     if len(parts) > 2 and parts[0] == "agent":
         parts = parts[2:]
-    channel = channels.get(parts[0].lower()) if parts else None
+    channel = next((one for name, one in channels.items() if parts and name.lower() == parts[0].lower()), None)
     if channel is None or len(parts) < 2:
         return None
     kind = parts[1].lower()

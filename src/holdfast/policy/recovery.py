@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
+from holdfast.policy.breaker import failed_often
 from holdfast.policy.retrying import PASSING, wait
 from holdfast.policy.settings import Settings
 
@@ -145,7 +146,7 @@ def counted(state: Recovery, branch: Branch) -> Recovery:
     """Return ``state`` less what ``branch`` has used up: also compactions that nobody pressed for count."""
     settings = state.settings
     most = min(settings.recovery_compactions, settings.compactions_most)
-    most = 0 if branch.failures >= settings.breaker_failures else max(0, most - branch.compactions)
+    most = 0 if failed_often(branch.failures, settings) else max(0, most - branch.compactions)
     return replace(
         state, compact=min(state.compact, most), truncate=min(state.truncate, max(0, 1 - branch.truncations))
     )

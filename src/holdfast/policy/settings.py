@@ -110,7 +110,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
 
     # -- results under pressure ----------------------------------------------------------------------------------
     truncate_share: Annotated[float, _origin("[O] cut results over this share of the window; 0 = never")] = 0.0
-    truncate_most: Annotated[int, _origin("[O] or over this many weighted characters")] = 400_000
+    truncate_most: Annotated[int, _origin("[O] or over this many weighted characters; 0 = any number")] = 400_000
     truncate_steps: Annotated[
         tuple[tuple[int, int], ...], _origin("[O] 2026.9: or over so many from windows of this size on")
     ] = ()
@@ -134,7 +134,8 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         float, _origin("[H] the same where the cache is cold: the prefix is written anyway")
     ] = 0.70
     trigger_written_share: Annotated[
-        float, _origin("[H] the same where somebody writes the summary, which takes time and may be refused")
+        float,
+        _origin("[H] the same where somebody writes the summary, which takes time and may be refused; 0 = no other"),
     ] = 0.90
     trigger_rule: Annotated[
         Literal["reserve", "usable", "smaller"],
@@ -146,7 +147,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     trigger_inclusive: Annotated[bool, _origin("[C] compacts at the limit, the others above it")] = False
     margin: Annotated[float, _origin("[H] error of the estimate of what no usage covers yet")] = 0.055
     compactions_most: Annotated[int, _origin("[H] automatic compactions between two answers")] = 2
-    breaker_failures: Annotated[int, _origin("[K] failures in a row after which none is tried")] = 3
+    breaker_failures: Annotated[int, _origin("[K] failures in a row after which none is tried; 0 = none stops it")] = 3
     breaker_cooldown: Annotated[int, _origin("[H] and one again so many seconds after the last of them")] = 600
     goal_share: Annotated[
         float, _origin("[H] commit only if the request is then under F + this share of M; 0 = always")

@@ -136,7 +136,9 @@ def _previews(one: Whole, blob: Blob, draft: Draft) -> Iterator[str]:
         if count(block) <= one.room:
             yield block
         chars = chars * 3 // 4
-    yield preview(one.text, blob.hash, draft)
+    most = int(0.8 * len(one.text))
+    is_long = settings.preview_chars <= most
+    yield preview(one.text, blob.hash, draft, settings.preview_chars if is_long else most - _outlined(draft))
 
 
 def replaced(result: ToolResult, text: str) -> ToolResult:

@@ -54,8 +54,9 @@ class Bounds(Struct, frozen=True):
 
 def bounds(window: int, settings: Settings) -> Bounds:
     """Return the limits of results in a ``window`` of tokens: a share of it, never over the most there may be."""
-    most = [size for start, size in settings.truncate_steps if window >= start][-1:] or [settings.truncate_most]
-    each = min(int(window * settings.truncate_share) * CHARS_A_TOKEN, settings.truncate_most, *most)
+    most = [size for start, size in sorted(settings.truncate_steps) if window >= start][-1:]
+    most = [size for size in (settings.truncate_most, *most) if size]
+    each = min([int(window * settings.truncate_share) * CHARS_A_TOKEN, *most])
     together = max(each * settings.truncate_together, int(window * settings.truncate_together_share * CHARS_A_TOKEN))
     return Bounds(each, together)
 

@@ -36,7 +36,7 @@ from holdfast.model.plan import Plan, asked_for
 from holdfast.model.projected import prefix_basis
 from holdfast.model.slots import Slot, characters_at_most
 from holdfast.model.target import Target, World
-from holdfast.policy.breaker import is_closed
+from holdfast.policy.breaker import failed_often, is_closed
 from holdfast.policy.capping import cap
 from holdfast.policy.guard import in_force
 from holdfast.policy.pipeline import Policy, advance
@@ -45,7 +45,7 @@ from holdfast.runtime.carrying import carried, lessons, told_there
 from holdfast.runtime.entering import begun, cost, decided, is_pressed, meant, measured, sound, told
 from holdfast.runtime.following import Following, Repeated
 from holdfast.runtime.strand import Strand
-from holdfast.runtime.waiting import delivered, queued, undelivered
+from holdfast.runtime.waiting import delivered, is_of_user, is_queued, queued, undelivered
 from holdfast.store.active import Gapped
 from holdfast.store.base import Decode, SessionStore
 from holdfast.store.naming import CAPPED
@@ -186,8 +186,9 @@ class Journal(Strand):
     def is_cooled(self) -> bool:
         """Return whether compaction failed too often, and so long ago that it may be tried once more."""
         branch, settings = self.branch, self.policy.settings
-        failed_often = branch.failures >= settings.breaker_failures
-        return failed_often and is_closed(branch.failures, branch.failed_at, self._clock(), settings)
+        return failed_often(branch.failures, settings) and is_closed(
+            branch.failures, branch.failed_at, self._clock(), settings
+        )
 
     def stands(self) -> bool:
         """Return whether the store still has what this goes on behind: somebody may have removed the session."""
@@ -206,13 +207,19 @@ class Journal(Strand):
 
     # -- what is said while a request is on its way --------------------------------------------------------------------
 
-    def wait(self, *said: Message) -> list[str]:
-        """Store messages that belong behind the answer on its way; they are durable now and said when it is there."""
+    def wait(self, *said: Message | Slot) -> list[str]:
+        """Store messages while an answer is on its way, and return the ids of their entries.
+
+        A user's words belong behind it: they are durable now and said when it is there. What else there is, as the
+        results of calls, is said now.
+        """
         with self.leased():
-            ids = [entry.id for entry in self._write([queued(sound(one)) for one in said])]
+            bodies = [body for one in said for body in self._entries_of(one, waits=True)]
+            entries = [entry for entry in self._write(bodies) if isinstance(entry.body, Said) or is_queued(entry)]
         if self._waiting is not None:
-            self._waiting += zip(ids, said, strict=True)
-        return ids
+            ids = [entry.id for entry in entries if is_queued(entry)]
+            self._waiting += zip(ids, filter(is_of_user, said), strict=True)
+        return [entry.id for entry in entries]
 
     @property
     def may_wait(self) -> bool:
@@ -397,8 +404,13 @@ class Journal(Strand):
             bodies = [body for one in said for body in self._entries_of(one)]
             return [entry.id for entry in self._write(bodies, decode) if isinstance(entry.body, Said)]
 
-    def _entries_of(self, said: Message | Slot) -> list[Body]:
-        """Return the entries of one message: capped, with a note that names the blobs behind it, or as it is."""
+    def _entries_of(self, said: Message | Slot, *, waits: bool = False) -> list[Body]:
+        """Return the entries of one message: capped, with a note that names the blobs behind it, or as it is.
+
+        A user's words are a note where an answer ``waits`` to be said before them.
+        """
+        if waits and is_of_user(said):
+            return [queued(sound(said))]
         slot, settings = measured(said), self.policy.settings
         if characters_at_most(slot) <= settings.append_chars:
             return [Said(slot)]

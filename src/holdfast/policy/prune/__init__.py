@@ -1,4 +1,4 @@
-"""Prune: old tool results give way to a line. Each rule says when, and which; a decision is made once."""
+"""Prune: old results and answered images give way to a line. Each rule says when, and which; it is decided once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from holdfast.policy.draft import Draft
 from holdfast.policy.prune.epoch import epoch
 from holdfast.policy.prune.idle import idle
+from holdfast.policy.prune.images import seen_images
 from holdfast.policy.prune.opencode import opencode
 from holdfast.policy.prune.shown import CLEARED
 from holdfast.policy.prune.ttl import ttl
@@ -18,6 +19,7 @@ _RULES: dict[str, Callable[[Draft], Draft]] = {"epoch": epoch, "opencode": openc
 
 
 def prune(draft: Draft) -> Draft:
-    """Return the draft with old results cleared as the policy's rule says."""
+    """Return the draft with answered images left out and old results cleared, as the policy says of each."""
+    draft = draft.decide(tuple(seen_images(draft)))
     rule = _RULES.get(draft.settings.prune)
     return draft if rule is None else rule(draft)

@@ -13,7 +13,6 @@ from holdfast.model.parts import Media, Opaque, Text, ToolResult
 from holdfast.model.projected import leading
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import total_shown
-from holdfast.policy.prune.images import seen_images
 from holdfast.policy.prune.shown import CLEARED, may_go
 from holdfast.policy.results import tool_names
 from holdfast.policy.settings import Settings
@@ -34,8 +33,7 @@ class _Old(Struct, frozen=True):
 
 
 def ttl(draft: Draft) -> Draft:
-    """Return the draft without answered images and, when the cache is cold, with old results trimmed or cleared."""
-    draft = draft.decide(tuple(seen_images(draft)))
+    """Return the draft with old results trimmed or cleared when the cache is cold."""
     return draft.decide(tuple(_pruned(draft))) if _is_cold(draft) else draft
 
 
