@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
 
+from holdfast.model.branch import Branch
+from holdfast.model.entries import Entry
 from holdfast.store import open_store
-from holdfast.store.base import BlobStore, Quota, SessionStore
+from holdfast.store.base import BlobStore, Quota, SessionInfo, SessionStore
 from holdfast.store.blobs import MemoryBlobs
 from holdfast.store.memory import MemoryStore
+from holdfast.testing.samples import KEY, chain, same_request, unnumbered
 from holdfast.testing.store import BlobStoreRules, SessionStoreRules
+from holdfast.testing.strategies import logs
 
 
 @pytest.mark.usefixtures("impatient")
@@ -34,3 +39,18 @@ class TestMemoryBlobs(BlobStoreRules):
     def open(self, place: Path) -> BlobStore:
         """Return an empty blob store."""
         return MemoryBlobs()
+
+
+@given(logs())
+def test_a_branch_that_was_taken_is_the_branch(log: list[Entry]) -> None:
+    """What another store read and this one holds makes the same requests, and goes on as it does there."""
+    taken, put = MemoryStore(), MemoryStore()
+    taken.take(SessionInfo(KEY, model="m"), log)
+    put.put(KEY, log)
+    more = chain(["more"], log[-1].id if log else None)
+    for store in (taken, put) if log else (taken,):
+        assert unnumbered(store.path(KEY)) == unnumbered(log)
+        store.append(KEY, more)
+        assert unnumbered(store.path(KEY)) == unnumbered([*log, *more])
+        assert same_request(store.branch(KEY), Branch.build([*log, *more]))
+    assert (taken.session(KEY).entries, taken.session(KEY).model) == (len(log) + 1, "m")

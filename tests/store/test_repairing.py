@@ -25,6 +25,7 @@ from holdfast.store import open_store
 from holdfast.store.repairing import STAND_IN, Repaired, repair_store
 from holdfast.store.repairing.pages import Pages
 from holdfast.store.repairing.salvage import _rows
+from holdfast.store.tree import FEW
 from holdfast.testing import strategies
 from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
 from holdfast.view.tokens import measure
@@ -276,11 +277,16 @@ def test_entries_without_a_session_get_one(file: Path) -> None:
         assert unnumbered(store.path("lost-2")) == chain("abcdef")
 
 
-def test_checkpoints_are_made_anew(file: Path) -> None:
-    """A checkpoint that cannot be read is made again, the same."""
+@pytest.mark.parametrize("few", [0, FEW])
+def test_checkpoints_are_made_anew(file: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """A checkpoint that cannot be read is made again, the same; so is what stands beside the leaf of an import."""
+    monkeypatch.setattr("holdfast.store.tree.FEW", few)
+    with open_store(file) as store:
+        for info in store.sessions():
+            store.put(info.key, store.entries(info.key))
     before = rows(file, "SELECT seq, state FROM checkpoints ORDER BY seq")
     edit(file, "UPDATE checkpoints SET state = x'c0ffee'")
-    assert kinds(mended(file)) == ["index"]
+    assert kinds(mended(file)) == ["index"] * (1 if few else 2)
     assert rows(file, "SELECT seq, state FROM checkpoints ORDER BY seq") == before
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import UnknownId
-from holdfast.model.entries import Entry, Note
-from holdfast.store import indexing, open_store
-from holdfast.store.searching import search, small, terms
+from holdfast.model.entries import Compaction, Entry, Note
+from holdfast.model.messages import Message
+from holdfast.store import indexing, open_store, searching
+from holdfast.store.base import Tick
+from holdfast.store.searching import is_searched, search, small, terms
 from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.samples import KEY, chain, long_session, words
+from holdfast.testing.samples import KEY, chain, every_kind, long_session, words
 
 
 def rows(path: Path, query: str) -> list[tuple[int, ...]]:
     """Return what a query on the file gives."""
     with closing(sqlite3.connect(path)) as db:
         return db.execute(query).fetchall()
+
+
+def edit(path: Path, statement: str) -> None:
+    """Change the database behind the store's back."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(statement)
 
 
 def found(path: Path, query: str, *, readonly: bool = False) -> list[str]:
@@ -54,7 +63,7 @@ def test_the_index_misses_nothing(text: str, start: int, length: int, spelled: t
     if not asked or not all(term in small(text) for term in wanted):
         return
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        db.execute("CREATE TABLE searched (session INTEGER PRIMARY KEY, upto INTEGER)")
+        db.execute("CREATE TABLE searched (session INTEGER PRIMARY KEY, upto INTEGER, rule INTEGER)")
         indexing.add(db, 1, [(1, text), (2, None), (3, "other")])
         assert 1 in (indexing.candidates(db, asked) or [])
 
@@ -86,6 +95,41 @@ def test_the_index_holds_no_text_and_goes_with_its_session(tmp_path: Path) -> No
         assert rows(path, "SELECT count(*) FROM words") == rows(path, "SELECT count(*) FROM searched") == [(0,)]
         assert len(store.search("other", "text")) == 2
         assert rows(path, "SELECT count(*) FROM words") == [(2,)]
+
+
+def test_an_index_of_an_older_rule_is_made_anew(tmp_path: Path) -> None:
+    """What an older version left out of its index is found: by who only reads at once, by who writes with a new index.
+
+    So it is in a store of the schema before, of which nothing tells the rule.
+    """
+    path = tmp_path / "agent.db"
+    summary = Entry("s", "b", Compaction(2, Message.of("user", "the zebra was found"), by="model"))
+    with open_store(path) as store:
+        for key in (KEY, "other"):
+            store.put(key, [*chain("ab"), summary])
+            assert store.search(key, "text")
+    edit(path, "INSERT INTO words (words) VALUES ('delete-all')")
+    for statement in ("INSERT INTO words (rowid, text) VALUES (1, 'text of a')", "UPDATE searched SET rule = rule - 1"):
+        edit(path, statement)
+    assert found(path, "zebra", readonly=True) == ["s"]
+    edit(path, "ALTER TABLE searched DROP COLUMN rule")
+    edit(path, "PRAGMA user_version = 3")
+    assert found(path, "zebra", readonly=True) == found(path, "zebra") == ["s"]
+    assert rows(path, "SELECT rowid FROM words WHERE words MATCH 'zeb'") == [(3,)]
+    told: list[tuple[int, int]] = []
+    with open_store(path) as store:
+        assert [one.entry for one in store.search("other", "zebra", tick=lambda *done: told.append(done))] == ["s"]
+        assert [one.entry for one in store.search("other", "zebra", tick=lambda *_: told.append((0, 0)))] == ["s"]
+    assert told == [(6, 6)]
+
+
+def test_the_rule_of_the_index_has_a_number() -> None:
+    """Whoever changes what is indexed of an entry raises ``RULE``: indexes that were made before are not asked then."""
+    samples = [Entry(f"e{at}", None, body) for at, body in enumerate(every_kind())]
+    said = [searching.words(entry) if is_searched(entry) else None for entry in samples]
+    made = (indexing.GRAM, indexing.WHOLE, indexing.ANYWAY, said)
+    known = {2: "7ab7284ad07cc0e9"}
+    assert known[indexing.RULE] == blake2b(repr(made).encode(), digest_size=8).hexdigest()
 
 
 def test_reading_searches_without_writing(tmp_path: Path) -> None:
@@ -166,10 +210,10 @@ def test_a_session_that_goes_while_it_is_searched(tmp_path: Path) -> None:
     """Somebody removes a session between the first look at it and the second: it is told as one that is not there."""
 
     class Late(SqliteStore):
-        def _ready(self, key: str, wanted: Sequence[str]) -> None:
+        def _ready(self, key: str, wanted: Sequence[str], tick: Tick) -> None:
             with open_store(tmp_path / "agent.db") as other:
                 other.remove(key)
-            super()._ready(key, wanted)
+            super()._ready(key, wanted, tick)
 
     with Late(tmp_path / "agent.db") as store:
         store.put(KEY, chain("ab"))

@@ -171,10 +171,11 @@ def test_schema_is_versioned(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
         strict = db.execute("SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND strict").fetchone()
-    assert [step.__name__ for step in MIGRATIONS][:3] == [
+    assert [step.__name__ for step in MIGRATIONS][:4] == [
         "m001_sessions_entries_checkpoints",
         "m002_search_and_quota",
         "m003_entries_in_order",
+        "m004_rule_of_the_index",
     ]
     assert strict == (4,)
 
@@ -223,16 +224,23 @@ def older(path: Path, schema: int) -> None:
     """Make a store as that released schema had it, with two messages."""
     with open_store(path) as store:
         store.put(KEY, chain("ab"))
-    before_the_third = ["DROP INDEX entries_kind", "DROP INDEX entries_session"]
-    second = "CREATE INDEX entries_kind ON entries (session, kind)"
-    before_the_second = ["DROP TABLE searched", "ALTER TABLE sessions DROP COLUMN bytes"]
+    steps = {
+        4: ["ALTER TABLE searched DROP COLUMN rule"],
+        3: [
+            "DROP INDEX entries_kind",
+            "DROP INDEX entries_session",
+            "CREATE INDEX entries_kind ON entries (session, kind)",
+        ],
+        2: ["DROP INDEX entries_kind", "DROP TABLE searched", "ALTER TABLE sessions DROP COLUMN bytes"],
+    }
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        for statement in (*before_the_third, *([second] if schema == 2 else before_the_second)):
-            db.execute(statement)
+        for step, statements in steps.items():
+            for statement in statements if step > schema else ():
+                db.execute(statement)
         db.execute(f"PRAGMA user_version = {schema}")
 
 
-@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("schema", [1, 2, 3])
 def test_an_older_schema_is_read_as_it_is(tmp_path: Path, schema: int) -> None:
     """Who opens an older store for reading reads it, searches it, and changes no byte of it."""
     older(tmp_path / "agent.db", schema)
@@ -246,7 +254,7 @@ def test_an_older_schema_is_read_as_it_is(tmp_path: Path, schema: int) -> None:
     assert (tmp_path / "agent.db").read_bytes() == before
 
 
-@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("schema", [1, 2, 3])
 def test_an_older_schema_becomes_the_newest(tmp_path: Path, schema: int) -> None:
     """After its steps a store has the tables and indexes of one that was made today, and what was in it."""
     older(tmp_path / "old.db", schema)

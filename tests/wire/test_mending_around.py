@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 
 import pytest
 
@@ -229,3 +231,36 @@ def test_half_of_a_character_in_a_key():
     assert first(rb'{"a": [1, {"b": {"\ud83d": 2}}]}') == "$.a[1].b"
     assert first(rb'{"a": "\ud83d\ude00"}') == ""
     assert first(rb'{"a": "\ud83d') == ""
+
+
+# -- no more than must -------------------------------------------------------------------------------------------------
+
+
+def image(pixels):
+    """Return an image that is ``pixels`` wide."""
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", pixels, 9) + bytes(8)
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(head).decode()}
+    return {"type": "image", "source": source}
+
+
+@pytest.mark.parametrize(
+    ("shown", "gone"),
+    [
+        ([3_000] * 20, []),
+        ([3_000] * 21, [0]),
+        ([100] * 19 + [3_000] * 2, [19]),
+        ([100] * 22 + [3_000] * 2, [22, 23]),
+        ([3_000] * 20 + [9_000], [20]),
+        ([9_000] + [3_000] * 21, [0, 1]),
+    ],
+    ids=["few", "one too many", "beside small ones", "all the large ones", "one far too large", "both"],
+)
+def test_as_few_large_images_go_as_must(shown, gone):
+    """Up to 20 images may be large: a line stands for the oldest that are too many, and for what no request shows."""
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 9}
+    body["messages"] = [{"role": "user", "content": [image(pixels) for pixels in shown]}]
+    made = mend(json.dumps(body).encode(), "anthropic")
+    assert made.is_valid
+    assert [edit.path for edit in made.edits] == [f"$.messages[0].content[{at}]" for at in gone]
+    kinds = [block["type"] for block in json.loads(made.body)["messages"][0]["content"]]
+    assert [at for at, kind in enumerate(kinds) if kind == "text"] == gone

@@ -161,6 +161,16 @@ def test_many_foreign_messages_take_linear_time(grows_slowly):
     grows_slowly(mending, 30)
 
 
+def test_many_foreign_pictures_take_linear_time(grows_slowly):
+    """Two thousand pictures of another API's in one message are told and carried over in time that grows with them."""
+
+    def mending(count):
+        raw = request("gemini", [{"role": "user", "parts": [PICTURES["openai-chat"]] * count}])
+        return lambda: mend(raw, "gemini").is_valid or pytest.fail("it is still wrong")
+
+    grows_slowly(mending, 250)
+
+
 def mixture(rng):
     """Return some messages, items and bare blocks of all APIs, one behind the other."""
     roles, keys = ["user", "assistant", "tool", "model", "system", "function"], ["content", "parts"]
@@ -271,17 +281,59 @@ TOOLS = {
 }
 
 
+CHOICES = {
+    "anthropic": {"tool_choice": {"type": "tool", "name": "sh"}},
+    "openai-chat": {"tool_choice": {"type": "function", "function": {"name": "sh"}}},
+    "openai-responses": {"tool_choice": {"type": "function", "name": "sh"}},
+    "gemini": {"toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["sh"]}}},
+}
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "with a history"])
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
-def test_tools_are_offered_in_this_apis_form(of, to):
-    """Tools that came with a history of another API are offered as this one has them, and that is told."""
+def test_tools_are_offered_in_this_apis_form(of, to, alone):
+    """Tools in another API's form, with its history or beside words of this one's, are offered as this one has them."""
     go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
-    body = {**json.loads(request(to, [go, *LISTS[of]])), "tools": [TOOLS[of]]}
+    body = {**json.loads(request(to, [go, *([] if alone else LISTS[of])])), "tools": [TOOLS[of]]}
     made = mend(json.dumps(body).encode(), to)
     assert made.is_valid
     assert json.loads(made.body)["tools"] == [TOOLS[to]]
     assert f"1 × a tool in the form of {FORMS[of].name}: written as {FORMS[to].name} has it" in [
         edit.why for edit in made.edits
     ]
+    assert mend(made.body, to).body is made.body
+
+
+@pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
+def test_lint_names_whose_form_a_tool_is_offered_in(of, to):
+    """No API takes a tool in another one's form: the finding stands at the tool and says whose it is, what to write."""
+    go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
+    body = {**json.loads(request(to, [go])), "tools": [TOOLS[to], TOOLS[of]]}
+    found = validate(json.dumps(body).encode(), to)
+    assert found
+    for finding in found:
+        assert finding.level == "error"
+        assert finding.path.startswith("$.tools[1]")
+        assert finding.message.startswith(f"this is a tool in the form of {FORMS[of].name}; write an ")
+
+
+@pytest.mark.parametrize(("of", "to"), PAIRS, ids=NAMES)
+def test_the_tool_that_must_be_called_stays_chosen(of, to):
+    """Beside tools in another API's form stands its choice of one of them, which is said as this API says it."""
+    go = {"role": "user", key(to): [{"text": "go"}] if to == "gemini" else "go"}
+    made = mend(json.dumps({**json.loads(request(to, [go])), "tools": [TOOLS[of]], **CHOICES[of]}).encode(), to)
+    assert made.is_valid
+    sent = json.loads(made.body)
+    assert {name: sent.get(name) for name in CHOICES[to]} == CHOICES[to]
+    assert sent.keys() == {*json.loads(request(to, [go])), "tools", *CHOICES[to]}
+
+
+def test_a_tool_that_only_another_api_has_is_told():
+    """A search of Gemini's beside its functions has no form elsewhere: the functions are carried over, that is told."""
+    tool = {**TOOLS["gemini"], "googleSearch": {}}
+    made = mend(json.dumps({**json.loads(request("anthropic", [HI])), "tools": [tool]}).encode(), "anthropic")
+    assert made.is_valid
+    assert made.edits[-1].why == "the tool googleSearch: only functions of the client's have a form there"
 
 
 # -- results of odd forms ----------------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from holdfast.errors import FormatError
 from holdfast.policy.hygiene import MISSING
+from holdfast.wire.apis import FORMS
 from holdfast.wire.mending import mend
 
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}
@@ -109,3 +111,72 @@ def test_a_developer_is_the_system():
     ]
     assert sent[0] == sent[1] == sent[2]
     assert "[System message]" in json.dumps(sent[0])
+
+
+# -- what cannot be read -----------------------------------------------------------------------------------------------
+
+TOLD = {
+    "anthropic": {"role": "user", "content": [given("x", "REAL")]},
+    "openai-chat": {"role": "tool", "tool_call_id": "x", "content": "REAL"},
+    "openai-responses": {"type": "function_call_output", "call_id": "x", "output": "REAL"},
+    "gemini": {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "REAL"}}}]},
+}
+"""A result without its call, as each API has it."""
+SPEAKS = {**dict.fromkeys(TOLD, HI), "gemini": {"role": "user", "parts": [{"text": "hi"}]}}
+JUNK = [7, None, True, "w", [1], {"x": 1}, {"type": 7}]
+KEYS = ["role", "name", "tool_calls", "tool_call_id", "function_call", "refusal", "id", "status", "parts"]
+
+
+def spoilt(api):
+    """Return messages and items of which some field is of a type that it never has."""
+    key = "parts" if api == "gemini" else "content"
+    words = {"text": "a"} if api == "gemini" else text("a")
+    for junk in JUNK:
+        yield junk
+        yield from ({"role": role, key: junk} for role in ("user", "assistant", "tool", "system"))
+        for name in KEYS:
+            yield {"role": "user", key: [words], name: junk}
+            yield {"role": "assistant", key: [words], name: junk}
+            yield {**TOLD[api], name: junk}
+        for inner in ("text", "type", "source", "is_error", "tool_use_id", "functionResponse", "functionCall", "id"):
+            yield {"role": "user", key: [{**words, inner: junk}]}
+            if isinstance(TOLD[api].get(key), list):
+                yield {"role": "user", key: [*TOLD[api][key], {**words, inner: junk}]}
+                yield {"role": "user", key: [{**TOLD[api][key][0], inner: junk}]}
+
+
+@pytest.mark.parametrize("api", TOLD)
+def test_an_orphan_beside_what_cannot_be_read_keeps_its_words(api):
+    """Whatever is wrong with the message beside it, or in its own, what a tool gave back is still said."""
+    field = FORMS[api].field
+    for odd in spoilt(api):
+        for listed in ([SPEAKS[api], TOLD[api], odd], [SPEAKS[api], odd, TOLD[api]], [SPEAKS[api], odd]):
+            made = mend(json.dumps({"model": MODELS[api], field: listed}).encode(), api)
+            assert (b"REAL" in made.body) is ("REAL" in json.dumps(listed)), listed
+
+
+def test_a_field_that_cannot_be_read_is_told():
+    """Chat: a result whose name is no text is told in words, without the name, and that is what is told of it."""
+    odd = {"role": "tool", "tool_call_id": "x", "content": "REAL", "name": 7}
+    with pytest.raises(FormatError):
+        FORMS["openai-chat"].decode(json.dumps(odd).encode())
+    body, edits = mended("openai-chat", messages=[HI, odd])
+    orphan = {"type": "text", "text": "[Result of a tool call that is not here]"}
+    assert body["messages"] == [HI, {"role": "user", "content": [orphan, text("REAL")]}]
+    assert ("form", "name cannot be read: left out", "$.messages[1]") in edits
+
+
+WORDED = [{"content": "KEEP"}, {"value": "KEEP"}, {"text": {"value": "KEEP"}}, {"content": [text("KEEP")]}]
+
+
+@pytest.mark.parametrize("worded", WORDED, ids=str)
+@pytest.mark.parametrize("kind", ["text", "input_text"])
+@pytest.mark.parametrize("api", TOLD)
+def test_words_under_another_key_are_words(api, kind, worded):
+    """A block of words that has them where another library, or the API of assistants, has them says them here."""
+    key = "parts" if api == "gemini" else "content"
+    body, edits = mended(api, **{FORMS[api].field: [{"role": "user", key: [{"type": kind, **worded}]}]})
+    right = {"text": "KEEP"} if api == "gemini" else text("KEEP")
+    sent = body[FORMS[api].field][0][key]
+    assert sent == [right | ({"type": "input_text"} if api == "openai-responses" else {})]
+    assert edits[0][1].endswith(f"written as {FORMS[api].name} has it")

@@ -32,6 +32,7 @@ def test_each_family_of_wordings(case):
     """Kind and numbers are those of the case, which are facts of the provider named."""
     found = classify(report(case))
     assert (found.kind, found.limit, found.requested) == expected(case)
+    assert found.bytes == case.get("bytes")
     assert "retry_after" not in case or found.retry_after == pytest.approx(case["retry_after"])
     assert found.is_overflow is (case["kind"] in OVERFLOWS)
 

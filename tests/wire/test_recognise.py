@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.errors import Unrecognised
+from holdfast.errors import FormatError, Unrecognised
 from holdfast.wire import anthropic, openai_chat
 from holdfast.wire.models import traits
 from holdfast.wire.recognise import body_fields, recognise, spoken
@@ -171,3 +171,12 @@ def test_the_dialect_of_chat():
     dialect = openai_chat.dialect("gpt-5")
     assert (dialect.start_user, dialect.end_user, dialect.merge, dialect.media_in_results) == (False,) * 4
     assert (dialect.id_max, dialect.results_grouped, dialect.markers) == (64, False, 0)
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["bare", "marked"])
+@pytest.mark.parametrize("coded", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_what_is_not_utf_8_is_told_by_its_name(coded, mark):
+    """JSON in two or four bytes a character is named for what it is, with what to do, whatever stands in it."""
+    for body in ('{"model":"m","messages":[]}', '{"model":"é","messages":[]}'):
+        with pytest.raises(FormatError, match=rf"^the body is {coded[:6].upper()}; encode it as UTF-8$"):
+            body_fields((mark + body).encode(coded))

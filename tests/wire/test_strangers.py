@@ -70,12 +70,32 @@ def test_places_inside_a_content() -> None:
     """A foreign element is named where it stands, inside of a result too."""
     image = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "a"}, image]}
-    with pytest.raises(FormatError, match=r"^\$\.messages\[0\]\.content\[0\]\.content\[1\]: .*\"image_url\""):
+    with pytest.raises(
+        FormatError, match=r"^\$\.messages\[0\]\.content\[0\]\.content\[1\]: a picture in the form of OpenAI Chat"
+    ):
         anthropic.messages([{"role": "user", "content": [result]}])
     with pytest.raises(FormatError, match=r"^\$\.messages\[0\]\.content\[0\]: .*openai_responses\.messages$"):
         openai_chat.messages([{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}])
     with pytest.raises(FormatError, match=r"the list mixes APIs"):
         gemini.messages([*LISTS["openai-chat"], *LISTS["anthropic"]])
+
+
+SEARCH = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
+FOREIGN: list[tuple[ModuleType, dict[str, Any], str]] = [
+    (anthropic, {"functionCall": {"name": "sh", "args": {}}}, "a call of a tool in the form of Gemini"),
+    (anthropic, {"inlineData": {"mimeType": "image/png", "data": ""}}, "a picture in the form of Gemini"),
+    (anthropic, {"type": "file", "file": {"file_id": "f"}}, "a document in the form of OpenAI Chat"),
+    (openai_chat, LISTS["openai-responses"][1], "a call of a tool in the form of OpenAI Responses"),
+    (openai_chat, SEARCH, "a call of a built-in tool in the form of Anthropic"),
+    (openai_responses, LISTS["anthropic"][1]["content"][0], "a call of a tool in the form of Anthropic"),
+]
+
+
+@pytest.mark.parametrize(("module", "block", "told"), FOREIGN, ids=[told for _, _, told in FOREIGN])
+def test_whatever_lint_knows_as_foreign_a_reader_refuses(module: ModuleType, block: dict[str, Any], told: str) -> None:
+    """A call, a result or a picture that stands in the wrong API's content is told, wherever that API writes it."""
+    with pytest.raises(FormatError, match=rf"^\$\.\w+\[0\]\.content\[0\]: {told}"):
+        module.messages([{"role": "assistant", "content": [block]}])
 
 
 KNOWN: list[tuple[ModuleType, dict[str, Any]]] = [

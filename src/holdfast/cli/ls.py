@@ -106,8 +106,8 @@ def listed(store: SessionStore, info: SessionInfo) -> Listed:
 def _size(store: SessionStore, info: SessionInfo, newest: Sequence[Body]) -> tuple[int | None, bool]:
     """Return what the newest answer and its request came to, and whether that is believed; else the estimate.
 
-    What grew by as much as was said is; of all else the session is read, which takes longer. Of a session without any
-    request nobody estimates what no answer told.
+    What grew by as much as was said is; all else the log as a whole tells. Of a session without any request nobody
+    estimates what no answer told.
     """
     at, *before = [place for place, body in enumerate(newest) if isinstance(body, Answer)] or [-1]
     told = _usage(newest[at]) if at >= 0 else Usage()
@@ -118,7 +118,7 @@ def _size(store: SessionStore, info: SessionInfo, newest: Sequence[Body]) -> tup
         if LOWEST * said <= told.input - _usage(newest[before[0]]).input <= HIGHEST * said:
             return told.total, True
     with suppress(HoldfastError):
-        branch = store.branch(info.key)
+        branch = store.bare(info.key)
         if not told.total or branch.measured is None or branch.measured.tokens != told.input:
             return measured_in(info, branch).tokens, False
     return told.total or None, True
@@ -140,7 +140,7 @@ def _window(store: SessionStore, info: SessionInfo, request: Request) -> int:
     """Return the window of the newest request, or what overflows told of it; 0 where it is not known."""
     with suppress(HoldfastError):
         if request.window and store.entries(info.key, "failure"):
-            return smaller(request.window, store.branch(info.key).learned.limit)
+            return smaller(request.window, store.bare(info.key).learned.limit)
     return request.window
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import click
@@ -17,9 +18,9 @@ from holdfast.cli.files import new_file
 from holdfast.cli.ls import ago
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
-from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
+from holdfast.cli.terminal import Waiting, clean, console, json_option, many, say_json, say_line
 from holdfast.runtime.recall import Page, reachable, recall, recall_whole
-from holdfast.store.base import Found, SessionStore
+from holdfast.store.base import SessionStore
 from holdfast.store.searching import CLOSE, OPEN
 
 EXAMPLES = """\
@@ -79,7 +80,7 @@ def command(session: str, store: str | None, **given: Any) -> None:
         raise Stopped("--lines, --chars and -o are of one text; give its ID too (holdfast recall SESSION lists them)")
     if asked.search is not None and not asked.search.strip():
         raise Stopped("--search has no words in it; give a word to look for")
-    with opened(store, readonly=True) as there:
+    with opened(store, readonly=asked.id_ is not None or not asked.search) as there:
         key = there.session(session).key
         if asked.id_ is not None:
             _one(there, key, asked, _id_of(there, key, asked.id_))
@@ -159,7 +160,8 @@ def _list(store: SessionStore, key: str, *, as_json: bool) -> None:
 
 
 def _search(store: SessionStore, key: str, search: str, limit: int, *, as_json: bool) -> None:
-    found: list[Found] = store.search(key, search, limit + 1)
+    with Waiting(wanted=True) as waiting:
+        found = store.search(key, search, limit + 1, tick=partial(waiting.reach, "indexing"))
     if len(found) > limit:
         click.echo(f"the first {many(limit, 'message')} of more; --limit shows more of them", err=True)
         found = found[:limit]

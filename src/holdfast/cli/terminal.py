@@ -157,6 +157,11 @@ class Waiting:
         self._done += 1
         self._show()
 
+    def reach(self, label: str, done: int, total: int) -> None:
+        """Tell that ``done`` of ``total`` steps of the part called ``label`` are done."""
+        self._label, self._total, self._done = label, total, done
+        self._show()
+
     def _show(self) -> None:
         if not self._wanted or time.monotonic() - self._began < PATIENCE:
             return

@@ -16,6 +16,7 @@ from holdfast.formats.base import Recording
 from holdfast.formats.log import short
 from holdfast.formats.reduced import QUOTES
 from holdfast.model.entries import Answer, BranchSummary, Compaction, Entry, Note, Request, Said
+from holdfast.view.tokens import measure
 
 _NUMBERED = "line-"
 """How ids begin that readers made of a line's number: in another file they mean nothing."""
@@ -85,7 +86,7 @@ class _Log:
         """Return the entry of the log that ``entry`` is, if there is one; it is no other one's any more."""
         twin = self.known.get(entry.id)
         says = said(entry)
-        if twin is not None and self._before(twin) == before and _same_note(twin, entry):
+        if twin is not None and says != said(twin) and self._before(twin) == before and _is_same(twin, entry):
             says = said(twin)
         free = self._free[before, says]
         found = entry.id if entry.id in free else next(iter(free), None)
@@ -113,9 +114,18 @@ def _is_words(entry: Entry) -> bool:
     return isinstance(entry.body, Said | BranchSummary | Compaction)
 
 
-def _same_note(one: Entry, other: Entry) -> bool:
-    """Return whether both are the same note of a tool's, whose lines name other lines."""
-    return isinstance(one.body, Note) and isinstance(other.body, Note) and one.body.reason == other.body.reason
+def _is_same(twin: Entry, entry: Entry) -> bool:
+    """Return whether two entries of one name and place are the same though they say otherwise.
+
+    So are notes of a tool's whose lines name other lines, and messages that another version measured: how one is read
+    may change, and what was told of it then stays in the log.
+    """
+    one, other = twin.body, entry.body
+    if isinstance(one, Note) and isinstance(other, Note):
+        return one.reason == other.reason
+    if not isinstance(one, Said | BranchSummary) or type(one) is not type(other):
+        return False
+    return measure(one.slot.message).digest == other.slot.digest
 
 
 def _is_quote(entry: Entry) -> bool:

@@ -17,6 +17,7 @@ from msgspec import Raw, Struct
 from holdfast.errors import FormatError, Unrecognised
 from holdfast.formats.base import Recording
 from holdfast.formats.lines import BOM, UNREADABLE, Row, Shape, elements, fields, rows, whole
+from holdfast.formats.lists import in_a_body, is_list, marked
 from holdfast.formats.log import Call, Log, origin_of, slot_of
 from holdfast.model.entries import Note, Said
 from holdfast.model.messages import Message
@@ -56,14 +57,7 @@ class Body(Struct):
 class _Message(Struct):
     role: str = ""
     type: str = ""
-    content: Raw = Raw()
     parts: Raw = Raw()
-
-
-class _Block(Struct):
-    type: str = ""
-    source: Raw = Raw()
-    cache_control: Raw = Raw()
 
 
 class _Tool(Struct):
@@ -71,10 +65,7 @@ class _Tool(Struct):
 
 
 WRAPPER, BODY = Shape(Wrapper), Shape(Body)
-_MESSAGE, _BLOCK, _TOOL = Shape(_Message), Shape(_Block), Shape(_Tool)
-_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "document", "server_tool_use"})
-"""Kinds of blocks that only the Messages API has; an image is its own when it has a ``source``."""
-
+_MESSAGE, _TOOL = Shape(_Message), Shape(_Tool)
 
 _PATHS = (
     (re.compile(r"/chat/completions"), openai_chat.API),
@@ -121,17 +112,8 @@ def read(data: bytes) -> Recording:
 
 def _requests(data: bytes) -> list[Row[Wrapper]]:
     """Return the file as one request if it is one JSON value, else its lines. A bare list is one of messages."""
-    text = data.removeprefix(BOM).strip()
-    row = whole(_wrapped(text) if text.startswith(b"[") else text, WRAPPER)
+    row = whole(in_a_body(data) if is_list(data) else data.removeprefix(BOM).strip(), WRAPPER)
     return [row] if row.value is not None else list(rows(data, WRAPPER))
-
-
-def _wrapped(text: bytes) -> bytes:
-    """Return a bare list in a body: contents have parts, items a type; all others are messages."""
-    peeks = [_MESSAGE.of(one) for one in elements(Raw(text))]
-    items = any(peek.type and not peek.role for peek in peeks)
-    key = b"contents" if any(peek.parts for peek in peeks) else b"input" if items else b"messages"
-    return b'{"' + key + b'":' + text + b"}"
 
 
 def _found(row: Row[Wrapper]) -> _Found | None:
@@ -164,9 +146,8 @@ def _api(body: Body) -> str:
         return gemini.API if body.contents else openai_responses.API
     if body.system or body.anthropic_version or any(_TOOL.of(tool).input_schema for tool in elements(body.tools)):
         return anthropic.API
-    blocks = (_BLOCK.of(raw) for one in elements(body.messages) for raw in elements(_MESSAGE.of(one).content))
-    own = any(block.type in _BLOCKS or block.source or block.cache_control for block in blocks)
-    return anthropic.API if own else openai_chat.API
+    marks, hints = marked(elements(body.messages))
+    return anthropic.API if anthropic.API in (marks or hints) else openai_chat.API
 
 
 def _emit(log: Log, found: _Found) -> str:

@@ -163,6 +163,14 @@ def clean(line: bytes) -> bytes:
         return line
 
 
+def compact(raw: bytes) -> bytes:
+    """Return JSON without the blanks that its writer put in, so that the same is the same wherever it is kept."""
+    try:
+        return bytes(msgspec.json.format(raw, indent=-1))
+    except UNREADABLE:
+        return raw
+
+
 def edited(line: bytes, new: dict[str, Any]) -> bytes:
     """Return a JSON object with the fields of ``new`` set, in their old places, or ``line`` itself if they are so."""
     old = fields(clean(line))

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.errors import Unrecognised
 from holdfast.formats.base import ABORTED, Problem, Recording
-from holdfast.formats.lines import BOM, UNREADABLE, Shape, fields, whole
+from holdfast.formats.lines import BOM, Shape, compact, fields, whole
 from holdfast.formats.log import Call, Log, short, slot_of
 from holdfast.formats.opencode_parts import (
     ENDED,
@@ -130,19 +129,11 @@ def _stored(raw: Raw) -> Stored:
 
 def recording(held: Held, sidechains: tuple[Recording, ...] = ()) -> Recording:
     """Return the recording of a session; ``sidechains`` are those of its sub-agents."""
-    reading = _Reading(replace(held, info=_compact(held.info)))
+    reading = _Reading(replace(held, info=compact(held.info)))
     for stored in held.messages:
-        parts = tuple([(id_, _compact(raw)) for id_, raw in stored.parts])
-        reading.take(Stored(stored.id, _compact(stored.info), parts))
+        parts = tuple([(id_, compact(raw)) for id_, raw in stored.parts])
+        reading.take(Stored(stored.id, compact(stored.info), parts))
     return replace(reading.finish(), sidechains=sidechains)
-
-
-def _compact(raw: bytes) -> bytes:
-    """Return JSON without the blanks that its writer put in, so that the same is the same wherever it is kept."""
-    try:
-        return bytes(msgspec.json.format(raw, indent=-1))
-    except UNREADABLE:
-        return raw
 
 
 class _Reading:

@@ -12,6 +12,8 @@ from holdfast.formats import bodies, claude_code, codex, gemini_cli, opencode, p
 from holdfast.formats.base import Recording
 from holdfast.formats.lines import BOM, Shape, fields, rows, whole
 from holdfast.formats.lines import split as split_lines
+from holdfast.formats.lists import as_lines, is_list
+from holdfast.wire.recognise import wide
 
 UNDERSTOOD = (
     "sessions of Claude Code, Codex, Gemini CLI and pi (JSON lines), opencode's database and what it exports, and "
@@ -21,8 +23,6 @@ DATABASE = b"SQLite format 3\x00"
 """How a file begins that is an SQLite database."""
 LOOKED_AT = 1_024
 """Bytes at the start of a file that tell text from binary; a NUL byte is in no text."""
-_WIDE = (b"\xff\xfe", b"\xfe\xff", b"{\x00", b"\x00{")
-"""How JSON in UTF-16 begins: with its mark, or without."""
 _LATER = "is not supported yet"
 
 
@@ -53,7 +53,8 @@ def read(data: bytes, name: str = "") -> Recording:
     """
     try:
         _refuse_binary(data)
-        return READERS[reader_of(data)](data)
+        told = as_lines(data, _is_line)
+        return READERS[reader_of(told)](told)
     except FormatError as error:
         raise type(error)(f"{name}: {error}" if name else str(error)) from None
 
@@ -73,10 +74,10 @@ def _refuse_binary(data: bytes) -> None:
 
 
 def refuse_wide(start: bytes) -> None:
-    """Raise ``FormatError`` for text in two bytes a character, as PowerShell 5 writes it; no tool reads such a file."""
-    if start.startswith(_WIDE):
+    """Raise ``FormatError`` for text in two or four bytes a character, as PowerShell writes it; no tool reads it."""
+    if coded := wide(start):
         raise FormatError(
-            "the file is UTF-16, and sessions are UTF-8; write it anew, with `iconv -f UTF-16 -t UTF-8` or "
+            f"the file is {coded}, and sessions are UTF-8; write it anew, with `iconv -f {coded} -t UTF-8` or "
             "`Get-Content -Raw … | Set-Content -Encoding utf8 …`"
         )
 
@@ -87,6 +88,8 @@ def _known() -> str:
 
 def reader_of(data: bytes) -> str:
     """Return the name of the reader for ``data``, one of ``READERS``; else raise ``Unrecognised``."""
+    if is_list(data):
+        return "body"
     seen: dict[str, Raw] = {}
     broken = 0
     for _, line in split_lines(data):
@@ -98,6 +101,14 @@ def reader_of(data: bytes) -> str:
     return _whole(data, seen, broken)
 
 
+def _is_line(raw: Raw) -> bool:
+    """Return whether an element of an array is a line of a session, or a request: neither has a role of its own."""
+    line = bytes(raw)
+    found = fields(line)
+    type_ = _PROBE.of(line).type
+    return "role" not in found and (type_ not in _ITEM_TYPES) and _kind(line, found) is not None
+
+
 def told_by(line: bytes) -> str | None:
     """Return the name of the reader for a file with this line, if it tells; raises for formats known by name only."""
     return _kind(line, fields(line))
@@ -105,10 +116,7 @@ def told_by(line: bytes) -> str | None:
 
 def _whole(data: bytes, seen: dict[str, Raw], broken: int) -> str:
     """Return the reader for a file that is one JSON value over several lines; else raise."""
-    text = data.removeprefix(BOM).strip()
-    if text.startswith(b"["):
-        text = b'{"messages":' + text + b"}"
-    row = whole(text, _PROBE)
+    row = whole(data.removeprefix(BOM).strip(), _PROBE)
     found = fields(row.clean) if row.value is not None else {}
     kind = _kind(row.clean, found) if found else _mended_kind(data)
     if kind is not None:

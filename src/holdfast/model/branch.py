@@ -43,7 +43,7 @@ from holdfast.model.gauging import Anchor, Gauge, Learned, Used, reframed
 from holdfast.model.knowing import Known, as_noted, asking, forgotten
 from holdfast.model.learning import from_overflow, from_usage, is_absurd, is_newest
 from holdfast.model.messages import Message, media_of
-from holdfast.model.projected import base_mark, chained, mark_at, shown, slot_after
+from holdfast.model.projected import base_mark, basis_at, chained, mark_at, shown, slot_after
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 
@@ -63,7 +63,8 @@ class Branch(Struct, frozen=True):
     marks: Seq[bytes] = field(default_factory=Seq)
     """``marks[i]`` is the digest of the projection up to and with slot i."""
     born: Seq[bytes] = field(default_factory=Seq)
-    """``born[i]`` is the digest of the projection before slot i at the time it was appended."""
+    """``born[i]`` is the digest of the projection before slot i at the time it was appended; of an answer, of what its
+    request showed, or nothing where that stands no more."""
     pinned: int = 0
     """System messages at the very start; they are always sent."""
     keep: int = 0
@@ -256,8 +257,9 @@ def _frame(branch: Branch, _entry: Entry, body: Frame) -> Branch:
         return branch
     more, same = body.tokens - branch.frame.tokens, body.exact == branch.frame.exact
     measured = reframed(branch.measured, more) if same else None
+    aside = [replace(one, measured=reframed(one.measured, more) if same else None) for one in branch.aside]
     framed = len(branch.slots) if branch.seen or branch.frame != Frame() else branch.framed  # the first changes nothing
-    return replace(branch, frame=body, framed=framed, measured=measured, quiet=0, settled=None)
+    return replace(branch, frame=body, framed=framed, measured=measured, aside=tuple(aside), quiet=0, settled=None)
 
 
 def _decision(branch: Branch, entry: Entry, body: Decision) -> Branch:
@@ -378,7 +380,7 @@ BROKEN = frozenset({"error", "aborted"})
 
 
 def _answer(branch: Branch, _entry: Entry, body: Answer) -> Branch:
-    branch = replace(branch, compactions=0, truncations=0)
+    branch = replace(_answering(branch), compactions=0, truncations=0)
     last = len(branch.slots) - 1
     if body.stop in BROKEN and last >= 0 and branch.slots[last].message.role == "assistant":
         branch = replace(branch, broken=(*branch.broken, last), open=(), settled=None)  # its calls never ran
@@ -386,6 +388,19 @@ def _answer(branch: Branch, _entry: Entry, body: Answer) -> Branch:
         slots = max(branch.seen + 1, len(branch.slots))  # the answer may be said before this entry or after it
         branch = replace(branch, answered=Used(slots, body.usage.total, base_mark(branch)))
     return from_usage(branch, body)
+
+
+def _answering(branch: Branch) -> Branch:
+    """Return the branch with its newest message, if that answers the newest request, born behind what that showed.
+
+    What was said or decided while the answer was on its way lies between them.
+    """
+    last = len(branch.slots) - 1
+    if not branch.basis or last < branch.seen or branch.messages[last].role != "assistant":
+        return branch
+    before = mark_at(branch, branch.seen) if branch.basis == basis_at(branch, branch.seen) else b""
+    same = branch.born[last] == before
+    return branch if same else replace(branch, born=branch.born.changed(last, [before]))
 
 
 def _failure(branch: Branch, entry: Entry, body: Failure) -> Branch:

@@ -135,6 +135,8 @@ class Failure(Struct, frozen=True, omit_defaults=True, tag="failure"):
     """Tokens of the prompt that it refused, as it counted them."""
     elsewhere: bool = False
     """Whether that was a request of another branch: the limit holds here too, the size says nothing."""
+    bytes: int = 0
+    """Bytes that a body may have, where the provider named them: then it says nothing of tokens."""
 
 
 POLICY = "policy"

@@ -60,6 +60,7 @@ def cut_back(branch: Branch, count: int) -> Branch:
         unwritten=branch.unwritten,
         failed_at=branch.failed_at,
         standing=min(branch.standing, count),
+        found=(min(branch.found[0], count), min(branch.found[1], count)),
         spared={slot: parts for slot, parts in branch.spared.items() if slot < count},
         counted=min(branch.counted, count),
         policy=branch.policy,

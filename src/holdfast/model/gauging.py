@@ -120,6 +120,8 @@ class Learned(Struct, frozen=True, omit_defaults=True):
     doubted: int = 0
     """Tokens of the newest prompt, where nothing explains so many: they are believed if the next one has no fewer, and
     its window holds them."""
+    bytes: int = 0
+    """Bytes of the largest body, 0 where none were told."""
     hour: bool = False
     """Whether the newest answer that wrote to the provider's cache wrote for an hour."""
 

@@ -9,7 +9,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from holdfast.model.entries import KNOWN, Note
-from holdfast.model.gauging import Gauge, Learned
+from holdfast.model.gauging import Anchor, Gauge, Learned
 from holdfast.model.reading import convert
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ class Known(Struct, frozen=True, omit_defaults=True):
     """As ``Request.window`` of the newest request to it."""
     gauge: Gauge = Gauge()
     learned: Learned = Learned()
+    measured: Anchor | None = None
+    """As of the branch: of another one no count is a measure."""
 
 
 def known_of(branch: Branch, model: str) -> Known:
@@ -34,17 +36,17 @@ def known_of(branch: Branch, model: str) -> Known:
     last = Known(branch.model, branch.window, branch.gauge, branch.learned)
     if branch.model == model or not model or (branch.seen and not branch.model):
         return last
-    return next((known for known in branch.aside if known.model == model), Known(model) if branch.model else last)
+    found = next((known for known in branch.aside if known.model == model), Known(model) if branch.model else last)
+    return replace(found, measured=None)
 
 
 def all_known(branch: Branch) -> tuple[Known, ...]:
-    """Return what is known of each model that told anything, the one asked last at the end.
+    """Return what is known of each model that told anything, the one asked last at the end, whatever branch it is.
 
     What waits for the next answer is not of it: that may be another model's, or one to another request.
     """
-    learned = replace(branch.learned, overflows=0, doubted=0)
-    told = branch.model and (branch.gauge, learned) != (Gauge(), Learned())
-    return (*branch.aside, Known(branch.model, branch.window, branch.gauge, learned)) if told else branch.aside
+    every = [replace(known, measured=None) for known in _every(branch)]
+    return tuple([known for known in every if (known.gauge, known.learned) != (Gauge(), Learned())])
 
 
 def knowing(branch: Branch, every: Sequence[Known]) -> Branch:
@@ -56,10 +58,12 @@ def knowing(branch: Branch, every: Sequence[Known]) -> Branch:
 def asking(branch: Branch, model: str, window: int) -> Branch:
     """Return the branch with what is known of ``model`` in force, which is asked next; that of the last is put aside.
 
-    No count of another model's is a measure of it. What overflows told is old once another ``window`` was configured.
+    No count of another model's is a measure of it: the newest of its own is. What overflows told is old once another
+    ``window`` was configured.
     """
     if model != branch.model:
-        branch = knowing(replace(branch, model=model, measured=None), all_known(branch))
+        every = _every(branch)
+        branch = knowing(replace(branch, model=model, measured=_of(model, every).measured), every)
     is_other = 0 < branch.window != window > 0
     return replace(branch, window=window, learned=Learned() if is_other else branch.learned)
 
@@ -81,6 +85,18 @@ def as_noted(branch: Branch, note: Note) -> Branch:
     except (ValueError, TypeError):
         return branch
     return knowing(branch, every)
+
+
+def _every(branch: Branch) -> tuple[Known, ...]:
+    """Return what is known of each model here, the one asked last at the end."""
+    last = _last(branch)
+    last = replace(last, learned=replace(last.learned, overflows=0, doubted=0))
+    is_told = replace(last, window=0) != Known(branch.model)
+    return (*branch.aside, last) if branch.model and is_told else branch.aside
+
+
+def _last(branch: Branch) -> Known:
+    return Known(branch.model, branch.window, branch.gauge, branch.learned, branch.measured)
 
 
 def _of(model: str, every: Sequence[Known]) -> Known:

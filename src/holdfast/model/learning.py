@@ -144,8 +144,10 @@ def _is_of_all(branch: Branch, anchor: Anchor | None, tokens: int) -> bool:
 
 
 def fresh(branch: Branch) -> int:
-    """Return the size of what the newest request showed and none before it, as it was said."""
-    before, stop = max(branch.found[0], branch.keep), branch.seen
+    """Return the size of what the newest request showed and none before it that its model counted, as it was said."""
+    anchor, stop = branch.anchor, branch.seen
+    shown = branch.found[0] if anchor is None else min(anchor.slots, branch.found[0])
+    before = max(shown, branch.keep)
     return (branch.sums[stop - 1] if stop else 0) - (branch.sums[before - 1] if before else 0)
 
 
@@ -154,8 +156,10 @@ def from_overflow(branch: Branch, body: Failure) -> Branch:
 
     A told size is the request's: an anchor, and a ratio no less from here on. A told limit is the window's, and the
     size was over it. A size within its limit is explained by the room for the answer, once. Where neither is told, or
-    what is told makes no sense, the request as estimated was too large.
+    what is told makes no sense, the request as estimated was too large. Bytes are the body's, and tell of nothing else.
     """
+    if body.bytes:
+        return replace(branch, learned=replace(branch.learned, bytes=smaller(branch.learned.bytes, body.bytes)))
     if body.elsewhere:
         limit = smaller(branch.learned.limit, body.limit if body.limit >= LEAST_LIMIT else 0)
         return replace(branch, learned=replace(branch.learned, limit=limit))

@@ -28,6 +28,8 @@ class Limits(Struct, frozen=True, omit_defaults=True):
     max_input: int | None = None
     """Tokens a prompt may have, where the provider says that apart from the window."""
     origin: str = "default"
+    least_output: int = 0
+    """Tokens that any answer must have, since its model may think in nearly as many; 0 where nobody says so."""
 
 
 class CacheRules(Struct, frozen=True, omit_defaults=True):

@@ -71,14 +71,19 @@ class Room(Struct, frozen=True):
         return int(self.size * part)
 
 
+THOUGHT = 0.5
+"""[H] Share of the window that is kept free for an answer at most, however much its model may think in."""
+
+
 def measure_room(target: Target, settings: Settings) -> Room:
     """Return the sizes for requests to ``target``; nothing is judged yet."""
     window = target.limits.window
     ceiling = max(settings.reserve_min, min(settings.reserve_max, int(window * settings.reserve_share)))
-    asked = target.limits.asked_output or settings.reserve_max
+    asked, frame = target.limits.asked_output or settings.reserve_max, frame_tokens(target)
     reserve = min(ceiling, max(settings.reserve_min, asked))
+    most = min(int(window * THOUGHT), window - frame - max(LEAST_ROOM, settings.room_min))
+    reserve = max(reserve, min(target.limits.least_output, most))
     usable = min(window - reserve, target.limits.max_input or window)
-    frame = frame_tokens(target)
     return Room(window, reserve, usable, frame, usable - frame)
 
 
@@ -118,7 +123,9 @@ LEARNED = "learned"
 
 
 def learned(target: Target, branch: Branch, settings: Settings = Settings()) -> Target:
-    """Return ``target`` with what this model taught ``branch``: a smaller window, more tokens for a text, its frame.
+    """Return ``target`` with what this model taught ``branch``: less room, more tokens for a text, its frame.
+
+    That is a smaller window, and fewer bytes of a body.
 
     No window changes where there was no overflow of it, or where another window was configured for it since: then
     somebody knows better.
@@ -127,6 +134,8 @@ def learned(target: Target, branch: Branch, settings: Settings = Settings()) -> 
     told = known.learned
     if told == Learned() or 0 < known.window != target.limits.window:
         return replace(target, frame=_bounded(sized(target, branch), target, settings))
+    if told.bytes:
+        target = replace(target, dialect=replace(target.dialect, max_bytes=min(target.dialect.max_bytes, told.bytes)))
     target = replace(target, prior=max(target.prior, told.prior))
     target = replace(target, frame=_bounded(sized(target, branch), target, settings))
     guessed = [int(UNDER * told.below)] if told.below else []

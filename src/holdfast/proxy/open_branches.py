@@ -203,5 +203,5 @@ def _copy(store: SessionStore, key: str, leaf: str | None) -> SessionStore:
     """Return a store in memory with the branch of session ``key`` that ends with ``leaf``, if there is one."""
     copy = MemoryStore()
     if leaf is not None:
-        copy.put(key, store.path(key, leaf))
+        copy.take(store.session(key), store.path(key, leaf))
     return copy

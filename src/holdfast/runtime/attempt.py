@@ -74,6 +74,8 @@ class Attempt:
         self._held: list[Event] = []
         self._incoming: Incoming | None = None
         self._status: int | None = None
+        self._counted: int | None = None
+        """What the provider says that it counted, believed or not."""
         self._is_error = False
         """Whether the provider said that it does not answer."""
         self.is_sealed = False
@@ -91,9 +93,19 @@ class Attempt:
         return self._prepared.target
 
     @property
+    def size(self) -> int:
+        """Bytes of the body that went out."""
+        return len(self._sent.body)
+
+    @property
     def reply(self) -> Reply | None:
         """What came back, its status and headers; nothing where no reply came."""
         return None if self._incoming is None else self._incoming.reply
+
+    @property
+    def _most(self) -> int | None:
+        """The tokens that the answer may have, where any limit was asked for."""
+        return self.plan.options.max_tokens or self.target.limits.asked_output
 
     @property
     def is_coming(self) -> bool:
@@ -143,7 +155,7 @@ class Attempt:
             verdict.is_overflow,
             retry_after=verdict.retry_after,
             limit=verdict.limit,
-            requested=verdict.requested,
+            requested=self._counted,
             tokens=self._prepared.plan.after,
             seen=self.seen,
             status=self._status,
@@ -206,7 +218,8 @@ class Attempt:
     def _judge(self, told: Answer) -> None:
         self.answer = told
         report = told.report(self._expected(told), self.target.limits.window)
-        self.verdict = _sensible(classify(report), len(self._sent.body))
+        verdict = classify(report)
+        self.verdict, self._counted = _sensible(verdict, len(self._sent.body)), verdict.requested
         self._is_error = isinstance(report, ErrorReport)
         self.is_cut = not self._is_error and self.verdict.kind == "context_window"
         if isinstance(report, ErrorReport):
@@ -222,12 +235,13 @@ class Attempt:
             self._judge_silence(told)
 
     def _judge_silence(self, told: Answer) -> None:
-        """Take an answer that says nothing to what was not read for an overflow, where less may be asked instead."""
-        silent = silence(told, self.verdict, self.plan)
+        """Take an answer that says nothing to what was too large for an overflow, where less may be asked instead."""
+        silent = silence(told, self.verdict, self.plan, self._most)
         self.is_silent = bool(silent) and self._presses and not self.seen
         self._is_passed_on = bool(silent) and not self.is_silent
         if self.is_silent:
-            self.verdict, self.why = Verdict("silent_overflow"), unread(told, self.plan)
+            numbers = (self.verdict.limit, self.verdict.requested)
+            self.verdict, self.why = Verdict("silent_overflow", *numbers), unread(told, self.plan)
             self.as_planned = self.as_planned and silent == "counted"  # a guess tells nothing of sizes
 
 

@@ -129,12 +129,10 @@ class Course:
             await self.means.in_worker(self.journal.deliver)
 
     def _appended(self, said: Sequence[Message | Slot]) -> list[str]:
-        """Append messages behind those that waited, or let them wait; return the ids of their entries."""
-        waiting = [one for one in said if isinstance(one, Message) and one.role == "user"]
-        if self.is_answering and len(waiting) == len(said):
-            return self.journal.wait(*waiting)
-        if not self.is_answering:
-            self.journal.deliver()
+        """Append messages behind those that waited; a user's words wait. Return the ids of their entries."""
+        if self.is_answering:
+            return self.journal.wait(*said)
+        self.journal.deliver()
         return self.journal.append(*said)
 
     # -- who is told ---------------------------------------------------------------------------------------------------

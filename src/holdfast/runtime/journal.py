@@ -159,13 +159,16 @@ class Journal(Strand):
             with self.leased():
                 self._write(notes)
 
-    def learn(self, reason: str, limit: int = 0, requested: int = 0, *, as_planned: bool = True) -> str:
+    def learn(
+        self, reason: str, limit: int = 0, requested: int = 0, most_bytes: int = 0, *, as_planned: bool = True
+    ) -> str:
         """Append that the last prepared request was too large, by the provider's numbers; return the entry's id.
 
         Every later request knows it; the next one is planned anew. Of a request that was another than the planned one
-        the limit alone counts.
+        the limit alone counts. ``most_bytes`` is what a body may have, where that was what was wrong.
         """
-        lesson = Failure(OVERFLOW, reason, limit, requested if as_planned else 0, elsewhere=not as_planned)
+        size = requested if as_planned else 0
+        lesson = Failure(OVERFLOW, reason, limit, size, elsewhere=not as_planned, bytes=most_bytes)
         with self.leased():
             return self._write([lesson])[0].id
 

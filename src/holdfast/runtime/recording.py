@@ -23,6 +23,7 @@ from holdfast.view.text import one_line
 from holdfast.view.tokens import estimate, measure
 from holdfast.wire.answers import Answer
 from holdfast.wire.overflow import ErrorReport, Verdict, classify
+from holdfast.wire.overflow.answers import UNSEEN
 
 ABORTED = "aborted"
 """How an answer ends that was not told to its end."""
@@ -122,6 +123,8 @@ def _learned(prepared: Prepared, verdict: Verdict, read: int, settings: Settings
     branch = prepared.plan.branch
     if read < LEAST_LIMIT or not _is_cut(branch, prepared.plan.after, read):
         return 0
+    if read >= UNSEEN * estimate(branch, prepared.target, branch.held - _left_out(branch)):
+        return 0
     anchor = branch.anchor
     return _unknown(branch, max(read, anchor.tokens if anchor else 0, least_window(prepared.target, settings)))
 
@@ -141,16 +144,21 @@ def _is_cut(branch: Branch, size: int, read: int) -> bool:
 
 
 def _flat(prepared: Prepared, branch: Branch, settings: Settings) -> int:
-    """Return the window that counts tell of which stand still while the conversation grows, or 0.
-
-    Reasoning, and what is opaque, a provider may leave out of older turns: nothing of it is taken for read.
-    """
+    """Return the window that counts tell of which stand still while the conversation grows, or 0."""
     if not cut_at(branch, 0):
         return 0
+    most = cut_at(branch, _left_out(branch))
+    return _unknown(branch, max(most, least_window(prepared.target, settings))) if most else 0
+
+
+def _left_out(branch: Branch) -> int:
+    """Return the size of reasoning, and of what is opaque: a provider may leave it out of older turns.
+
+    Nothing of it is taken for read, and what is another model's never was.
+    """
     shown = branch.messages.slice(branch.keep)
     aside = [part for message in shown for part in message.parts if isinstance(part, Thinking | Opaque)]
-    most = cut_at(branch, measure(Message("assistant", tuple(aside))).size)
-    return _unknown(branch, max(most, least_window(prepared.target, settings))) if most else 0
+    return measure(Message("assistant", tuple(aside))).size
 
 
 def _unknown(branch: Branch, limit: int) -> int:
@@ -198,15 +206,16 @@ def _written(journal: Journal, verdict: Verdict, why: str, *, as_planned: bool =
     reason = f"{verdict.kind}: {why}"
     if not _teaches(verdict, journal.branch):
         return journal.fail(reason)
-    return journal.learn(reason, verdict.limit or 0, verdict.requested or 0, as_planned=as_planned)
+    numbers = (verdict.limit or 0, verdict.requested or 0, verdict.bytes or 0)
+    return journal.learn(reason, *numbers, as_planned=as_planned)
 
 
 def _teaches(verdict: Verdict, branch: Branch) -> bool:
-    """Whether a refusal of what ``branch`` shows says something of its tokens.
+    """Whether a refusal of what ``branch`` shows says something of its tokens, or how many bytes it may have.
 
-    So do bytes where all they are is words, and most of them the conversation's.
+    Of tokens bytes say something where all they are is words, and most of them the conversation's.
     """
-    if not verdict.is_overflow or verdict.kind not in OF_BYTES or verdict.limit or verdict.requested:
+    if not verdict.is_overflow or verdict.kind not in OF_BYTES or verdict.limit or verdict.requested or verdict.bytes:
         return verdict.is_overflow
     shows_media = branch.media and any(media_of(slot.message) for slot in project(branch))
     is_talk = SMALL * branch.frame.tokens <= branch.held

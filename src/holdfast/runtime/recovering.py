@@ -65,7 +65,7 @@ async def recovered(
             event = refused  # said again: now that nothing is sealed, it stops
         else:
             course.tell(events.Pressed(course.key, action.rung, course.journal.branch.compactions))
-            smaller = await pressed(course, request, prepared, action)
+            smaller = await pressed(course, _in_half(request, attempt, action), prepared, action)
             if not isinstance(smaller, str):
                 return *smaller, state
             event = Useless(smaller)
@@ -112,6 +112,15 @@ async def unsealed(course: Course, request: Request) -> Prepared | None:
     """Return the request without what the provider sealed, decided and in the log; nothing where nothing is."""
     target = request.target
     return await unsealing.leave_out(course, target, lambda plan: course.commit(plan, target, World()))
+
+
+def _in_half(request: Request, attempt: Attempt, press: Press) -> Request:
+    """Return ``request`` for half the bytes of a body that had too many, where nobody said how many it may have."""
+    verdict, dialect = attempt.verdict, request.target.dialect
+    if press.rung != "media" or verdict.kind != "request_bytes" or verdict.bytes:
+        return request
+    least = replace(dialect, max_bytes=min(dialect.max_bytes, attempt.size // 2))
+    return replace(request, target=replace(request.target, dialect=least))
 
 
 async def pressed(course: Course, request: Request, prepared: Prepared, press: Press) -> tuple[Request, Prepared] | str:

@@ -100,7 +100,7 @@ def of_words(target: Target, fields: Mapping[str, Any], way: Way = Way()) -> Req
         head = open_body(body(target.api, target.model, (), frame_fields=told), target.api)
     except (TypeError, msgspec.EncodeError) as error:
         raise FormatError(f"the fields beside the messages are no JSON: {error}; give plain values") from None
-    limits = replace(target.limits, asked_output=head.asked_output)
+    limits = replace(target.limits, asked_output=head.asked_output, least_output=head.least_output)
     return Request(replace(target, frame=whole_frame(head), limits=limits), told, stream=stream, way=way)
 
 
@@ -123,7 +123,7 @@ def rendered(prepared: Prepared, fields: Mapping[str, Any] = MappingProxyType({}
 
 def of_body(target: Target, lens: Lens, way: Way = Way()) -> Request:
     """Return the request that the opened body ``lens`` is; ``way`` says whether it streams where the body does not."""
-    limits = replace(target.limits, asked_output=lens.asked_output)
+    limits = replace(target.limits, asked_output=lens.asked_output, least_output=lens.least_output)
     stream = bool(way.stream) or lens.streams
     return Request(replace(target, frame=lens.frame, limits=limits), lens=lens, stream=stream, way=way)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeGuard
 
 from holdfast.errors import StoreCorrupt
 from holdfast.model.entries import Entry, Note
 from holdfast.model.messages import Message
 from holdfast.model.packing import pack, unpack
+from holdfast.model.slots import Slot
 from holdfast.store.base import SessionStore
 
 QUEUED, DELIVERED = "queued", "delivered"
@@ -17,6 +19,16 @@ QUEUED, DELIVERED = "queued", "delivered"
 def queued(message: Message) -> Note:
     """Return the note that holds ``message``."""
     return Note(QUEUED, pack(message))
+
+
+def is_queued(entry: Entry) -> bool:
+    """Return whether ``entry`` holds a message that waits."""
+    return isinstance(entry.body, Note) and entry.body.reason == QUEUED
+
+
+def is_of_user(said: Message | Slot) -> TypeGuard[Message]:
+    """Return whether ``said`` are a user's words: they wait, and what else there is does not."""
+    return isinstance(said, Message) and said.role == "user"
 
 
 def delivered(ids: Sequence[str]) -> Note:

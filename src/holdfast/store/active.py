@@ -26,16 +26,16 @@ from holdfast.store.base import Active
 
 T = TypeVar("T")
 
-FOLD = 13
+FOLD = 14
 """Version of the fold. A checkpoint of another version is not used; raise it when ``model/branch.py`` counts anew."""
 
 _ELSEWHERE = {"keep", "compaction", "edits", "law", "callers", "settled"}
 """Fields of a branch that are made from the slots, the compaction or the law; sequences are too."""
 _HINTS = get_type_hints(Branch)
-_CARRIED = tuple(
+CARRIED = tuple(
     name for name in Branch.__struct_fields__ if name not in _ELSEWHERE and not isinstance(getattr(Branch(), name), Seq)
 )
-_State: Any = msgspec.defstruct("_State", [(name, _HINTS[name]) for name in _CARRIED], frozen=True)
+State: Any = msgspec.defstruct("State", [(name, _HINTS[name]) for name in CARRIED], frozen=True)
 """The plain fields of a branch; a field that is new or gone makes older checkpoints unreadable, which is right."""
 
 
@@ -136,7 +136,7 @@ def checkpoint(branch: Branch, head: Iterable[str], compaction: Compaction) -> b
         return None
     branch.slots.slice(keep)
     law = ((id_, tuple(edit for edit in body.edits if edit.span.start >= keep)) for id_, body in branch.law)
-    state = pack(_State(*(getattr(branch, name) for name in _CARRIED)))
+    state = pack(State(*(getattr(branch, name) for name in CARRIED)))
     total = branch.sums[keep - 1] if keep else 0
     marks = tuple(branch.marks.slice(0, branch.pinned))
     born = tuple(branch.born.slice(keep))
@@ -150,7 +150,7 @@ def restored(saved: bytes | None) -> Checkpoint | None:
         return None
     try:
         point = unpack(saved, Checkpoint)
-        unpack(point.state, _State)
+        unpack(point.state, State)
     except (ValueError, TypeError):
         return None
     return point if point.fold == FOLD and point.digest == _digest(point) else None
@@ -167,8 +167,8 @@ def resume(active: Active) -> Branch:
         return Branch.build(active.rest)
     branch = Branch.build(active.head)
     branch = _gapped(branch, point, [_slot(entry) for entry in active.tail])
-    state = unpack(point.state, _State)
-    branch = replace(branch, **{name: getattr(state, name) for name in _CARRIED}, keep=point.keep)
+    state = unpack(point.state, State)
+    branch = replace(branch, **{name: getattr(state, name) for name in CARRIED}, keep=point.keep)
     branch = replace(branch, edits=_edits(point), law=tuple((id_, Decision(edits)) for id_, edits in point.law))
     for entry in active.rest:
         branch = extend(branch, entry)

@@ -24,6 +24,14 @@ BUSY_WAIT = 5.0
 """Seconds that a verb waits for another process's transaction before it raises ``StoreLocked``."""
 
 
+Tick: TypeAlias = Callable[[int, int], None]
+"""Is told how much of how much is done."""
+
+
+def nobody(done: int, total: int) -> None:
+    """Tell nobody."""
+
+
 class SessionInfo(Struct, frozen=True, omit_defaults=True):
     """What a list of sessions shows. ``created`` and ``updated`` are ms since 1970, for display."""
 
@@ -222,6 +230,12 @@ class SessionStore(Protocol):
         build the branch from ``path`` for that, and after appending a ``revoke``.
         """
 
+    def bare(self, key: str) -> Branch:
+        """Return the session's branch without what was said: every size that is told of its request is the same.
+
+        Of a session that was imported this costs a few rows, of any other one its active branch.
+        """
+
     def entries(self, key: str, kind: str | None = None) -> list[Entry]:
         """Return the whole tree in order of ``seq``, or of it only the entries of ``kind`` (``"decision"``…).
 
@@ -254,8 +268,10 @@ class SessionStore(Protocol):
         the new leaf. Nothing happens and nothing is returned if no message on the branch has one of the ids.
         """
 
-    def search(self, key: str, query: str, limit: int = 20) -> list[Found]:
+    def search(self, key: str, query: str, limit: int = 20, *, tick: Tick = nobody) -> list[Found]:
         """Return where the session says ``query``, on any branch, the newest first, also behind what was capped.
+
+        ``tick`` is told how far the index of words is, where that has to be made first.
 
         A query is words that must all be there, upper and lower case alike, as words or within them; ``"a b"`` in
         double quotes is one. Nothing in it is an error.

@@ -71,7 +71,7 @@ class FileBlobs:
         except StoreError:
             raise
         except OSError as error:
-            named = refusal(error, f"blob {hash_[:12]} ({length:,} bytes) was not stored")
+            named = refusal(error, f"blob {hash_[:12]} ({length:,} bytes) was not stored in {self.root}")
             if isinstance(named, StoreReadOnly):
                 self._refused = str(named)
             raise named from error
@@ -153,7 +153,7 @@ class FileBlobs:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise refusal(error, f"blob {path.parent.name}{path.name[:10]} was not removed") from error
+            raise refusal(error, f"{path} was not removed") from error
         return True
 
     def _path(self, hash_: str) -> Path:
@@ -168,7 +168,7 @@ class FileBlobs:
         except FileNotFoundError as gone:  # since it was looked for
             raise _missing(hash_) from gone
         except OSError as error:
-            raise refusal(error, f"blob {hash_[:12]} cannot be read") from error
+            raise refusal(error, f"blob {path} cannot be read") from error
 
     def _is_whole(self, hash_: str, length: int) -> bool:
         """Return whether the blob is there with the content it is named by."""

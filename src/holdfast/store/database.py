@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreGone, StoreLocked, StoreReadOnly
 from holdfast.store.base import BUSY_WAIT
-from holdfast.store.files import FREE, create, make_directory, refusal, sync_directory
+from holdfast.store.files import ACCESS, FREE, create, make_directory, refusal, sync_directory
 from holdfast.store.migrations import READABLE, check_library, migrate, version
 
 T = TypeVar("T")
@@ -28,10 +28,10 @@ T = TypeVar("T")
 Durability = Literal["process", "power"]
 """What an acknowledged entry survives: the end of the process, or of the machine too (a disk flush for each commit)."""
 
-_REFUSALS = {
-    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM,
-}  # fmt: skip
-"""What SQLite reports when the disk is full, broken or read-only."""
+_CLOSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}
+"""What SQLite reports where this user may not."""
+_REFUSALS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR} | _CLOSED
+"""And when the disk is full or broken."""
 _RAISED = (sqlite3.Error, UnicodeDecodeError)
 """What it raises; the second where its own words quote what is no text."""
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
@@ -73,8 +73,9 @@ class Database:
         self._closed = False
 
     def beside(self, ending: str) -> Path:
-        """Return the path of the file's neighbour with ``ending``."""
-        return self.file.with_name(self.file.name + ending)
+        """Return the path of the file's neighbour with ``ending``: where a link leads to, since all ways are one store."""
+        file = Path(os.path.realpath(self._place)) if self.file.is_symlink() else self.file
+        return file.with_name(file.name + ending)
 
     def close(self) -> None:
         """Close the file; its ``-wal`` is folded into it if nobody else has it open."""
@@ -174,7 +175,10 @@ class Database:
                 "or give another path with --store"
             )
         if writing and code in _REFUSALS:
-            return StoreReadOnly(f"{self.file} took no write ({error}); what was acknowledged is there: {FREE}")
+            advice = ACCESS if code in _CLOSED else FREE
+            return StoreReadOnly(f"{self.file} took no write ({error}); what was acknowledged is there: {advice}")
+        if code in _CLOSED:
+            return StoreError(f"{self.file} could not be read ({error}): {ACCESS}")
         if code in _REFUSALS:
             return StoreError(
                 f"{self.file} could not be read ({error}): free space, raise the limit on file sizes (ulimit -f), "

@@ -14,13 +14,14 @@ from holdfast.errors import StoreError, StoreReadOnly
 FILE, DIRECTORY = 0o600, 0o700
 """Modes of everything a store makes, whatever the umask (invariant X1)."""
 _NEW = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_REFUSED = {
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM,
-}  # fmt: skip
-"""What a disk says that is full, broken or read-only."""
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""What a disk says that is full or broken."""
+_CLOSED = {errno.EROFS, errno.EACCES, errno.EPERM}
+"""What it says where this user may not."""
 
-FREE = "free space (begin with `holdfast gc`, which needs none) or give write access, then open the store again"
-"""What to do where a disk refuses a write."""
+FREE = "free space (begin with `holdfast gc`, which needs none), then open the store again"
+ACCESS = "give yourself access to it and its folder, or another path with --store"
+"""What to do about either."""
 
 
 def make_directory(path: Path) -> None:
@@ -77,6 +78,8 @@ def sync_directory(path: Path) -> None:
 
 def refusal(error: OSError, what: str) -> StoreError:
     """Return the error of this package for ``error``, which came of ``what``."""
-    if error.errno in _REFUSED:
-        return StoreReadOnly(f"{what}: {error}; {FREE}")
-    return StoreError(f"{what}: {error}; check that path, or give another with --store")
+    why = error.strerror or str(error)
+    told = f"{what}: {why[:1].lower()}{why[1:]}"
+    if error.errno in _FULL | _CLOSED:
+        return StoreReadOnly(f"{told}; {FREE if error.errno in _FULL else ACCESS}")
+    return StoreError(f"{told}; check that path, or give another with --store")

@@ -10,6 +10,9 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
+RULE = 2
+"""Version of what is indexed of an entry, and how: raise it when ``searching.words`` or this file says otherwise. An
+index that an older rule made is made anew by the next search that can write, and not asked until then."""
 GRAM = 3
 """Characters that are indexed together: parts of words, code and Chinese are found; shorter words are not in it."""
 WHOLE = 1_000_000
@@ -22,6 +25,7 @@ ANYWAY = "\ue000\ue001\ue002"
 """What the index holds for a text that is always a candidate."""
 _TABLE = "CREATE VIRTUAL TABLE words USING fts5(text, content = '', detail = 'none', tokenize = 'trigram')"
 _THERE = "EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'words')"
+_UPTO = f"SELECT upto FROM searched WHERE session = ? AND rule = ? AND {_THERE}"  # noqa: S608
 
 
 def pattern(wanted: Iterable[str]) -> str:
@@ -32,9 +36,9 @@ def pattern(wanted: Iterable[str]) -> str:
 
 
 def indexed(db: sqlite3.Connection, session: int) -> int:
-    """Return the ``seq`` up to which the session's entries are in the index."""
+    """Return the ``seq`` up to which the session's entries are in the index by the rule of this version."""
     try:
-        row = db.execute(f"SELECT upto FROM searched WHERE session = ? AND {_THERE}", (session,)).fetchone()  # noqa: S608
+        row = db.execute(_UPTO, (session, RULE)).fetchone()
     except sqlite3.OperationalError:  # a store of an older schema that is open for reading
         return 0
     return int(row[0]) if row else 0
@@ -48,9 +52,12 @@ def add(db: sqlite3.Connection, session: int, texts: Sequence[tuple[int, str | N
     if db.execute(f"SELECT {_THERE}").fetchone() == (0,):
         db.execute(_TABLE)
         db.execute("DELETE FROM searched")
+    elif db.execute("SELECT EXISTS (SELECT 1 FROM searched WHERE rule <> ?)", (RULE,)).fetchone() == (1,):
+        _empty(db)
     rows = [(seq, _plain(text) if 0 < len(text) <= WHOLE else ANYWAY) for seq, text in texts if text is not None]
     db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
-    db.execute("INSERT OR REPLACE INTO searched (session, upto) VALUES (?, ?)", (session, texts[-1][0]))
+    done = (session, texts[-1][0], RULE)
+    db.execute("INSERT OR REPLACE INTO searched (session, upto, rule) VALUES (?, ?, ?)", done)
 
 
 def candidates(db: sqlite3.Connection, wanted: str) -> list[int] | None:
@@ -64,10 +71,8 @@ def candidates(db: sqlite3.Connection, wanted: str) -> list[int] | None:
 
 def forget(db: sqlite3.Connection, session: int) -> None:
     """Empty the index if the session is in it: its numbers will be others'. The rest is indexed again when needed."""
-    if indexed(db, session):
-        with suppress(sqlite3.DatabaseError):
-            db.execute("INSERT INTO words (words) VALUES ('delete-all')")
-        db.execute("DELETE FROM searched")
+    if db.execute("SELECT EXISTS (SELECT 1 FROM searched WHERE session = ?)", (session,)).fetchone() == (1,):
+        _empty(db)
 
 
 def is_there(db: sqlite3.Connection) -> bool:
@@ -88,6 +93,12 @@ def drop(db: sqlite3.Connection) -> None:
     """Take the index away: the next search makes it anew."""
     db.execute("DELETE FROM searched")
     db.execute("DROP TABLE words")
+
+
+def _empty(db: sqlite3.Connection) -> None:
+    with suppress(sqlite3.DatabaseError):
+        db.execute("INSERT INTO words (words) VALUES ('delete-all')")
+    db.execute("DELETE FROM searched")
 
 
 def _plain(text: str) -> str:

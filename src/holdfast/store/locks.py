@@ -10,16 +10,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 
 from holdfast.errors import StoreError, StoreLocked
 from holdfast.store.base import LEASE_WAIT
+from holdfast.store.database import BRIEF
 from holdfast.store.files import create, make_directory, refusal
 
 PAUSE = 0.001
 """Seconds between two tries: who writes without a pause leaves a gap about as short. [M]"""
 
 _THERE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_in_vain: dict[str, float] = {}
+"""When somebody waited in vain last for the lock in a file that nobody here had since."""
 _held: set[int] = set()
 _guard = threading.RLock()
 """Held while a descriptor comes or goes, and while the process forks: no child has one that is not in ``_held``."""
@@ -42,14 +46,23 @@ def lease(directory: Path, key: str) -> Iterator[None]:
     """Hold the lease of session ``key``; ``StoreLocked`` if somebody else has it for ``LEASE_WAIT`` seconds.
 
     The lock file in ``directory`` is named by the key's hash and stays there. A second lease of the same session in
-    one process waits like anybody's.
+    one process waits like anybody's; soon behind one that waited in vain it waits for ``BRIEF`` seconds.
     """
     name = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32] + ".lock"
+    file = f"{directory}{os.sep}{name}"
     with _guard:
         descriptor = _open(directory, name)
         _held.add(descriptor)
     try:
-        _take(descriptor, key)
+        seconds = _patience(file)
+        if not _taken(descriptor, seconds):
+            _in_vain[file] = time.monotonic()
+            msg = (
+                f"session {key!r} is being written by somebody else (waited {seconds:g} s); "
+                "end the other process, or work on a copy"
+            )
+            raise StoreLocked(msg)
+        _in_vain.pop(file, None)
         yield
     finally:
         with _guard:
@@ -71,8 +84,15 @@ def _open(directory: Path, name: str) -> int:
         raise refusal(error, f"no lock file could be made in {directory}") from error
 
 
-def _take(descriptor: int, key: str) -> None:
-    end = time.monotonic() + LEASE_WAIT
+def _patience(file: str) -> float:
+    """Return the seconds to wait for the lock in ``file``: few soon behind a wait in vain, for they would add up."""
+    is_soon = time.monotonic() - _in_vain.get(file, -inf) < LEASE_WAIT
+    return min(BRIEF, LEASE_WAIT) if is_soon else LEASE_WAIT
+
+
+def _taken(descriptor: int, seconds: float) -> bool:
+    """Return whether the lock is held now; it is not where somebody else has it for so many ``seconds``."""
+    end = time.monotonic() + seconds
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,11 +101,7 @@ def _take(descriptor: int, key: str) -> None:
                 msg = f"the file system has no locks ({error}); put the store on a local disk"
                 raise StoreError(msg) from error
         else:
-            return
+            return True
         if time.monotonic() >= end:
-            msg = (
-                f"session {key!r} is being written by somebody else (waited {LEASE_WAIT:g} s); "
-                "end the other process, or work on a copy"
-            )
-            raise StoreLocked(msg)
+            return False
         time.sleep(PAUSE)

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from holdfast.errors import StoreError, StoreLocked
 from holdfast.model.entries import Entry
-from holdfast.store.base import LEASE_WAIT, Decode, Quota, SessionInfo
+from holdfast.store.base import LEASE_WAIT, Decode, Quota, SessionInfo, Tick
 from holdfast.store.blobs import MemoryBlobs
-from holdfast.store.placing import Node, Placed
+from holdfast.store.placing import Node, Placed, place
 from holdfast.store.rows import check_types, decoders, full, identity, weight
 from holdfast.store.searching import is_searched
 from holdfast.store.tally import weighed
@@ -43,6 +43,16 @@ class MemoryStore(TreeStore):
         self._turn = threading.RLock()
         self._leases: dict[str, threading.Lock] = {}
         self._closed = False
+
+    def take(self, info: SessionInfo, path: Sequence[Entry]) -> None:
+        """Hold the session of ``info`` as far as ``path``, which another store read: nothing of it is proven again."""
+        with self._writing():
+            placed = place(path, dict[str, Node]().get, self._seq + 1)
+            held = _Session(replace(info, entries=len(placed), leaf=path[-1].id if path else None))
+            for one in placed:
+                held.rows[one.seq] = replace(one, entry=replace(one.entry, seq=one.seq))
+                held.ids[one.entry.id] = self._seq = one.seq
+            self._held[info.key] = held
 
     @contextmanager
     def writing(self, key: str) -> Iterator[None]:
@@ -162,6 +172,9 @@ class MemoryStore(TreeStore):
     def _unreadable(self, key: str) -> Iterator[str]:  # noqa: ARG002 -- values cannot be damaged
         return iter(())
 
+    def _outline(self, info: SessionInfo, new: Sequence[Entry] = ()) -> None:
+        """Nothing is saved: what is here is read as quickly as an outline."""
+
     def _tips(self, key: str) -> list[str]:
         rows = self._held[key].rows
         parents = {one.parent for one in rows.values()}
@@ -169,7 +182,7 @@ class MemoryStore(TreeStore):
         held = {one.parent for seq, one in rows.items() if seq not in labels or seq in parents}
         return [one.entry.id for seq, one in rows.items() if seq not in held and seq not in labels]
 
-    def _ready(self, key: str, wanted: Sequence[str]) -> None:
+    def _ready(self, key: str, wanted: Sequence[str], tick: Tick) -> None:
         """Nothing is to be made ready: every entry is looked at."""
 
     def _matching(self, key: str, wanted: Sequence[str]) -> Iterator[Entry]:  # noqa: ARG002

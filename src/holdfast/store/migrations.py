@@ -83,6 +83,11 @@ def m003_entries_in_order(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX entries_session ON entries (session)")
 
 
+def m004_rule_of_the_index(db: sqlite3.Connection) -> None:
+    """By which rule the entries of a session were put into the index of words."""
+    db.execute("ALTER TABLE searched ADD COLUMN rule INTEGER NOT NULL DEFAULT 1")
+
+
 READABLE = 1
 """The oldest schema that is read as it is; the first write brings it up."""
 
@@ -90,6 +95,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     m001_sessions_entries_checkpoints,
     m002_search_and_quota,
     m003_entries_in_order,
+    m004_rule_of_the_index,
 )
 """Step n brings ``PRAGMA user_version`` from n - 1 to n."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.errors import StoreCorrupt, StoreError
 from holdfast.model.entries import Entry
 from holdfast.store import indexing
-from holdfast.store.base import Decode, Quota, SessionInfo
+from holdfast.store.base import Decode, Quota, SessionInfo, Tick
 from holdfast.store.blobs import FileBlobs
 from holdfast.store.database import Database, Durability
 from holdfast.store.inserting import ROWS_AT_ONCE, VALUES, insert
@@ -191,18 +191,18 @@ class SqliteStore(TreeStore):
     def _tips(self, key: str) -> list[str]:
         return [id_ for (id_,) in self._file.db.execute(_TIPS, (key,))]
 
-    def _ready(self, key: str, wanted: Sequence[str]) -> None:
+    def _ready(self, key: str, wanted: Sequence[str], tick: Tick) -> None:
         """Bring the index of words up to date; a search does without where nothing can be written."""
         if not self._readonly and indexing.pattern(wanted):
             with suppress(StoreError):
-                while self._index(key):
-                    pass
+                while done := self._index(key):
+                    tick(*done)
 
-    def _index(self, key: str) -> bool:
-        """Put the next entries of a session into the index; return whether there were any."""
+    def _index(self, key: str) -> tuple[int, int] | None:
+        """Put the next entries of a session into the index; return the last of them and of all, or nothing."""
         with self._reading():
             if next(self._unindexed(key), None) is None:
-                return False
+                return None
         with self._writing():
             session, texts, held = self._number(key), [], 0
             for entry in self._unindexed(key):
@@ -212,7 +212,7 @@ class SqliteStore(TreeStore):
                     break
             if texts:
                 indexing.add(self._file.db, session, texts)
-        return bool(texts)
+            return (texts[-1][0], self._last()) if texts else None
 
     def _unindexed(self, key: str) -> Iterator[Entry]:
         """Yield the entries of a session that the index has not seen."""

@@ -9,23 +9,26 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from os import urandom
 from typing import Self
 
 from msgspec.structs import replace
 
-from holdfast.errors import LogConflict, UnknownId
-from holdfast.model.branch import Branch
+from holdfast.errors import LogConflict, StoreCorrupt, UnknownId
+from holdfast.model.branch import Branch, extended
 from holdfast.model.entries import Compaction, Entry, Label
 from holdfast.model.messages import Message
 from holdfast.store.active import checkpoint, restored, resume, slotted
-from holdfast.store.base import Active, Appended, BlobStore, Decode, Found, Imported, SessionInfo
+from holdfast.store.base import Active, Appended, BlobStore, Decode, Found, Imported, SessionInfo, Tick, nobody
 from holdfast.store.copying import copied
+from holdfast.store.outline import bare, drawn, outlined
 from holdfast.store.placing import Node, Placed, check_key, place
 from holdfast.store.rows import identity, time_of
 from holdfast.store.searching import search, terms
 
+FEW = 64
+"""[H] Entries of a session that are read as quickly as an outline."""
 SHOWN = 5
 """How many candidates an ambiguous prefix lists."""
 
@@ -121,7 +124,7 @@ class TreeStore(ABC):
         """Yield why each entry that cannot be read cannot."""
 
     @abstractmethod
-    def _ready(self, key: str, wanted: Sequence[str]) -> None:
+    def _ready(self, key: str, wanted: Sequence[str], tick: Tick) -> None:
         """Make ready what ``_matching`` needs; it may do without."""
 
     @abstractmethod
@@ -217,12 +220,14 @@ class TreeStore(ABC):
             known = self._info(key) or self._begin(key, info, given)
             new = self._unknown(known, given)
             if not new:
+                self._outline(known)
                 return Imported(0, len(given), known.leaf)
             self._add(known, new)
             count = known.entries + len(new)
             known = _told(known, info, entries=count, updated=_latest(info, new) or self._clock())
             known = replace(known, leaf=self._onward(key, known.leaf, leaf or given[-1].id))
             self._save(known)
+            self._outline(known, new)
             return Imported(len(new), len(given) - len(new), known.leaf)
 
     def set_leaf(self, key: str, prefix: str) -> str:
@@ -273,6 +278,13 @@ class TreeStore(ABC):
         """Return the branch at ``leaf``, opened from its active part."""
         return resume(self.active(key, leaf))
 
+    def bare(self, key: str) -> Branch:
+        """Return the session's branch as far as its size goes, from the outline at its leaf if there is one."""
+        with self._reading():
+            node = self._leaf(key, None)
+            found = drawn(self._checkpoint(key, node.seq)) if node is not None else None
+        return bare(self.branch(key)) if found is None else found
+
     def entries(self, key: str, kind: str | None = None) -> list[Entry]:
         """Return the whole tree in order of ``seq``, or the entries of ``kind``."""
         with self._reading():
@@ -298,12 +310,12 @@ class TreeStore(ABC):
         with self._reading():
             return self._names(self._known(key).key)
 
-    def search(self, key: str, query: str, limit: int = 20) -> list[Found]:
+    def search(self, key: str, query: str, limit: int = 20, *, tick: Tick = nobody) -> list[Found]:
         """Return where the session says ``query``, the newest first."""
         wanted = terms(query)
         with self._reading():
             self._known(key)
-        self._ready(key, wanted)
+        self._ready(key, wanted, tick)
         with self._reading():
             return search(self._matching(self._known(key).key, wanted), self._blobs, wanted, limit)
 
@@ -366,6 +378,24 @@ class TreeStore(ABC):
             state = _settled(Active(tuple(self._up(key, before.seq, 0, 0))), body)
         if state is not None:
             self._save_checkpoint(key, seq, state)
+
+    def _outline(self, info: SessionInfo, new: Sequence[Entry] = ()) -> None:
+        """Save the outline at a session's leaf unless it is there; ``new`` entries need not be read again.
+
+        A compaction has its checkpoint in that place, and what it keeps is little to read.
+        """
+        key, at = info.key, info.leaf
+        node = None if at is None or info.entries < FEW else self._node(key, at)
+        if node is None or node.seq == node.base or drawn(self._checkpoint(key, node.seq)) is not None:
+            return
+        fresh, way = {entry.id: entry for entry in new}, list[Entry]()
+        while at is not None and at in fresh:
+            way.append(fresh[at])
+            at = fresh[at].parent
+        up = None if at is None else self._node(key, at)
+        with suppress(StoreCorrupt, LookupError, ValueError, TypeError):  # the log takes what the fold does not
+            before = Branch() if up is None else resume(self._active(key, up))
+            self._save_checkpoint(key, node.seq, outlined(extended(before, way[::-1])))
 
     def _active(self, key: str, node: Node) -> Active:
         state = self._checkpoint(key, node.base) if node.base else None

@@ -24,6 +24,8 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.model.slots import Slot
 from holdfast.store.base import BlobStore, SessionInfo
+from holdfast.store.outline import bare
+from holdfast.store.tree import FEW
 from holdfast.testing.samples import KEY, ODD, chain, every_kind, ids, long_session, same_request, unnumbered, words
 from holdfast.testing.store_rules import CopyRules, QuotaRules, SearchRules
 
@@ -242,6 +244,20 @@ class SessionStoreRules(CopyRules, SearchRules, QuotaRules):
         assert branch.slots[8] == whole.slots[8]
         with pytest.raises(LookupError, match="slots 1 to 7"):
             branch.slots.slice()
+
+    def test_a_branch_without_its_words_is_that_of_the_leaf(self, tmp_path: Path) -> None:
+        """S12: an import that grew, a leaf that moved and what was appended since tell the sizes of their own path."""
+        grown = chain([f"e{at}" for at in range(2 * FEW)])
+        first = self.open(tmp_path)
+        for count in (3, FEW, 2 * FEW, 2 * FEW):
+            first.put(KEY, grown[:count])
+            assert first.bare(KEY) == bare(Branch.build(grown[:count]))
+        with self.again(first, tmp_path) as store:
+            assert store.bare(KEY) == bare(Branch.build(grown))
+            store.append(KEY, chain("g", grown[-1].id))
+            assert store.bare(KEY) == bare(Branch.build(store.path(KEY)))
+            store.set_leaf(KEY, "e1")
+            assert store.bare(KEY) == bare(Branch.build(grown[:2]))
 
     def test_a_fork_knows_no_later_compaction(self, tmp_path: Path) -> None:
         """A branch from before a compaction is whole: the summary belongs to the other branch (F174)."""

@@ -57,6 +57,12 @@ class Lens(Struct, frozen=True):
         return frame_of(self.api, self.fields) if self.told is None else self.told
 
     @property
+    def least_output(self) -> int:
+        """The least that an answer may be limited to: more than its model may think in, where the API is told that."""
+        thought = _number(_at(self.fields, ("thinking", "budget_tokens")))
+        return min(thought + 1, self.asked_output or thought + 1) if thought else 0
+
+    @property
     def streams(self) -> bool:
         """Whether the body asks for events; where the address says that (Gemini), no body does."""
         return bytes(self.fields.get("stream", b"")) == b"true"
@@ -356,8 +362,7 @@ def _limited(lens: Lens, options: Options) -> dict[str, bytes]:
     """Return the field that holds the most output tokens, if options set another number: more than what is thought."""
     if options.max_tokens is None:
         return {}
-    asked = lens.asked_output or options.max_tokens
-    most = max(options.max_tokens, min(asked, _thought(lens) + 1))
+    most = max(options.max_tokens, lens.least_output)
     if most == lens.asked_output:
         return {}
     paths = FORMS[lens.api].limits
@@ -369,11 +374,6 @@ def _limited(lens: Lens, options: Options) -> dict[str, bytes]:
     raw = lens.fields.get(path[0], Raw(b"{}"))
     outer = bytes(raw) if bytes(raw).startswith(b"{") else b"{}"
     return {path[0]: spliced(outer, fields(outer), {path[1]: number})}
-
-
-def _thought(lens: Lens) -> int:
-    """Return the tokens that the model may think in, where the Messages API is told; the answer must have more."""
-    return _number(_at(lens.fields, ("thinking", "budget_tokens"))) or 0
 
 
 def _mark(lens: Lens, shown: list[list[Bytes]], options: Options) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from holdfast.errors import FormatError, Unrecognised
 from holdfast.wire.apis import APIS, FORMS, form_of
 from holdfast.wire.splice import fields, spans
 
-__all__ = ["APIS", "body_fields", "recognise", "spoken"]
+__all__ = ["APIS", "body_fields", "recognise", "spoken", "wide"]
 
 _ANTHROPIC_KEYS = frozenset(
     {"system", "anthropic_version", "anthropic_beta", "thinking", "stop_sequences", "context_management", "compaction",
@@ -41,6 +41,11 @@ _PIECES = frozenset({"image_url", "input_audio", "file", "refusal"})
 _CHAT_ROLES = frozenset({"tool", "developer", "function"})
 
 
+_UTF32 = (b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff", b"{\x00\x00\x00", b"\x00\x00\x00{")
+_UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\x00", b"\x00{")
+"""How JSON in four and in two bytes a character begins: with its mark, or without."""
+
+
 class _Block(Struct):
     type: str = ""
 
@@ -63,6 +68,8 @@ def body_fields(body: bytes) -> dict[str, Raw]:
     """
     if not isinstance(body, bytes):
         raise FormatError(f"the body is of type {type(body).__name__}; give the bytes of a request")
+    if coded := wide(body):
+        raise FormatError(f"the body is {coded}; encode it as UTF-8")
     if body.startswith(b"\xef\xbb\xbf"):
         raise FormatError("the body begins with a byte order mark (byte 0); send it without")
     if not body.isascii():
@@ -73,6 +80,13 @@ def body_fields(body: bytes) -> dict[str, Raw]:
     found = fields(body, "the body")
     spans(body, found)
     return found
+
+
+def wide(data: bytes) -> str:
+    """Return the encoding of JSON in two or four bytes a character, told by its first four; nothing for any other."""
+    if not data.startswith(_UTF16) and not data.startswith(_UTF32):
+        return ""
+    return "UTF-32" if data.startswith(_UTF32) else "UTF-16"
 
 
 def recognise(found: Mapping[str, Raw]) -> str:

@@ -7,48 +7,67 @@ values and talk to another provider with them.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+from operator import is_
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from holdfast.model.messages import Message
-from holdfast.model.parts import Part, ToolResult
+from holdfast.model.parts import Opaque, Part, ToolResult
+from holdfast.view.alike import is_beside
 from holdfast.view.foreign import native
-from holdfast.wire.whose import kind_of
+from holdfast.wire.whose import known
 
 _A, _C, _R, _G = "anthropic", "openai-chat", "openai-responses", "gemini"
-_WORDS = {
-    b"text": (_A, _C), b"function": (_C,), b"input_text": (_R,), b"output_text": (_R,), b"message": (_R,),
-    b"search_result": (_A,),
-}  # fmt: skip
-"""Who writes words and calls so, by the type of the block, or of the item around it."""
-_SERVERS = {b"_tool_use": (_A,), b"_tool_result": (_A,), b"_call": (_R,), b"_call_output": (_R,)}
-"""Who writes the calls of servers and what came of them, by how their types end."""
+_ALIKE = {"text": (_A, _C), "refusal": (_C,), "function": (_C,), "custom": (_C,)}
+"""Who writes words and calls so, by types that tell it of bytes alone."""
+_CITED = (b'"citations"',)
+_UNMARKED = (*_CITED, b'"cache_control"')
+"""Fields of words in the Messages API."""
 _BEGINNING = re.compile(rb'\s*\{\s*(?:"id"\s*:\s*"[^"]*"\s*,\s*)?"type"\s*:\s*"(\w+)"')
 """How most blocks and calls begin: those need not be read."""
 _NOBODY: tuple[str, ...] = ()
 
 
-def speaking(message: Message, api: str) -> Message:
-    """Return ``message`` with no bytes of other APIs than ``api`` in it; the same where it has none."""
-    return native(message, api) if any(_is_foreign(part, api) for part in message.parts) else message
+def all_speaking(messages: Sequence[Message], api: str) -> list[Message]:
+    """Return messages with no bytes of other APIs than ``api`` in them; those that have none are the same.
+
+    A breakpoint on words is any API's as long as nothing beside it is surely another's: routers take it in Chat.
+    """
+    said = [speaking(one, api) for one in messages]
+    if all(map(is_, said, messages)):
+        return said
+    return [speaking(one, api, marked=_UNMARKED) for one in said]
 
 
-def _is_foreign(part: Part, api: str) -> bool:
+def speaking(message: Message, api: str, marked: Sequence[bytes] = _CITED) -> Message:
+    """Return ``message`` with no bytes of other APIs than ``api`` in it; the same where it has none.
+
+    Words are the Messages API's by a field of those that are ``marked``.
+    """
+    return native(message, api) if any(_is_foreign(part, api, marked) for part in message.parts) else message
+
+
+def _is_foreign(part: Part, api: str, marked: Sequence[bytes]) -> bool:
+    if isinstance(part, Opaque) and part.kind == "message":
+        return False  # nobody could read it: its provider says what is wrong with it
     if part.raw is not None:
-        writers = _writers(part.raw)
+        writers = (_C,) if is_beside(part) else _writers(part.raw, marked)
         return bool(writers) and api not in writers
-    return isinstance(part, ToolResult) and any(_is_foreign(inner, api) for inner in part.content)
+    return isinstance(part, ToolResult) and any(_is_foreign(inner, api, marked) for inner in part.content)
 
 
-def _writers(raw: Raw) -> tuple[str, ...]:
+def _writers(raw: Raw, marked: Sequence[bytes]) -> tuple[str, ...]:
     """Return the APIs that write a part in these bytes, or nothing where that is not sure."""
     found = _BEGINNING.match(raw)
-    known = _by_type(found[1]) if found is not None else _NOBODY
-    if known:
-        return known
+    writers = _by_type(found[1]) if found is not None else _NOBODY
+    if writers == _ALIKE["text"] and any(mark in bytes(raw) for mark in marked):
+        return (_A,)
+    if writers:
+        return writers
     try:
         block = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -59,20 +78,20 @@ def _writers(raw: Raw) -> tuple[str, ...]:
 @lru_cache
 def _by_type(type_: bytes) -> tuple[str, ...]:
     """Return who surely writes blocks of a type; nothing for types that several have, or nobody known."""
-    kind = kind_of({"type": type_.decode()})
-    if kind is not None:
-        return kind.apis
-    ends = (apis for end, apis in _SERVERS.items() if type_.endswith(end))
-    return _WORDS.get(type_) or next(ends, _NOBODY)
+    return _apis({"type": type_.decode()})
+
+
+def _apis(block: dict[str, Any]) -> tuple[str, ...]:
+    kind, type_ = known(block), block.get("type")
+    alike = _ALIKE.get(type_, _NOBODY) if isinstance(type_, str) else _NOBODY
+    return alike or (_NOBODY if kind is None else kind.apis)
 
 
 def _writers_of(block: dict[str, Any]) -> tuple[str, ...]:
     if "tool_call_id" in block or isinstance(block.get("function"), dict):
         return (_C,)
+    if "role" in block and "content" in block:
+        return (_R,)
     if "type" not in block and isinstance(block.get("text"), str):
         return (_G,)
-    kind = kind_of(block)
-    if kind is not None:
-        return kind.apis
-    type_ = block.get("type")
-    return _WORDS.get(type_.encode(), _NOBODY) if isinstance(type_, str) else _NOBODY
+    return _apis(block)

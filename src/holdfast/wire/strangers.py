@@ -17,8 +17,9 @@ from holdfast.errors import FormatError
 from holdfast.model.messages import Message
 from holdfast.model.packing import fault
 from holdfast.model.parts import Part, ToolCall
-from holdfast.wire.speaking import speaking
+from holdfast.wire.speaking import all_speaking
 from holdfast.wire.splice import write
+from holdfast.wire.whose import DOCUMENT, known, strange
 
 _A, _C, _R, _G = "anthropic", "openai-chat", "openai-responses", "gemini"
 _FIELD = {_A: "messages", _C: "messages", _R: "input", _G: "contents"}
@@ -35,23 +36,6 @@ _CHATS = frozenset({"tool_calls", "tool_call_id", "function_call", "reasoning_co
 """Fields beside the content that say something in Chat, and nowhere else."""
 _ROLES = {"tool": (_C,), "function": (_C,), "developer": (_C, _R)}
 """Roles that not every API knows; Gemini is told by its ``parts`` and had functions once."""
-_ITEMS = frozenset(
-    {"function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"}
-)
-_BLOCKS_OF: dict[str, tuple[str, ...]] = {
-    "tool_use": (_A,),
-    "tool_result": (_A,),
-    "server_tool_use": (_A,),
-    "redacted_thinking": (_A,),
-    "image_url": (_C,),
-    "input_audio": (_C, _R),
-    "refusal": (_C, _R),
-    "input_text": (_R,),
-    "output_text": (_R,),
-    "input_image": (_R,),
-    "input_file": (_R,),
-}
-"""Whose an element of a content surely is, by its type."""
 
 
 def read_all(wire: object, api: str, decode: Callable[[bytes], Message]) -> list[Message]:
@@ -94,7 +78,7 @@ def values(given: object, api: str) -> list[Message]:
             raise TypeError(f"values[{index}] is a {type(one).__name__}; dicts() takes what messages() makes of dicts")
         if not isinstance(one.parts, tuple | list) or not all(map(_is_part, one.parts)):
             raise TypeError(f"values[{index}] is no message: {fault(one, Message)}")
-    return [speaking(one, api) for one in every]
+    return all_speaking(every, api)
 
 
 def _is_part(part: object) -> bool:
@@ -148,11 +132,8 @@ def _signs(one: object, raw: bytes, path: str, api: str) -> Iterator[Sign]:
 def _found(found: Mapping[str, Any], api: str) -> Iterator[Sign]:
     """Yield what is known to belong to some APIs only; a field that holds nothing says nothing."""
     role, kind = _word(found, "role"), _word(found, "type")
-    if kind and not role:
-        if kind in _ITEMS:
-            yield ".type", f'an item of type "{kind}"', (_R,)
-        if api == _R:
-            return
+    if kind and not role and api == _R:
+        return
     for name, value in found.items():
         if name in _CHATS and value:
             yield f".{name}", f"a field {name!r}", (_C,)
@@ -161,34 +142,11 @@ def _found(found: Mapping[str, Any], api: str) -> Iterator[Sign]:
     content, parts = found.get("content"), found.get("parts")
     if parts and isinstance(parts, list) and not content:
         yield ".parts", "a list of parts", (_G,)
-    yield from _in_content(content, ".content")
+    for place, what in strange(found, api, tell=known):
+        owners = (*what.apis, _C) if what == DOCUMENT else what.apis  # as LiteLLM takes it in a list of Chat
+        yield place or ".type", what.told, owners
     if content:
         yield ".content", "a field 'content'", (_A, _C, _R)
-    yield from _in_content(parts, ".parts")
-
-
-def _in_content(content: object, path: str) -> Iterator[Sign]:
-    """Yield the elements of a content, and of what a result holds, that are known to belong to some APIs only."""
-    for index, block in enumerate(content if isinstance(content, list) else ()):
-        if not isinstance(block, dict):
-            continue
-        owners = _owners(_word(block, "type"), block)
-        if owners:
-            yield f"{path}[{index}]", f'an element of type "{block["type"]}"', owners
-        yield from _in_content(block.get("content"), f"{path}[{index}].content")
-
-
-def _owners(kind: str, block: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return whose an element is: by its type, or by the field it shows images and thinking in, as others do too."""
-    if kind == "image" and isinstance(block.get("source"), dict):
-        return (_A,)
-    if kind == "document" and isinstance(block.get("source"), dict):
-        return (_A, _C)  # as LiteLLM takes it in a list of Chat
-    if kind == "thinking" and block.get("signature"):
-        return (_A,)
-    if kind == "file" and isinstance(block.get("file"), dict):
-        return (_C,)
-    return _BLOCKS_OF.get(kind, ())
 
 
 def _word(found: Mapping[str, Any], name: str) -> str:

@@ -1,11 +1,12 @@
 """Whose form an element of a list of messages is: told by its type, or by the field that holds what it says.
 
-Only what surely belongs to other APIs counts; words, which all of them write much alike, are nobody's.
+Only what surely belongs to some APIs counts. Words, and calls of built-in tools, are told apart from all that a request
+is mended for: an API's own writing of them is known, and yet they are put right where they stand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ _NAMES = {
     _G: "Gemini generateContent",
 }
 CALL, RESULT, THINKING = "call of a tool", "result of a tool", "thinking"
+_WORDS, _BUILT_IN = "text", "call of a built-in tool"
 _PICTURE, _FILE, _SOUND, _REFUSAL, _MESSAGE, _TOOL = (
     "picture", "document", "sound", "refusal", "message", "tool",
 )  # fmt: skip
@@ -39,6 +41,8 @@ class Kind(Struct, frozen=True):
 
 Strange: TypeAlias = tuple[str, Kind]
 """Where something of another API stands, from its message on, and what it is."""
+Known: TypeAlias = Callable[[object], Kind | None]
+"""Tells what an element is; nothing where it is none to look at."""
 
 _TYPES = {
     "tool_use": Kind(CALL, (_A,)),
@@ -54,10 +58,25 @@ _TYPES = {
     "function_call_output": Kind(RESULT, (_R,)),
     "custom_tool_call_output": Kind(RESULT, (_R,)),
     "reasoning": Kind(THINKING, (_R,)),
+    "input_text": Kind(_WORDS, (_R,)),
+    "output_text": Kind(_WORDS, (_R,)),
+    "message": Kind(_WORDS, (_R,)),
+    "search_result": Kind(_WORDS, (_A,)),
+    **dict.fromkeys(("tool_addition", "tool_removal"), Kind(_BUILT_IN, (_A,))),
 }
+_SUMMARY = {"content": Kind(_WORDS, (_A,)), "encrypted_content": Kind(_WORDS, (_R,))}
+"""Fields by which it is known whose a compaction is."""
+_ENDS = {
+    "_tool_use": _A,
+    "_tool_result": _A,
+    **dict.fromkeys(("_call_output", "_search_call", "_interpreter_call", "_generation_call", "mcp_call"), _R),
+    **dict.fromkeys(("shell_call", "patch_call", "computer_call"), _R),
+}
+"""Who writes the calls of built-in tools and what came of them, by how their types end."""
+DOCUMENT = Kind(_FILE, (_A,))
 _HOLDING = {
     ("image", "source"): Kind(_PICTURE, (_A,)),
-    ("document", "source"): Kind(_FILE, (_A,)),
+    ("document", "source"): DOCUMENT,
     ("thinking", "signature"): Kind(THINKING, (_A,)),
     ("file", "file"): Kind(_FILE, (_C,)),
 }
@@ -96,6 +115,10 @@ _MINE = {
     (_G, _SOUND): "a part with inlineData",
     (_G, CALL): "a part with functionCall",
     (_G, RESULT): "a part with functionResponse",
+    (_A, _TOOL): "an object with a name and an input_schema",
+    (_C, _TOOL): "an object of the type function with its name in an object of that name",
+    (_R, _TOOL): "an object of the type function with its name beside that",
+    (_G, _TOOL): "an element of functionDeclarations",
 }
 """What an API has for the same thing."""
 
@@ -108,18 +131,31 @@ def advice(kind: Kind, api: str) -> str:
 
 def kind_of(block: object) -> Kind | None:
     """Return what an element of a content, or of the list itself, is; nothing for words and what is not known."""
+    kind = known(block)
+    return None if kind is None or kind.what in (_WORDS, _BUILT_IN) else kind
+
+
+def known(block: object) -> Kind | None:
+    """Return what an element is whose writers are known, be it words or a call of a built-in tool."""
     if not isinstance(block, Mapping):
         return None
     type_ = block.get("type")
     if isinstance(type_, str):
         held = (kind for (name, field), kind in _HOLDING.items() if name == type_ and block.get(field))
-        return _TYPES.get(type_) or next(held, None)
+        return _TYPES.get(type_) or next(held, None) or _apart(type_, block)
     field = next((key for key in _FIELDS if isinstance(block.get(key), Mapping)), None)
     if field is None:
         return None
     mime = next((str(block[field][key]) for key in ("mimeType", "mime_type") if key in block[field]), "")
-    known = {"image": _PICTURE, "audio": _SOUND} if _FIELDS[field] == _FILE else {}
-    return Kind(known.get(mime.partition("/")[0], _FIELDS[field]), (_G,))
+    kinds = {"image": _PICTURE, "audio": _SOUND} if _FIELDS[field] == _FILE else {}
+    return Kind(kinds.get(mime.partition("/")[0], _FIELDS[field]), (_G,))
+
+
+def _apart(type_: str, block: Mapping[str, Any]) -> Kind | None:
+    """Return what is told apart from all that a request is mended for."""
+    if type_ == "compaction":
+        return next((kind for field, kind in _SUMMARY.items() if field in block), None)
+    return next((Kind(_BUILT_IN, (api,)) for end, api in _ENDS.items() if type_.endswith(end)), None)
 
 
 def offered_by(tool: object) -> Kind | None:
@@ -137,17 +173,17 @@ def offered_by(tool: object) -> Kind | None:
     return Kind(_TOOL, (_R,)) if isinstance(tool.get("name"), str) else None
 
 
-def strange(message: object, api: str) -> Iterator[Strange]:
-    """Yield what other APIs than ``api`` write so in one element of its list of messages."""
+def strange(message: object, api: str, *, tell: Known = kind_of) -> Iterator[Strange]:
+    """Yield what ``tell`` knows to be another's in one element of the list of messages of ``api``."""
     if not isinstance(message, Mapping):
         return
-    own = kind_of(message) if "role" not in message else None
+    own = tell(message) if "role" not in message else None
     if own is not None and api not in own.apis:
         yield "", own
     if api != _C:
         yield from _of_chat(message)
     for key in ("content", "parts", "output"):
-        yield from _in_list(message.get(key), f".{key}", api)
+        yield from _in_list(message.get(key), f".{key}", api, tell)
 
 
 def _of_chat(message: Mapping[str, Any]) -> Iterator[Strange]:
@@ -160,12 +196,12 @@ def _of_chat(message: Mapping[str, Any]) -> Iterator[Strange]:
         yield ".role", _ANSWER
 
 
-def _in_list(content: object, path: str, api: str) -> Iterator[Strange]:
+def _in_list(content: object, path: str, api: str, tell: Known) -> Iterator[Strange]:
     """Yield what is strange among the elements of a content, and of what a result holds."""
     for index, block in enumerate(content if isinstance(content, list) else [content]):
         place = f"{path}[{index}]" if isinstance(content, list) else path
-        kind = kind_of(block)
+        kind = tell(block)
         if kind is not None and api not in kind.apis:
             yield place, kind
         elif isinstance(block, Mapping) and kind is not None and kind.what == RESULT:
-            yield from _in_list(block.get("content"), f"{place}.content", api)
+            yield from _in_list(block.get("content"), f"{place}.content", api, tell)

@@ -55,12 +55,17 @@ def test_a_store_of_an_older_schema_is_told(run, session, home):
     """A sound store of an older Holdfast is brought up to date, and that is said; a dry run says that it would be."""
     assert run("import", session).exit_code == 0
     with closing(sqlite3.connect(home / "store" / "holdfast.db", isolation_level=None)) as db:
-        for statement in ("DROP INDEX entries_kind", "DROP INDEX entries_session", "PRAGMA user_version = 2"):
+        for statement in (
+            "DROP INDEX entries_kind",
+            "DROP INDEX entries_session",
+            "ALTER TABLE searched DROP COLUMN rule",
+            "PRAGMA user_version = 2",
+        ):
             db.execute(statement)
         db.execute("CREATE INDEX entries_kind ON entries (session, kind)")
-    assert "are of schema 2, which the first write makes 3" in run("repair", "--dry-run").stdout
+    assert "are of schema 2, which the first write makes 4" in run("repair", "--dry-run").stdout
     (told,) = json.loads(run("repair", "--json").stdout)
-    assert (told["fine"], told["schema_before"], told["schema"]) == (True, 2, 3)
+    assert (told["fine"], told["schema_before"], told["schema"]) == (True, 2, 4)
     assert "schema" not in run("repair").stdout
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import stat
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -157,6 +159,19 @@ def test_ls_lists_the_last_changed_first(run, session, home, talk, write):
     assert "5e551011" in run("ls").stdout
 
 
+def test_ls_reads_no_word_of_an_import(run, home, talk, write):
+    """S12: what is listed of a session that another tool recorded takes its newest entries, however long it is."""
+    lines = [json.loads(text) for text in talk(20)]
+    lines[-1]["message"]["usage"]["input_tokens"] = 90  # so few are not believed
+    run("import", write(home / "long.jsonl", [json.dumps(line) for line in lines]))
+    [before] = json.loads(run("ls", "--json").stdout)
+    assert not before["counted"]
+    with closing(sqlite3.connect(home / "store" / "holdfast.db", isolation_level=None)) as db:
+        db.execute("UPDATE entries SET identity = x'00' WHERE seq < (SELECT max(seq) FROM entries) - 20")
+    assert run("show", KEY).exit_code == 2
+    assert json.loads(run("ls", "--json").stdout) == [before]
+
+
 @pytest.mark.parametrize("first", ["<environment_context>cwd</environment_context>", "/mode"])
 def test_a_title_is_what_a_person_said(run, home, talk, write, first):
     """What a tool says in the user's name, and a bare command, are passed over."""
@@ -303,11 +318,13 @@ def test_an_export_can_be_imported_again(run, kept, home, form):
     assert words[0] == words[1]
 
 
-def test_an_export_of_a_compacted_session_is_no_other_content(run, kept, home):
+def test_an_export_of_a_compacted_session_is_no_other_content(run, home, talk, write):
     """What a session says comes back from its own file as nothing new, its compaction by us too; its title stays."""
-    assert run("compact", kept, "--window", "20000").exit_code == 0
+    whose = f"{KEY}-4bbb-8ccc-dddddddddddd"  # an id of the tool's own form, which it keeps in lines of ours
+    run("import", write(home / "one.jsonl", talk(3, session=whose)))
+    assert run("compact", whose, "--window", "20000").exit_code == 0
     before = run("ls", "--json").stdout
-    assert run("export", kept, "-o", home / "out.jsonl").exit_code == 0
+    assert run("export", whose, "-o", home / "out.jsonl").exit_code == 0
     (told,) = json.loads(run("import", home / "out.jsonl", "--json").stdout)
     assert (told["added"], told["kept"] > 10) == (0, True)
     assert run("ls", "--json").stdout == before

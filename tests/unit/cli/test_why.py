@@ -7,6 +7,7 @@ import json
 import pytest
 
 from holdfast.cli.explaining import log_of, states
+from holdfast.config import target
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Compaction, Decision, Entry, Note, Said
 from holdfast.model.messages import Message, result_text
@@ -198,3 +199,14 @@ def test_nobody_and_nothing(run, store):
     assert "no session is 'nobody'" in run("why", "nobody", "1").stderr
     store.create("empty")
     assert "it has none" in run("why", "empty", "0").stderr
+
+
+def test_texts_that_gave_way_together_are_one_act(run, store):
+    """A message of many texts of which the middle went says so once, with the one text that is read back."""
+    journal = Journal.open(store, "many")
+    journal.append(Message("user", tuple(Text(f"{number:04} kelp") for number in range(3_000))))
+    journal.prepare(target("anthropic", "claude-sonnet-4-5", window=12_000))
+    found = json.loads(run("why", "many", "0", "--json").stdout)
+    (act,) = found["acts"]
+    assert (act["rule"], len(act["recall"])) == ("spill", 1)
+    assert act["saves"] == pytest.approx(found["tokens"] - found["stands"]["tokens"], abs=10)

@@ -157,3 +157,27 @@ def test_a_note_of_damage_is_kept_once():
     log = read(data)
     assert any(isinstance(entry.body, Note) and entry.body.raw == b"damaged" for entry in log.entries)
     assert again(read(data), log.entries).entries == ()
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+@pytest.mark.parametrize("spelled", [(",", ":"), (", ", ": ")])
+def test_what_an_older_version_measured_is_there(name, spelled):
+    """A message that a version before read otherwise is the one that is in the log, though its tool wrote it anew.
+
+    Its words are taken for the same as they are read today; what is behind them hangs on them, and nothing comes twice.
+    """
+    there = []
+    for entry in read(SESSIONS[name]).entries:
+        body = entry.body
+        if isinstance(body, Said):
+            body = replace(body, slot=replace(body.slot, digest=b"as it was read then"))
+        there.append(replace(entry, body=body))
+    lines = [json.loads(line) for line in SESSIONS[name].splitlines()]
+    anew = (
+        file(*lines)
+        if spelled == (", ", ": ")
+        else b"".join(json.dumps(line, separators=spelled).encode() + b"\n" for line in lines)
+    )
+    new = again(read(anew), there).entries
+    assert [entry for entry in new if isinstance(entry.body, Said | Compaction)] == []
+    assert {entry.parent for entry in new} <= {entry.id for entry in (*there, *new)}

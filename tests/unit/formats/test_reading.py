@@ -79,10 +79,10 @@ def test_refused_by_name(data, error, says):
     assert "Completions" in str(raised.value)
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
 def test_another_encoding_is_told(encoding):
-    """Text in two bytes a character is no binary file: what to do about it is said."""
-    with pytest.raises(FormatError, match=r"UTF-16, and sessions are UTF-8; write it anew"):
+    """Text in two or four bytes a character is no binary file: what it is and what to do about it is said."""
+    with pytest.raises(FormatError, match=rf"{encoding[:6].upper()}, and sessions are UTF-8; write it anew"):
         read('{"type":"user"}\n'.encode(encoding))
 
 

@@ -153,18 +153,62 @@ BETWEEN = {
     "a compaction": lambda branch: grown(branch, Compaction(3)),
     "a decision": lambda branch: grown(branch, Decision((Edit(Span(2, 3, 0), (Text(""),), "t", "", 5),))),
     "another frame": lambda branch: grown(branch, Frame("g", 5 * FRAME)),
-    "another model": lambda branch: counted(branch, 8_192, "another"),
     "a larger count": lambda branch: counted(said(branch, 30), 8_193),
 }
 
 
 @pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
 def test_only_what_grew_is_compared(between):
-    """Behind what removes anything, behind another model and behind a larger count the stretch begins anew."""
+    """Behind what removes anything, and behind a larger count, the stretch begins anew."""
     found, branch = told(STEPS[:7], NEARLY[:7])
     assert not any(found)
     assert told(STEPS[:1], NEARLY[7:], branch)[0] == [8_192]
     assert told(STEPS[:1], NEARLY[7:], between(branch))[0] == [0]
+
+
+def test_whoever_is_asked_in_between_a_server_that_cuts_is_noticed():
+    """Each model's counts are compared with its own, as far as what they were of still stands."""
+    sizes, found = [1_500] * 20, []
+    branch = grown(Branch(), Frame("f", FRAME))
+    for at, count in enumerate(whole(sizes)):
+        branch = Branch.load(
+            counted(said(branch, sizes[at]), min(count, 8_192) if at % 2 else count, "nm"[at % 2]).dump()
+        )
+        found.append(cut_at(branch, 0))
+    assert not any(found[::2])
+    assert found[1::2] == sorted(found[1::2])
+    assert set(found[1::2]) == {0, 8_192}
+
+
+@given(st.lists(st.tuples(tokens, tokens), min_size=1, max_size=14), st.floats(0.25, 2.5), st.booleans())
+def test_whoever_is_asked_in_between_an_honest_count_is_never_flat(each, ratio, is_whole):
+    """A server counts all of its prompt, or what its own cache did not hold: what others were asked was new to it."""
+    branch, held, cached = grown(Branch(), Frame("f", FRAME)), 0, {"m": 0, "n": 0}
+    for at, (size, beside) in enumerate(each):
+        held += size + beside
+        model = "mn"[at % 2]
+        count = FRAME + round(ratio * held)
+        branch = counted(said(said(branch, size), beside), count - (0 if is_whole else cached[model]), model)
+        cached[model] = count
+        assert cut_at(branch, 0) == 0
+
+
+def test_what_another_was_asked_between_was_new_to_who_is_asked_again():
+    """It counts what its own cache did not hold: as much each time, and far more than the few words behind that."""
+    branch, found = grown(Branch(), Frame("f", FRAME)), []
+    for size, count in [(600, 1_650), (600, 2_300), *[(3_000, 3_050)] * 9]:
+        branch = counted(said(branch, size), 60_000, "n")
+        branch = counted(said(branch, 50), count)
+        found.append(cut_at(branch, 0))
+    assert not any(found)
+
+
+@pytest.mark.parametrize(("more", "stands"), [(5, True), (4 * FRAME, False)])
+def test_the_frame_is_another_for_each_model(more, stands):
+    """A count is as much larger as the frame is now; behind much more it is no measure, whoever was asked between."""
+    branch = counted(counted(said(grown(Branch(), Frame("f", FRAME)), 3_000), 4_000, "n"), 4_000)
+    again = grown(branch, Frame("g", FRAME + more), Request("b", 1, "n"))
+    assert (again.measured and again.measured.tokens) == (4_000 + more if stands else None)
 
 
 def test_pictures_are_not_weighed():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast import Branch, Policy, plan
 from holdfast.config import target
-from holdfast.model.branch import extend, extended
+from holdfast.model.branch import TRUNCATE, extend, extended
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import HISTORY, Compaction, Decision, Entry, Frame, Request, Revoke, Said
 from holdfast.model.forking import cut_back
@@ -51,9 +52,10 @@ def limiting(entries):
 
 
 def same(branch, before):
-    """Assert that ``branch`` knows what ``before`` knew."""
-    for name in (*KEPT, *COUNTS):
+    """Assert that ``branch`` knows what ``before`` knew, with nothing used up: an edited past is asked of anew."""
+    for name in (*KEPT, *COUNTS, "found"):
         assert getattr(branch, name) == getattr(before, name), name
+    assert (branch.compactions, branch.truncations) == (0, 0)
     assert project(branch) == project(before)
 
 
@@ -90,6 +92,20 @@ def test_no_count_is_of_a_slot_that_is_no_more(entries):
     for count in range(len(branch.slots)):
         shorter = cut_back(branch, count)
         assert all(getattr(shorter, name) == min(getattr(branch, name), count) for name in COUNTS)
+        assert shorter.found == tuple(min(number, count) for number in branch.found)
+
+
+@given(logs().map(limiting), st.sampled_from(["auto", "overflow", "manual"]))
+def test_an_edited_past_has_as_many_attempts_as_any(entries, trigger):
+    """P2: what was compacted and cut since the last answer was for another request than the one that comes now."""
+    branch = Branch.build(entries)
+    count = len(branch.slots)
+    cut = Decision((Edit(Span(max(0, count - 1), count, 0), (Text("-"),), TRUNCATE, "", 1),))
+    used = behind(branch, Compaction(branch.keep, Message.of("user", "sum"), 3, trigger=trigger), *[cut][: bool(count)])
+    shorter = cut_back(extended(used, said("x")), count)
+    assert (used.compactions > 0, used.truncations > 0) == (True, count > 0)
+    assert (shorter.compactions, shorter.truncations) == (0, 0)
+    assert [what for _, what in shorter.law] == [what for _, what in used.law]
 
 
 def test_what_stands_in_the_place_of_an_edited_message_is_looked_at():

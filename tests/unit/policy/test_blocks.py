@@ -56,7 +56,7 @@ def kept(said, shown):
     return at, behind
 
 
-@given(st.integers(300, 3_000), st.integers(10, 3_000), st.sampled_from([World(), World(spill=False, rung="fallback")]))
+@given(st.integers(200, 1_500), st.integers(10, 900), st.sampled_from([World(), World(spill=False, rung="fallback")]))
 def test_its_middle_gives_way(number, chars, world):
     """C3, C6: more than fits is shown by whole texts of both ends, first and last among them, and a line; it fits."""
     said = texts(number, chars)

@@ -221,7 +221,7 @@ def test_a_constraint_of_a_long_summary_is_shown(client, where, at, length):
 
 @given(st.integers(0, 10), st.sampled_from(["Constraints", "User preferences", "Rules", "All user messages"]))
 def test_laws_have_half_of_the_room_however_they_are_put(at, heading):
-    """What stands under a heading of laws sounds like none, and stays where sections as long each lose most of theirs."""
+    """What stands under a heading of laws sounds like none, and stays where sections as long lose most of theirs."""
     sections = [f"## Step {number}\n" + "\n".join(LINES[:60]) for number in range(10)]
     laws = [f"- the folder pool{number} is holy" for number in range(100)]
     sections.insert(at, f"## {heading}\n" + "\n".join(laws))

@@ -33,7 +33,8 @@ def result(text):
 def test_answered_images_go_whatever_clears_results(policy, prune):
     """``image_turns`` says how long images stay, with every rule for old results and with none."""
     ours = Policy.preset(policy).with_settings(image_turns=0, prune=prune)
-    said = [Message("user", (Text("see"), Media("image", "image/png", source="data:image/png;base64,aGk="))), Message.of("assistant", "seen")]
+    seen = Media("image", "image/png", source="data:image/png;base64,aGk=")
+    said = [Message("user", (Text("see"), seen)), Message.of("assistant", "seen")]
     sent = apply([*said, Message.of("user", "go")], plan([*said, Message.of("user", "go")], WHERE, ours))
     assert not any(isinstance(part, Media) for message in sent for part in message.parts)
 

@@ -25,6 +25,25 @@ class Silent:
         return Answered(f"msg_{self.silent}", "house-model", (), "end", Used(self.read, self.read))
 
 
+class Full:
+    """A server that reads what fills its window, and ends the answer at its first token as too long (Xiaomi MiMo)."""
+
+    def __init__(self, provider, made=0) -> None:
+        self.provider, self.made = provider, made
+        self.settings, self.requests = provider.settings, provider.requests
+        self.full = 0
+        """How often there was no room for an answer."""
+
+    def answer(self, asked):
+        """Return the provider's answer, or the beginning of none where it refuses."""
+        reply = self.provider.answer(asked)
+        if not isinstance(reply, Refusal):
+            return reply
+        self.full += 1
+        used = Used(self.settings.window - self.made, self.made)
+        return Answered(f"msg_{self.full}", "house-model", (), "length", used)
+
+
 class Uncached:
     """A gateway that counts what is new in each request alone: the rest its cache held."""
 

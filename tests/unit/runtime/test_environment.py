@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall
 from holdfast.runtime.environment import RULES_BYTES, Environment, Tool, environment
-from holdfast.runtime.skills import MOST, front_matter
+from holdfast.runtime.skills import MOST, front_matter, in_use, used_skills
 from holdfast.view.tokens import count, measure
 from holdfast.wire.lens import body, open_body
 from holdfast.wire.recognise import APIS
@@ -53,8 +53,8 @@ def test_rules_stand_in_the_prompt_the_nearest_last(tmp_path):
 
 def test_an_empty_folder_is_an_empty_environment(tmp_path):
     """Where nothing is there nothing is said; a folder that is not there is one too."""
-    assert environment(tmp_path) == Environment()
-    assert environment(tmp_path / "nowhere") == Environment()
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        assert environment(folder) == Environment(folders=(str(folder),))
     assert Environment().prompt == ""
 
 
@@ -256,6 +256,19 @@ def test_it_comes_back_again_and_again(tmp_path):
     assert again == ("Skill tides, in use:\n\nNew words.", "The plan as it stands:\n- [open] mend")
 
 
+@given(st.lists(st.lists(st.sampled_from(["tides", "moon", "kelp"]), max_size=4), min_size=1, max_size=4))
+def test_skills_keep_the_order_of_their_use(uses):
+    """Law: however many summaries lie between, the skills stand as if none did: the last one used first."""
+    skills = {name: f"/skills/{name}/SKILL.md" for name in ("tides", "moon", "kelp")}
+    read = [[called("read", path=f"skill:{name}") for name in names] for names in uses]
+    once = used_skills([message for messages in read for message in messages], skills)
+    summary = Message.of("user", "What was done.")
+    for messages in read:
+        used = used_skills([summary, *messages], skills)
+        summary = Message("user", (Text("What was done."), *(Text(in_use(name, "It says.")) for name in used)))
+    assert used == once
+
+
 def test_a_plan_that_is_done_is_over(tmp_path):
     """A plan of which every item is done is not brought back; a broken call makes none."""
     made = environment(tmp_path)
@@ -272,6 +285,19 @@ def test_rules_come_back_where_they_changed(tmp_path):
     assert [text.splitlines()[-1] for text in made.restored()] == ["Use blanks."]
     (tmp_path / "AGENTS.md").unlink()
     assert made.restored() == ()
+
+
+def test_rules_that_are_new_come_too(tmp_path):
+    """Rules that were written since the prompt was made stand behind a summary, in the folders of the others alone."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "AGENTS.md").write_text("Use tabs.")
+    made = environment(inner, above=[tmp_path])
+    for folder in (tmp_path, inner / "deeper"):
+        folder.mkdir(exist_ok=True)
+        (folder / "AGENTS.md").write_text(f"Rules of {folder.name}.")
+    assert [text.splitlines()[-1] for text in made.restored()] == [f"Rules of {tmp_path.name}."]
+    assert made.prompt.endswith("Use tabs."), "the prompt of a session stays as it is"
 
 
 def test_restored_texts_have_budgets(tmp_path):

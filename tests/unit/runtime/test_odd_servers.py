@@ -132,7 +132,9 @@ class Counting:
     def __init__(self, tell, *, thought=""):
         self.tell = tell
         self.thought = thought
-        """What it reasons before each answer; it leaves all of that out of a prompt of over 16 messages."""
+        """What it reasons before each answer."""
+        self.keeps = 16
+        """Messages of the longest prompt of which it reads that."""
         self.sizes = []
         """Tokens of each prompt."""
         self.messages = 0
@@ -144,7 +146,7 @@ class Counting:
         said = json.loads(sent.body)["messages"]
         self.messages = len(said)
         read = [{name: value for name, value in one.items() if name != "reasoning_content"} for one in said]
-        self.sizes.append(len(json.dumps(read if len(said) > 16 else said)) // 4)
+        self.sizes.append(len(json.dumps(read if len(said) > self.keeps else said)) // 4)
         told = {"prompt_tokens": self.tell(self.sizes), "completion_tokens": 5}
         beside = {"reasoning_content": self.thought} if self.thought else {}
         answer = {"role": "assistant", "content": "fine", **beside}
@@ -243,6 +245,48 @@ def test_a_prompt_that_is_cut_unseen_teaches_the_window():
     assert told.count("silent-truncation") == 1
     assert window < max(upstream.sizes) < 1.8 * window
     assert max(upstream.sizes[-3:]) <= window
+
+
+def alternating(tell, said, thought=""):
+    """Return what a session knows behind ``said``, to two models in turn; the second has a ``thought`` at few words."""
+    upstream, heard, talk = Counting(tell), [], []
+    upstream.keeps = 0
+
+    async def go():
+        goal = target("openai-chat", "qwen3:8b", window=200_000)
+        async with Engine.open(MemoryStore(), upstream=upstream, target=goal, listen=heard.append) as engine:
+            session = await engine.session(KEY)
+            for at, words in enumerate(said):
+                upstream.thought = thought if at % 2 and len(words) < 5_000 else ""
+                talk.append({"role": "user", "content": words})
+                body = {"model": ("qwen3:8b", "big")[at % 2], "messages": [*talk]}
+                async with session.run(body, stream=False) as going:
+                    async for _ in going:
+                        pass
+                beside = {"reasoning_content": upstream.thought} if upstream.thought else {}
+                talk.append({"role": "assistant", "content": going.answer.message.text, **beside})
+            return session.report()
+
+    report = run(go)
+    return report, upstream, [event.rule for event in heard if isinstance(event, events.Noticed)]
+
+
+def test_a_server_that_is_asked_every_second_turn_is_judged_by_its_own_counts():
+    """Another model answers between, and reads all: what is sent to the one that cuts is read whole from then on."""
+    window = 16_000
+    report, upstream, told = alternating(
+        lambda sizes: min(sizes[-1], window) if len(sizes) % 2 else sizes[-1], words(*[500] * 22)
+    )
+    assert (report.window, told.count("silent-truncation")) == (window, 1)
+    assert max(upstream.sizes[-4::2]) <= window
+
+
+@pytest.mark.parametrize("thought", ["", "lorem ipsum dolor sit amet " * 1_700], ids=["plain", "reasoning"])
+def test_who_is_asked_every_second_turn_is_shown_no_reasoning_of_others(thought):
+    """All else is counted, however little that is of what was said: nothing is learned of that."""
+    report, _, told = alternating(lambda sizes: sizes[-1], words(*[500] * 8, *[50] * 40), thought)
+    assert report.window == 200_000
+    assert told == []
 
 
 def test_what_is_known_of_a_window_is_not_told_again():

@@ -107,6 +107,18 @@ def test_nothing_is_pressed_of_what_is_only_looked_at():
     assert [type(event).__name__ for event in heard] == ["Sending", "Refused"]
 
 
+def test_the_last_word_tells_what_the_provider_counted():
+    """Whether that is believed or not, as more tokens than there are bytes: nobody is told that there was no count."""
+    counted = 9_000_000
+    error = {"type": "invalid_request_error", "message": f"prompt is too long: {counted} tokens > {WINDOW} maximum"}
+    refusal = Given((msgspec.json.encode({"type": "error", "error": error}),), 400)
+    ends = pytest.raises(
+        ContextOverflow, match=f"it counted {counted:,} tokens and takes {WINDOW:,}; .*tried: .*fallback"
+    )
+    _, heard = asked([refusal] * 9, 900, whole=False, ends=ends)
+    assert [event.rung for event in heard if isinstance(event, events.Pressed)][-1] == "fallback"
+
+
 def test_an_answer_that_says_nothing_not_even_why_is_asked_for_again():
     """An empty message without a reason is the server's fault, not the model's answer."""
     wanted, heard = asked([Given((msgspec.json.encode(NOTHING),)), "yes"], 900, whole=False)

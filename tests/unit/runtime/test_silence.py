@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from gateways import Silent, Uncached
+from gateways import Full, Silent, Uncached
 
 from holdfast.config import target
 from holdfast.model.entries import Usage
@@ -13,7 +13,7 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Text, Thinking, ToolCall, ToolResult
 from holdfast.policy.pipeline import Policy
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.silence import says_nothing
+from holdfast.runtime.silence import is_cut_short, says_nothing
 from holdfast.store.memory import MemoryStore
 from holdfast.telemetry import events
 from holdfast.testing.clock import run
@@ -72,6 +72,55 @@ def test_nothing_said_to_what_was_not_read_is_an_overflow(api, stream, read):
     assert rules(heard, events.Refused) == ["silent_overflow"]
     assert report.origin == "learned"
     assert rules(heard) == []
+
+
+@pytest.mark.parametrize("made", [0, 1])
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("api", APIS)
+def test_an_answer_that_had_no_room_is_asked_for_with_less(api, stream, made):
+    """Ended by a limit before a word, far short of what was asked for: the window is full, a smaller one than known."""
+    server = Full(Provider(Settings(window=16_000)), made)
+    answers, heard, report = said(ProviderUpstream(server), notes(14), api=api, stream=stream)
+    assert all(text and passed for text, passed in answers)
+    assert server.full == 1
+    assert rules(heard, events.Refused) == ["silent_overflow"]
+    assert report.origin == "learned"
+    assert rules(heard) == []
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_window_that_is_known_may_be_full_too(api):
+    """Where a text has more tokens than it was estimated at; its count is the measure of the next request."""
+    server = Full(Provider(Settings(window=WINDOW, factor=2.0)))
+    talk = [Message.of(("user", "assistant")[at % 2], words) for at, words in enumerate(notes(31))]
+
+    async def go():
+        async with opened(ProviderUpstream(server), api) as engine:
+            session = await engine.session(KEY)
+            await session.append(*talk)
+            return (await session.ask()).message.text, session.report()
+
+    text, report = run(go)
+    assert (bool(text), server.full, report.window) == (True, 1, WINDOW)
+
+
+def test_a_server_whose_window_is_always_full_is_believed():
+    """It is asked for less once for each answer, never in a loop; what that is answered is passed on, and told once."""
+    replies, talk = [spoken("yes", 1_900), spoken("yes", 3_800), *[spoken("", 5_000, finish="length")] * 19], notes(10)
+    upstream = ScriptedUpstream([*replies])
+    answers, heard, report = said(upstream, talk, stream=False)
+    assert [passed for _, passed in answers] == replies[:10]
+    assert len(upstream.sent) <= 2 * len(talk)
+    assert (report.window, rules(heard)) == (WINDOW, ["silence"])
+
+
+def test_who_asks_for_a_word_or_two_is_answered():
+    """An answer that ends at the limit that its request asked for is whole, however little was asked for."""
+    replies = [spoken("yes", 1_900), spoken("", 3_800, finish="length")]
+    bodies = [body | {"max_tokens": 1} for body in whole(notes(2))]
+    answers, heard, _ = said(ScriptedUpstream([*replies]), bodies, stream=False)
+    assert [passed for _, passed in answers] == replies
+    assert rules(heard) == rules(heard, events.Refused) == []
 
 
 def test_a_large_first_request_is_asked_smaller():
@@ -209,3 +258,21 @@ def test_who_says_anything_is_not_silent(told):
     assert not says_nothing(told)
     assert says_nothing(Answer(stop="end"))
     assert says_nothing(Answer(Message.of("assistant", " \n"), stop="end"))
+
+
+ROOM = {
+    "a word": Answer(Message.of("assistant", "k"), stop="length", usage=Usage(9_000, 1)),
+    "a thought": Answer(Message("assistant", (Thinking("hm"),)), stop="length", usage=Usage(9_000, 1)),
+    "hidden reasoning": Answer(stop="length", usage=Usage(9_000, 500, reasoning=500)),
+    "no count": Answer(stop="length"),
+    "an end": Answer(stop="end", usage=Usage(9_000, 1)),
+    "a break": Answer(stop="length", usage=Usage(9_000, 1), complete=False),
+}
+
+
+@pytest.mark.parametrize("told", ROOM.values(), ids=ROOM)
+def test_who_had_room_or_does_not_tell_was_not_cut_short(told):
+    """Only who counted next to nothing made, short of what was asked for, had no room."""
+    assert not is_cut_short(told, None)
+    cut = Answer(stop="length", usage=Usage(9_000, 1))
+    assert [is_cut_short(cut, most) for most in (None, 900, 1)] == [True, True, False]

@@ -20,6 +20,7 @@ from holdfast.errors import Aborted, UnknownPolicy, UpstreamError
 from holdfast.model.entries import Answer
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
+from holdfast.runtime import sync
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.session import Session
 from holdfast.runtime.sync import SyncEngine, SyncRun, SyncSession, open_engine
@@ -412,3 +413,40 @@ def test_ctrl_c_ends_a_program(tmp_path):
     out, _ = child.communicate(timeout=60)
     assert out == "left\ninterrupted []\n"
     assert child.returncode == 0
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_while_the_loop_begins_does_not_wait_for_ever(monkeypatch):
+    """Who presses Ctrl-C before the loop is there gets it through, and the loop ends by itself."""
+    serve = sync._serve
+
+    def slowly(future):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(sync.LOOK)
+        serve(future)
+
+    monkeypatch.setattr(sync, "_serve", slowly)
+    with pytest.raises(KeyboardInterrupt), opened(Waiting()):
+        pytest.fail("there is no loop yet")
+
+
+UNTOLD = """
+import anyio
+from holdfast.runtime import sync
+
+def interrupted(_):
+    raise KeyboardInterrupt
+
+sync._end, sync.LOOK = interrupted, 0.1
+try:
+    with sync.event_loop() as portal:
+        portal.call(anyio.to_thread.run_sync, print, "worked")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_where_the_loop_is_told_to_end_ends_the_program():
+    """A loop that nobody told to end keeps no program from ending, nor do the threads that wait for its work."""
+    done = subprocess.run([sys.executable, "-c", UNTOLD], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "worked\ninterrupted\n", "")

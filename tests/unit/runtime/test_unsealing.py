@@ -157,14 +157,14 @@ def test_a_whole_conversation_that_keeps_its_seals_is_sent_without(api, other_ke
 
 def test_what_the_provider_compacted_is_shown_by_its_readable_twin(other_key):
     """A compaction that only the provider can read is sealed too: the log has the same in words."""
-    upstream, store = provider([Said("words " * 400), Said("more"), Said("last")]), MemoryStore()
+    upstream, store = provider([Said("words " * 4_000), Said("more"), Said("last")]), MemoryStore()
 
     async def go():
         async with Engine.open(
             store, upstream=upstream, target=TARGETS["openai-responses"], fields=fields("openai-responses"), native=True
         ) as engine:
             session = await engine.session(KEY)
-            await session.ask("kelp " * 4_000)
+            await session.ask("kelp " * 400)
             await session.ask("on")
             assert (await session.compact()).by == "native"
             other_key()

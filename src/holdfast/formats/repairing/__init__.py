@@ -61,7 +61,7 @@ def tool_of(raws: Iterable[bytes]) -> Tool | None:
     """
     for line in lines_of(raws, _fits_any):
         if line.number == 1:
-            refuse_wide(line.raw[:2])
+            refuse_wide(line.raw[:4])
         for piece in line.pieces:
             kind = told_by(piece.raw)
             if kind is not None:

@@ -76,8 +76,9 @@ def fresh_ids(messages: Sequence[Message], dialect: Dialect) -> list[tuple[str, 
     previous = ""
     for message, ids in zip(messages, wires, strict=True):
         if not (dialect.joined and message.role == previous):
-            held.beside.clear()
-        out.append(tuple([held.free(call, id_, message) for call, id_ in zip(calls_of(message), ids, strict=True)]))
+            held.part()
+        calls, said = calls_of(message), repr(message.text) if ids else ""
+        out.append(tuple([held.free(id_, said + call.arguments) for call, id_ in zip(calls, ids, strict=True)]))
         held.take(out[-1])
         previous = message.role
     return out
@@ -99,22 +100,29 @@ class _Held:
         self.used = {id_ for ids in wires for id_ in ids} | self.servers
         self._reached: dict[tuple[str, str], tuple[str, str]] = {}
         """How far the ids are taken that are made from one: where none is used twice, those stay taken."""
+        self._near: dict[tuple[str, str], tuple[str, str]] = {}
+        """The same of those that are taken in one message alone."""
+
+    def part(self) -> None:
+        """Begin a message that is read apart from the one before it."""
+        self.beside.clear()
+        self._near.clear()
 
     def take(self, ids: Iterable[str]) -> None:
         """Remember ``ids`` where none may occur in two messages."""
         if self.dialect.unique_ids:
             self.taken.update(id_ for id_ in ids if is_sent(id_, self.dialect))
 
-    def free(self, call: ToolCall, id_: str, message: Message) -> str:
-        """Return ``id_``, or the first id made from it that nobody has."""
-        begun = id_, repr(message.text) + call.arguments
-        new, seed = self._reached.get(begun, begun)
+    def free(self, id_: str, said: str) -> str:
+        """Return ``id_``, or the first id made from it, and from what is ``said`` with its call, that nobody has."""
+        begun = id_, said
+        new, seed = self._near.get(begun) or self._reached.get(begun, begun)
         while new in self.taken or new in self.beside or (new != id_ and new in self.used):
             seed = blake2b(f"{id_} {seed}".encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
             new = _minted(id_, f"{id_} {seed}", self.dialect.id_pattern, self.dialect.id_min, self.dialect.id_max)
         self.beside.add(new)
-        if self.dialect.unique_ids and is_sent(new, self.dialect):
-            self._reached[begun] = new, seed
+        lasting = self.dialect.unique_ids and is_sent(new, self.dialect)
+        (self._reached if lasting else self._near)[begun] = new, seed
         return new
 
 

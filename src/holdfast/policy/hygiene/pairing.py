@@ -260,21 +260,19 @@ def _near(
     index = 0
     while index < len(items):
         stop = _run(items, index, dialect)
-        end = _in_place(items, answers, index, stop, dialect)
-        if end:
-            yield from items[index:end]
-            index = end
+        if stop == index:
+            yield from _only(items[index], stray, dialect, given.get(index, ()))
+            index += 1
             continue
-        item = items[index]
-        if item.message.role == "assistant":
-            yield from _answered(items, answers, index, dialect)
-        else:
-            yield from _only(item, stray, dialect, given.get(index, ()))
-        index += 1
+        start, end = _in_place(items, answers, index, stop, dialect)
+        for at in range(index, start):
+            yield from _answered(items, answers, at, dialect)
+        yield from items[start:end]
+        index = end
 
 
 def _run(items: Sequence[Item], start: int, dialect: Dialect) -> int:
-    """Return where the answer ends that begins at ``start``: a message, or neighbours that are read as one."""
+    """Return where the answer ends that begins at ``start``: a message, or neighbours that are read as one; or none."""
     stop = start
     while stop < len(items) and items[stop].message.role == "assistant":
         stop += 1
@@ -283,26 +281,46 @@ def _run(items: Sequence[Item], start: int, dialect: Dialect) -> int:
     return stop
 
 
-def _in_place(items: Sequence[Item], answers: Answers, start: int, stop: int, dialect: Dialect) -> int:
-    """Return where the results end that stand as the API wants them behind items ``start`` to ``stop``; else 0."""
-    every = [found for index in range(start, stop) for found in answers[index]]
-    wanted = [found.home if found is not None else -1 for found in every]
-    if not wanted or min(wanted) < stop or not are_told_apart(every, dialect):
-        return 0
-    end = 1 + max(wanted)
-    homes = items[stop:end]
-    if any(home.message.role in {"assistant", "system"} for home in homes):
-        return 0
-    if dialect.results_grouped and not dialect.joined and len(homes) > 1:
-        return 0
-    kinds = [type(part) is ToolResult for home in homes for part in home.message.parts]
-    if kinds.count(True) != len(wanted) or (
-        not dialect.results_grouped and not all(home.message.results for home in homes)
-    ):
-        return 0
-    if dialect.results_answered and not all(kinds):
-        return 0
-    return 0 if dialect.results_first and not all(kinds[: len(wanted)]) else end
+def _in_place(items: Sequence[Item], answers: Answers, first: int, stop: int, dialect: Dialect) -> tuple[int, int]:
+    """Return from which of the answers ``first`` to ``stop`` on, and up to where, their results stand as they should.
+
+    ``stop`` twice where they do not: no answer of these stays as it is then.
+    """
+    fits = _standing(items, stop, dialect)
+    start = end = reach = stop
+    wanted = 0
+    for at in reversed(range(first, stop)):
+        homes = [one.home if one is not None else -1 for one in answers[at]]
+        if min(homes, default=stop) < stop:
+            break
+        wanted += len(homes)
+        reach = max([reach, *[home + 1 for home in homes]])
+        if reach - stop >= len(fits):
+            break
+        if wanted and fits[reach - stop] == wanted:
+            start, end = at, reach
+    every = [found for at in range(start, stop) for found in answers[at]]
+    return (start, end) if are_told_apart(every, dialect) else (stop, stop)
+
+
+def _standing(items: Sequence[Item], stop: int, dialect: Dialect) -> list[int]:
+    """Return how many results stand in so many items from ``stop`` on, if nothing else is in the way; else -1.
+
+    They end where an answer or a system message stands.
+    """
+    out, results, words, late = [0], 0, False, False
+    for at in range(stop, len(items)):
+        message = items[at].message
+        if message.role in {"assistant", "system"}:
+            break
+        kinds = [type(part) is ToolResult for part in message.parts]
+        late = late or (not dialect.results_grouped and not any(kinds))
+        late = late or (dialect.results_grouped and not dialect.joined and at > stop)
+        late = late or (dialect.results_first and (any(kinds) if words else sorted(kinds, reverse=True) != kinds))
+        words = words or not all(kinds)
+        results += sum(kinds)
+        out.append(-1 if late or (words and dialect.results_answered) else results)
+    return out
 
 
 def _answered(items: Sequence[Item], answers: Answers, index: int, dialect: Dialect) -> Iterator[Item]:
@@ -311,9 +329,10 @@ def _answered(items: Sequence[Item], answers: Answers, index: int, dialect: Dial
     yield item
     if not calls:
         return
-    told = [_told(items, found, call) for call, found in zip(calls, answers[index], strict=True)]
+    told = _told(items, answers[index], calls)
     real = [found for found in answers[index] if found is not None]
-    moved = sum(not _is_behind(items, index, found) for found in real)
+    reach = _reach(items, index + 1) if real else (0, 0)
+    moved = sum(found.home <= index or (found.home, found.place) > reach for found in real)
     counts = {"put behind their calls": moved, "made up": len(calls) - len(real)}
     said = ", ".join(f"{count} result(s) {what}" for what, count in counts.items() if count)
     why = said or "the results of its calls, and no others, stand behind an answer"
@@ -322,18 +341,22 @@ def _answered(items: Sequence[Item], answers: Answers, index: int, dialect: Dial
         yield inserted(item.stop, Message("tool", results), "pairing", why)
 
 
-def _is_behind(items: Sequence[Item], index: int, found: Found) -> bool:
-    """Return whether nothing but results stands between the answer ``index`` and a result."""
-    between = (part for item in items[index + 1 : found.home] for part in item.message.parts)
-    beside = items[found.home].message.parts[: found.place]
-    return found.home > index and all(type(part) is ToolResult for part in (*beside, *between))
+def _reach(items: Sequence[Item], start: int) -> tuple[int, int]:
+    """Return the item, and the part in it, up to which nothing but results stands from item ``start`` on."""
+    for at in range(start, len(items)):
+        for place, part in enumerate(items[at].message.parts):
+            if type(part) is not ToolResult:
+                return at, place
+    return len(items), 0
 
 
-def _told(items: Sequence[Item], found: Found | None, call: ToolCall) -> ToolResult:
-    """Return the result of a call as it stands now, or one that is made up."""
-    if found is None:
-        return ToolResult(call.id, call.name, (Text(MISSING),), is_error=True)
-    return items[found.home].message.results[found.place]
+def _told(items: Sequence[Item], found: Sequence[Found | None], calls: Sequence[ToolCall]) -> list[ToolResult]:
+    """Return the results of calls as they stand now, or such that are made up."""
+    homes = {home: items[home].message.results for home in {one.home for one in found if one is not None}}
+    return [
+        ToolResult(call.id, call.name, (Text(MISSING),), is_error=True) if one is None else homes[one.home][one.place]
+        for call, one in zip(calls, found, strict=True)
+    ]
 
 
 def _only(item: Item, stray: frozenset[str], dialect: Dialect, places: Container[int] = ()) -> Iterator[Item]:
@@ -380,8 +403,7 @@ def _anywhere(items: Sequence[Item], answers: Answers, dialect: Dialect, stray: 
 
 def _added(items: Sequence[Item], found: Sequence[Found | None], index: int) -> Iterator[Item]:
     """Yield new items for the calls of item ``index`` that no result stands behind."""
-    for call, one in zip(items[index].message.calls, found, strict=True):
+    for one, result in zip(found, _told(items, found, items[index].message.calls), strict=True):
         if one is None or one.home < index:
             why = "the call had no result" if one is None else "its result stood before the call"
-            result = Message("tool", (_told(items, one, call),))
-            yield inserted(items[index].stop, result, "pairing", why)
+            yield inserted(items[index].stop, Message("tool", (result,)), "pairing", why)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
 from holdfast.store.blobs import FileBlobs
 from holdfast.store.database import is_damage
-from holdfast.store.files import create, refusal, sync_directory
+from holdfast.store.files import ACCESS, create, refusal, sync_directory
 from holdfast.store.migrations import check_library, version
 from holdfast.store.repairing.mender import Mender
 from holdfast.store.repairing.salvage import salvage
@@ -38,6 +38,10 @@ _OF_INDEX = ("missing from index", "wrong # of entries in index", "non-unique en
 """What SQLite says of an index that differs from its table: it can be made anew from that."""
 _SHARED, _COUNT = 0x40000002, 510
 """The bytes of a database that SQLite locks, as one who reads, for as long as a connection is open."""
+
+
+_HELD = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+"""What SQLite says where somebody else has the file."""
 
 
 class _BrokenError(Exception):
@@ -99,7 +103,9 @@ def _named(error: Exception, file: Path) -> Exception:
     """Return what keeps ``file`` from being read: damage that can be gone round, or what is to be said."""
     if is_damage(error):
         return _BrokenError(str(error))
-    return StoreError(f"{file} could not be looked through ({error}); nothing was changed: see that nobody holds it")
+    is_held = isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF in _HELD
+    advice = "see that nobody holds it" if is_held else ACCESS
+    return StoreError(f"{file} could not be looked through ({error}); nothing was changed: {advice}")
 
 
 def _opened(file: Path) -> sqlite3.Connection:

@@ -15,6 +15,7 @@ from holdfast.store import indexing
 from holdfast.store.active import FOLD, Checkpoint, restored
 from holdfast.store.blobs import FileBlobs
 from holdfast.store.naming import blobs_of
+from holdfast.store.outline import Outline, drawn
 from holdfast.store.placing import COMPACTION
 from holdfast.store.repairing.session import LOST, Log, Place
 from holdfast.store.repairing.values import Kind, Mended
@@ -25,6 +26,9 @@ _ADOPT = """
     INSERT INTO sessions (session, key, title, format, cwd, model, entries) VALUES (?, ?, '', '', '', '', 0)"""
 _STRAYS = "SELECT DISTINCT session FROM entries WHERE session NOT IN (SELECT session FROM sessions)"
 _OF = "SELECT e.id FROM entries e WHERE e.session = (SELECT session FROM sessions WHERE key = ?)"
+_OUTLINES = """
+    SELECT c.seq FROM checkpoints c JOIN entries e ON e.seq = c.seq
+    WHERE e.session = (SELECT session FROM sessions WHERE key = ?) AND e.kind <> 'compaction'"""
 _TRUE = """
     SELECT count(*), coalesce(sum(coalesce(length(body), 0) + coalesce(length(raws), 0)
     + coalesce(length(origin), 0) + coalesce(length(raw), 0)), 0) FROM entries WHERE session = ?"""
@@ -113,13 +117,26 @@ class Mender(SqliteStore):
         for place in places:
             if place.kind == COMPACTION:
                 saved = self._checkpoint(key, place.node.seq)
-                is_damaged = saved is not None and _is_damaged(saved)
+                is_damaged = saved is not None and _is_damaged(saved, restored, Checkpoint)
                 wrong += is_damaged
                 if is_damaged or anew:
                     self._check_in_anew(key, place)
+        wrong += self._outlines(key, anew=anew)
         if wrong:
             what = f"{wrong:,} checkpoints cannot be read"
             self.found.append(Mended("index", what, "made anew", key))
+
+    def _outlines(self, key: str, *, anew: bool) -> int:
+        """Draw the outline at the leaf anew where it, or the session, is not what it was; return how many were not."""
+        db, wrong = self._file.db, 0
+        for (seq,) in db.execute(_OUTLINES, (key,)).fetchall():
+            is_damaged = _is_damaged(self._checkpoint(key, seq) or b"", drawn, Outline)
+            wrong += is_damaged
+            if is_damaged or anew:
+                db.execute("DELETE FROM checkpoints WHERE seq = ?", (seq,))
+        if wrong or anew:
+            self._outline(self._known(key))
+        return wrong
 
     def _check_in_anew(self, key: str, place: Place) -> None:
         self._file.db.execute("DELETE FROM checkpoints WHERE seq = ?", (place.node.seq,))
@@ -208,11 +225,11 @@ def _texts(entry: Entry) -> Iterator[str]:
                 yield part.text
 
 
-def _is_damaged(saved: bytes) -> bool:
+def _is_damaged(saved: bytes, read: Callable[[bytes], object], kind: type[Checkpoint | Outline]) -> bool:
     """Return whether a checkpoint cannot be read; one of another version can."""
-    if restored(saved) is not None:
+    if read(saved) is not None:
         return False
     try:
-        return unpack(saved, Checkpoint).fold == FOLD
+        return unpack(saved, kind).fold == FOLD
     except (ValueError, TypeError):
         return True

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.model.parts import Opaque
-from holdfast.wire.mending.instead import instead
+from holdfast.wire.mending.instead import instead, ranks
 from holdfast.wire.mending.words import heard, lost
 from holdfast.wire.mending.work import Mend, Work, made
 from holdfast.wire.pieces import Steps, Tree, replaced
@@ -74,6 +74,25 @@ class _Bench(Struct):
     work: Work
     left: int
 
+    def fewest(self, body: bytes, changes: Sequence[_Change]) -> Sequence[_Change]:
+        """Return as few of the changes as leave nothing that breaks their rule, where not all must be made."""
+        rule = changes[0].finding.rule if changes else ""
+        rank = ranks(rule.partition(".")[2])
+        if rank is None:
+            return changes
+        tree = Tree(Raw(body))
+        ordered = sorted(changes, key=lambda one: rank(tree, next(iter(one.places))))
+        few, many = 1, len(ordered)
+        while few < many and self.left > 0:
+            self.left -= 1
+            half = (few + many) // 2
+            new = replaced(tree.raw, {steps: value for one in ordered[:half] for steps, value in one.places.items()})
+            if any(error.rule == rule for error in self.work.errors(new)):
+                few = half + 1
+            else:
+                many = half
+        return [one for one in changes if one in ordered[:many]]
+
     def tried(self, body: bytes, errors: list[Finding], changes: Sequence[_Change]) -> tuple[bytes, list[_Change]]:
         """Return the body with as many of the changes as break fewer rules and lose no word, and those changes."""
         if not changes or self.left <= 0:
@@ -123,7 +142,7 @@ def mended_around(body: bytes, work: Work, errors: list[Finding]) -> tuple[bytes
     bench = _Bench(work, min(_TRIES, max(8, _BYTES // max(1, len(body)))))
     while errors and bench.left > 0:
         for changes in _ways(body, work, errors):
-            body, changed = bench.tried(body, errors, changes)
+            body, changed = bench.tried(body, errors, bench.fewest(body, changes))
             if changed:
                 edits += [one.told for one in changed]
                 errors = work.errors(body)

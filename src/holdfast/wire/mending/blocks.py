@@ -16,7 +16,10 @@ _SHOWN = frozenset(
      "tool_reference", "browser_state", "computer_screenshot"}
 )  # fmt: skip
 """Types of blocks that may stand in what a tool gave back, beside words."""
+_WORDED = ("text", "content", "value")
+"""Keys under which blocks of words have them, the right one first."""
 _MEDIA = frozenset({"inlineData", "inline_data", "fileData", "file_data"})
+_DATA = _MEDIA | {"functionCall", "function_call", "functionResponse", "function_response"}
 _SIGNATURES = ("thoughtSignature", "thought_signature")
 _FOREIGN = {
     "anthropic": frozenset({"function_call", "function_call_output", "tool_call"}),
@@ -69,8 +72,8 @@ def _well_signed(raw: Raw) -> Raw:
 
 
 def _apart(held: Mapping[str, Raw]) -> list[Raw]:
-    """Return a part of Gemini's that says words and shows media as two; nothing for any other."""
-    if not text_of(held.get("text")) or not any(key in _MEDIA for key in held):
+    """Return a part of Gemini's that says words beside something else as two; nothing for any other."""
+    if not text_of(held.get("text")) or not any(key in _DATA for key in held):
         return []
     return [Raw(write({"text": held["text"]})), Raw(write({key: raw for key, raw in held.items() if key != "text"}))]
 
@@ -78,13 +81,24 @@ def _apart(held: Mapping[str, Raw]) -> list[Raw]:
 def _object(raw: Raw, form: Form, role: str) -> Raw:
     held = fields(raw)
     kind = text_of(held.get("type"))
-    text = text_of(held.get("text"))
+    text = meant(held) if not kind or kind in TEXTS else ""
     if kind in _FOREIGN[form.api]:
         return words(told(held), form, role)
-    if not text or (kind and kind not in TEXTS) or _is_own(kind, form, role):
+    if not text or (_is_own(kind, form, role) and opens(held.get("text")) == '"'):
         return raw
     kept = {"cache_control": held["cache_control"]} if form.markers and "cache_control" in held else {}
     return Raw(write({**fields(words(text, form, role)), **kept}))
+
+
+def meant(held: Mapping[str, Raw]) -> str:
+    """Return the words of a block, under whichever key it has them; empty where it has none."""
+    for key in _WORDED:
+        raw = held.get(key)
+        inner = [raw] if raw is not None and opens(raw) in '"{' else listed(raw or Raw(b"[]"))
+        said = [text_of(one) if opens(one) == '"' else meant(fields(one)) for one in inner if opens(one) in '"{']
+        if text := "\n".join(one for one in said if one):
+            return text
+    return ""
 
 
 def _is_own(kind: str, form: Form, role: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
@@ -33,16 +34,17 @@ def repaired(body: bytes, work: Work, _errors: Sequence[Finding]) -> tuple[bytes
         new = render(lens, patched(list(lens.slots), edits)) if edits else body
     except FormatError:
         return body, []
-    told = [edit for edit in edits if not _is_elsewhere(edit, lens.slots, edits)]
+    put = {
+        _said(part) for edit in edits for message in edit.put if isinstance(message, Message) for part in message.parts
+    }
+    told = [edit for edit in edits if not _is_elsewhere(edit, lens.slots, put)]
     return new, [Mend(edit.rule, edit.why, f"$.{work.form.field}[{edit.span.start}]") for edit in told]
 
 
-def _is_elsewhere(edit: Edit, slots: Sequence[Slot], edits: Sequence[Edit]) -> bool:
-    """Return whether an edit only leaves out what others put in another place, which they tell."""
+def _is_elsewhere(edit: Edit, slots: Sequence[Slot], put: AbstractSet[int]) -> bool:
+    """Return whether an edit only leaves out what others ``put`` in another place, which they tell."""
     if edit.put:
         return False
-    new = [message for other in edits for message in other.put if isinstance(message, Message)]
-    put = {_said(part) for message in new for part in message.parts}
     parts = [part for slot in slots[edit.span.start : edit.span.stop] for part in slot.message.parts]
     return bool(parts) and all(_said(part) in put for part in parts)
 

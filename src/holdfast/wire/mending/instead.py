@@ -13,8 +13,9 @@ from msgspec import Raw, Struct
 from holdfast.model.messages import placeholder
 from holdfast.model.parts import Media
 from holdfast.policy.hygiene.parts import wire_name
+from holdfast.view.pixels import pixels
 from holdfast.wire.mending.work import Work
-from holdfast.wire.models import traits
+from holdfast.wire.models import PIXELS, traits
 from holdfast.wire.names import fitting
 from holdfast.wire.pieces import Step, Steps, Tree, listed, opens, replaced, text_of
 from holdfast.wire.rules.blocks import BLOCK_KEYS
@@ -32,6 +33,14 @@ class Instead(Struct, frozen=True):
 
     places: Callable[[Tree, Work, Steps], Places]
     done: str = ""
+    rank: Callable[[Tree, Steps], int] | None = None
+    """Where not all that breaks the rule must go, which goes first: the least, and of these the first."""
+
+
+def ranks(rule: str) -> Callable[[Tree, Steps], int] | None:
+    """Return what tells which of the places that break ``rule`` go first; nothing where all of them must."""
+    known = _INSTEAD.get(rule)
+    return None if known is None else known.rank
 
 
 def instead(rule: str, tree: Tree, work: Work, steps: Steps) -> tuple[Places, str]:
@@ -186,6 +195,12 @@ def _named(tree: Tree, _work: Work, steps: Steps) -> Places:
     return {steps: write({"type": "text", "text": placeholder(Media("image", mime))})}
 
 
+def _alone(tree: Tree, steps: Steps) -> int:
+    """Return 0 for an image that is too large even among few, 1 for one that is too large among many."""
+    size = pixels(text_of(tree.at((*steps, "source", "data"))))
+    return 0 if size is not None and max(size) > PIXELS else 1
+
+
 _INSTEAD: Mapping[str, Instead] = {
     "thinking-budget": Instead(_budget),
     "thinking-mode": Instead(_mode),
@@ -202,6 +217,6 @@ _INSTEAD: Mapping[str, Instead] = {
     "tool-shape": Instead(_fitting_name),
     "tool-names": Instead(_once_or_fitting),
     "cache-count": Instead(_surplus),
-    "image-size": Instead(_named, "a line stands for it"),
+    "image-size": Instead(_named, "a line stands for it", _alone),
 }
 """What is done for a rule, by its name."""

@@ -1,4 +1,4 @@
-"""Each message in the form of its API: of a known role, its words under their own key, its ids strings."""
+"""Each message in the form of its API: readable, of a known role, its words under their own key, its ids strings."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw
 
+from holdfast.errors import FormatError
 from holdfast.policy.hygiene.ids import minted_id
 from holdfast.wire.apis import Form
-from holdfast.wire.mending.blocks import as_list, block_of, given, words
+from holdfast.wire.mending.blocks import as_list, block_of, given, meant, told, words
 from holdfast.wire.mending.words import HOLDERS, TEXTS, texts
 from holdfast.wire.mending.work import Mend, Work, made
 from holdfast.wire.pieces import Tree, listed, opens, text_of
 from holdfast.wire.recognise import body_fields
 from holdfast.wire.rules import Finding
-from holdfast.wire.splice import fields, spliced, write
+from holdfast.wire.splice import Bytes, fields, spliced, value, write
+from holdfast.wire.whose import CALL, RESULT, kind_of
 
 _ROLES = {
     "anthropic": ("user", "assistant", "system"),
@@ -49,6 +51,10 @@ def reshaped(body: bytes, work: Work, errors: Sequence[Finding]) -> tuple[bytes,
         if new[index] != raw:
             told = blamed.get(index, [Finding("ids", "error", f"$.{form.field}[{index}]", "an id is a string")])
             edits += [made(error, f"written as {form.name} has it") for error in told[:1]]
+        read, odd = _legible(new[index], form)
+        if odd:
+            new[index] = read
+            edits.append(Mend("form", f"{', '.join(odd)} cannot be read: left out", f"$.{form.field}[{index}]"))
     if not edits:
         return body, []
     return spliced(body, found, {form.field: write([one for one in new if one is not None])}), edits
@@ -70,6 +76,26 @@ def _kept_words(raw: Raw, new: Raw | None) -> Raw | None:
         return new
     before, after = (set(texts(msgspec.json.decode(one))) for one in (raw, new))
     return raw if any(text.strip() for text in before - after) else new
+
+
+def _legible(raw: Raw | None, form: Form) -> tuple[Raw | None, list[str]]:
+    """Return a message without the fields for which it cannot be read, and their names; itself where others are."""
+    if raw is None or opens(raw) != "{" or _is_read(raw, form):
+        return raw, []
+    held = fields(raw)
+    core = {key: value for key, value in held.items() if key in ("role", "type", _key(form))}
+    if not _is_read(write(core), form):
+        return raw, []
+    odd = [key for key, value in held.items() if not _is_read(write({**core, key: value}), form)]
+    return Raw(write({key: value for key, value in held.items() if key not in odd})), odd
+
+
+def _is_read(message: Bytes, form: Form) -> bool:
+    try:
+        form.decode(message)
+    except FormatError:
+        return False
+    return True
 
 
 # -- one message -------------------------------------------------------------------------------------------------------
@@ -98,9 +124,9 @@ def _key(form: Form) -> str:
 def _item(held: dict[str, Raw], form: Form) -> dict[str, Raw]:
     """Return an item of Responses: a message by its role, words as a message, an output as text, a call with an id."""
     kind = text_of(held.get("type"))
-    if kind in TEXTS and "text" in held:
+    if kind in TEXTS and (text := meant(held)):
         role = "assistant" if kind == "output_text" else "user"
-        block = words(text_of(held["text"]), form, role)
+        block = words(text, form, role)
         return {"type": Raw(b'"message"'), "role": Raw(write(role)), "content": Raw(write([block]))}
     if kind in _CALLS and bytes(held.get("call_id", b"null")) in (b"null", b'""'):
         id_ = text_of(held.get("id")) or minted_id(write(held).decode(), form.dialect(""))
@@ -116,7 +142,8 @@ def _spoken(held: dict[str, Raw], form: Form) -> dict[str, Raw]:
     """Return a message of a known role with its words under the key that is theirs."""
     key, said = _key(form), text_of(held.get("role"))
     new = dict(held)
-    if said not in _ROLES[form.api] or ("role" not in held and form.field != "contents"):
+    odd = opens(held.get("role")) not in ('"', "" if form.field == "contents" else '"')
+    if odd or said not in _ROLES[form.api]:
         speaker = _SPEAKERS.get(said.lower(), "user")
         speaker = "model" if speaker == "assistant" and form.field == "contents" else speaker
         new["role"] = Raw(write(speaker if speaker in _ROLES[form.api] else "user"))
@@ -143,13 +170,24 @@ def _content(values: Sequence[Raw], form: Form, role: str) -> Raw:
     new = [block for one in old for block in block_of(one, form, role)]
     if form.markers:
         new = [_result(block, form) for block in new]
+    new = [_in_words(block, form, role) for block in new]
     return values[0] if len(values) == 1 and opens(values[0]) == "[" and new == old else Raw(write(new))
 
 
+def _in_words(block: Raw, form: Form, role: str) -> Raw:
+    """Return what a user says in place of a result that cannot be read; any other block as it is."""
+    kind = kind_of(value(block)) if opens(block) == "{" and role != "assistant" else None
+    if kind is None or kind.what not in (CALL, RESULT) or form.api not in kind.apis:
+        return block
+    message = form.decode(write(_said("user", block, form)))
+    return block if message.results or message.calls else words(told(fields(block)), form, role)
+
+
 def _result(block: Raw, form: Form) -> Raw:
-    """Return a block with string ids, and what a tool gave back as text or blocks."""
+    """Return a block with string ids, what a tool gave back as text or blocks, and a mark of failure that is one."""
     held = fields(block)
     new = numbered(held) if "tool" in text_of(held.get("type")) else held
+    new = {key: raw for key, raw in new.items() if key != "is_error" or opens(raw) in "tfn"}
     if text_of(held.get("type")) == "tool_result" and "content" in held:
         inner = given(held["content"], form)
         new = new if inner == held["content"] else {**new, "content": inner}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from msgspec import Raw
 
@@ -17,25 +18,47 @@ from holdfast.wire.splice import spliced, value, write
 from holdfast.wire.whose import offered_by
 
 _FIELD = "tools"
+_CHOICE = ("tool_choice", "toolConfig", "tool_config")
+"""Fields that say which tools may or must be called."""
 
 
 def offered(body: bytes, work: Work, _errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
-    """Return the body with tools in another API's form in that of its own; those that only that API has stay."""
-    api, found = work.form.api, body_fields(body)
+    """Return the body with tools in another API's form in that of its own; those that only that API has stay.
+
+    Which of them is to be called is said as this API says it, where the tools are all of one other.
+    """
+    form, found = work.form, body_fields(body)
     pairs = [(offered_by(value(raw)), raw) for raw in listed(found.get(_FIELD, Raw(b"[]")))]
+    foreign = {kind.apis[0] for kind, _ in pairs if kind is not None and form.api not in kind.apis}
     new: list[object] = []
     edits = []
     for kind, run in groupby(pairs, key=lambda pair: pair[0]):
         raws = [raw for _, raw in run]
-        made = None if kind is None or api in kind.apis else _anew(raws, kind.apis[0], api)
+        made, gone = _anew(raws, kind.apis[0], form.api) if kind and kind.apis[0] in foreign else ([], [])
         if made and kind is not None:
-            why = f"{len(raws)} × {kind.told}: written as {work.form.name} has it"
-            edits.append(Mend("foreign-form", why, f"$.{_FIELD}[{pairs.index((kind, raws[0]))}]"))
+            place = f"$.{_FIELD}[{pairs.index((kind, raws[0]))}]"
+            why = [f"{len(raws)} × {kind.told}: written as {form.name} has it", *gone]
+            edits += [Mend("foreign-form", one, place) for one in why]
         new += made or raws
-    return (spliced(body, found, {_FIELD: write(new)}), edits) if edits else (body, [])
+    if not edits:
+        return body, []
+    chosen = _chosen(found, next(iter(foreign)), form.api) if len(foreign) == 1 else {}
+    rest = {key: raw for key, raw in found.items() if not chosen or key not in _CHOICE}
+    return write({**rest, _FIELD: new, **chosen}) if chosen else spliced(body, found, {_FIELD: write(new)}), edits
 
 
-def _anew(raws: Sequence[Raw], of: str, to: str) -> list[object]:
-    """Return tools of one API as another has them."""
+def _anew(raws: Sequence[Raw], of: str, to: str) -> tuple[list[object], list[str]]:
+    """Return tools of one API as another has them, and a note on each among them that only the one has."""
     asks = asked.read(of, {_FIELD: Raw(write(raws))}, FORMS[of].field)
-    return list(asked.write(to, asked.Asked(tools=asks.tools))[0].get(_FIELD, ()))
+    notes = [f"the tool {other}: only functions of the client's have a form there" for other in asks.others]
+    return list(asked.write(to, asked.Asked(tools=asks.tools))[0].get(_FIELD, ())), notes
+
+
+def _chosen(found: Mapping[str, Raw], of: str, to: str) -> dict[str, Any]:
+    """Return the fields by which ``to`` says which tools are to be called, as a body says it in the form of ``of``."""
+    asks = asked.read(of, {key: found[key] for key in _CHOICE if key in found}, FORMS[of].field)
+    if not asks.choice:
+        return {}
+    wish = asked.Asked(tools=(asked.Tool(asks.chosen),), choice=asks.choice, chosen=asks.chosen, parallel=asks.parallel)
+    written = asked.write(to, wish)[0]
+    return {key: written[key] for key in (*_CHOICE, "parallel_tool_calls") if key in written}

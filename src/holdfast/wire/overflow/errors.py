@@ -17,7 +17,7 @@ from holdfast.wire.overflow.causes import MONEY, REFUSING, cause, named
 from holdfast.wire.overflow.numerals import delay
 from holdfast.wire.overflow.reading import Facts, read
 from holdfast.wire.overflow.report import OVERFLOWS, ErrorReport, Kind, Verdict
-from holdfast.wire.overflow.sizes import allowance, per_time, stated, summed
+from holdfast.wire.overflow.sizes import allowance, body_limit, per_time, stated, summed
 
 Rule: TypeAlias = Callable[[Facts, ErrorReport], Verdict | None]
 
@@ -205,6 +205,13 @@ def _part(facts: Facts, report: ErrorReport) -> Verdict | None:
     return Verdict("oversized_part") if words.PART_TOO_LARGE.search(facts.text) else None
 
 
+@_size
+def _named_bytes(facts: Facts, report: ErrorReport) -> Verdict | None:
+    """A body too large in bytes, by their number; of images together too, whose number sending fewer cures."""
+    most = body_limit(facts) if _lenient(facts, report) else None
+    return Verdict("request_bytes", bytes=most) if most else None
+
+
 def _other_cure(facts: Facts, _: ErrorReport) -> Verdict | None:
     """Settings of the server, caches, the answer's length and media: a smaller prompt cures none of them."""
     if words.SERVER_SETTINGS.search(facts.text):
@@ -342,7 +349,7 @@ def _by_wording(facts: Facts, _: ErrorReport) -> Verdict | None:
 
 
 RULES: tuple[Rule, ...] = (
-    _own_guard, _per_time, _tier, _refused_to_serve, _exact_name, _other_name, _part, _other_cure, _context, _bytes,
-    _tokens, _without_reason, _too_large, _overloaded, _wrong_request, _told_to_wait, _over_our_window, _by_code,
-    _by_status, _by_wording,
+    _own_guard, _per_time, _tier, _refused_to_serve, _exact_name, _other_name, _part, _named_bytes, _other_cure,
+    _context, _bytes, _tokens, _without_reason, _too_large, _overloaded, _wrong_request, _told_to_wait,
+    _over_our_window, _by_code, _by_status, _by_wording,
 )  # fmt: skip

@@ -75,13 +75,14 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     """What an error or an answer is.
 
     ``limit`` and ``requested`` are tokens (``requested`` the prompt alone where the text separates it), and are there
-    for overflows and for rate limits that state both. ``retry_after`` is seconds.
+    for overflows and for rate limits that state both. ``retry_after`` is seconds. ``bytes`` is what a body may have.
     """
 
     kind: Kind
     limit: int | None = None
     requested: int | None = None
     retry_after: float | None = None
+    bytes: int | None = None
 
     @property
     def is_overflow(self) -> bool:

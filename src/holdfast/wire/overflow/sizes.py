@@ -112,6 +112,15 @@ _PROMPT_PER_TIME = re.compile(
 _RATE_OF = re.compile(r"(\d{1,15}) (?:input |output |prompt )?tokens per (?:minute|hour|day)")
 
 
+_BODIES = _each(
+    r"payload size exceeds the limit: (\d{1,12}) bytes",
+    r"limit on max bytes to request body ?: ?(\d{1,12})",
+    r"total image size is [\d.]{1,12} ?mb, which exceeds the allowed limit of (\d{1,6})(?:\.\d{1,6})? ?(mb)",
+)
+"""Wordings that name the bytes of a body: Google's, Alibaba's, OpenAI's (of its images together, in megabytes)."""
+_MEGABYTE = 1_000_000
+
+
 class Sizes(Struct, frozen=True):
     """Tokens that an error states. ``asked`` is the prompt alone where ``output`` is known."""
 
@@ -175,6 +184,12 @@ def per_time(facts: Facts) -> Sizes | None:
         return Sizes(int(found[1]), int(found[2]))
     prompt = _PROMPT_PER_TIME.search(facts.text)
     return Sizes(int(prompt[2]), int(prompt[1])) if prompt else None
+
+
+def body_limit(facts: Facts) -> int | None:
+    """Return the bytes that a body may have, where the error names them."""
+    found = next(filter(None, (pattern.search(facts.text) for pattern in _BODIES)), None)
+    return int(found[1]) * (_MEGABYTE if found[found.re.groups] == "mb" else 1) or None if found else None
 
 
 def allowance(facts: Facts) -> int | None:

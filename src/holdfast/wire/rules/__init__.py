@@ -107,7 +107,7 @@ def validate(
         names = {rule.name for rule in rules}
         judging = tuple([rule for rule in judging if rule.name in names])
     field = FORMS[name].field
-    return plainly(findings(judging, request), request.listed(field), field, name)
+    return plainly(findings(judging, request), request.listed(field), field, request.listed("tools"), name)
 
 
 def _told(api: str | None, found: Mapping[str, Raw]) -> str:

@@ -66,7 +66,7 @@ def _system(request: Request) -> Broken:
 
 
 def _tool_shape(request: Request) -> Broken:
-    """A tool has a name of the pattern and an input_schema."""
+    """A tool has a name of the pattern and an input_schema; none is of the type function."""
     listed = request.body.get("tools")
     if listed is not None and not isinstance(listed, list):
         yield "$.tools", "tools is no list; send a list of tools"
@@ -74,6 +74,8 @@ def _tool_shape(request: Request) -> Broken:
         path = f"$.tools[{index}]"
         if not isinstance(tool, dict):
             yield path, "the tool is no object; send name and input_schema"
+        elif tool.get("type") == "function":
+            yield path, "tools of the type 'function' are another API's; send name and input_schema"
         elif tool.get("type") in (None, "custom"):
             if not is_name(tool.get("name")):
                 yield (

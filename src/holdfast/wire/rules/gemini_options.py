@@ -14,6 +14,8 @@ from holdfast.wire.rules.rule import GOOGLE, KNOWN, MET, Broken, Rule, quoted, t
 _FOREIGN = ("messages", "input", "system", "instructions", "max_tokens", "max_completion_tokens", "max_output_tokens",
             "temperature", "top_p", "top_k", "stream", "tool_choice", "stop", "stop_sequences", "thinking")  # fmt: skip
 """Top-level fields of other APIs, which a converter may have left behind."""
+_NO_TOOLS = ("type", "name", "function", "parameters", "input_schema")
+"""Fields of tools of other APIs."""
 _MAX_OUTPUT = 65_536
 _MAX_STOPS = 5
 _RANGES = {"temperature": (0, 2), "topP": (0, 1), "candidateCount": (1, 8)}
@@ -52,10 +54,17 @@ def _declared(request: Gemini) -> Iterator[tuple[str, Any]]:
 
 
 def _tools(request: Gemini) -> Broken:
-    """Tools are a list of objects; a declared function has a name that a function may have."""
+    """Tools are a list of objects with fields of this API; a declared function has a name that a function may have."""
     value = request.body.get("tools")
     if value is not None and not (isinstance(value, list) and all(isinstance(tool, dict) for tool in value)):
         yield "$.tools", f"tools is {type_name(value)}; send a list of objects"
+    for index, tool in enumerate(request.listed("tools")):
+        odd = [key for key in _NO_TOOLS if isinstance(tool, dict) and key in tool]
+        if odd:
+            yield (
+                f"$.tools[{index}]",
+                f"fields {odd} are not known on a tool; declare functions in functionDeclarations",
+            )
     for path, declaration in _declared(request):
         name = declaration.get("name") if isinstance(declaration, dict) else None
         if not is_gemini_name(name):

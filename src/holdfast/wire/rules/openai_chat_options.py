@@ -22,11 +22,16 @@ def _foreign(request: Chat) -> Broken:
 
 
 def _tools(request: Chat) -> Broken:
-    """There are 1 to 128 tools."""
+    """There are 1 to 128 tools, each an object of a type."""
     tools = request.body.get("tools")
     if tools is not None and not (isinstance(tools, list) and 1 <= len(tools) <= _MAX_TOOLS):
         count = len(tools) if isinstance(tools, list) else type_name(tools)
         yield "$.tools", f"tools is a list of 1 to {_MAX_TOOLS}, this is {count}; leave the key out or shorten it"
+    for index, tool in enumerate(request.listed("tools")):
+        if not isinstance(tool, dict):
+            yield f"$.tools[{index}]", f"the tool is {type_name(tool)}; send an object with a type"
+        elif not isinstance(tool.get("type"), str) and not isinstance(tool.get("function"), dict):
+            yield f"$.tools[{index}]", "the tool has no type; send a function under the type 'function'"
 
 
 def _tool_names(request: Chat) -> Broken:

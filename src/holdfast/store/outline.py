@@ -1,0 +1,72 @@
+"""What is known at the leaf of a branch, without a word of what was said: enough to tell how large its request is.
+
+An import writes it beside the leaf, as a checkpoint stands beside a compaction: a session that another tool recorded
+may be far larger than any window, and a list of sessions must not read it. It is derived like those: where it is
+missing, damaged or of another version the active branch is read.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.model.branch import Branch
+from holdfast.model.entries import Entry, Said
+from holdfast.model.messages import Message
+from holdfast.model.packing import pack, unpack
+from holdfast.model.projected import base_mark, project
+from holdfast.model.slots import Slot
+from holdfast.store.active import CARRIED, FOLD, State
+
+
+class Outline(Struct, frozen=True):
+    """The plain fields of a branch, and the APIs of its messages in the order in which they came."""
+
+    fold: int
+    apis: tuple[str, ...]
+    state: bytes
+    digest: bytes = b""
+    """Of all the others, as in a checkpoint."""
+
+
+def bare(branch: Branch) -> Branch:
+    """Return a branch whose request has every size that ``branch``'s has, with an empty message for each API."""
+    blank = _blank(dict.fromkeys(slot.api for slot in project(branch)))
+    told = branch.measured
+    if told is not None:
+        told = replace(told, slots=0, mark=base_mark(blank) if branch.anchor is not None else b"")
+    carried = {name: getattr(branch, name) for name in CARRIED}
+    return replace(blank, **carried | {"pinned": 0, "measured": told})
+
+
+def outlined(branch: Branch) -> bytes:
+    """Return the outline of ``branch``."""
+    plain = bare(branch)
+    state = pack(State(*(getattr(plain, name) for name in CARRIED)))
+    made = Outline(FOLD, tuple(slot.api for slot in plain.slots), state)
+    return pack(replace(made, digest=_digest(made)))
+
+
+def drawn(saved: bytes | None) -> Branch | None:
+    """Return the bare branch of the outline ``saved``; nothing if it is none, damaged or not of this version."""
+    if saved is None:
+        return None
+    try:
+        found = unpack(saved, Outline)
+        state = unpack(found.state, State)
+    except (ValueError, TypeError):
+        return None
+    if found.fold != FOLD or found.digest != _digest(found):
+        return None
+    return replace(_blank(found.apis), **{name: getattr(state, name) for name in CARRIED})
+
+
+def _blank(apis: dict[str, None] | tuple[str, ...]) -> Branch:
+    said = (Said(Slot(Message("user", ()), 0, b"", api)) for api in apis)
+    return Branch.build(Entry("", None, one) for one in said)
+
+
+def _digest(outline: Outline) -> bytes:
+    return blake2b(pack(replace(outline, digest=b"")), digest_size=16).digest()
