@@ -20,8 +20,6 @@ from holdfast.telemetry.events import Outcome
 
 WINDOW = 60.0
 """Seconds a wait lasts after the last that happened; as often again while a compaction is really in flight. [O]"""
-TIMEOUT = 180.0
-"""Seconds by which a run's deadline is extended, once, for a compaction: as long as ``summary_deadline`` is. [O]"""
 
 
 class Flight(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -127,8 +125,8 @@ class InFlight:
             abort()
 
     @contextmanager
-    def limited(self, seconds: float, extra: float = TIMEOUT) -> Iterator[None]:
-        """Cancel the block after ``seconds`` and raise ``DeadlineExceeded``; a compaction gives it ``extra``, once."""
+    def limited(self, seconds: float, extra: float) -> Iterator[None]:
+        """Cancel the block after ``seconds`` and raise ``DeadlineExceeded``; a compaction gives it ``extra``."""
         with CancelScope(deadline=current_time() + seconds) as scope:
             run = _Run(scope, extra)
             self._runs.append(run)

@@ -120,11 +120,12 @@ class Session:
     async def ask(self, *said: str | Message | Slot, deadline: float | None = None) -> Answer:
         """Say something (or nothing, to go on behind tool results) and return the model's answer, which is in the log.
 
-        ``deadline`` is in seconds; a compaction under way extends it once. Raises ``DeadlineExceeded`` then,
-        ``UpstreamError`` where the provider refuses or does not answer, ``ContextOverflow`` where nothing that could be
-        left out is left, ``WindowTooSmall`` before any call.
+        ``deadline`` is in seconds; a compaction under way extends it once, by ``summary_deadline`` of the
+        policy. Raises ``DeadlineExceeded`` then, ``UpstreamError`` where the provider refuses or does not answer,
+        ``ContextOverflow`` where nothing that could be left out is left, ``WindowTooSmall`` before any call.
         """
-        with self.inflight.limited(inf if deadline is None else deadline):
+        extra = self.journal.policy.settings.summary_deadline
+        with self.inflight.limited(inf if deadline is None else deadline, extra):
             async with self.run(said, quiet=True) as run:
                 async for _ in run:
                     pass

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import Policy
+from holdfast.config import target
 from holdfast.errors import Aborted, DeadlineExceeded
+from holdfast.runtime.engine import Engine
 from holdfast.runtime.inflight import (
     Flight,
     InFlight,
@@ -18,6 +23,7 @@ from holdfast.runtime.inflight import (
     settled,
     started,
 )
+from holdfast.store.memory import MemoryStore
 from holdfast.telemetry.events import OUTCOMES
 from holdfast.testing.clock import run
 
@@ -238,12 +244,38 @@ def test_a_run_that_ends_in_time_has_no_deadline():
 
     async def main():
         flying = InFlight()
-        with flying.limited(5):
+        with flying.limited(5, 30):
             await anyio.sleep(1)
-        with pytest.raises(ZeroDivisionError), flying.limited(5):
+        with pytest.raises(ZeroDivisionError), flying.limited(5, 30):
             raise ZeroDivisionError
         flying.start()
         await anyio.sleep(50)
         return "fine"
 
     assert run(main) == "fine"
+
+
+@pytest.mark.parametrize("seconds", [7, 400])
+def test_a_compaction_gives_a_question_as_long_as_a_summary_may_take(seconds):
+    """What extends the deadline of ``ask`` is the policy's ``summary_deadline``, whatever that is."""
+
+    class Silent:
+        @asynccontextmanager
+        async def send(self, _call):
+            await anyio.sleep(10_000)
+            yield
+
+    async def main():
+        place = target("anthropic", "claude-sonnet-4-5", window=64_000)
+        policy = Policy().with_settings(summary_deadline=seconds)
+        async with Engine.open(
+            MemoryStore(), upstream=Silent(), target=place, policy=policy, fields={"max_tokens": 100}
+        ) as engine:
+            session = await engine.session("k")
+            session.inflight.start()
+            began = anyio.current_time()
+            with pytest.raises(DeadlineExceeded):
+                await session.ask("hello", deadline=50)
+            return anyio.current_time() - began
+
+    assert run(main) == pytest.approx(50 + seconds)
