@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
+from codecs import utf_8_decode
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -98,9 +99,11 @@ def _part(file: BinaryIO, asked: Read, first: int, last: int, size: int) -> str:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file; one that is too long for a call in pieces."""
+    """Yield the lines of a file; one that is too long for a call in pieces, no letter of it in halves."""
     while line := file.readline(READ_BYTES):
-        yield line
+        half = len(line) - utf_8_decode(line, "replace", False)[1] if len(line) == READ_BYTES else 0  # noqa: FBT003
+        file.seek(-half, os.SEEK_CUR)
+        yield line[: len(line) - half]
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

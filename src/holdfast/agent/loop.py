@@ -1,18 +1,22 @@
 """The loop: ask, do what the model calls for, say what came of it, ask again.
 
 Every result is in the log before the next call begins. So after a crash only the first call without a result may have
-been on its way: it is done again where that does no harm, and told to be unknown where it may.
+been on its way: it is done again where that does no harm, and told to be unknown where it may. One agent at a time
+works in a session, so that nobody takes a call for lost that another one is at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, TypeAlias
 
 from anyio import CancelScope, get_cancelled_exc_class
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.agent.alone import alone
+from holdfast.agent.earlier import results_elsewhere
 from holdfast.agent.repeating import STOPPED, Circles
 from holdfast.agent.tools import answered, result, spec_of
 from holdfast.agent.words import words_of
@@ -76,25 +80,28 @@ class Work:
     """One agent at work in one session."""
 
     def __init__(self, session: Session, place: Workplace, *, tell: Tell, streams: bool) -> None:
-        self.session, self.place, self.tell, self.streams = session, place, tell, streams
+        self.session, self.tell, self.streams = session, tell, streams
+        self.place, self._allow = replace(place, allow=self._allowed), place.allow
+        self._waits = False
         self.circles = Circles()
         self.steps = 0
         self.text = ""
 
     async def go(self, task: str, most_steps: int) -> Outcome:
         """Return how the work on ``task`` ended; without one it goes on where the log ends."""
-        await self._do(self._open(), resumed=True)
+        await self._resume()
         if task:
             await self.session.append(task)
         if is_answered(self.session.journal.branch):
             return self.ended("done", "there is nothing to go on with; say what is to be done")
         while self.steps < most_steps:
+            before = len(self.session.journal.branch.messages)
             answer = await self._asked()
             calls = self._open()
             await self._do(calls)
             if self.circles.is_one:
                 return self.ended("repeating", f"the model did the same {STOPPED} times; tell it what to do instead")
-            if not calls and answer.stop != "pause":
+            if not calls and answer.stop != "pause" and not self._is_spoken_to(before):
                 return self.ended("done", _cut(answer))
         return self.ended("steps", f"{most_steps:,} steps are over; go on with the session to allow as many again")
 
@@ -121,11 +128,33 @@ class Work:
     def _open(self) -> tuple[ToolCall, ...]:
         return open_calls(self.session.journal.branch)
 
+    def _is_spoken_to(self, before: int) -> bool:
+        """Return whether somebody said something since there were ``before`` messages, and has no answer yet."""
+        messages = self.session.journal.branch.messages
+        return len(messages) > before and messages[-1].role == "user"
+
+    async def _resume(self) -> None:
+        """Do the calls that are open where the log ends; those that were done on another branch have their results."""
+        journal, calls = self.session.journal, self._open()
+        if calls and journal.leaf is not None:
+            found = partial(results_elsewhere, journal.store, journal.key, journal.leaf, calls)
+            for call, made in await self.session.means.in_worker(found):
+                await self._say(call, made)
+        await self._do(self._open(), resumed=True)
+
+    async def _allowed(self, command: str) -> bool:
+        """Return whether a command may run; until then its call has not begun."""
+        self._waits = True
+        allowed = await self._allow(command)
+        self._waits = False
+        return allowed
+
     async def _do(self, calls: tuple[ToolCall, ...], *, resumed: bool = False) -> None:
         """Do ``calls`` one after the other; where somebody stops it, say so of those that have no result."""
         left = list(calls)
         try:
             while left:
+                self._waits = False
                 self.tell(Called(left[0]))
                 again = spec_of(left[0].name)
                 lost = resumed and len(left) == len(calls) and again is not None and not again.repeats
@@ -133,7 +162,7 @@ class Work:
                 await self._say(left.pop(0), made)
         except get_cancelled_exc_class():
             for number, call in enumerate(left):
-                await self._say(call, result(call, NOT_RUN if number else STOPPED_IN, is_error=True))
+                await self._say(call, result(call, NOT_RUN if number or self._waits else STOPPED_IN, is_error=True))
             raise
 
     async def _say(self, call: ToolCall, made: ToolResult) -> None:
@@ -164,7 +193,8 @@ async def work(
     at_work = Work(session, place, tell=tell, streams=streams)
     with scope or CancelScope():
         try:
-            return await at_work.go(task, most_steps)
+            async with alone(session):
+                return await at_work.go(task, most_steps)
         except HoldfastError as error:
             return at_work.ended("error", str(error))
     return at_work.ended("aborted", "stopped; go on with the session whenever you like")

@@ -1,4 +1,4 @@
-"""Tools that run programs: ``bash`` where it is allowed, and ``grep``; and ``find``, which needs none."""
+"""Tools that run programs: ``bash`` where it is allowed, ``grep`` and ``find``."""
 
 from __future__ import annotations
 
@@ -85,30 +85,25 @@ async def grep(place: Workplace, asked: Grep) -> Answered:
     folder = place.path(asked.folder)
     if not folder.exists():
         raise FormatError(f"{asked.folder} is not there; give a folder or a file below the working folder")
-    told = json.dumps([place.name(folder), asked.pattern, asked.glob, FOUND, SKIPPED])
+    return Answered(await _searched(place, folder, asked.pattern, asked.glob) or "no line matches")
+
+
+async def find(place: Workplace, asked: Find) -> Answered:
+    """Return the files whose names match. Raises ``FormatError`` and ``OSError``."""
+    folder = place.path(asked.folder)
+    if not folder.is_dir():
+        raise FormatError(f"{asked.folder} is no folder; give one below the working folder")
+    return Answered(await _searched(place, folder, None, asked.pattern) or "no file has such a name")
+
+
+async def _searched(place: Workplace, folder: Path, pattern: str | None, glob: str) -> str:
+    """Return what a search prints. Raises ``FormatError`` and ``OSError``."""
+    told = json.dumps([place.name(folder), pattern, glob, FOUND, SKIPPED])
     done = await ran([sys.executable, "-I", str(Path(grepping.__file__)), told], place.root, SEARCHED)
     if done.code is None:
         raise FormatError(f"the search took over {SEARCHED} seconds; give a simpler pattern, a glob or a folder")
     if done.code == grepping.BAD:
-        raise FormatError(f"{asked.pattern!r} is no regular expression: {done.output}; escape what it means literally")
+        raise FormatError(f"{pattern!r} is no regular expression: {done.output}; escape what it means literally")
     if done.code:
         raise FormatError(f"the search broke off: {done.output.strip()[-300:]}; give another folder or glob")
-    return Answered(done.output.rstrip("\n") or "no line matches")
-
-
-def find(place: Workplace, asked: Find) -> str:
-    """Return the files whose names match. Raises ``FormatError``."""
-    folder = place.path(asked.folder)
-    if not folder.is_dir():
-        raise FormatError(f"{asked.folder} is no folder; give one below the working folder")
-    found = sorted(grepping.files(str(folder), asked.pattern, frozenset(SKIPPED)), key=_age)
-    lines = [place.name(Path(path)) for path in found[:FOUND]]
-    more = len(found) - len(lines)
-    return "\n".join([*lines, *([f"[and {more:,} more]"] if more else [])]) or "no file has such a name"
-
-
-def _age(path: str) -> tuple[float, str]:
-    try:
-        return -Path(path).stat().st_mtime, path
-    except OSError:
-        return 0.0, path
+    return done.output.rstrip("\n")

@@ -62,13 +62,16 @@ class Spec(Struct, frozen=True):
 
 
 def _spec(name: str, kind: type[Struct], do: Callable[[Workplace, Any], Any], *, repeats: bool = True) -> Spec:
-    """Return the tool whose arguments are a ``kind``, done by ``do``: in a thread, unless it can wait."""
+    """Return the tool whose arguments are a ``kind``, done by ``do``: in a thread, unless it can wait.
+
+    What does no harm is left alone there when somebody stops the work.
+    """
 
     async def run(place: Workplace, arguments: str) -> Answered:
         asked = given(name, arguments, kind)
         if iscoroutinefunction(do):
             return cast("Answered", await do(place, asked))
-        return Answered(await to_thread.run_sync(do, place, asked))
+        return Answered(await to_thread.run_sync(do, place, asked, abandon_on_cancel=repeats))
 
     return Spec(name, " ".join((kind.__doc__ or "").split()), schema(kind), run, repeats)
 

@@ -38,7 +38,7 @@ SKILL_TOKENS = 5_000
 RESTORED_TOKENS = 25_000
 """[K] Tokens of all skills that stand there, the ones used last first."""
 RULE_TOKENS = 5_000
-"""[K] Tokens of rules that changed since the system prompt was made, and stand there for that."""
+"""[K] Tokens of rules that changed or came since the system prompt was made, and stand there for that."""
 PLAN_TOKENS = 2_000
 """[H] Tokens of the plan that stand there: a list of some dozen items has a few hundred."""
 
@@ -65,6 +65,8 @@ class Environment(Struct, frozen=True):
     """Tokens that an answer may have."""
     notices: tuple[str, ...] = ()
     """What could not be read, or not whole, and why."""
+    folders: tuple[str, ...] = ()
+    """Where rules were looked for, and may come to be: the nearest last."""
 
     @property
     def prompt(self) -> str:
@@ -95,15 +97,15 @@ class Environment(Struct, frozen=True):
     ) -> tuple[str, ...]:
         """Return the texts that stand behind a summary again, each from its source and within its budget.
 
-        They are the rules that changed since the system prompt was made (the others are in it), the skills that were
-        used, the last one first, and the plan. ``messages`` are the active branch: what it tells of skills and plan
-        counts, also after a restart. ``most`` are the tokens of all skills.
+        They are the rules that changed or came since the system prompt was made (the others are in it), the skills that
+        were used, the last one first, and the plan. ``messages`` are the active branch: what it tells of skills and
+        plan counts, also after a restart. ``most`` are the tokens of all skills.
         """
         said = tuple(messages)
         known = {skill.name: skill for skill in self.skills}
         told = used_skills(said, {name: skill.path for name, skill in known.items()})
         used = [known[name] for name in dict.fromkeys((*skills, *told)) if name in known]
-        return (*_changed(self.rules), *_bodies(used, most), *restored_plan(said, PLAN_TOKENS))
+        return (*_changed(self.folders, self.rules), *_bodies(used, most), *restored_plan(said, PLAN_TOKENS))
 
 
 def environment(
@@ -123,7 +125,8 @@ def environment(
     folders = [Path(one).resolve() for one in (*above, folder)]
     rules, missed = _rules(folders)
     found, more = found_skills(folders, [Path(one).resolve() for one in skills])
-    return Environment(system, tuple(tools), found, rules, notices=(*missed, *more))
+    places = tuple(dict.fromkeys(map(str, folders)))
+    return Environment(system, tuple(tools), found, rules, notices=(*missed, *more), folders=places)
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -165,11 +168,12 @@ def _ruled(rule: Rule) -> str:
     return f"# Rules from {rule.path}\n\n{rule.text}"
 
 
-def _changed(rules: Sequence[Rule]) -> Iterator[str]:
-    """Yield the rules that say something else now, in the order of the system prompt."""
-    for rule in rules:
-        now, _ = _rule(Path(rule.path).parent, RULES_BYTES)
-        if now is not None and now.digest != rule.digest:
+def _changed(folders: Sequence[str], rules: Sequence[Rule]) -> Iterator[str]:
+    """Yield the rules that say something else now, or are new, in the order of the system prompt."""
+    known = {rule.path: rule.digest for rule in rules}
+    for folder in dict.fromkeys((*map(Path, folders), *(Path(path).parent for path in known))):
+        now, _ = _rule(folder, RULES_BYTES)
+        if now is not None and now.digest != known.get(now.path):
             yield _ruled(replace(now, text=clipped(now.text, RULE_TOKENS, now.path)))
 
 

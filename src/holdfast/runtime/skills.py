@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from holdfast.errors import FormatError
 from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall
+from holdfast.model.parts import Text
 from holdfast.policy.ledger import PATH_KEYS
 from holdfast.runtime.folder import beginning, within
 from holdfast.view.references import arguments
@@ -157,26 +157,29 @@ def used_skills(messages: Iterable[Message], skills: Mapping[str, str]) -> tuple
     """
     used: dict[str, None] = {}
     for message in messages:
-        for part in message.parts:
-            for name in _used(part, skills):
-                used.pop(name, None)
-                used[name] = None
+        for name in (*_brought_back(message, skills), *_read(message, skills)):
+            used.pop(name, None)
+            used[name] = None
     return tuple(reversed(used))
 
 
-def _used(part: object, skills: Mapping[str, str]) -> Iterator[str]:
-    """Yield the skills that a part uses."""
-    if isinstance(part, Text):
-        yield from (name for name in _IN_USE.findall(part.text) if name in skills)
-        return
-    values = arguments(part) if isinstance(part, ToolCall) else None
-    if not isinstance(values, dict):
-        return
-    is_name = isinstance(part, ToolCall) and part.name.lower() == "skill"
-    for key in ("skill", "name") if is_name else PATH_KEYS:
-        named = values.get(key)
-        if isinstance(named, str):
-            yield from _named(named, skills, is_name=is_name)
+def _brought_back(message: Message, skills: Mapping[str, str]) -> Iterator[str]:
+    """Yield the skills that a summary has in it, in the order of their use: there the last one stands first."""
+    for part in reversed(message.parts):
+        if isinstance(part, Text):
+            yield from (name for name in reversed(_IN_USE.findall(part.text)) if name in skills)
+
+
+def _read(message: Message, skills: Mapping[str, str]) -> Iterator[str]:
+    """Yield the skills that the calls of a message use."""
+    for call in message.calls:
+        values = arguments(call)
+        if isinstance(values, dict):
+            is_name = call.name.lower() == "skill"
+            for key in ("skill", "name") if is_name else PATH_KEYS:
+                named = values.get(key)
+                if isinstance(named, str):
+                    yield from _named(named, skills, is_name=is_name)
 
 
 def _named(named: str, skills: Mapping[str, str], *, is_name: bool) -> Iterator[str]:

@@ -12,15 +12,17 @@ The loop runs in a thread of its own, which ends with the block. What a verb rai
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial, wraps
 from threading import Event as Flag
+from threading import Thread, main_thread
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
+import anyio
 from anyio import BrokenResourceError, CancelScope, ClosedResourceError, EndOfStream, create_memory_object_stream
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from holdfast.errors import Aborted, HoldfastError
@@ -41,6 +43,50 @@ _AROUND: ContextVar[Context | None] = ContextVar("holdfast_around", default=None
 
 
 _Running: TypeAlias = AbstractContextManager["SyncRun"]
+
+
+@contextmanager
+def event_loop() -> Iterator[BlockingPortal]:
+    """Run an event loop in a thread of its own until the end of the block; what still runs then is cancelled.
+
+    Whoever is interrupted here, at its beginning or end too, waits for no loop that nobody told to end.
+    """
+    begun = Future[BlockingPortal]()
+    thread = Thread(target=Context().run, args=(_serve, begun), name="holdfast", daemon=True)
+    try:
+        thread.start()
+        yield _result(begun)
+    finally:
+        _end(begun)
+        while thread.is_alive():
+            thread.join(LOOK)
+
+
+def _serve(begun: Future[BlockingPortal]) -> None:
+    """Run a loop until it is told to end, or the main thread has: whoever is interrupted may have told it nothing."""
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            begun.set_result(portal)
+            while main_thread().is_alive():
+                with anyio.move_on_after(LOOK):
+                    await portal.sleep_until_stopped()
+                    return
+            await portal.stop(cancel_remaining=True)
+
+    try:
+        anyio.run(serve)
+    except BaseException as error:  # noqa: BLE001 -- it is raised where the loop is waited for
+        with suppress(InvalidStateError):  # nobody waits for it any more
+            begun.set_exception(error)
+
+
+def _end(begun: Future[BlockingPortal]) -> None:
+    """Tell a loop to end; one that is about to begin ends by itself."""
+    if not begun.cancel() and begun.exception() is None:
+        portal = begun.result()
+        with suppress(RuntimeError):  # it has ended
+            portal.start_task_soon(portal.stop, True)  # noqa: FBT003 -- what runs is cancelled
 
 
 def _begun(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> Future[T]:
@@ -282,9 +328,7 @@ def _opener(opens: Callable[P, AbstractAsyncContextManager[Engine]]) -> Callable
         An ``upstream`` that is to be used as ``async with`` (``Http``, an SDK's async client) is closed with it.
         """
         with ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal(name="holdfast"))
-            ended = partial(portal.stop, cancel_remaining=True)  # a run that nobody reads on never ends by itself
-            stack.callback(portal.call, ended)
+            portal = stack.enter_context(event_loop())
             upstream = options.get("upstream")
             if isinstance(upstream, AbstractAsyncContextManager):
                 _entered(stack, portal.wrap_async_context_manager(upstream))

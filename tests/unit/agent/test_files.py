@@ -58,13 +58,11 @@ def test_absolute_paths_inside_are_fine(call, folder):
     assert call("read", path=str(folder / "a" / "b.txt")) == ("kelp\n", False)
 
 
-def test_a_link_is_not_followed_where_it_appears_late(folder):
+def test_a_link_is_not_followed_where_it_appears_late(call, folder):
     """Searches pass links by, so what lies behind them is not shown either."""
     (folder / "link.txt").symlink_to(folder.parent / "secret.txt")
     (folder / "own.txt").write_text("SECRET of mine")
-    from holdfast.agent.shell import Find, find
-
-    assert find(workplace(folder), Find("*.txt")) == "own.txt"
+    assert call("find", pattern="*.txt") == ("own.txt", False)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -124,6 +122,16 @@ def test_a_large_file_is_read_in_parts(call, folder):
     assert 'go on with lines="4001-"' in text[:80]
     text, _ = call("read", path="big", lines="4001-")
     assert text.count("\n") == 501
+
+
+@pytest.mark.parametrize("letter", ["é", "€", "🜚"])
+def test_a_long_line_is_read_in_pieces_without_half_a_letter(call, folder, letter):
+    """A line that is longer than a call may hold comes in pieces that are together what stands there."""
+    line = "x" + letter * ((READ_BYTES + 1_000) // len(letter.encode()))
+    (folder / "long").write_text(line)
+    pieces = [call("read", path="long", lines=str(number)) for number in (1, 2)]
+    assert [is_error for _, is_error in pieces] == [False, False]
+    assert "".join(text.partition("\n")[2] for text, _ in pieces) == line
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ class Agent:
             scope = anyio.CancelScope()
 
             async def stop():
-                while not when():  # noqa: ASYNC110 -- another thread or process makes it so
+                while not await anyio.to_thread.run_sync(when):  # noqa: ASYNC110 -- another thread or process does it
                     await anyio.sleep(0.02)
                 await anyio.sleep(0.05)
                 scope.cancel()
@@ -271,6 +271,21 @@ def test_open_calls_are_those_behind_the_results(ids, answered):
     assert not loop.is_answered(branch) or not given_
 
 
+def test_a_stop_while_a_command_waits_for_a_yes(folder):
+    """A command that nobody allowed yet has not begun, and neither have those behind it: the model is told so."""
+    asked = []
+
+    async def never(command):
+        asked.append(command)
+        await anyio.sleep_forever()
+
+    agent = Agent(folder, [says(("ls", {}), bash("echo 1 >> ran"), ("ls", {})), Said("I see.")])
+    assert agent.stopped(lambda: asked, allow=never).stop == "aborted"
+    assert agent.results() == ["[. is empty]", NOT_RUN, NOT_RUN]
+    assert agent.run("").stop == "done"
+    assert asked == ["echo 1 >> ran"]
+
+
 class Crash(BaseException):
     """The process is gone."""
 
@@ -343,6 +358,82 @@ def test_nothing_is_done_twice(folder, monkeypatch, data):
     assert len(ran) == len(set(ran))
     assert len(agent.results()) == sum(groups)
     assert sum(text == LOST for text in agent.results()) <= len(deaths)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=12)
+@given(data=st.data())
+def test_nothing_is_done_twice_on_any_branch(folder, data):
+    """Law: from whatever entry a branch goes on, what was done behind it on another one has its result, and no more."""
+    groups = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=2), label="calls of each answer")
+    number = iter(range(100))
+    script = [says(*[bash(f"echo {next(number)} >> ran") for _ in range(size)]) for size in groups]
+    (folder / "ran").write_text("")
+    agent = Agent(folder, [*script, *[Said("Done.")] * 9])
+    agent.store.unlink(missing_ok=True)
+    assert agent.run().stop == "done"
+    for _ in range(2):
+        with open_store(str(agent.store)) as store:
+            places = [one.id for one in store.path(KEY) if not isinstance(one.body, entries.Note)]
+            store.set_leaf(KEY, data.draw(st.sampled_from(places[1:]), label="where a branch begins"))
+            branch = store.branch(KEY)
+            left = len(loop.open_calls(branch))
+            is_over = loop.is_answered(branch)
+        before = [step for step in agent.steps if isinstance(step, Called)]
+        assert agent.run("Go on." if is_over else "").stop == "done"
+        told = [step for step in agent.steps if isinstance(step, Called)]
+        assert len(told) == len(before)
+        assert agent.results().count("(no output)\n[exit code 0]") >= left
+    ran = (folder / "ran").read_text().split()
+    assert len(ran) == len(set(ran)) == sum(groups)
+
+
+@pytest.mark.parametrize("task", ["", "And this."])
+def test_one_agent_at_a_time(folder, monkeypatch, task):
+    """Who comes second to a session is told so and does nothing, its open calls least of all; later it may."""
+    monkeypatch.setattr("holdfast.store.locks.LEASE_WAIT", 0.1)
+    script = [says(bash("echo 1 >> ran; sleep 60"), bash("echo 2 >> ran")), Said("Done."), Said("And that.")]
+    agent, said = Agent(folder, script), []
+
+    def second():
+        if not said and (folder / "ran").exists():
+            said.append(other.run(task))
+        return bool(said)
+
+    other = Agent(folder, [Said("Never.")])
+    assert agent.stopped(second).stop == "aborted"
+    assert (said[0].stop, said[0].steps) == ("error", 0)
+    assert "another agent works in session 'task' now; end it" in said[0].why
+    assert not other.provider.requests
+    assert agent.results() == [STOPPED_IN, NOT_RUN]
+    assert agent.run(task).stop == "done"
+    assert (folder / "ran").read_text() == "1\n"
+
+
+@pytest.mark.parametrize("api", MODELS)
+def test_what_is_said_meanwhile_is_answered(folder, api):
+    """A user's words that came while the last answer was on its way are answered before the work is done."""
+    agent = Agent(folder, [says(("ls", {})), Said("Done."), Said("I stop."), Said("Never.")], api=api)
+    provider = agent.upstream
+
+    class Meanwhile:
+        @asynccontextmanager
+        async def send(self, sent):
+            if len(agent.provider.requests) == 1:
+                await self.session.append("Stop.")
+            async with provider.send(sent) as reply:
+                yield reply
+
+    agent.upstream = upstream = Meanwhile()
+
+    async def main():
+        async with agent.session() as session:
+            upstream.session = session
+            outcome = await work(session, "Go.", place_for(session, folder, allow=everything_allowed))
+            return outcome, loop.is_answered(session.journal.branch)
+
+    outcome, is_answered = anyio.run(main)
+    assert (outcome.stop, outcome.text, is_answered) == ("done", "I stop.", True)
+    assert len(agent.provider.requests) == 3
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import os
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.agent import grepping, shell
@@ -180,6 +182,44 @@ def test_where_lines_are_found(call, files, more, names):
     assert ([line.partition(":")[0] for line in text.splitlines()] if names else text) == (names or "no line matches")
 
 
+NAMES = st.lists(st.sampled_from(["a", "b.c", "test_d"]), min_size=1, max_size=5)
+
+
+@given(NAMES, st.data())
+def test_two_stars_are_any_folders_and_none(parts, data):
+    """Law: a glob with ``**/`` in the place of folders of a path, or between any two, names the path."""
+    glob = [data.draw(st.sampled_from([part, "*"])) for part in parts]
+    for _ in range(data.draw(st.integers(0, 2))):
+        first = data.draw(st.integers(0, len(glob) - 1))
+        glob[first : data.draw(st.integers(first, len(glob) - 1))] = ["**"]
+    start = data.draw(st.sampled_from(["", "./"]))
+    assert grepping.named(start + "/".join(glob))("/".join(parts))
+
+
+@pytest.mark.parametrize("path", ["src/a.py", "lib/test_a.py", "src/test_a.pyc", "src.test_a.py", "x/src/test_a.py"])
+def test_two_stars_are_folders_only(path):
+    """What stands beside ``**/`` has to stand in the path."""
+    assert not grepping.named("src/**/test_*.py")(path)
+
+
+@given(st.integers(0, 3_000), st.integers(0, 3_000), st.integers(1, 400))
+def test_a_line_is_shown_where_it_matches(before, behind, length):
+    """Law: of a long line the match is shown, the beginning of one that is too long itself, and not much more."""
+    match = "n" * length
+    text = "x" * before + match + "y" * behind
+    line = grepping.shown(text, before, before + length)
+    assert match[: grepping.LINE_CHARS] in line
+    assert len(line) <= grepping.LINE_CHARS + 2
+    assert line == text or "…" in line
+    assert line.strip("…") in text
+
+
+def test_the_end_of_a_long_line_is_searched(call, folder):
+    """A line has no length beyond which nothing is found."""
+    (folder / "a.json").write_text("x " * 200_000 + "needle")
+    assert call("grep", pattern="needle")[0].endswith("x needle")
+
+
 def test_a_pattern_that_is_none(call, files):
     """A broken pattern, and a folder that is not there, are told with what to do."""
     assert "missing )" in call("grep", pattern="(a")[0]
@@ -193,6 +233,17 @@ def test_a_pattern_that_never_ends_is_ended(call, folder, monkeypatch):
     text, is_error = call("grep", pattern="(a+)+$")
     assert is_error
     assert "simpler pattern" in text
+
+
+def test_a_search_for_names_has_its_time_too(call, folder, monkeypatch):
+    """A walk over folders that does not end is ended as well."""
+    slow = folder.parent / "slow.py"
+    slow.write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(shell, "SEARCHED", 1)
+    monkeypatch.setattr(grepping, "__file__", str(slow))
+    text, is_error = call("find", pattern="*")
+    assert is_error
+    assert "took over 1 seconds" in text
 
 
 def test_a_module_in_the_folder_does_not_get_in_the_way(call, folder):

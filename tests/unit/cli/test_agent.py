@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from holdfast.agent.loop import LOST, NOT_RUN, STOPPED_IN
+from holdfast.cli.agent.ending import HEARD, ending
 from holdfast.cli.agent.meter import Spent
 from holdfast.cli.agent.screen import Screen
 from holdfast.config import target
@@ -212,6 +213,25 @@ def test_nothing_to_go_on_with(run, options, said):
     assert "misspelt" not in run("ls").output
 
 
+@pytest.mark.parametrize(
+    ("key", "name", "task", "goes_on"),
+    [
+        ("fix-login", "fix", "Other.", False),
+        ("fix-login", "fix", "", True),
+        ("fix-login", "fix-login", "Other.", True),
+        ("4d5600aa11ff", "4d56", "Other.", True),
+        ("added-later", "add", "Other.", False),
+    ],
+)
+def test_the_name_of_a_session(run, home, key, name, task, goes_on):
+    """With a task the beginning of a name that somebody chose is a new name; that of an id is the id, as everywhere."""
+    with model(Said("Old."), Said("New.")) as (_, options):
+        assert run("agent", "First.", *options[:-1], key).exit_code == 0
+        done = run("agent", task, *options[:-1], name)
+    assert done.exit_code == 0
+    assert f"session {key if goes_on else name}\n" in done.stderr
+
+
 def test_an_answer_without_a_word(run):
     """Silence of the model is told."""
     with model(faults=[Fault("empty", "head", 1)]) as (_, options):
@@ -398,6 +418,54 @@ def test_an_interrupt_in_the_middle_of_a_command(has_ended, run, home, folder):
     assert not (folder / "ran").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_end_of_the_program_ends_the_command(has_ended, run, home, folder, number):
+    """Who ends the program, or closes its terminal, ends the command with it; the log tells, and the work goes on."""
+    with model(SLOW, DONE) as (_, options):
+        with started("Go.", options) as process:
+            shell = int(begun(folder / "pid"))
+            process.send_signal(number)
+            _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 128 + number, stderr
+        assert f"ended by {number.name}" in stderr
+        assert "Traceback" not in stderr
+        assert has_ended(shell)
+        assert results(home, "task")[1:] == [STOPPED_IN, NOT_RUN]
+        assert run("agent", "", *options).stdout == "It doubles now.\n"
+
+
+def test_a_hangup_that_nobody_may_hear_is_left_alone():
+    """Under nohup the work goes on when the terminal is closed; behind the block every signal does what it did."""
+    before = {one: signal.getsignal(one) for one in HEARD}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ending(Screen(quiet=True)) as end:
+            os.kill(os.getpid(), signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert end.number == signal.SIGTERM
+            end.number = 0
+        assert [signal.getsignal(one) for one in HEARD] == [before[signal.SIGTERM], signal.SIG_IGN]
+    finally:
+        signal.signal(signal.SIGHUP, before[signal.SIGHUP])
+
+
+@pytest.mark.parametrize("task", ["", "And this."])
+def test_a_second_agent_is_told_that_there_is_one(run, home, folder, monkeypatch, task):
+    """While one agent works in a session another one does nothing there, and says what can be done."""
+    monkeypatch.setattr("holdfast.store.locks.LEASE_WAIT", 0.1)
+    with model(SLOW, DONE) as (provider, options), started("Go.", options) as process:
+        begun(folder / "pid")
+        done = run("agent", task, *options, "--allow-bash")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "another agent works in session 'task' now; end it" in done.stderr
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert results(home, "task")[1:] == [STOPPED_IN, NOT_RUN]
+        assert len(provider.requests) == 1
+        assert run("agent", "", *options).exit_code == 0
+
+
 def test_two_interrupts(has_ended, home, folder):
     """A second ^C does not wait for the work to end in order, and what was done is in the log all the same."""
     stubborn = "trap '' TERM; echo $$ >> pid; while :; do sleep 0.1; done"
@@ -432,6 +500,25 @@ def test_two_interrupts_at_once(run, monkeypatch):
         assert run("agent", "Go.", *options).exit_code != 0
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("most", range(1, 14, 2))
+def test_an_interrupt_whenever_it_comes(run, monkeypatch, most):
+    """Whatever is being shown when ^C comes, the work ends, and so does the wait for it."""
+
+    class Hasty(Screen):
+        left = most
+
+        def show(self, item):
+            super().show(item)
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("holdfast.cli.agent.Screen", Hasty)
+    with model(LOOK, DONE) as (_, options):
+        assert run("agent", "Go.", *options).exit_code in (0, 130)
+
+
 def test_interrupts_at_the_prompt():
     """The first ^C at an empty prompt says how to leave, the second leaves, with exit code 0."""
     words = [sys.executable, "-m", "holdfast", "agent", "--model", MODEL, "--base-url", "http://127.0.0.1:9"]
@@ -444,6 +531,18 @@ def test_interrupts_at_the_prompt():
             assert process.stdout.read(len(wanted) or -1) == wanted
         assert process.wait(60) == 0
         assert b"^C again leaves" in process.stderr.read()
+
+
+def test_the_end_of_the_program_at_the_prompt():
+    """Who ends the program while nothing runs ends it at once."""
+    words = [sys.executable, "-m", "holdfast", "agent", "--model", MODEL, "--base-url", "http://127.0.0.1:9"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(words, env={**os.environ, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}, **pipes) as process:
+        assert process.stdout.read(2) == b"> "
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+        assert b"ended by SIGTERM" in process.stderr.read()
 
 
 def test_what_was_spent():

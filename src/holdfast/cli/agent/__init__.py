@@ -160,6 +160,7 @@ def _order(asked: Asked) -> Order:
         writer=_target(api, asked.summary_model, known.catalog) if asked.summary_model else None,
         catalog=known.catalog,
         goes_on=asked.task == "",
+        has_task=bool(asked.task),
         steps=asked.steps,
         streams=not is_alone,
         allow=asked.allow_bash,

@@ -1,10 +1,11 @@
 """One session with the agent: its loop runs in a thread of its own, and whoever is at the terminal sees one queue.
 
-So ^C is what it is everywhere: it stops what runs, and a second one leaves.
+So ^C is what it is everywhere: it stops what runs, and a second one leaves. Whatever ends the program does the same.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import TypeVar
 
 import click
 from anyio import CancelScope, Event
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 from msgspec import Struct
 
 from holdfast.agent.agent import place_for, surroundings
 from holdfast.agent.loop import Outcome, work
 from holdfast.agent.workplace import Allow, everything_allowed, nothing_allowed
+from holdfast.cli.agent.ending import Ending, ending
 from holdfast.cli.agent.meter import Spent, spent, status
 from holdfast.cli.agent.screen import Screen
 from holdfast.cli.faults import Stopped
@@ -31,11 +33,14 @@ from holdfast.policy.pipeline import Policy
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.session import Session
 from holdfast.runtime.summarise import Writer
-from holdfast.runtime.sync import LOOK
+from holdfast.runtime.sync import LOOK, event_loop
 from holdfast.runtime.upstream import Http
 from holdfast.store.base import SessionStore
 
 T = TypeVar("T")
+
+_ID = re.compile(r"[0-9a-f-]{12,}")
+"""A session's key that was made and not chosen, by this agent or by another tool."""
 
 
 class Order(Struct, frozen=True):
@@ -58,6 +63,8 @@ class Order(Struct, frozen=True):
     """Where the prices of models are that wrote them earlier."""
     goes_on: bool
     """Whether the session must be there already."""
+    has_task: bool
+    """Whether there is something to begin a new one with."""
     steps: int
     streams: bool
     allow: bool
@@ -78,8 +85,8 @@ class Question:
 class Desk:
     """The session, and what can be done with it from the terminal."""
 
-    def __init__(self, portal: BlockingPortal, session: Session, order: Order, screen: Screen) -> None:
-        self.session, self.order, self.screen = session, order, screen
+    def __init__(self, portal: BlockingPortal, session: Session, order: Order, screen: Screen, end: Ending) -> None:
+        self.session, self.order, self.screen, self.end = session, order, screen, end
         self.queue: SimpleQueue[object] = SimpleQueue()
         self._portal = portal
         self._scope: CancelScope | None = None
@@ -120,20 +127,23 @@ class Desk:
             return await do(self._scope)
 
         future = self._portal.start_task_soon(going)
+        over: list[object] = []  # asked without a lock, which ^C could leave locked
+        future.add_done_callback(over.append)
         future.add_done_callback(self.queue.put)
         is_stopping = False
         try:
             while True:
                 try:
-                    if (item := self._next()) is future:
+                    if over and self.queue.empty():
                         return future.result()
-                    self._take(item)
+                    self._take_next()
                 except (KeyboardInterrupt, click.Abort):
                     if is_stopping:
                         raise KeyboardInterrupt from None
                     is_stopping = True
-                    self.screen.note("stopping; ^C again leaves at once", "yellow")
                     self._portal.start_task_soon(self._stop)
+                    if not self.end.number:
+                        self.screen.note("stopping; ^C again leaves at once", "yellow")
         except BaseException:
             self._portal.start_task_soon(self._stop)  # who leaves waits for nothing, however fast the second ^C came
             raise
@@ -147,17 +157,14 @@ class Desk:
         """Return how full the context is, and what was spent."""
         return status(self.session.report(), self.spent())
 
-    def _next(self) -> object:
-        """Return what comes next; no wait is long, for ^C that comes a moment before one is heard when it ends."""
-        while True:
-            with suppress(Empty):
-                return self.queue.get(timeout=LOOK)
-
-    def _take(self, item: object) -> None:
-        if isinstance(item, Question):
-            self._ask(item)
-        else:
-            self.screen.show(item)
+    def _take_next(self) -> None:
+        """Show what comes next; no wait is long, for ^C that comes a moment before one is heard when it ends."""
+        with suppress(Empty):
+            item = self.queue.get(timeout=LOOK)
+            if isinstance(item, Question):
+                self._ask(item)
+            else:
+                self.screen.show(item)
 
     def _ask(self, question: Question) -> None:
         self.screen.note(f"the agent wants to run: {question.command}", "bold yellow")
@@ -196,7 +203,7 @@ def desk(order: Order, screen: Screen) -> Iterator[Desk]:
         for queue in queues:
             queue.put(event)
 
-    with opened(order.store) as store, start_blocking_portal() as portal:
+    with ending(screen) as end, opened(order.store) as store, event_loop() as portal:
         upstream = Http(order.url, order.target.api, order.headers)
         engine = Engine.open(
             store,
@@ -208,16 +215,20 @@ def desk(order: Order, screen: Screen) -> Iterator[Desk]:
             listen=told,
         )
         with portal.wrap_async_context_manager(upstream), portal.wrap_async_context_manager(engine) as there:
-            made = Desk(portal, portal.call(there.session, _key(store, order)), order, screen)
+            made = Desk(portal, portal.call(there.session, _key(store, order)), order, screen, end)
             queues.append(made.queue)
             screen.share = made.session.report().share
             yield made
 
 
 def _key(store: SessionStore, order: Order) -> str:
-    """Return the key of the session that is named, or its name for a new one; ``UnknownId`` for several."""
+    """Return the key of the session that is named, or its name for a new one; ``UnknownId`` for several.
+
+    With a task the beginning of a key means only one that nobody chose: beside ``fix-login`` there may be ``fix``.
+    """
     name = order.key
     known = [info.key for info in store.sessions() if info.key.startswith(name)]
     if order.goes_on and not known:
         raise Stopped(f"no session is called {clean(name)!r}, so there is nothing to go on with; see `holdfast ls`")
-    return name if not known or name in known else store.session(name).key
+    is_new = not known or (order.has_task and not any(map(_ID.fullmatch, known)))
+    return name if is_new or name in known else store.session(name).key

@@ -26,17 +26,17 @@ _PROMPT = "> "
 
 
 def talk(desk: Desk) -> None:
-    """Answer what is typed until ``/quit``, the end of the input, or ^C twice."""
+    """Answer what is typed until ``/quit``, the end of the input, ^C twice, or the end of the program."""
     _greet(desk)
     leaving = False
-    while True:
+    while not desk.end.number:
         try:
             line = input(_PROMPT)
         except EOFError:
             click.echo()
             return
         except KeyboardInterrupt:
-            if leaving:
+            if leaving or desk.end.number:
                 return
             leaving = True
             desk.screen.note("^C again leaves, as /quit does")
