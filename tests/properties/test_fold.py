@@ -15,9 +15,9 @@ from holdfast.model.branch import extend
 from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit, Settled, Span
 from holdfast.model.entries import Answer, Compaction, Decision, Entry, Frame, Request, Revoke, Said, Usage
-from holdfast.model.messages import Message
+from holdfast.model.messages import Message, media_of
 from holdfast.model.parts import Text, Thinking, ToolResult
-from holdfast.model.projected import origins, prefix_basis, project
+from holdfast.model.projected import messages_at, origins, prefix_basis, project
 from holdfast.model.sequence import Seq
 from holdfast.model.target import Target
 from holdfast.policy.guard import in_force
@@ -179,6 +179,18 @@ def test_the_projection_is_measured(entries):
     assert places == sorted(places, key=lambda place: branch.pinned - 0.5 if place < 0 else place)
     assert all(place < branch.pinned or place >= branch.keep for place in places)
     assert len(branch.marks) == len(branch.born) == len(branch.sums) == len(branch.messages) == len(branch.slots)
+
+
+@given(logs())
+def test_media_are_counted_where_they_are_shown(entries):
+    """``media``, ``media_bytes`` and ``pictures`` are those of the projection: what gave way counts no more."""
+    branch = Branch.build(entries)
+    shown = [one for slot in project(branch) for one in media_of(slot.message)]
+    assert (branch.media, branch.media_bytes) == (len(shown), sum(one.size for one in shown))
+    kept = [one for index in branch.pictures for message in messages_at(branch, index) for one in media_of(message)]
+    pinned = media_of(*branch.messages.slice(0, branch.pinned))
+    assert [*pinned, *kept] == shown
+    assert all(media_of(*messages_at(branch, index)) for index in branch.pictures)
 
 
 @given(logs())

@@ -9,6 +9,9 @@ import anyio
 import httpx2
 import pytest
 
+from holdfast.runtime.journal import Journal
+from holdfast.store.memory import MemoryStore
+
 CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
 USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "x"}
 
@@ -177,3 +180,37 @@ def test_of_more_pictures_than_are_taken_the_newest_stay(proxied, strict):
     data, bodies, reply = asked(proxied, strict, [shows(101)], "claude-sonnet-4-5", "/v1/messages", max_tokens=100)
     assert (bodies[0], reply.status_code) == (data, 200), reply.text
     assert bodies[-1].count(PICTURE.encode()) == 100
+
+
+@pytest.mark.parametrize("odd", ["empty ids", "an id twice", "long ids"])
+@pytest.mark.parametrize("how", ["one", "restarted", "forked", "forked anew", "forgotten"])
+def test_what_a_server_refused_once_goes_up_mended_from_then_on(how, odd, proxied, strict):
+    """The form that a server wants is in the log: a restart, another replica, and a branch beside this one go by it.
+
+    Nothing that overflows told, or that is told to be forgotten, changes it.
+    """
+    through, _, _ = proxied
+    upstream, store = strict(400_000), MemoryStore()
+
+    async def posted(client, said):
+        before = len(upstream.bodies)
+        reply = await client.post("/v1/chat/completions", json.dumps({"model": "local-7b", "messages": said}).encode())
+        assert reply.status_code == 200
+        return reply.json()["choices"][0]["message"], len(upstream.bodies) - before
+
+    async def go():
+        said, counts = ODD[odd], []
+        async with through(upstream, store) as first, through(upstream, store) as second:
+            for turn in range(4):
+                client = second if turn % 2 and how in ("restarted", "forked anew") else first
+                answer, count = await posted(client, said)
+                counts.append(count)
+                if how.startswith("forked"):
+                    said = [*said[:-1], {"role": "user", "content": f"go {turn}"}]
+                else:
+                    said = [*said, answer, {"role": "user", "content": f"go {turn}"}]
+                if how == "forgotten":
+                    Journal.open(store, store.sessions()[0].key).forget()
+        return counts
+
+    assert anyio.run(go) == [2, 1, 1, 1]

@@ -10,13 +10,17 @@ from hypothesis import strategies as st
 from holdfast.config import Catalog, shipped, target
 from holdfast.config.catalog import Model
 from holdfast.errors import ConfigError
+from holdfast.model.branch import Branch
+from holdfast.model.entries import Entry, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Text, Thinking
+from holdfast.model.projected import held_for, project
 from holdfast.testing.provider.calls import Answered, Asked, Compacted, Refusal
 from holdfast.testing.provider.client import MODELS, Client
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import Settings
 from holdfast.testing.provider.voices import VOICES
+from holdfast.view.tokens import measure
 from holdfast.wire.answers import Fold, answer
 from holdfast.wire.compacting import Made, Unmade, asking, brought, by_itself, can_compact, made
 from holdfast.wire.lens import open_body
@@ -500,6 +504,20 @@ def test_of_several_the_newest_counts():
     assert [edit.span.part for edit in found.edits] == [0, 1, 2, 3]
     assert [part.text for part in found.summary.parts] == ["the twin", "said between"]
     assert decoded(found.native)["items"] == [{"role": "assistant", "content": [{**BLOCK, "content": "two"}]}]
+
+
+def test_what_was_taken_over_counts_once():
+    """What an answer compacted is counted in front and no more in the answer; elsewhere its twin has its own size."""
+    block = Opaque("compaction", msgspec.Raw(encoded({**BLOCK, "content": "kelp on the rock " * 40})))
+    answered = Message("assistant", (block, Text("at last")))
+    twin = Message.of("user", "the twin " * 400)
+    found = by_itself(ANTHROPIC, "m", answered, 1, twin)
+    bodies = [Said(measure(Message.of("user", "go"))), Said(measure(answered)), found]
+    branch = Branch.build(Entry(str(number), None, body) for number, body in enumerate(bodies))
+    left = measure(Message("assistant", (Text("at last"),))).size
+    assert found.twin == measure(twin).size
+    assert branch.held == sum(slot.size for slot in project(branch)) == pytest.approx(found.size + left, abs=2)
+    assert held_for(branch, "n", ANTHROPIC) == held_for(branch, "m", RESPONSES) == branch.held + found.twin - found.size
 
 
 def test_a_lens_opens_what_was_made():

@@ -210,3 +210,24 @@ def test_a_client_does_not_share_an_id_with_a_server():
     sent = mended("anthropic", ASKED, answered(FETCH, FETCHED, mine), told(GIVEN | {"tool_use_id": "srvtoolu_1"}))
     assert sent[1]["content"][:2] == [FETCH, FETCHED]
     assert sent[2]["content"][0] == GIVEN | {"tool_use_id": sent[1]["content"][2]["id"]}
+
+
+ORPHANS = {
+    "anthropic": lambda number: told(GIVEN | {"tool_use_id": f"t{number}"}),
+    "openai-chat": lambda number: {"role": "tool", "tool_call_id": f"t{number}", "content": "REAL"},
+    "openai-responses": lambda number: {"type": "function_call_output", "call_id": f"t{number}", "output": "REAL"},
+    "gemini": lambda _: {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {}}}]},
+}
+
+
+@pytest.mark.parametrize("api", ORPHANS)
+def test_a_history_without_its_calls_takes_linear_time(api, grows_slowly):
+    """Results whose calls a client cut away are told in time that grows with their number."""
+
+    def mending(count):
+        body = {"model": MODELS[api], FIELDS[api]: [ORPHANS[api](number) for number in range(count)]}
+        raw = msgspec.json.encode(body)
+        model = "gemini-2.5-pro" if api == "gemini" else ""
+        return lambda: mend(raw, api, model=model).is_valid or pytest.fail("it is still wrong")
+
+    grows_slowly(mending, 250)

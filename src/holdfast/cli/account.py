@@ -28,7 +28,7 @@ from holdfast.model.entries import (
 )
 from holdfast.model.gauging import smaller
 from holdfast.model.paying import MILLION, broken, known_dollars, paid, share
-from holdfast.model.projected import basis_at, shown
+from holdfast.model.projected import basis_at, shown, summary_size
 from holdfast.model.target import Prices
 from holdfast.view.tokens import measure
 from holdfast.wire.recognise import APIS
@@ -408,7 +408,7 @@ def _written_anew(last: tuple[Branch, int, str], branch: Branch) -> int:
     anew = sum(_sizes(branch, same, count))
     reframed = branch.frame != before.frame
     if branch.compaction is not None and (reframed or branch.compaction != before.compaction):
-        anew += branch.compaction.size
+        anew += summary_size(branch.compaction, branch.model, branch.api)
     if reframed:
         anew += branch.frame.tokens + sum(slot.size for slot in branch.slots.slice(0, branch.pinned))
     return max(1, anew)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import click
 import msgspec
 from msgspec import Struct
 
+from holdfast import config
+from holdfast.cli.branches import branches_at
 from holdfast.cli.describing import in_short, session_line, when
-from holdfast.cli.explaining import SHORT, Log, end_of, entry_named, log_of, read_log
+from holdfast.cli.explaining import SHORT, end_of, entry_named, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
-from holdfast.cli.sizing import about, measured_in
-from holdfast.cli.terminal import LEAST, clean, console, json_option, many, say_json, say_line, say_whole
-from holdfast.model.entries import Said
+from holdfast.cli.sizing import Measured, Places, about, measured
+from holdfast.cli.terminal import LEAST, Waiting, clean, console, json_option, many, say_json, say_line, say_whole
+from holdfast.model.entries import BranchSummary, Entry, Said
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -77,11 +79,11 @@ def command(session: str, entry: str | None, name: str | None, store: str | None
         raise Stopped("--name of blanks could not be seen; give a name with letters, or '' to take one away")
     if name is not None and name.removeprefix("#").isdecimal():
         raise Stopped(f"--name {clean(name, 40)} would mean the message of that number; give a name that is no number")
-    with opened(store, readonly=entry is None) as there:
+    with opened(store, readonly=entry is None) as there, Waiting("branches", wanted=not as_json):
         info = there.session(session)
         if entry is not None:
             info = _move(there, info, entry, name)
-        found = Branches(info.key, tuple(twigs(there, info)), tuple(places(there, info)))
+        found = branches(there, info)
     if as_json:
         say_json(msgspec.to_builtins(found))
     else:
@@ -98,37 +100,48 @@ def _move(store: SessionStore, info: SessionInfo, entry: str, name: str | None) 
     return store.session(info.key)
 
 
-def twigs(store: SessionStore, info: SessionInfo) -> list[Twig]:
-    """Return the branches of a session, oldest first, and the place where it goes on if that is inside of one."""
+def branches(store: SessionStore, info: SessionInfo) -> Branches:
+    """Return the branches of a session, and its named entries."""
+    tree = _Tree(store.entries(info.key))
     leaves = [entry.id for entry in store.leaves(info.key)]
-    if info.leaf is not None and info.leaf not in leaves:
-        leaves.append(info.leaf)
-    seen, found = set[str](), []
-    for leaf in leaves:
-        log = log_of(store.path(info.key, leaf))
-        found.append(_twig(log, info, seen))
-        seen |= {entry.id for entry in log.said}
-    return found
+    return Branches(info.key, tuple(tree.twigs(info, leaves)), tuple(tree.places(store.labels(info.key))))
 
 
-def places(store: SessionStore, info: SessionInfo) -> Iterator[Named]:
-    """Yield the named entries of a session."""
-    for entry, name in store.labels(info.key).items():
-        yield Named(entry, name, len(log_of(store.path(info.key, entry)).said) - 1)
+class _Tree:
+    """All entries of a session, each looked at once."""
 
+    def __init__(self, entries: list[Entry]) -> None:
+        self._entries = entries
+        self._by_id = {entry.id: entry for entry in entries}
+        self._said: dict[str | None, tuple[int, Entry | None]] = {None: (0, None)}
+        """How many messages there are up to an entry, and the newest of them."""
+        for entry in entries:
+            count, newest = self._said.get(entry.parent, (0, None))
+            is_said = isinstance(entry.body, Said | BranchSummary)
+            self._said[entry.id] = (count + is_said, entry if isinstance(entry.body, Said) else newest)
 
-def _twig(log: Log, info: SessionInfo, seen: set[str]) -> Twig:
-    last = log.entries[-1]
-    said = next((entry for entry in reversed(log.entries) if isinstance(entry.body, Said)), None)
-    return Twig(
-        leaf=last.id,
-        active=last.id == info.leaf,
-        messages=len(log.said),
-        apart=sum(entry.id not in seen for entry in log.said),
-        tokens=measured_in(info, log.branch).tokens,
-        at=last.at,
-        text=in_short(said.body.slot.message) if said and isinstance(said.body, Said) else "",
-    )
+    def twigs(self, info: SessionInfo, leaves: list[str]) -> list[Twig]:
+        """Return the branches to ``leaves``, and to the place where the session goes on if that is inside of one."""
+        if info.leaf is not None and info.leaf not in leaves:
+            leaves = [*leaves, info.leaf]
+        grown, places = branches_at(self._entries, leaves), Places(config.configuration())
+        seen: set[str] = set()
+        return [self._twig(info, leaf, measured(grown[leaf], *places(info, grown[leaf])), seen) for leaf in leaves]
+
+    def places(self, labels: Mapping[str, str]) -> Iterator[Named]:
+        """Yield the entries that ``labels`` name."""
+        for entry, name in labels.items():
+            yield Named(entry, name, self._said[entry][0] - 1)
+
+    def _twig(self, info: SessionInfo, leaf: str, size: Measured, seen: set[str]) -> Twig:
+        """Return the branch to ``leaf``; its entries are ``seen`` from then on."""
+        last, (count, newest), apart, at = self._by_id[leaf], self._said[leaf], 0, leaf
+        while at in self._by_id and at not in seen:
+            seen.add(at)
+            apart += isinstance(self._by_id[at].body, Said | BranchSummary)
+            at = self._by_id[at].parent or ""
+        text = in_short(newest.body.slot.message) if newest and isinstance(newest.body, Said) else ""
+        return Twig(last.id, last.id == info.leaf, count, apart, size.tokens, last.at, text)
 
 
 def _say(info: SessionInfo, found: Branches) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from typing import Protocol, TypeVar
 
+from holdfast.model.branch import Branch, extended
 from holdfast.model.entries import OVERFLOW, Answer, Body, Compaction, Entry, Failure, Request, Said
+from holdfast.model.packing import pack
 
 
 class Telling(Protocol):
@@ -41,21 +43,70 @@ def over(entries: Sequence[Entry], telling: T, leaf: str | None) -> tuple[T, lis
     return last, [one for one in there.values() if one is not last]
 
 
+def branches_at(entries: Sequence[Entry], places: Collection[str]) -> dict[str, Branch]:
+    """Return the branch at each of ``places``, which are ids of ``entries``, the tree, parents first.
+
+    Each entry is folded once, with those that stand in a row.
+    """
+    behind, found = Counter(entry.parent for entry in entries), dict[str, Branch]()
+    rows: dict[str | None, tuple[Branch, list[Entry]]] = {}
+    for entry in entries:
+        before, row = rows.get(entry.parent, (Branch(), []))
+        if behind[entry.parent] > 1:
+            row = []
+        else:
+            rows.pop(entry.parent, None)
+        row.append(entry)
+        if entry.id in places or behind[entry.id] > 1:
+            before, row = extended(before, row), []
+        if entry.id in places:
+            found[entry.id] = before
+        if behind[entry.id]:
+            rows[entry.id] = before, row
+    return found
+
+
 def repeated(entries: Sequence[Entry]) -> frozenset[str]:
     """Return the ids of the overflows and compactions that only repeat, on a branch, what another one had told.
 
     What comes behind words and a request of the branch's own is its own too, however alike another one is.
     """
-    by_id, known, found = {entry.id: entry for entry in entries}, list[Entry](), set[str]()
-    own = _own(entries)
+    known, found = set[bytes](), set[str]()
+    own, again = _own(entries), _told_above(entries)
     for entry in entries:
-        if not isinstance(entry.body, Failure | Compaction):
+        if (told := _told(entry)) is None:
             continue
-        same = {one.id for one in known if one.body == entry.body}
-        if same and entry.id not in own and same.isdisjoint(one.id for one in _before(by_id, entry)):
+        if told in known and entry.id not in own and entry.id not in again:
             found.add(entry.id)
-        known.append(entry)
+        known.add(told)
     return frozenset(found)
+
+
+def _told(entry: Entry) -> bytes | None:
+    """Return what an overflow or compaction told, as bytes that are the same where it is."""
+    return pack(entry.body) if isinstance(entry.body, Failure | Compaction) else None
+
+
+def _told_above(entries: Sequence[Entry]) -> set[str]:
+    """Return the ids of the overflows and compactions that say what one before them on their branch says."""
+    behind = defaultdict[str | None, list[Entry]](list)
+    for entry in entries:
+        behind[entry.parent].append(entry)
+    ids, above, again = {entry.id for entry in entries}, set[bytes](), set[str]()
+    way = [one for parent, some in behind.items() if parent not in ids for one in some]
+    leave: list[tuple[int, bytes]] = []  # what was told on the way, until no more than so many wait
+    while way:
+        while leave and len(way) <= leave[-1][0]:
+            above.discard(leave.pop()[1])
+        entry = way.pop()
+        told = _told(entry)
+        if told in above:
+            again.add(entry.id)
+        elif told is not None:
+            above.add(told)
+            leave.append((len(way), told))
+        way += behind.get(entry.id, ())
+    return again
 
 
 def _own(entries: Sequence[Entry]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
@@ -70,10 +71,10 @@ class Comparison(Struct, frozen=True):
 
 def compare(first: Log, second: Log) -> Comparison:
     """Return what became of each message from the request that ``first`` makes to that of ``second``."""
-    old, new = held(first), held(second)
+    old, new, causes = held(first), held(second), _Causes(first, second)
     known = {one.id for one in first.said}
     places = sorted({**old, **new}.items(), key=lambda one: (one[1].place, one[0] in new, one[0][1]))
-    changes = tuple(_change(old.get(key), new.get(key), first, second, known) for key, _ in places)
+    changes = tuple(_change(old.get(key), new.get(key), causes, known) for key, _ in places)
     return Comparison(
         sum(one.tokens for one in old.values()), sum(one.tokens for one in new.values()), len(old), len(new), changes
     )
@@ -87,12 +88,12 @@ def sized(found: Comparison, before: int, after: int, size: Measured) -> Compari
 
 def held(log: Log) -> dict[Key, Held]:
     """Return what the request of ``log`` holds, in its order."""
-    out: dict[Key, Held] = {}
+    out, shown = dict[Key, Held](), Counter[str]()
     for slot, number in zip(project(log.branch), origins(log.branch), strict=True):
         entry = log.said[number].id if number >= 0 else _summary(log)
         place = number if number >= 0 else log.branch.keep - 0.5
-        repeated = sum((entry, at) in out for at in range(len(out))) if (entry, 0) in out else 0
-        out[entry, repeated] = Held(number, entry, place, slot)
+        out[entry, shown[entry]] = Held(number, entry, place, slot)
+        shown[entry] += 1
     return out
 
 
@@ -101,7 +102,7 @@ def _summary(log: Log) -> str:
     return next((id_ for id_, body in reversed(log.branch.law) if isinstance(body, Compaction)), "")
 
 
-def _change(old: Held | None, new: Held | None, first: Log, second: Log, known: set[str]) -> Change:
+def _change(old: Held | None, new: Held | None, causes: _Causes, known: set[str]) -> Change:
     """Return what became of a message that one of the two requests holds at least."""
     one = new or old
     assert one is not None
@@ -110,29 +111,38 @@ def _change(old: Held | None, new: Held | None, first: Log, second: Log, known: 
     if old is not None and new is not None and old.slot.digest == new.slot.digest:
         return Change("same", one.number, one.entry, role, before, after)
     kind: Kind = "changed" if old and new else "hidden" if old else "back" if one.entry in known else "new"
-    rule, why, by = _cause(one.number, first, second) if kind != "new" else ("", "", "")
+    rule, why, by = causes.of(one.number) if kind != "new" else ("", "", "")
     gone, come = _apart(words([old.slot]) if old else [], words([new.slot]) if new else [])
     return Change(kind, one.number, one.entry, role, before, after, rule, why, by, gone, come)
 
 
-def _cause(number: int, first: Log, second: Log) -> tuple[str, str, str]:
-    """Return rule, reason and entry of what is in force on one side only and concerns a message."""
-    here, there = dict(first.branch.law), dict(second.branch.law)
-    for log, other in ((second, here), (first, there)):
-        for id_, body in reversed(log.branch.law):
-            if id_ not in other and (told := _concerns(body, number)):
-                return (*told, id_)
-    return "", "", ""
+class _Causes:
+    """Why messages are shown otherwise: what is in force on one side only, the newest of the second side first."""
 
+    def __init__(self, first: Log, second: Log) -> None:
+        sides = [{id_ for id_, _ in log.branch.law} for log in (first, second)]
+        self._edits: dict[int, tuple[str, str, str]] = {}
+        self._folds: list[tuple[int, tuple[str, str, str]]] = []
+        """Of compactions that concern more than those before them, where the first message stands that they leave."""
+        for log, other in zip((second, first), sides, strict=True):
+            for id_, body in reversed(log.branch.law):
+                if id_ not in other:
+                    self._take(id_, body)
 
-def _concerns(body: Decision | Compaction, number: int) -> tuple[str, str] | None:
-    """Return rule and reason of an entry that concerns message ``number``; a summary is -1."""
-    for edit in body.edits:
-        if edit.span.start <= number < max(edit.span.stop, edit.span.start + 1):
-            return edit.rule, edit.why
-    if isinstance(body, Compaction) and number < body.keep:
-        return "compaction", "a summary stands for it" if body.summary else "nothing stands for it"
-    return None
+    def of(self, number: int) -> tuple[str, str, str]:
+        """Return rule, reason and entry of what concerns message ``number``; a summary is -1."""
+        folds = (told for keep, told in self._folds if number < keep)
+        return self._edits.get(number) or next(folds, ("", "", ""))
+
+    def _take(self, id_: str, body: Decision | Compaction) -> None:
+        """Let ``body`` concern those messages that nothing taken before it does."""
+        folded = self._folds[-1][0] if self._folds else -1
+        for edit in body.edits:
+            for number in range(max(edit.span.start, folded), max(edit.span.stop, edit.span.start + 1)):
+                self._edits.setdefault(number, (edit.rule, edit.why, id_))
+        if isinstance(body, Compaction) and body.keep > folded:
+            why = "a summary stands for it" if body.summary else "nothing stands for it"
+            self._folds.append((body.keep, ("compaction", why, id_)))
 
 
 def _apart(old: list[str], new: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

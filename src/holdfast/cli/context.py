@@ -23,6 +23,7 @@ from holdfast.cli.ranges import Whole
 from holdfast.cli.sizing import about, measured, settings_of, target_of
 from holdfast.cli.terminal import (
     GAP,
+    Waiting,
     clean,
     console,
     json_option,
@@ -126,7 +127,8 @@ def command(**given: Any) -> None:
     asked = Asked(**given)
     if asked.record and asked.policy is None:
         raise Stopped("--record needs --policy NAME: whose decisions are to be recorded?")
-    found, info = _found(asked)
+    with Waiting("reading", wanted=not asked.as_json):
+        found, info = _found(asked)
     if asked.as_json:
         say_json(msgspec.to_builtins(found))
     else:

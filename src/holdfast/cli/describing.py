@@ -13,6 +13,7 @@ from holdfast.model import parts
 from holdfast.model.messages import Message, result_text
 from holdfast.model.slots import Slot
 from holdfast.store.base import SessionInfo
+from holdfast.view.saying import parts_said
 
 SHORTEST = 8
 """Characters of a session's id that are shown at least; more where two begin the same."""
@@ -32,7 +33,7 @@ def session_line(info: SessionInfo) -> Text:
 
 def in_short(message: Message) -> str:
     """Return what a message says, part after part, on one line."""
-    return " ".join(piece for part in message.parts if (piece := part_in_short(part)))
+    return " ".join(piece for part in parts_said(message) if (piece := part_in_short(part)))
 
 
 def part_in_short(part: parts.Part, name: str = "") -> str:
@@ -59,7 +60,7 @@ def _result(part: parts.ToolResult, name: str) -> str:
 
 def words(slots: Iterable[Slot]) -> list[str]:
     """Return the lines of what stands in a request, part after part, as they are: clean them before printing."""
-    return [line for slot in slots for part in slot.message.parts for line in _lines(part)]
+    return [line for slot in slots for part in parts_said(slot.message) for line in _lines(part)]
 
 
 def _lines(part: parts.Part) -> list[str]:

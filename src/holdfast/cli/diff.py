@@ -17,7 +17,7 @@ from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
 from holdfast.cli.sent import OF_REQUESTS, as_sent, as_shown, request_of, sent
 from holdfast.cli.sizing import about, measured_in, requested
-from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line, say_whole
+from holdfast.cli.terminal import Waiting, clean, console, json_option, many, say_json, say_line, say_whole
 from holdfast.model.entries import Compaction, Decision, Entry, Request, Revoke
 from holdfast.store.base import SessionInfo, SessionStore
 
@@ -56,7 +56,7 @@ def command(session: str, moments: str | None, lines: int, store: str | None, *,
     measure. Sizes with ~ are estimates, by what the provider counted in the session; others the provider counted.
     """
     asked = _asked(moments) if moments is not None else None
-    with opened(store, readonly=True) as there:
+    with opened(store, readonly=True) as there, Waiting("comparing", wanted=not as_json):
         info, entry = named(there, session)
         log = read_log(there, info.key)
         if asked is not None:
@@ -68,10 +68,10 @@ def command(session: str, moments: str | None, lines: int, store: str | None, *,
             before, after = _reduced(_until(there, info.key, log, entry))
         else:
             raise Stopped(_which(log))
-    if asked is None and entry is not None and isinstance(entry.body, Request):
-        found, sizes = _of_request(info, log, entry, compare(before.log, after.log))
-    else:
-        found, sizes = _of_moments(info, before, after)
+        if asked is None and entry is not None and isinstance(entry.body, Request):
+            found, sizes = _of_request(info, log, entry, compare(before.log, after.log))
+        else:
+            found, sizes = _of_moments(info, before, after)
     if as_json:
         told = {"session": info.key, "from": before.name, "to": after.name}
         say_json(told | msgspec.to_builtins(found))

@@ -75,7 +75,7 @@ def command(ctx: click.Context, store: str | None, *, online: bool, verbose: boo
     Prints what is in force and why. Addresses in the variables of the SDKs and in the settings of clients are asked
     whether a proxy is there. Exit code 1 if something is wrong.
     """
-    checks = [*_checks(store), *_pointed(online=online)]
+    checks = [*_checks(store, quiet=as_json), *_pointed(online=online)]
     windows = _windows()
     if as_json:
         say_json({"checks": msgspec.to_builtins(checks), "windows": windows})
@@ -85,9 +85,9 @@ def command(ctx: click.Context, store: str | None, *, online: bool, verbose: boo
         ctx.exit(WRONG)
 
 
-def _checks(store: str | None) -> Iterator[Check]:
+def _checks(store: str | None, *, quiet: bool) -> Iterator[Check]:
     yield _python()
-    yield from _store(store)
+    yield from _store(store, quiet=quiet)
     yield from _configuration()
     yield _extra("exact tokenizer", "bpe_openai", "replay counts with our estimate")
     yield _extra("mcp", "mcp", "holdfast mcp cannot serve", "mcp")
@@ -103,7 +103,7 @@ def _python() -> Check:
     return Check("version", "ok" if sys.version_info >= OLDEST else "wrong", text)
 
 
-def _store(given: str | None) -> Iterator[Check]:
+def _store(given: str | None, *, quiet: bool) -> Iterator[Check]:
     """Yield where the store is, whether it can be read, and whether others could read it too."""
     place = store_place(given)
     try:
@@ -124,7 +124,7 @@ def _store(given: str | None) -> Iterator[Check]:
         "store", "ok", f"{place.where} ({place.origin}), {many(count, 'session')}, {path.stat().st_size:,} bytes"
     )
     yield _permissions(path)
-    yield from _entries(place.where)
+    yield from _entries(place.where, quiet=quiet)
 
 
 def _room(path: Path) -> Iterator[Check]:
@@ -133,16 +133,13 @@ def _room(path: Path) -> Iterator[Check]:
         yield Check("disk", "wrong" if short_of_room(path, NOTHING) else "note", text)
 
 
-def _entries(where: str) -> Iterator[Check]:
+def _entries(where: str, *, quiet: bool) -> Iterator[Check]:
     """Yield which sessions have entries that cannot be read: every one is."""
     damaged = False
-    with open_store(where, readonly=True) as there, Waiting(wanted=True) as waiting:
+    with open_store(where, readonly=True) as there, Waiting(wanted=not quiet) as waiting:
         sessions = there.sessions()
-        waiting.begin("reading", len(sessions))
-        for info in sessions:
-            fault = _damage(there, info)
-            waiting.tick()
-            if fault:
+        for info in waiting.over("reading", sessions):
+            if fault := _damage(there, info):
                 damaged = True
                 yield Check("entries", "wrong", f"session {info.key}: {fault}")
     if not damaged:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
@@ -13,7 +13,7 @@ from holdfast.errors import UnknownId
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit
 from holdfast.model.entries import POLICY, BranchSummary, Compaction, Decision, Entry, Note, Request, Revoke, Said
-from holdfast.model.projected import origins, shown
+from holdfast.model.projected import origins, shown, summary_size
 from holdfast.model.slots import Slot
 from holdfast.policy.settings import HANDLE
 from holdfast.store.base import SessionInfo, SessionStore
@@ -66,6 +66,15 @@ def read_log(store: SessionStore, key: str, leaf: str | None = None) -> Log:
     return log_of(store.path(key, leaf))
 
 
+def path_to(by_id: Mapping[str, Entry], leaf: str | None) -> list[Entry]:
+    """Return the entries from the root to ``leaf``, out of those of the whole tree by their ids."""
+    path: list[Entry] = []
+    while leaf is not None and leaf in by_id:
+        path.append(by_id[leaf])
+        leaf = by_id[leaf].parent
+    return path[::-1]
+
+
 # -- what a request shows ----------------------------------------------------------------------------------------------
 
 
@@ -103,7 +112,7 @@ def folded(branch: Branch) -> int:
     if branch.compaction is None:
         return 0
     pinned, before = (branch.sums[slot - 1] if slot else 0 for slot in (branch.pinned, branch.keep))
-    return before - pinned - branch.compaction.size
+    return before - pinned - summary_size(branch.compaction, branch.model, branch.api)
 
 
 # -- what was done -----------------------------------------------------------------------------------------------------
@@ -125,7 +134,7 @@ def acts(log: Log, index: int, recorded_by: str = "", size: Measured = PLAIN) ->
             handles = tuple(hash_[:HANDLE] for hash_ in blobs_of(body))
             yield Act(entry.id, "capped", CAPPED, "it was longer than an entry may hold", 0, by, entry.at, handles)
         if isinstance(body, Decision | Compaction):
-            for edit in _about(body.edits, index):
+            for edit in _together(_about(body.edits, index)):
                 yield _of_edit(entry, edit, by, revoked.get(entry.id, ""), size)
         if isinstance(body, Compaction) and before.pinned <= index < body.keep:
             yield _of_compaction(entry, body, _held(before, index), by, revoked.get(entry.id, ""), size)
@@ -139,6 +148,15 @@ def _policy(note: Note) -> str:
 
 def _about(edits: Iterable[Edit], index: int) -> Iterator[Edit]:
     return (edit for edit in edits if edit.span.start <= index < max(edit.span.stop, edit.span.start + 1))
+
+
+def _together(edits: Iterable[Edit]) -> Iterator[Edit]:
+    """Yield ``edits``; of those behind which one text lies together, and of which one line is shown, only the first."""
+    before: Edit | None = None
+    for edit in edits:
+        if edit.put or before is None or not edit.blob or (edit.rule, edit.blob) != (before.rule, before.blob):
+            yield edit
+        before = edit
 
 
 def _next_said(log: Log, note: str) -> str:
@@ -229,11 +247,12 @@ def through(store: SessionStore, key: str, log: Log, entry: Entry) -> Log:
     """Return ``log`` if ``entry`` lies on it, else the log of the newest branch that goes through it."""
     if any(one.id == entry.id for one in log.entries):
         return log
-    for tip in reversed(store.leaves(key)):
-        path = store.path(key, tip.id)
-        if any(one.id == entry.id for one in path):
-            return log_of(path)
-    return read_log(store, key, entry.id)
+    tree, behind = store.entries(key), {entry.id}
+    for one in tree:
+        if one.parent in behind:
+            behind.add(one.id)
+    tips = (tip.id for tip in reversed(store.leaves(key)) if tip.id in behind)
+    return log_of(path_to({one.id: one for one in tree}, next(tips, entry.id)))
 
 
 def branch_at(store: SessionStore, key: str, entry: Entry | None) -> Branch:

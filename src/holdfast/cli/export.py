@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast.cli.faults import Stopped
 from holdfast.cli.files import new_file
 from holdfast.cli.places import opened, store_option
-from holdfast.cli.terminal import clean, json_option, say_json
+from holdfast.cli.terminal import Waiting, clean, json_option, say_json
 from holdfast.formats import WRITERS, Recording, Written, left_out, written
 from holdfast.formats import reduced as as_seen
 from holdfast.formats.left_out import DATABASE
@@ -79,8 +79,9 @@ def command(
             raise Stopped(
                 "the form opencode is a database, which needs a file: give -o FILE, or --format opencode-json"
             )
-        recording = recording_of_session(there, info)
-        made = _exported(as_seen(recording) if reduced else recording, form)
+        with Waiting("writing", wanted=not as_json):
+            recording = recording_of_session(there, info)
+            made = _exported(as_seen(recording) if reduced else recording, form)
     data = made.data
     told = {"session": info.key, "format": form, "bytes": len(data), "left_out": list(made.left_out)}
     if output is not None:

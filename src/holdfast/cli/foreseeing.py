@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.cli.branches import over, refusals
-from holdfast.cli.explaining import log_of
+from holdfast.cli.explaining import log_of, path_to
 from holdfast.cli.faults import EXPECTED
 from holdfast.cli.places import opened
 from holdfast.cli.sizing import about, target_of
@@ -61,12 +61,8 @@ def foreseen(info: SessionInfo, entries: Sequence[Entry], known: Configuration, 
 
     Nobody is asked for a summary: an extract is planned. What a window has no room for at all ends it.
     """
-    by_id, path = {entry.id: entry for entry in entries}, list[Entry]()
-    at = info.leaf
-    while at is not None and at in by_id:
-        path.append(by_id[at])
-        at = by_id[at].parent
-    target = target_of(info, log_of(reversed(path)).branch, None, None, known.catalog)
+    path = path_to({entry.id: entry for entry in entries}, info.leaf)
+    target = target_of(info, log_of(path).branch, None, None, known.catalog)
     going = _Going(target, known.policy(policy).for_session(info.key), refusals(entries))
     last, others = over(entries, going, info.leaf)
     return reduce(Foreseen.plus, (one.found for one in others), last.found)

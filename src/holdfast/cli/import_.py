@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.cli.faults import EXPECTED, WRONG_USE, Stopped, of_file, reason
 from holdfast.cli.places import opened, store_option, store_place
 from holdfast.cli.recordings import Source, sources
-from holdfast.cli.terminal import clean, json_option, say_json
+from holdfast.cli.terminal import Waiting, clean, json_option, say_json
 from holdfast.errors import FormatError, UnknownId
 from holdfast.formats import Problem, Recording, again
 from holdfast.model.entries import Entry, Said
@@ -72,8 +72,8 @@ def command(
     """
     if name is not None and len(files) > 1:
         raise Stopped(f"--as names one session, and there are {len(files)} files; give one file")
-    with opened(store) as there:
-        outcomes = [outcome for file in files for outcome in _outcomes(there, file, name, session)]
+    with opened(store) as there, Waiting(wanted=not as_json) as waiting:
+        outcomes = [one for file in waiting.over("files", files) for one in _outcomes(there, file, name, session)]
     if as_json:
         say_json([_record(outcome) for outcome in outcomes])
     else:

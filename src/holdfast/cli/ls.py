@@ -15,7 +15,7 @@ from holdfast.cli.describing import client_of, shortest
 from holdfast.cli.places import absence, opened, store_option, store_place
 from holdfast.cli.ranges import Whole
 from holdfast.cli.sizing import about, measured_in
-from holdfast.cli.terminal import clean, console, fitting, json_option, say_json, say_line
+from holdfast.cli.terminal import Waiting, clean, console, fitting, json_option, say_json, say_line, say_more
 from holdfast.errors import HoldfastError
 from holdfast.model.entries import Answer, Body, Compaction, Request, Said, Usage
 from holdfast.model.gauging import HIGHEST, LOWEST, smaller
@@ -27,6 +27,8 @@ Examples:
   holdfast ls
   holdfast ls --limit 5 --json
 """
+MOST = 100
+"""[H] Sessions that are listed for a person, unless another number is asked for."""
 NEAR = 16
 """[H] Entries before the leaf of a session that are looked at: its newest request and answer are the last of all."""
 LEFT = 2
@@ -38,7 +40,7 @@ TITLE = 12
 
 
 @click.command("ls", epilog=EXAMPLES)
-@click.option("-n", "--limit", type=Whole(1), help="How many, the last changed first. [default: all]")
+@click.option("-n", "--limit", type=Whole(1), help=f"How many, the last changed first. [default: {MOST}, as JSON all]")
 @store_option
 @json_option("the sessions")
 def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
@@ -51,7 +53,9 @@ def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
     """
     with opened(store, readonly=True) as there:
         everything = there.sessions()
-        sessions = [listed(there, info) for info in everything[:limit]]
+        some = everything[: limit or (None if as_json else MOST)]
+        with Waiting(wanted=not as_json) as waiting:
+            sessions = [listed(there, info) for info in waiting.over("sessions", some)]
     if not sessions and (why := absence(store)):
         click.echo(why, err=True)
         if as_json:
@@ -62,6 +66,7 @@ def command(limit: int | None, store: str | None, *, as_json: bool) -> None:
         click.echo(f"no sessions in {clean(store_place(store).where)}; holdfast import FILE takes one in")
     else:
         _say(sessions, [info.key for info in everything])
+        say_more(len(everything) - len(sessions), "session", "--limit")
 
 
 class Listed(Struct, frozen=True):

@@ -64,6 +64,18 @@ def absence(given: str | None) -> str:
     return f"there is no store at {clean(where)}; holdfast import FILE or holdfast run makes it"
 
 
+def no_place(where: str) -> str:
+    """Return why there can never be a store at ``where``, or nothing: it is a folder, or lies under a file."""
+    if where == ":memory:":
+        return ""
+    path = file_of(where)
+    if path.is_dir():
+        return f"{path} is a folder; give a file's path with --store"
+    there = _nearest(path)
+    is_file = there != path and not there.is_dir()
+    return f"{there} is a file and no folder; give another path with --store" if is_file else ""
+
+
 def unwritable(where: str) -> str:
     """Return why nothing can be recorded in the store that ``where`` names, or nothing; none is made."""
     try:
@@ -73,14 +85,19 @@ def unwritable(where: str) -> str:
         return reason(error)
     if where == ":memory:":
         return ""
+    if why := no_place(where):
+        return why
     path = file_of(where)
-    there = next(one for one in (path, *path.parents) if os.access(one, os.F_OK))
-    if there != path and not there.is_dir():
-        return f"{there} is a file and no folder; give another path with --store"
+    there = _nearest(path)
     wanted = (path, path.parent) if there == path else (there,)
     if not all(os.access(one, os.W_OK) for one in wanted):
         return f"{there} cannot be written; give yourself access, or another path with --store"
     return ""
+
+
+def _nearest(path: Path) -> Path:
+    """Return what is there of ``path``: itself, or the nearest above it."""
+    return next(one for one in (path, *path.parents) if os.access(one, os.F_OK))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import click
 
 from holdfast import config
 from holdfast.cli.faults import Stopped
-from holdfast.cli.places import file_of, unwritable
+from holdfast.cli.places import file_of, no_place, unwritable
 from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import many
 from holdfast.config.providers import PROVIDERS
@@ -149,12 +149,19 @@ def refused(error: Exception, port: int) -> Exception:
     return error
 
 
+def check_place(where: str) -> None:
+    """Raise ``ConfigError`` where no store can be called ``where``, or none can ever be there."""
+    open_store(where, readonly=True).close()
+    if why := no_place(where):
+        raise ConfigError(why)
+
+
 def unrecorded(where: str) -> str:
     """Return what is said at the start where nothing can be written to the store at ``where``, or nothing.
 
-    Raises ``ConfigError`` where no store can be called that.
+    Raises as ``check_place`` does.
     """
-    open_store(where, readonly=True).close()
+    check_place(where)
     if why := unwritable(where):
         return f"requests go on, but are not recorded: {why}"
     if where != ":memory:" and (why := short_of_room(file_of(where), NOTHING)):

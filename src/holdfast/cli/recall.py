@@ -19,6 +19,7 @@ from holdfast.cli.ls import ago
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
 from holdfast.cli.terminal import Waiting, clean, console, json_option, many, say_json, say_line
+from holdfast.model.entries import BranchSummary, Entry, Said
 from holdfast.runtime.recall import Page, reachable, recall, recall_whole
 from holdfast.store.base import SessionStore
 from holdfast.store.searching import CLOSE, OPEN
@@ -83,7 +84,9 @@ def command(session: str, store: str | None, **given: Any) -> None:
     with opened(store, readonly=asked.id_ is not None or not asked.search) as there:
         key = there.session(session).key
         if asked.id_ is not None:
-            _one(there, key, asked, _id_of(there, key, asked.id_))
+            with Waiting("reading", wanted=not asked.as_json):
+                id_ = _id_of(there, key, asked.id_)
+            _one(there, key, asked, id_)
         elif asked.search:
             _search(there, key, asked.search, asked.limit, as_json=asked.as_json)
         else:
@@ -96,7 +99,16 @@ def _id_of(store: SessionStore, key: str, name: str) -> str:
     begun = [one.id for one in reachable(store, key) if name and one.id.startswith(name)]
     if len(begun) == 1 and (number is None or len(name) >= HANDLED):
         return begun[0]
-    return name if number is None else entry_named(store, key, read_log(store, key), name).id
+    return name if number is None else _numbered(store, key, number, name).id
+
+
+def _numbered(store: SessionStore, key: str, number: int, name: str) -> Entry:
+    """Return message ``number``, which is called ``name``; where requests may show it, no more than they are read."""
+    active = store.active(key)
+    shown = [one for one in (*active.tail, *active.rest) if isinstance(one.body, Said | BranchSummary)]
+    if active.keep <= number < active.keep + len(shown):
+        return shown[number - active.keep]
+    return entry_named(store, key, read_log(store, key), name)
 
 
 def _one(store: SessionStore, key: str, asked: Asked, id_: str) -> None:
@@ -160,7 +172,7 @@ def _list(store: SessionStore, key: str, *, as_json: bool) -> None:
 
 
 def _search(store: SessionStore, key: str, search: str, limit: int, *, as_json: bool) -> None:
-    with Waiting(wanted=True) as waiting:
+    with Waiting("searching", wanted=not as_json) as waiting:
         found = store.search(key, search, limit + 1, tick=partial(waiting.reach, "indexing"))
     if len(found) > limit:
         click.echo(f"the first {many(limit, 'message')} of more; --limit shows more of them", err=True)

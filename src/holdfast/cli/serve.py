@@ -16,6 +16,7 @@ from holdfast.cli.faults import Interrupted, reason
 from holdfast.cli.places import Place, store_option, store_place
 from holdfast.cli.proxying import (
     MOST_PORTS,
+    check_place,
     done,
     in_force,
     looked_on,
@@ -87,6 +88,8 @@ def command(store: str | None, *, as_json: bool, **given: Any) -> None:
 
     found = in_force(given)
     serving = Serving(found.settings, found.known, store_place(store), given, as_json)
+    if mode_of(found.settings, switch_of(serving.store.where)) != "bypass":
+        check_place(serving.store.where)
     health = anyio.run(_served, serving, backend_options=backend())
     if health is None:
         raise Interrupted("ended at once: answers under way were cut off, and nothing was left half-written")

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 import msgspec
 from msgspec import Struct
 
 from holdfast.cli.describing import LINE, in_short, session_line, when
-from holdfast.cli.explaining import SHORT, Log, as_shown, branch_at, named, read_log, states, tokens_of
+from holdfast.cli.explaining import SHORT, as_shown, branch_at, named, states, tokens_of
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
 from holdfast.cli.sizing import PLAIN, Measured, about, measured_in
-from holdfast.cli.terminal import clean, console, json_option, many, say_json, say_line
+from holdfast.cli.terminal import Waiting, clean, console, json_option, many, say_json, say_line
+from holdfast.model.branch import Branch
 from holdfast.model.entries import (
     Answer,
     BranchSummary,
     Compaction,
     Decision,
+    Entry,
     Failure,
     Frame,
     Label,
@@ -28,7 +30,7 @@ from holdfast.model.entries import (
     Said,
     Usage,
 )
-from holdfast.store.base import SessionInfo
+from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
 \b
@@ -38,6 +40,12 @@ Examples:
   holdfast show 4d56 --all --json
 """
 _MARKS = {"compaction": "⟱", "decision": "✂", "note": "!", "failure": "✗", "revoke": "↺"}
+_BESIDE = frozenset({"request", "answer", "frame"})
+"""Kinds that are shown only with ``--all``."""
+MOST = 1_000
+"""[H] Lines that are shown to a person, unless another number is asked for."""
+FEW = 100
+"""[H] Lines whose entries are read more quickly one by one than with all that lies before them."""
 _STYLES = {
     "user": "bright_green", "assistant": "blue", "tool": "yellow", "system": "bright_black",
     "compaction": "magenta", "decision": "yellow", "note": "dim", "failure": "red",
@@ -63,7 +71,7 @@ class Line(Struct, frozen=True, omit_defaults=True):
 
 @click.command("show", epilog=EXAMPLES)
 @click.argument("session")
-@click.option("--last", type=Whole(1), help="The last so many lines only.")
+@click.option("--last", type=Whole(1), help=f"The last so many lines only. [default: {MOST}, as JSON all]")
 @click.option("--all", "everything", is_flag=True, help="Requests, answers and frames too.")
 @store_option
 @json_option("the entries")
@@ -76,29 +84,56 @@ def command(session: str, last: int | None, store: str | None, *, everything: bo
     that are left of it, one that they do not show with ⟱; holdfast why tells more. Sizes with ~ are estimates, by what
     the provider counted in the session so far, as holdfast context gives them; others the provider counted.
     """
-    with opened(store, readonly=True) as there:
+    most = last or (None if as_json else MOST)
+    with opened(store, readonly=True) as there, Waiting("reading", wanted=not as_json):
         info, entry = named(there, session)
-        log = read_log(there, info.key, entry.id if entry is not None else None)
-        size = measured_in(info, branch_at(there, info.key, entry))
-    lines = [line for line in lines_of(log, size) if everything or line.kind not in {"request", "answer", "frame"}]
-    lines = lines[-last:] if last else lines
+        end = entry.id if entry is not None else info.leaf
+        branch = branch_at(there, info.key, entry)
+        entries, is_all = _newest(there, info, end, most, everything=everything)
+        lines = [*lines_of(entries, there.branch(info.key, end) if entry else branch, measured_in(info, branch))]
     if as_json:
-        say_json(msgspec.to_builtins(lines))
+        say_json(msgspec.to_builtins([line for line in lines if everything or line.kind not in _BESIDE]))
     else:
-        _say(info, lines)
+        _say(info, [line for line in lines if everything or line.kind not in _BESIDE])
+        if not (is_all or last):
+            click.echo(f"these are the last {many(MOST, 'line')}; --last shows more, --json all", err=True)
 
 
-def lines_of(log: Log, size: Measured = PLAIN) -> Iterator[Line]:
-    """Yield a line for each entry, with its tokens by ``size``; messages are numbered."""
-    how, slot = states(log.branch), 0
-    for entry in log.entries:
+def _newest(
+    store: SessionStore, info: SessionInfo, end: str | None, most: int | None, *, everything: bool
+) -> tuple[Sequence[Entry], bool]:
+    """Return the entries up to ``end``, as far back as ``most`` lines are of, and whether those are all.
+
+    A few are read one by one, from the end on: what lies before them is left alone.
+    """
+    if most is None or most > FEW:
+        entries = store.path(info.key, end) if end is not None else []
+        lines = [at for at, one in enumerate(entries) if everything or _kind(one) not in _BESIDE]
+        start = lines[-most] if most is not None and most < len(lines) else 0
+        return entries[start:], start == 0
+    found, count = list[Entry](), 0
+    while end is not None and count < most:
+        found.append(store.entry(info.key, end))
+        count += everything or _kind(found[-1]) not in _BESIDE
+        end = found[-1].parent
+    return found[::-1], end is None
+
+
+def _kind(entry: Entry) -> str:
+    return str(entry.body.__struct_config__.tag)
+
+
+def lines_of(entries: Sequence[Entry], branch: Branch, size: Measured = PLAIN) -> Iterator[Line]:
+    """Yield a line for each of ``entries``, the last ones of ``branch``, with its tokens by ``size``."""
+    how = states(branch)
+    slot = len(how) - sum(isinstance(entry.body, Said | BranchSummary) for entry in entries)
+    for entry in entries:
         body = entry.body
-        kind = body.__struct_config__.tag
-        assert isinstance(kind, str)
+        kind = _kind(entry)
         if isinstance(body, Said | BranchSummary):
             message, left = body.slot.message, None
             if how[slot] != "whole":
-                left = 0 if how[slot] == "hidden" else size.of(tokens_of(as_shown(log.branch, slot)))
+                left = 0 if how[slot] == "hidden" else size.of(tokens_of(as_shown(branch, slot)))
             yield Line(entry.id, kind, in_short(message), slot, message.role, size.of(body.slot.size), entry.at, left)
             slot += 1
         else:

@@ -43,13 +43,18 @@ PLAIN = Measured(0, 0, 1.0, is_counted=False)
 
 def target_of(info: SessionInfo, branch: Branch, model: str | None, window: int | None, catalog: Catalog) -> Target:
     """Return where the next request of a stored session goes: to ``model``, or as it was recorded."""
-    apis = [slot.api for slot in project(branch) if slot.api in APIS]
-    api = apis[0] if apis else APIS[0]
-    place = config.target(api, model or branch.model or info.model, window=window, frame=branch.frame, catalog=catalog)
+    place = config.target(
+        _api(branch), model or branch.model or info.model, window=window, frame=branch.frame, catalog=catalog
+    )
     if window is not None or not branch.window or place.model != branch.model:
         return place
     as_recorded = replace(place.limits, window=branch.window, origin="as it was asked last")
     return place if place.limits.window == branch.window else replace(place, limits=as_recorded)
+
+
+def _api(branch: Branch) -> str:
+    """Return the API of the first message that came over one."""
+    return next((slot.api for slot in project(branch) if slot.api in APIS), APIS[0])
 
 
 def measured(branch: Branch, place: Target, settings: Settings = Settings()) -> Measured:
@@ -81,6 +86,21 @@ def settings_of(branch: Branch, known: Configuration) -> Settings:
 def as_asked(info: SessionInfo, branch: Branch, known: Configuration) -> tuple[Target, Settings]:
     """Return where the next request of a stored session goes, as its last one did, and what it is planned by."""
     return target_of(info, branch, None, None, known.catalog), settings_of(branch, known)
+
+
+class Places:
+    """Where the next requests of many stored sessions go; what is alike is found out once, for it takes a while."""
+
+    def __init__(self, known: Configuration) -> None:
+        self._known = known
+        self._found: dict[tuple[object, ...], tuple[Target, Settings]] = {}
+
+    def __call__(self, info: SessionInfo, branch: Branch) -> tuple[Target, Settings]:
+        """Return what ``as_asked`` does."""
+        asked = _api(branch), info.model, branch.model, branch.window, branch.frame, branch.policy
+        if asked not in self._found:
+            self._found[asked] = as_asked(info, branch, self._known)
+        return self._found[asked]
 
 
 def measured_in(info: SessionInfo, branch: Branch) -> Measured:

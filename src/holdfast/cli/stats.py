@@ -13,9 +13,11 @@ from holdfast.cli.account import Account, Rule, Size, account, together
 from holdfast.cli.describing import session_line, shortest
 from holdfast.cli.foreseeing import Foreseen, foreseen, in_words
 from holdfast.cli.places import absence, opened, store_option
-from holdfast.cli.sizing import Measured, about, as_asked, measured
+from holdfast.cli.ranges import Whole
+from holdfast.cli.sizing import Measured, Places, about, measured
 from holdfast.cli.terminal import (
     GAP,
+    Waiting,
     clean,
     console,
     fitting,
@@ -23,10 +25,11 @@ from holdfast.cli.terminal import (
     many,
     say_json,
     say_line,
+    say_more,
     say_table,
     say_whole,
 )
-from holdfast.config import Configuration
+from holdfast.config import Catalog, Configuration
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Frame
 from holdfast.model.gauging import smaller
@@ -46,13 +49,18 @@ Examples:
   holdfast stats
   holdfast stats 4d56 --json
 """
+MOST = 100
+"""[H] Sessions that are listed for a person, unless another number is asked for."""
 
 
 @click.command("stats", epilog=EXAMPLES)
 @click.argument("session", required=False)
+@click.option(
+    "-n", "--limit", type=Whole(1), help=f"How many, the last changed first; all count. [default: {MOST}, as JSON all]"
+)
 @store_option
 @json_option("the figures")
-def command(session: str | None, store: str | None, *, as_json: bool) -> None:
+def command(session: str | None, limit: int | None, store: str | None, *, as_json: bool) -> None:
     """Tell how large conversations got, what was saved, and what that cost in cache.
 
     SESSION is the beginning of an id. Figures are of all its branches; what the next request saves is of the one on
@@ -62,19 +70,21 @@ def command(session: str | None, store: str | None, *, as_json: bool) -> None:
     behind that place is written anew. Of a session that was only looked at it is told what its policy would have done.
     """
     known = config.configuration()
-    with opened(store, readonly=True) as there:
+    with opened(store, readonly=True) as there, Waiting(wanted=not as_json) as waiting:
         infos = [there.session(session)] if session is not None else there.sessions()
-        found = [account_of(there, info, known) for info in infos]
+        places = Places(known)
+        found = [account_of(there, info, known.catalog, places) for info in waiting.over("sessions", infos)]
         told = _foreseen(there, infos[0], found[0], known) if session is not None else None
-    total = together(found)
+        total = together(found)
     if session is None:
         why = "" if found else absence(store)
         if why:
             click.echo(why, err=True)
         if as_json:
-            say_json({"sessions": [*map(_told, found)], "all": _told(total)})
+            say_json({"sessions": [*map(_told, found[:limit])], "all": _told(total)})
         elif not why:
-            _say_all(found, total)
+            _say_all(found[: limit or MOST], total)
+            say_more(len(found[limit or MOST :]), "session", "--limit")
     elif as_json:
         say_json(_told(found[0]) | ({} if told is None else {"foreseen": msgspec.to_builtins(told)}))
     else:
@@ -89,29 +99,29 @@ def _foreseen(there: SessionStore, info: SessionInfo, found: Account, known: Con
     return foreseen(info, there.entries(info.key), known, policy)
 
 
-def account_of(store: SessionStore, info: SessionInfo, known: Configuration) -> Account:
+def account_of(store: SessionStore, info: SessionInfo, catalog: Catalog, places: Places) -> Account:
     """Return what was saved in a session, with the sizes of its spilled texts, in the window that it may use."""
     entries = store.entries(info.key)
     hashes = named_blobs(entries)
     sizes = [store.blobs.size(hash_) for hash_ in hashes if store.blobs.has(hash_)]
 
-    places: dict[tuple[str, int, Frame, str], tuple[Target, Settings]] = {}  # each takes a millisecond
+    known: dict[tuple[str, int, Frame, str], tuple[Target, Settings]] = {}  # of this session
 
     def sized(branch: Branch) -> Measured:
         asked = branch.model, branch.window, branch.frame, branch.policy
-        if asked not in places:
-            places[asked] = as_asked(info, branch, known)
-        return measured(branch, *places[asked])
+        if asked not in known:
+            known[asked] = places(info, branch)
+        return measured(branch, *known[asked])
 
-    found = account(info.key, entries, info.leaf, known.catalog, info.model, sized)
+    found = account(info.key, entries, info.leaf, catalog, info.model, sized)
     avoided = 0 if info.format else found.avoided  # what another tool compacted is its merit
-    largest = _in_force(found.largest, info, store.branch(info.key), known) if found.largest.sent else found.largest
+    largest = _in_force(found.largest, store.branch(info.key), places, info) if found.largest.sent else found.largest
     return replace(found, largest=largest, spills=len(hashes), spill_bytes=sum(sizes), avoided=avoided)
 
 
-def _in_force(largest: Size, info: SessionInfo, branch: Branch, known: Configuration) -> Size:
+def _in_force(largest: Size, branch: Branch, places: Places, info: SessionInfo) -> Size:
     """Return the size of the largest request in the window that the next one is planned for."""
-    place, settings = as_asked(info, branch, known)
+    place, settings = places(info, branch)
     limits = guard.in_force(place, branch, settings).limits
     capped = replace(largest, window=smaller(largest.window, settings.window_cap))
     return capped.limited(limits.window) if limits.origin == guard.LEARNED else capped

@@ -7,8 +7,8 @@ import json
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import Lock, Timer
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 PAPER = 100
 """Columns where there is no terminal to ask: files and pipes."""
@@ -130,46 +131,69 @@ def many(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-class Waiting:
-    """A progress bar on standard error; it shows after a second, and only to a person at a terminal."""
+def say_more(count: int, what: str, option: str) -> None:
+    """Tell on standard error that ``count`` more were not shown, if there are any, and what shows them."""
+    if count > 0:
+        click.echo(f"… and {many(count, what)}; {option} shows more, --json all", err=True)
 
-    def __init__(self, *, wanted: bool) -> None:
+
+class Waiting:
+    """A progress bar on standard error; it shows after a second, and only to a person at a terminal.
+
+    What is a part of something of which nobody knows the end only moves. Print nothing while this is entered.
+    """
+
+    def __init__(self, label: str = "", *, wanted: bool) -> None:
         self._wanted = wanted and sys.stderr is not None and sys.stderr.isatty()
-        self._began = time.monotonic()
+        self._timer, self._lock = Timer(PATIENCE, self._appear), Lock()
+        self._timer.daemon = True
         self._bar: Progress | None = None
-        self._label, self._total, self._done = "", 1, 0
+        self._label, self._total, self._done = label, 0, 0
 
     def __enter__(self) -> Self:
         """Return the bar, not shown yet."""
+        if self._wanted:
+            self._timer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._timer.cancel()
+        with self._lock:
+            self._wanted = False
+            if self._bar is not None:
+                self._bar.stop()
 
-    def begin(self, label: str, total: int) -> None:
-        """Begin a part of ``total`` ticks, called ``label``."""
-        self._label, self._total, self._done = label, total, 0
-        self._show()
+    def begin(self, label: str, total: int = 0) -> None:
+        """Begin a part of ``total`` ticks, called ``label``; 0 where nobody knows how many there will be."""
+        self.reach(label, 0, total)
 
     def tick(self) -> None:
         """Tell that one more step is done."""
-        self._done += 1
-        self._show()
+        self.reach(self._label, self._done + 1, self._total)
 
     def reach(self, label: str, done: int, total: int) -> None:
         """Tell that ``done`` of ``total`` steps of the part called ``label`` are done."""
         self._label, self._total, self._done = label, total, done
-        self._show()
+        if self._bar is not None:
+            self._show(self._bar)
 
-    def _show(self) -> None:
-        if not self._wanted or time.monotonic() - self._began < PATIENCE:
-            return
-        if self._bar is None:
-            from rich.progress import Progress
+    def over(self, label: str, items: Sequence[T]) -> Iterator[T]:
+        """Yield ``items`` as a part called ``label``, a tick for each."""
+        self.begin(label, len(items))
+        for item in items:
+            yield item
+            self.tick()
 
-            self._bar = Progress(console=console(stderr=True), transient=True)
-            self._bar.add_task("")
-            self._bar.start()
-        task = self._bar.task_ids[0]
-        self._bar.update(task, description=self._label, total=self._total, completed=self._done)
+    def _appear(self) -> None:
+        from rich.progress import Progress
+
+        with self._lock:
+            if self._wanted:
+                bar = Progress(console=console(stderr=True), transient=True, redirect_stdout=False)
+                bar.add_task("")
+                self._bar = bar  # from here on whatever is told moves it
+                self._show(bar)
+                bar.start()
+
+    def _show(self, bar: Progress) -> None:
+        bar.update(bar.task_ids[0], description=self._label, total=self._total or None, completed=self._done)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from operator import ne
+
 import click
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast import config
 from holdfast.cli.at_leaf import at_leaf
@@ -12,11 +16,13 @@ from holdfast.cli.describing import session_line, when
 from holdfast.cli.explaining import SHORT, Log, State, acting, edits_shown, log_of, read_log, states
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
+from holdfast.cli.ranges import Whole
 from holdfast.cli.sizing import about, as_asked, measured
-from holdfast.cli.terminal import clean, console, json_option, say_json, say_line, say_whole
+from holdfast.cli.terminal import Waiting, clean, console, json_option, say_json, say_line, say_more, say_whole
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Edit
-from holdfast.model.entries import Decision, Entry, Revoke
+from holdfast.model.entries import Compaction, Decision, Entry, Revoke
+from holdfast.model.projected import shown, shown_slots, slot_after
 from holdfast.model.target import Limits, Target
 from holdfast.policy import guard
 from holdfast.policy.settings import Settings
@@ -31,6 +37,8 @@ Examples:
   holdfast undo 4d56 e77b 9c8f
   holdfast undo 4d56 --window
 """
+MOST = 20
+"""[H] Decisions that a list shows, unless another number is asked for."""
 
 
 class Standing(Struct, frozen=True):
@@ -80,10 +88,18 @@ class Forgotten(Struct, frozen=True):
 @click.argument("decisions", metavar="[DECISION...]", nargs=-1)
 @click.option("--window", is_flag=True, help="Forget what refusals told of its window: it is as configured again.")
 @click.option("--list", "listed", is_flag=True, help="Only list what is in force, the newest first.")
+@click.option("-n", "--limit", type=Whole(1), default=MOST, show_default=True, help="How many --list shows.")
 @store_option
-@json_option("what was revoked, or is in force,")
+@json_option("what was revoked, or all that is in force,")
 def command(
-    session: str, decisions: tuple[str, ...], store: str | None, *, window: bool, listed: bool, as_json: bool
+    session: str,
+    decisions: tuple[str, ...],
+    limit: int,
+    store: str | None,
+    *,
+    window: bool,
+    listed: bool,
+    as_json: bool,
 ) -> None:
     """Take back a decision: what it had reduced is shown again.
 
@@ -101,35 +117,102 @@ def command(
     with opened(store, readonly=listed) as there:
         info = there.session(session)
         if listed:
-            log = read_log(there, info.key)
-            _say_list(info, Law(info.key, tuple(standing(info, log))), as_json=as_json)
+            with Waiting("what is in force", wanted=not as_json):
+                log = read_log(there, info.key)
+                law = Law(info.key, tuple(standing(info, log, None if as_json else limit)))
+            _say_list(info, law, len(acting(log.branch)), as_json=as_json)
             return
-        found = forget(there, info) if window else undo(there, info, *decisions)
+        with Waiting("undoing", wanted=not as_json):
+            found = forget(there, info) if window else undo(there, info, *decisions)
     if as_json:
         say_json(msgspec.to_builtins(found))
     else:
         _say(info, found)
 
 
-def standing(info: SessionInfo, log: Log) -> list[Standing]:
-    """Return what is in force, the newest first, each as if it alone were taken back."""
-    asked = as_asked(info, log.branch, config.configuration())
-    return [_standing(log, id_, *asked) for id_, _ in reversed(acting(log.branch))]
+def standing(info: SessionInfo, log: Log, limit: int | None = None) -> list[Standing]:
+    """Return what is in force, the newest first, ``limit`` of it at most, each as if it alone were taken back."""
+    branch, times = log.branch, _times(log)
+    asked = as_asked(info, branch, config.configuration())
+    newest = list(reversed(acting(branch)))
+    there = set(shown_slots(branch, branch.keep))
+    last = _last_told(branch, newest, there)
+    return [
+        _standing(times, one, asked, branch, _undone(branch, *one, there, fold=one[0] == last))
+        for one in newest[:limit]
+    ]
 
 
-def _standing(log: Log, id_: str, place: Target, settings: Settings) -> Standing:
-    """Return what stands in ``log`` by that id; tokens are those of requests to ``place``."""
-    branch, body = log.branch, dict(log.branch.law)[id_]
-    without = extend(branch, Entry("", None, Revoke(id_)))
-    at = next(entry.at for entry in log.entries if entry.id == id_)
-    more = measured(without, place, settings).tokens - measured(branch, place, settings).tokens
+def _times(log: Log) -> dict[str, int | None]:
+    return {entry.id: entry.at for entry in log.entries}
+
+
+def _standing(
+    times: dict[str, int | None],
+    one: tuple[str, Decision | Compaction],
+    asked: tuple[Target, Settings],
+    branch: Branch,
+    without: Branch,
+) -> Standing:
+    """Return what ``one`` of the law does in ``branch``; tokens are those of requests as they are ``asked``."""
+    id_, body = one
+    more = measured(without, *asked).tokens - measured(branch, *asked).tokens
     if isinstance(body, Decision):
         rules = tuple(dict.fromkeys(edit.rule for edit in body.edits))
         spans = [edit.span for edit in edits_shown(branch, body)]
         messages = len({at for span in spans for at in range(span.start, span.stop)})
-        return Standing(id_, "decision", rules, at, messages, more)
+        return Standing(id_, "decision", rules, times[id_], messages, more)
     changed = sum(old != new for old, new in zip(_fates(branch), _fates(without), strict=True))
-    return Standing(id_, "compaction", ("compaction",), at, changed, more)
+    return Standing(id_, "compaction", ("compaction",), times[id_], changed, more)
+
+
+def _revoked(branch: Branch, id_: str) -> Branch:
+    return extend(branch, Entry("", None, Revoke(id_)))
+
+
+def _undone(branch: Branch, id_: str, body: Decision | Compaction, there: Container[int], *, fold: bool) -> Branch:
+    """Return ``branch`` without ``body``, of which no more is right than its size if it is not to ``fold`` all anew.
+
+    To fold costs all that is in force. A decision gives back what it saves, and nothing else.
+    """
+    if fold or isinstance(body, Compaction):
+        return _revoked(branch, id_)
+    told = branch.measured
+    if told is not None and _first_changed(branch, body, there) < told.slots:
+        told = replace(told, mark=b"")  # what was counted had the decision
+    saved = sum(edit.saves for edit in edits_shown(branch, body))
+    return replace(branch, held=branch.held + saved, measured=told)
+
+
+def _last_told(branch: Branch, newest: list[tuple[str, Decision | Compaction]], there: Container[int]) -> str:
+    """Return the one decision without which the request that was counted last may stand again; or nothing.
+
+    Whatever changed that came behind the count, so it is the newest that is about those messages.
+    """
+    told = branch.measured
+    if told is None or branch.anchor is not None:
+        return ""
+    return next((id_ for id_, body in newest if _first_changed(branch, body, there) < told.slots), "")
+
+
+def _first_changed(branch: Branch, body: Decision | Compaction, there: Container[int]) -> int:
+    """Return the first slot of those ``there`` that is shown otherwise without ``body``; the end where none is."""
+    groups: dict[int, list[Edit]] = {}
+    for edit in edits_shown(branch, body):
+        groups.setdefault(edit.span.start, []).append(edit)
+    return min(
+        (at for at, edits in groups.items() if at in there and _changes(branch, at, edits)), default=len(branch.slots)
+    )
+
+
+def _changes(branch: Branch, at: int, edits: list[Edit]) -> bool:
+    """Return whether slot ``at`` is shown otherwise without ``edits``, which others may stand for as well."""
+    others = list(branch.edits[at])
+    for edit in edits:
+        others.remove(edit)
+    without = replace(branch, edits={at: tuple(others)} if others else {})
+    digests = ([slot.digest for slot in shown(one, at)] for one in (branch, without))
+    return slot_after(branch, at) != slot_after(without, at) or ne(*digests)
 
 
 def _fates(branch: Branch) -> list[tuple[State, tuple[Edit, ...]]]:
@@ -147,7 +230,10 @@ def undo(store: SessionStore, info: SessionInfo, *decisions: str) -> Undone:
     path = store.path(key, journal.leaf)
     logs = [log_of(path[: at - len(revoked)]) for at in range(len(revoked))]  # each as it was just before
     asked = as_asked(info, logs[0].branch, config.configuration())
-    first, *also = [_standing(log, id_, *asked) for log, id_ in zip(logs, revoked, strict=True)]
+    first, *also = [
+        _standing(_times(log), (id_, dict(log.branch.law)[id_]), asked, log.branch, _revoked(log.branch, id_))
+        for log, id_ in zip(logs, revoked, strict=True)
+    ]
     before, after = (measured(branch, *asked).tokens for branch in (logs[0].branch, journal.branch))
     return Undone(key, first, before, after, tuple(also))
 
@@ -196,7 +282,7 @@ def _back(one: Standing) -> str:
     return f"{size}, {one.messages:,} {shown} shown otherwise"
 
 
-def _say_list(info: SessionInfo, found: Law, *, as_json: bool) -> None:
+def _say_list(info: SessionInfo, found: Law, count: int, *, as_json: bool) -> None:
     from rich.text import Text
 
     if as_json:
@@ -208,3 +294,4 @@ def _say_list(info: SessionInfo, found: Law, *, as_json: bool) -> None:
         out.print("nothing is in force that could be undone")
     for one in found.in_force:
         say_whole(out, Text.assemble((f"{when(one.at):14} ", "dim"), f"without it {_back(one)}: {_name(one)}"))
+    say_more(count - len(found.in_force), "older one", "--limit")

@@ -32,7 +32,18 @@ from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
 from holdfast.cli.sent import OF_REQUESTS, request_of, say, sent
 from holdfast.cli.sizing import Measured, about, measured_in
-from holdfast.cli.terminal import clean, console, json_option, many, say_command, say_json, say_line, say_whole
+from holdfast.cli.terminal import (
+    Waiting,
+    clean,
+    console,
+    json_option,
+    many,
+    say_command,
+    say_json,
+    say_line,
+    say_more,
+    say_whole,
+)
 from holdfast.cli.uncut import as_it_came, size_as_it_came
 from holdfast.model.branch import Branch
 from holdfast.model.entries import BranchSummary, Compaction, Entry, Said
@@ -47,6 +58,8 @@ Examples:
   holdfast why 4d56 128 --said > result.txt
   holdfast why 9c41d7e2             # a request, by the id in x-holdfast-request
 """
+MOST = 20
+"""[H] Decisions about a message that a person is told, the first and the last, unless another number is asked for."""
 _TOLD = {
     "whole": "it is sent as it was said",
     "reduced": "something shorter stands in its place",
@@ -85,10 +98,11 @@ class Why(Struct, frozen=True):
 @click.argument("session")
 @click.argument("message", required=False)
 @click.option("--lines", type=Whole(0), default=5, show_default=True, help="How many lines of each text.")
+@click.option("-n", "--limit", type=Whole(1), default=MOST, show_default=True, help="How many decisions about it.")
 @click.option("--said", is_flag=True, help="Print the message as it was said, whole, and nothing else.")
 @store_option
 @json_option("what happened")
-def command(session: str, message: str | None, lines: int, store: str | None, *, said: bool, as_json: bool) -> None:
+def command(session: str, message: str | None, store: str | None, *, said: bool, as_json: bool, **given: int) -> None:
     """Tell what happened to a message: as it was said, as requests show it now, and each decision about it.
 
     SESSION is the beginning of an id; MESSAGE is a number as holdfast show prints it, a label, or the beginning of an
@@ -100,14 +114,15 @@ def command(session: str, message: str | None, lines: int, store: str | None, *,
     up, what was decided for it and before it, and what it cost.
     """
     with opened(store, readonly=True) as there:
-        info, entry = named(there, session)
-        log = read_log(there, info.key)
-        keys = [one.key for one in there.sessions()]
-        if message is not None:
-            entry = entry_named(there, info.key, log, message)
-        if entry is None:
-            raise Stopped("say which message of the session: a number as holdfast show prints it, or an entry's id")
-        log = through(there, info.key, log, entry)
+        with Waiting("reading", wanted=not as_json):
+            info, entry = named(there, session)
+            log = read_log(there, info.key)
+            keys = [one.key for one in there.sessions()]
+            if message is not None:
+                entry = entry_named(there, info.key, log, message)
+            if entry is None:
+                raise Stopped("say which message of the session: a number as holdfast show prints it, or an entry's id")
+            log = through(there, info.key, log, entry)
         if isinstance(entry.body, OF_REQUESTS) and not said:
             _say_sent(info, log, entry, shortest(keys)[info.key], as_json=as_json)
             return
@@ -115,11 +130,12 @@ def command(session: str, message: str | None, lines: int, store: str | None, *,
         if said:
             _say_said(info, number, entry, as_it_came(there, log, number), as_json=as_json)
             return
-        found = why(info, log, number, size_as_it_came(there, log, number), measured_in(info, log.branch))
+        with Waiting("reading", wanted=not as_json):
+            found = why(info, log, number, size_as_it_came(there, log, number), measured_in(info, log.branch))
     if as_json:
         say_json(msgspec.to_builtins(found))
     else:
-        _say(found, info, shortest(keys)[info.key], lines)
+        _say(found, info, shortest(keys)[info.key], **given)
 
 
 def _say_said(info: SessionInfo, number: int, entry: Entry, pieces: Iterable[str], *, as_json: bool) -> None:
@@ -135,7 +151,8 @@ def _say_said(info: SessionInfo, number: int, entry: Entry, pieces: Iterable[str
 
 def _say_sent(info: SessionInfo, log: Log, entry: Entry, short: str, *, as_json: bool) -> None:
     """Tell of the request that ``entry`` is, or that it tells the end of."""
-    found = sent(info, log, request_of(log, entry), config.configuration())
+    with Waiting("reading", wanted=not as_json):
+        found = sent(info, log, request_of(log, entry), config.configuration())
     if as_json:
         say_json(msgspec.to_builtins(found))
         return
@@ -200,7 +217,7 @@ def _text(slots: list[Slot] | tuple[Slot, ...]) -> str:
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _say(found: Why, info: SessionInfo, short: str, lines: int) -> None:
+def _say(found: Why, info: SessionInfo, short: str, lines: int, limit: int) -> None:
     from rich.text import Text
 
     out = console()
@@ -217,9 +234,11 @@ def _say(found: Why, info: SessionInfo, short: str, lines: int) -> None:
         _say_text(out, f"{what}: {about(found.stands.tokens)} tokens", found.stands.text, lines)
     if not found.acts:
         out.print("nothing was decided about it")
-    for act in found.acts:
+    left = len(found.acts) - limit
+    for act in found.acts if left <= 0 else (*found.acts[: limit // 2], *found.acts[limit // 2 + left :]):
         out.print()
         _say_act(out, short, act)
+    say_more(left, "decision", "--limit")
 
 
 def _say_text(out: Any, head: str, text: str, lines: int) -> None:

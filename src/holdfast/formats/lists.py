@@ -37,11 +37,13 @@ class _Info(Struct, rename={"session": "sessionID"}):
 
 _MESSAGE, _BLOCK, _INFO = Shape(_Message), Shape(_Block), Shape(_Info)
 _BLOCKS = {
-    **dict.fromkeys(("tool_use", "tool_result", "thinking", "redacted_thinking", "document", "server_tool_use"), _A),
+    **dict.fromkeys(("tool_use", "tool_result", "server_tool_use"), _A),
     **dict.fromkeys(("image_url", "input_audio", "file"), _C),
     **dict.fromkeys(("input_text", "output_text", "input_image", "input_file"), _R),
 }
 """Kinds of blocks that only one API has; an image is Anthropic's when it has a ``source``."""
+_TAKEN = frozenset({"thinking", "redacted_thinking", "document"})
+"""Blocks of Anthropic's that routers take in Chat too."""
 _ITEMS = frozenset({"reasoning", "compaction", "item_reference", "mcp_list_tools", "mcp_approval_request"})
 _ENDS = ("_call", "_call_output", "_approval_response")
 """Types of the items of Responses that have no role, and how the others end."""
@@ -116,7 +118,7 @@ def _instead(raws: Sequence[Raw]) -> str:
 
 
 def _is_message(peek: _Message) -> bool:
-    return bool(peek.role or peek.parts) or _is_item(peek.type)
+    return bool(peek.role or elements(peek.parts)) or _is_item(peek.type)
 
 
 def _is_item(type_: str) -> bool:
@@ -125,11 +127,11 @@ def _is_item(type_: str) -> bool:
 
 def _marks(peek: _Message) -> Iterator[str]:
     """Yield the API that alone writes a message like this one, as often as it shows."""
-    if peek.parts:
+    if elements(peek.parts):
         yield _G
     if not peek.role and _is_item(peek.type):
         yield _R
-    if peek.tool_calls or peek.role in ("tool", "function"):
+    if elements(peek.tool_calls) or peek.role in ("tool", "function"):
         yield _C
     for block in map(_BLOCK.of, elements(peek.content)):
         if block.type in _BLOCKS:
@@ -140,7 +142,7 @@ def _marks(peek: _Message) -> Iterator[str]:
 
 def _hints(peek: _Message) -> Iterator[str]:
     """Yield the API that likely wrote a message, though another one takes it too."""
-    if any(_BLOCK.of(raw).cache_control for raw in elements(peek.content)):
+    if any(block.cache_control or block.type in _TAKEN for block in map(_BLOCK.of, elements(peek.content))):
         yield _A
     if peek.type == "message":
         yield _R

@@ -16,15 +16,19 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.model.calling import called, still_open
+from holdfast.model.deciding import Edits
 from holdfast.model.dumping import dumped, loaded
 from holdfast.model.edits import Edit, Settled
 from holdfast.model.entries import (
+    DELIVERED,
     FALLBACK,
     FORGOTTEN,
+    FORM,
     HISTORY,
     KNOWN,
     OVERFLOW,
     POLICY,
+    QUEUED,
     UNANSWERED,
     Answer,
     BranchSummary,
@@ -40,10 +44,21 @@ from holdfast.model.entries import (
     Usage,
 )
 from holdfast.model.gauging import Anchor, Gauge, Learned, Used, reframed
-from holdfast.model.knowing import Known, as_noted, asking, forgotten
+from holdfast.model.knowing import Known, as_noted, asking, forgotten, formed
 from holdfast.model.learning import from_overflow, from_usage, is_absurd, is_newest
-from holdfast.model.messages import Message, media_of
-from holdfast.model.projected import base_mark, basis_at, chained, mark_at, shown, slot_after
+from holdfast.model.messages import Message
+from holdfast.model.picturing import changes_media, recounted, with_media
+from holdfast.model.projected import (
+    base_mark,
+    basis_at,
+    chained,
+    held_for,
+    mark_at,
+    native_size,
+    shown,
+    slot_after,
+    summary_size,
+)
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 
@@ -61,7 +76,7 @@ class Branch(Struct, frozen=True):
     sums: Seq[int] = field(default_factory=Seq)
     """``sums[i]`` is the size of slots 0 to i as they were said."""
     marks: Seq[bytes] = field(default_factory=Seq)
-    """``marks[i]`` is the digest of the projection up to and with slot i."""
+    """``marks[i]`` is the digest of the projection up to and with slot i; nothing for one that gave way."""
     born: Seq[bytes] = field(default_factory=Seq)
     """``born[i]`` is the digest of the projection before slot i at the time it was appended; of an answer, of what its
     request showed, or nothing where that stands no more."""
@@ -70,16 +85,18 @@ class Branch(Struct, frozen=True):
     keep: int = 0
     """First slot that is shown; the ones before it gave way to ``compaction``."""
     compaction: Compaction | None = None
-    edits: dict[int, tuple[Edit, ...]] = field(default_factory=dict)
+    edits: Edits = field(default_factory=Edits)
     """Recorded edits in force, by the slot they start at."""
     held: int = 0
-    """Size of the projection."""
+    """Size of the projection, as the model that was asked last is shown it."""
+    native: int = 0
+    """Size of what stands for the head in it, where a provider compacted: its own items, or their readable twin."""
     callers: dict[str, int] = field(default_factory=dict)
     """The slot that first used a call id; shared with the branches grown from here, so a larger index means never."""
-    reused: int = 0
-    """How many calls carried an id that an earlier call had."""
+    pictures: tuple[int, ...] = ()
+    """The kept slots that show images or documents."""
     media: int = 0
-    """Images and documents said so far, given way to words or not."""
+    """Images and documents that are shown."""
     media_bytes: int = 0
     open: tuple[str, ...] = ()
     """Ids of calls of the newest assistant message that have no result yet."""
@@ -98,6 +115,8 @@ class Branch(Struct, frozen=True):
     """``held`` at the newest request."""
     basis: str = ""
     model: str = ""
+    api: str = ""
+    """The API that the newest request went to, as far as the log says so."""
     window: int = 0
     """Window of the newest request as it was configured; 0 = not known."""
     measured: Anchor | None = None
@@ -127,6 +146,8 @@ class Branch(Struct, frozen=True):
     """Parts that an undo brought back, by their slot; nothing is all of it. Only what must fit may take them again."""
     counted: int = 0
     """First slot that a limit of turns counts: an undo of what it hid brings back those before."""
+    waiting: tuple[tuple[str, bytes], ...] = ()
+    """The ids of the notes that hold messages which wait to be said, and what they hold; oldest first."""
     policy: str = ""
     """Who decides, as far as a note says so."""
     settled: Settled | None = None
@@ -136,7 +157,9 @@ class Branch(Struct, frozen=True):
     def anchor(self) -> Anchor | None:
         """The request whose size was told, if what it showed still stands; so it does once a decision is undone."""
         told = self.measured
-        return told if told is not None and told.mark and told.mark == mark_at(self, told.slots) else None
+        if told is None or not told.mark or told.native != self.native:
+            return None
+        return told if told.mark == mark_at(self, told.slots) else None
 
     @property
     def used(self) -> Used | None:
@@ -166,7 +189,7 @@ class Branch(Struct, frozen=True):
     @classmethod
     def load(cls, given: bytes) -> Branch:
         """Return the branch that ``dump`` wrote; raises ``FormatError`` for any other bytes."""
-        return cls(**loaded(given))
+        return recounted(cls(**loaded(given)))
 
 
 def extend(branch: Branch, entry: Entry) -> Branch:
@@ -213,19 +236,15 @@ def _all_said(branch: Branch, new: Sequence[Slot]) -> Branch:
     count, messages = len(branch.slots), [slot.message for slot in new]
     born, marks = _marked(branch, new)
     slots = branch.slots.add(*new)
-    callers, reused = called(branch.callers, branch.slots, slots, new)
-    media = media_of(*messages)
+    callers = called(branch.callers, branch.slots, slots, new)
     sizes = list(accumulate([slot.size for slot in new], initial=branch.sums[-1] if count else 0))
     opening = _opening(messages) if branch.pinned == count and branch.compaction is None else 0
     answer = next((at for at in reversed(range(len(new))) if messages[at].role == "assistant"), None)
-    return replace(
+    branch = replace(
         branch,
         slots=slots,
         messages=branch.messages.add(*messages),
         callers=callers,
-        reused=branch.reused + reused,
-        media=branch.media + len(media),
-        media_bytes=branch.media_bytes + sum(one.size for one in media),
         sums=branch.sums.add(*sizes[1:]),
         marks=branch.marks.add(*marks),
         born=branch.born.add(*born),
@@ -236,12 +255,13 @@ def _all_said(branch: Branch, new: Sequence[Slot]) -> Branch:
         compactions=branch.compactions if answer is None else 0,
         truncations=branch.truncations if answer is None else 0,
     )
+    return with_media(branch, enumerate(messages, count))
 
 
 def _marked(branch: Branch, new: Sequence[Slot]) -> tuple[list[bytes], list[bytes]]:
     """Return the digests of the projection before each of ``new``, and with it."""
     count, base = len(branch.slots), base_mark(branch)
-    hidden = [chained(base, slot.digest) for slot in new[: max(0, branch.keep - count)]]
+    hidden = [b""] * min(len(new), max(0, branch.keep - count))
     before = branch.marks[-1] if count > branch.keep else base
     marks = [*accumulate([slot.digest for slot in new[len(hidden) :]], chained, initial=before)]
     return [base] * len(hidden) + marks[:-1], hidden + marks[1:]
@@ -274,20 +294,17 @@ def _decided(branch: Branch, new: tuple[Edit, ...]) -> Branch:
     """Put ``new`` edits in force."""
     if not new:
         return branch
-    added: dict[int, list[Edit]] = {}
-    for edit in new:
-        added.setdefault(edit.span.start, []).append(edit)
-    edits = branch.edits | {start: (*branch.edits.get(start, ()), *more) for start, more in added.items()}
     first = min(edit.span.start for edit in new)
     saved = sum(edit.saves for edit in new if edit.span.start >= branch.keep)
     branch = replace(
         branch,
-        edits=edits,
+        edits=branch.edits.add(new),
         held=branch.held - saved,
         quiet=branch.quiet if first >= branch.seen else 0,
         standing=min(branch.standing, _first_changed(branch, new)),
         settled=branch.settled if branch.settled is not None and first >= branch.settled.slot else None,
     )
+    branch = recounted(branch) if changes_media(branch, new) else branch
     return _remark(branch, max(first, branch.keep))
 
 
@@ -303,17 +320,28 @@ def _compaction(branch: Branch, entry: Entry, body: Compaction) -> Branch:
 
 
 def _compacted(branch: Branch, body: Compaction) -> Branch:
-    standing = min(branch.standing, body.keep)
-    branch = replace(branch, keep=body.keep, compaction=body, standing=standing, settled=None)
+    """Return the branch with what lies before the kept slots given way: it costs what is kept."""
+    every, edits = len(branch.slots), branch.edits.add(body.edits)
     head = sum(slot.size for slot in branch.slots.slice(0, branch.pinned))
-    tail = branch.slots.slice(body.keep)
-    saved = sum(edit.saves for start, edits in branch.edits.items() if start >= body.keep for edit in edits)
-    branch = replace(branch, held=head + body.size + sum(slot.size for slot in tail) - saved)
-    return _remark(_decided(branch, body.edits), body.keep)
+    tail = sum(slot.size for slot in branch.slots.slice(body.keep))
+    saved = sum(edit.saves for index in range(body.keep, every) for edit in edits.get(index, ()))
+    hidden = [b""] * (min(body.keep, every) - branch.pinned)
+    branch = replace(
+        branch,
+        keep=body.keep,
+        compaction=body,
+        native=native_size(body, branch.model, branch.api),
+        edits=edits,
+        held=head + summary_size(body, branch.model, branch.api) + tail - saved,
+        marks=branch.marks.changed(branch.pinned, hidden),
+        standing=min(branch.standing, body.keep),
+        settled=None,
+    )
+    return _remark(recounted(branch), body.keep)
 
 
 def _revoke(branch: Branch, _entry: Entry, body: Revoke) -> Branch:
-    law = tuple((id_, what) for id_, what in branch.law if id_ != body.id)
+    law = tuple([(id_, what) for id_, what in branch.law if id_ != body.id])
     if len(law) == len(branch.law):
         return branch
     after = replace(_without(branch, law), standing=branch.standing)
@@ -340,17 +368,17 @@ def _brought_back(branch: Branch, before: Branch, gone: Decision | Compaction) -
 
 
 def _without(branch: Branch, law: tuple[tuple[str, Decision | Compaction], ...]) -> Branch:
-    """Return the branch with ``law`` alone in force."""
+    """Return the branch with ``law`` alone in force; of its compactions the newest says what is shown."""
+    newest = max([at for at, (_, what) in enumerate(law) if isinstance(what, Compaction)], default=-1)
+    before = [edit for _, what in law[: max(0, newest)] for edit in what.edits]
+    behind = [edit for _, what in law[newest + 1 :] for edit in what.edits]
+    branch = replace(branch, law=law, edits=Edits(before), quiet=0)
+    made = law[newest][1] if newest >= 0 else None
+    if isinstance(made, Compaction):
+        return _decided(_compacted(branch, made), tuple(behind))
     held = branch.sums[-1] if len(branch.slots) else 0
-    branch = replace(branch, keep=branch.pinned, compaction=None, edits={}, held=held, quiet=0, settled=None)
-    branch = _remark(branch, branch.pinned)
-    waiting: list[Edit] = []
-    for _, what in law:
-        if isinstance(what, Decision):
-            waiting += what.edits
-        else:
-            branch, waiting = _compacted(_decided(branch, tuple(waiting)), what), []
-    return replace(_decided(branch, tuple(waiting)), law=law)
+    branch = replace(branch, keep=branch.pinned, compaction=None, native=0, held=held, settled=None)
+    return _decided(_remark(recounted(branch), branch.pinned), tuple(behind))
 
 
 def _first_changed(branch: Branch, edits: Iterable[Edit]) -> int:
@@ -364,12 +392,16 @@ def _first_changed(branch: Branch, edits: Iterable[Edit]) -> int:
 def _request(branch: Branch, _entry: Entry, body: Request) -> Branch:
     retried = as_found(branch, body) is not branch
     covered = min(body.slots, len(branch.slots))  # in a log that lost messages a request may have covered more
+    held = held_for(branch, body.model, body.api)
     return replace(
         asking(branch, body.model, body.window),
+        api=body.api,
+        held=held,
+        native=native_size(branch.compaction, body.model, body.api),
         seen=covered,
         standing=covered,
         found=branch.found if retried or branch.learned.overflows else (branch.seen, branch.standing),
-        asked=branch.held,
+        asked=held,
         basis=body.basis,
         quiet=branch.quiet + (not retried),
     )
@@ -411,11 +443,19 @@ def _failure(branch: Branch, entry: Entry, body: Failure) -> Branch:
     return replace(branch, failures=branch.failures + 1, unwritten=branch.unwritten + 1, failed_at=entry.at)
 
 
-def _note(branch: Branch, _entry: Entry, body: Note) -> Branch:
+def _note(branch: Branch, entry: Entry, body: Note) -> Branch:
     if body.reason == FORGOTTEN:
         return forgotten(branch)
     if body.reason == KNOWN:
         return as_noted(branch, body)
+    if body.reason == FORM:
+        return formed(branch, body)
+    if body.reason == QUEUED:
+        return replace(branch, waiting=(*branch.waiting, (entry.id, body.raw)))
+    if body.reason == DELIVERED:
+        said = body.data.get("notes")
+        waiting = [one for one in branch.waiting if not isinstance(said, Sequence) or one[0] not in said]
+        return replace(branch, waiting=tuple(waiting))
     name = body.data.get("name") if body.reason == POLICY else None
     return replace(branch, policy=name) if isinstance(name, str) else branch
 
@@ -436,8 +476,8 @@ _STEPS: dict[type, Callable[[Branch, Entry, Any], Branch]] = {
 
 def _remark(branch: Branch, first: int) -> Branch:
     """Return the branch with the digests of its projection made anew from slot ``first`` on."""
-    marks = branch.marks.slice(0, first)
-    before = marks[-1] if first > branch.keep else base_mark(branch)
+    marks: list[bytes] = []
+    before = branch.marks[first - 1] if first > branch.keep else base_mark(branch)
     index, stop = first, len(branch.slots)
     while index < stop:
         for slot in shown(branch, index):
@@ -445,4 +485,4 @@ def _remark(branch: Branch, first: int) -> Branch:
         after = slot_after(branch, index)
         marks += [before] * (min(after, stop) - index)
         index = after
-    return replace(branch, marks=Seq(marks))
+    return replace(branch, marks=branch.marks.changed(first, marks))

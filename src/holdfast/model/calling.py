@@ -11,20 +11,17 @@ from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 
 
-def called(
-    callers: dict[str, int], before: Seq[Slot], slots: Seq[Slot], new: Sequence[Slot]
-) -> tuple[dict[str, int], int]:
-    """Return the first uses of call ids, ``callers`` and ``new`` slots', and how many of these were used before."""
+def called(callers: dict[str, int], before: Seq[Slot], slots: Seq[Slot], new: Sequence[Slot]) -> dict[str, int]:
+    """Return the first uses of call ids: ``callers``, and those of the ``new`` slots."""
     count = len(before)
     if not before.grew_into(slots):
         callers = {id_: index for id_, index in callers.copy().items() if index < count}
-    reused = 0
     for index, slot in enumerate(new, count):
         if slot.message.role == "assistant":
             for part in slot.message.parts:
                 if type(part) is ToolCall:
-                    reused += callers.setdefault(part.id, index) != index
-    return callers, reused
+                    callers.setdefault(part.id, index)
+    return callers
 
 
 def still_open(waiting: tuple[str, ...], message: Message) -> tuple[str, ...]:

@@ -100,6 +100,8 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     max_images: int = NO_LIMIT
     max_bytes: int = NO_LIMIT
     """Bytes of a request body. Of both only a limit that is known counts: a guess would cost an attachment."""
+    most_pixels: int = NO_LIMIT
+    """Pixels a side that no image may have more of."""
     large_pixels: int = NO_LIMIT
     """Pixels a side over which an image is large,"""
     images_with_large: int = NO_LIMIT

@@ -7,11 +7,13 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.errors import FormatError
+from holdfast.model.deciding import Edits
 from holdfast.model.edits import Edit, Settled
 from holdfast.model.entries import Compaction, Decision, Frame
 from holdfast.model.gauging import Anchor, Gauge, Learned, Used
 from holdfast.model.knowing import Known
 from holdfast.model.packing import pack, unpack
+from holdfast.model.projected import native_size
 from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 
@@ -29,7 +31,6 @@ class _Dump(Struct, frozen=True):
     edits: tuple[tuple[int, tuple[Edit, ...]], ...]
     held: int
     callers: dict[str, int]
-    reused: int
     media: int
     media_bytes: int
     open: tuple[str, ...]
@@ -59,6 +60,8 @@ class _Dump(Struct, frozen=True):
     unwritten: int = 0
     failed_at: int | None = None
     aside: tuple[Known, ...] = ()
+    api: str = ""
+    waiting: tuple[tuple[str, bytes], ...] = ()
 
 
 _SEQUENCES = ("slots", "sums", "marks", "born")
@@ -82,6 +85,7 @@ def loaded(given: bytes) -> dict[str, Any]:
         raise FormatError(why) from error
     values: dict[str, Any] = {name: getattr(state, name) for name in state.__struct_fields__}
     values |= {name: Seq(values[name]) for name in _SEQUENCES}
-    values["edits"] = dict(state.edits)
+    values["edits"] = Edits(edit for _, edits in state.edits for edit in edits)
+    values["native"] = native_size(state.compaction, state.model, state.api)
     values["messages"] = Seq(slot.message for slot in state.slots)
     return values

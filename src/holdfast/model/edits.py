@@ -51,3 +51,5 @@ class Settled(Struct, frozen=True):
     repairs: tuple[Edit, ...] = ()
     orphans: frozenset[str] = frozenset()
     """Ids of its results that answer no call in it: a call that comes later may be theirs."""
+    ids: frozenset[str] = frozenset()
+    """Ids that its calls are sent under, where the API wants each of them once."""

@@ -47,7 +47,7 @@ class Compaction(Struct, frozen=True, omit_defaults=True, tag="compaction"):
     """Index of the first slot kept verbatim."""
     summary: Message | None = None
     size: int = 0
-    """Estimator tokens of ``summary``."""
+    """Estimator tokens of what stands for the head: ``native`` where the provider counted it, else ``summary``."""
     edits: tuple[Edit, ...] = ()
     """Edits on the kept tail that belong to this compaction."""
     before: int = 0
@@ -56,6 +56,8 @@ class Compaction(Struct, frozen=True, omit_defaults=True, tag="compaction"):
     trigger: str = "auto"
     native: Raw | None = None
     """What the provider made, if it compacted: ``{api, model, items}``; ``summary`` is then its readable twin."""
+    twin: int = 0
+    """Estimator tokens of ``summary`` beside ``native``; 0 where nobody counted them."""
     by: str = ""
     """Who wrote the summary, or compacted: ``model``, ``hook`` or ``native``; nobody did where it is an extract."""
 
@@ -69,6 +71,8 @@ class Request(Struct, frozen=True, omit_defaults=True, tag="request"):
     model: str = ""
     window: int = 0
     """Tokens of the window as it was configured, whatever overflows told of it; 0 = not known."""
+    api: str = ""
+    """The API that it goes to, where the log says so."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
@@ -147,6 +151,11 @@ FORGOTTEN = "window forgotten"
 """Reason of a note behind which nothing counts that overflows told of the window before it."""
 KNOWN = "models known"
 """Reason of a note that says what is known of models from here on, whatever the log before it tells of them."""
+QUEUED, DELIVERED = "queued", "delivered"
+"""Reasons of notes: a message that waits for an answer on its way, and which of those were said."""
+FORM = "form wanted"
+"""Reason of a note that says which form the server of a model wants from here on, since it refused what a client wrote:
+``mends``, the rules of the API's maker, and ``judges``, those that we know."""
 NO_HELP = "sealed content shown again"
 """Reason of a note: a request was refused as before without what its provider had sealed, which is left out no more."""
 

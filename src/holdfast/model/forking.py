@@ -42,6 +42,7 @@ def cut_back(branch: Branch, count: int) -> Branch:
         framed=min(branch.framed, count),
         seen=min(branch.seen, count),
         model=branch.model,
+        api=branch.api,
         window=branch.window,
         measured=branch.measured,
         gauge=branch.gauge,

@@ -31,6 +31,8 @@ class Anchor(Struct, frozen=True):
     stretch: Stretch | None = None
     mark: bytes = b""
     """Digest of what it showed; nothing where that was changed before the answer came."""
+    native: int = 0
+    """Size of what stood for the head in it, where a provider compacted."""
 
 
 FEW = 16
@@ -124,6 +126,10 @@ class Learned(Struct, frozen=True, omit_defaults=True):
     """Bytes of the largest body, 0 where none were told."""
     hour: bool = False
     """Whether the newest answer that wrote to the provider's cache wrote for an hour."""
+    mends: bool = False
+    """Whether a server that we do not know refused what its client wrote: the API's maker's rules hold there."""
+    judges: bool = False
+    """Whether its API refused what its client wrote, for a rule that we know: it is judged like what is ours."""
 
 
 FLAT_COUNTS = 3

@@ -65,12 +65,24 @@ def asking(branch: Branch, model: str, window: int) -> Branch:
         every = _every(branch)
         branch = knowing(replace(branch, model=model, measured=_of(model, every).measured), every)
     is_other = 0 < branch.window != window > 0
-    return replace(branch, window=window, learned=Learned() if is_other else branch.learned)
+    return replace(branch, window=window, learned=_form(branch.learned) if is_other else branch.learned)
 
 
 def forgotten(branch: Branch) -> Branch:
     """Return the branch without what overflows told of any model; how each counts stands."""
-    return replace(branch, learned=Learned(), aside=tuple(replace(one, learned=Learned()) for one in branch.aside))
+    aside = tuple(replace(one, learned=_form(one.learned)) for one in branch.aside)
+    return replace(branch, learned=_form(branch.learned), aside=aside)
+
+
+def formed(branch: Branch, note: Note) -> Branch:
+    """Return the branch knowing of the model asked last which form its server wants, as ``note`` says."""
+    wanted = {name: note.data.get(name) is True for name in ("mends", "judges")}
+    return replace(branch, learned=replace(branch.learned, **wanted))
+
+
+def _form(learned: Learned) -> Learned:
+    """Return what of ``learned`` is not of sizes."""
+    return Learned(mends=learned.mends, judges=learned.judges)
 
 
 def noted(branch: Branch) -> Note:

@@ -110,6 +110,7 @@ def _disproved(branch: Branch, tokens: int) -> Branch:
         limit=0 if tokens > old.limit else old.limit,
         below=0 if tokens >= old.below else old.below,
         refused=0 if branch.asked >= old.refused else old.refused,
+        bytes=0 if branch.media_bytes > old.bytes else old.bytes,
         overflows=0,
         doubted=0,
     )
@@ -156,10 +157,13 @@ def from_overflow(branch: Branch, body: Failure) -> Branch:
 
     A told size is the request's: an anchor, and a ratio no less from here on. A told limit is the window's, and the
     size was over it. A size within its limit is explained by the room for the answer, once. Where neither is told, or
-    what is told makes no sense, the request as estimated was too large. Bytes are the body's, and tell of nothing else.
+    what is told makes no sense, the request as estimated was too large. Bytes are the body's: of one with media they
+    tell how many these may have, of words alone that there were too many.
     """
     if body.bytes:
-        return replace(branch, learned=replace(branch.learned, bytes=smaller(branch.learned.bytes, body.bytes)))
+        branch = replace(branch, learned=replace(branch.learned, bytes=smaller(branch.learned.bytes, body.bytes)))
+    if body.bytes and branch.media:
+        return branch
     if body.elsewhere:
         limit = smaller(branch.learned.limit, body.limit if body.limit >= LEAST_LIMIT else 0)
         return replace(branch, learned=replace(branch.learned, limit=limit))
@@ -220,4 +224,5 @@ def _known_ratio(branch: Branch) -> float:
 def _anchored(branch: Branch, tokens: int, basis: str) -> Anchor:
     """Return the measure of the newest request, with the digest of what it showed where that still stands."""
     stands = not basis or basis == basis_at(branch, branch.seen)
-    return Anchor(branch.seen, branch.asked, tokens, mark=mark_at(branch, branch.seen) if stands else b"")
+    mark = mark_at(branch, branch.seen) if stands else b""
+    return Anchor(branch.seen, branch.asked, tokens, mark=mark, native=branch.native)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.structs import replace
 
 from holdfast.model.edits import Edit
 from holdfast.model.entries import Compaction
@@ -69,7 +68,7 @@ def project(branch: Branch) -> list[Slot]:
     """Return what a request shows: pinned messages, the summary, the kept slots with the recorded edits applied."""
     out = branch.slots.slice(0, branch.pinned)
     if branch.compaction is not None and branch.compaction.summary is not None:
-        out.append(summary_slot(branch.compaction, branch.model))
+        out.append(summary_slot(branch.compaction, branch.model, branch.api))
     if not branch.edits:
         out += branch.slots.slice(branch.keep)
         return out
@@ -100,16 +99,58 @@ def native_of(compaction: Compaction) -> Native | None:
     return made if made.items else None
 
 
-def summary_slot(compaction: Compaction, model: str = "") -> Slot:
-    """Return the slot of a compaction's summary, which must have one.
+def summary_slot(compaction: Compaction, model: str = "", api: str = "") -> Slot:
+    """Return the slot of a compaction's summary, which must have one, as ``model`` on ``api`` is shown it.
 
-    What a provider made is its bytes on that API, for that model; elsewhere there is the readable twin alone.
+    What a provider made is its bytes on that API, for that model; elsewhere there is the readable twin alone. Where
+    ``model`` or ``api`` is not known it may be any.
     """
-    summary, made = compaction.summary or Message("user"), native_of(compaction)
-    slot = Slot(summary, compaction.size, _summary_digest(compaction))
-    if made is None or (model and made.model and model != made.model):
-        return slot
-    return replace(slot, api=made.api, raw=Raw(b",".join(bytes(item) for item in made.items)))
+    summary, made = compaction.summary or Message("user"), _shown_native(compaction, model, api)
+    if made is None:
+        return Slot(summary, _readable_size(compaction), _summary_digest(compaction))
+    raw = Raw(b",".join(bytes(item) for item in made.items))
+    return Slot(summary, compaction.size, _summary_digest(compaction), made.api, raw)
+
+
+def native_size(compaction: Compaction | None, model: str, api: str) -> int:
+    """Return ``summary_size`` where a provider compacted, which is not the same for everybody; 0 elsewhere."""
+    return summary_size(compaction, model, api) if compaction is not None and compaction.native is not None else 0
+
+
+def summary_size(compaction: Compaction, model: str = "", api: str = "") -> int:
+    """Return the size of what ``summary_slot`` returns; what was told of a compaction without a summary."""
+    is_native = compaction.native is not None and _shown_native(compaction, model, api) is not None
+    return compaction.size if is_native else _readable_size(compaction)
+
+
+def held_for(branch: Branch, model: str, api: str) -> int:
+    """Return the size of the projection as ``model`` on ``api`` is shown it: ``held`` is as the model asked last is."""
+    return branch.held + native_for(branch, model, api) - branch.native
+
+
+def native_for(branch: Branch, model: str, api: str) -> int:
+    """Return ``branch.native`` as ``model`` on ``api`` is shown it; as it is where the compaction is not here."""
+    same = branch.compaction is None or (model, api) == (branch.model, branch.api)
+    return branch.native if same else native_size(branch.compaction, model, api)
+
+
+def _shown_native(compaction: Compaction, model: str, api: str) -> Native | None:
+    """Return what the provider made, where ``model`` on ``api`` can read it."""
+    made = native_of(compaction)
+    if made is None or (model and made.model and model != made.model) or (api and api != made.api):
+        return None
+    return made
+
+
+LETTERS = 4
+"""Characters for one token of a readable twin that nobody counted, as in older logs."""
+
+
+def _readable_size(compaction: Compaction) -> int:
+    """Return the size of the summary itself."""
+    if compaction.native is None or compaction.twin or compaction.summary is None:
+        return compaction.twin or compaction.size
+    return max(compaction.size, len(compaction.summary.text) // LETTERS)
 
 
 def _summary_digest(compaction: Compaction) -> bytes:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast.model.branch import Branch, is_spared
 from holdfast.model.messages import media_of
 from holdfast.model.plan import Ask
-from holdfast.model.projected import shown_slots
+from holdfast.model.projected import held_for, shown_slots, summary_size
 from holdfast.model.target import Written
 from holdfast.policy.breaker import failed_often
 from holdfast.policy.draft import Draft
@@ -24,7 +24,11 @@ from holdfast.policy.stand_in import anchor_of, stand_in
 from holdfast.policy.triggers import is_over, line, passes
 from holdfast.policy.unread import shorten_unread
 from holdfast.view.conversation import is_real
+from holdfast.view.tokens import count
 from holdfast.view.turns import newest_answer
+
+GROWTH = 1.25
+"""How much longer than the summary that it brings up to date one may be, if somebody asks for it early. [H]"""
 
 
 def compact(draft: Draft) -> Draft:
@@ -35,15 +39,14 @@ def compact(draft: Draft) -> Draft:
     """
     if not draft.world.force or draft.branch.learned.overflows:
         return _compact(draft)
-    room = replace(draft.room, size=min(draft.room.size, _taken(draft)))
-    return replace(_compact(replace(draft, room=room)), room=draft.room)
+    return replace(_compact(replace(draft, full=_taken(draft))), full=0)
 
 
 def _taken(draft: Draft) -> int:
     """Return the tokens that messages take, and once more those of a summary among them, so that it may stay."""
-    branch = draft.branch
-    earlier = branch.compaction.size if branch.compaction is not None else 0
-    return int(draft.scale * (branch.held + earlier))
+    made, target = draft.branch.compaction, draft.target
+    earlier = summary_size(made, target.model, target.api) if made is not None else 0
+    return int(draft.scale * (held_for(draft.branch, target.model, target.api) + earlier))
 
 
 def _compact(draft: Draft) -> Draft:
@@ -122,7 +125,7 @@ def _retaken(draft: Draft) -> Draft:
     branch = draft.branch
     if not (branch.spared and draft.settings.goal_share and draft.world.spill):
         return draft
-    shown, most = wholes(branch, shown_slots(branch, branch.keep)), draft.own(goal(draft))
+    shown, most = wholes(branch, shown_slots(branch, branch.keep)), draft.own(goal(replace(draft, full=0)))
     big = [one for one in shown if one.tokens > most and any(is_spared(branch, one.slot, at) for at in one.places)]
     return spill(draft, big, RELIEF)
 
@@ -155,8 +158,11 @@ def _fits(written: Written | None, keep: int) -> bool:
 def _ask(draft: Draft, keep: int) -> Ask:
     """Return the request for a summary of all before ``keep`` that the one in force does not cover."""
     settings, branch, anchor = draft.settings, draft.branch, anchor_of(draft.branch)
-    least = min(settings.summary_model_tokens, draft.room.share(settings.summary_model_share))
-    return Ask(branch.keep if anchor else branch.pinned, keep, settings.summary_tokens or least, anchor)
+    most = min(settings.summary_model_tokens, draft.room.share(settings.summary_model_share))
+    if draft.full:
+        least = max(3 * settings.summary_least, int(draft.scale * GROWTH * count(anchor)))
+        most = min(most, max(least, draft.share(settings.summary_written_share)))
+    return Ask(branch.keep if anchor else branch.pinned, keep, settings.summary_tokens or most, anchor)
 
 
 def _stopped(draft: Draft) -> str:
@@ -204,11 +210,11 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
     """Return the draft with everything before ``keep`` summarised; nothing when no summary would fit."""
     settings, room, written = draft.settings, draft.room, draft.world.written
     share = settings.summary_written_share if _is_written(draft) else summary_share(room, settings)
-    cap = settings.summary_tokens or room.share(share)
+    cap = settings.summary_tokens or draft.share(share)
     if settings.goal_share:
         tail = draft.scale * tail_size(draft.branch, keep)
-        left = int(goal(draft) - tail - room.share(SUMMARY_SLACK))
-        if left < min(cap, room.share(LEAST_SUMMARY)):
+        left = int(goal(draft) - tail - draft.share(SUMMARY_SLACK))
+        if left < min(cap, draft.share(LEAST_SUMMARY)):
             return None
         cap = min(cap, left)
     made = stand_in(draft, keep, cap, written if _fits(written, keep) else None)
@@ -219,8 +225,8 @@ def goal(draft: Draft) -> int:
     """Return the tokens of messages that a compaction may leave: with its margin that is not over the trigger again."""
     settings, room = draft.settings, draft.room
     if not settings.trigger_share:
-        return min(room.share(settings.goal_share), max(0, int((trigger(draft) - room.frame) / (1 + settings.margin))))
-    return room.share(min(settings.goal_share, _within(draft, settings.trigger_share) / (1 + settings.margin)))
+        return min(draft.share(settings.goal_share), max(0, int((trigger(draft) - room.frame) / (1 + settings.margin))))
+    return draft.share(min(settings.goal_share, _within(draft, settings.trigger_share) / (1 + settings.margin)))
 
 
 def summary_share(room: Room, settings: Settings) -> float:

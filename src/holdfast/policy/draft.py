@@ -31,6 +31,12 @@ class Draft(Struct, frozen=True, dict=True):
     ask: Ask | None = None
     blobs: tuple[Blob, ...] = ()
     notices: tuple[Notice, ...] = ()
+    full: int = 0
+    """Tokens of messages that count as a full room, where a compaction is asked for before there is need; 0 = all."""
+
+    def share(self, part: float) -> int:
+        """Return ``part`` of the room that a compaction plans for."""
+        return int(min(self.room.size, self.full or self.room.size) * part)
 
     def decide(self, edits: tuple[Edit, ...], blobs: tuple[Blob, ...] = ()) -> Draft:
         """Return the draft with ``edits`` decided."""

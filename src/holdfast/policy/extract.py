@@ -21,6 +21,7 @@ from holdfast.policy.salience import Line, lines, message_refs, text_refs, trace
 from holdfast.policy.settings import REACH, SCAN, Settings
 from holdfast.policy.user_words import user_words
 from holdfast.view.references import Reference, part_words
+from holdfast.view.saying import parts_said
 from holdfast.view.text import one_line
 from holdfast.view.tokens import count
 
@@ -204,7 +205,7 @@ def _quotes(head: Sequence[Slot], weights: dict[Reference, float]) -> list[Quote
     newest: dict[str, Quote] = {}
     wanted = weights.keys()
     for index, slot in enumerate(head):
-        for place, part in enumerate(slot.message.parts):
+        for place, part in enumerate(parts_said(slot.message)):
             number = 0
             for text in part_words(part):
                 for line in lines(text):
@@ -228,7 +229,7 @@ def _by_source(head: Sequence[Slot], quotes: Sequence[Quote]) -> list[str]:
     source = ""
     calls = {call.id: call for slot in head for call in slot.message.calls}
     for quote in quotes:
-        heading = _heading(head[quote.place[0]].message.parts[quote.place[1]], calls)
+        heading = _heading(parts_said(head[quote.place[0]].message)[quote.place[1]], calls)
         if heading and heading != source:
             out.append(f"[{heading}]")
             source = heading

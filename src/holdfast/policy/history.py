@@ -54,7 +54,8 @@ def limit_history(draft: Draft) -> Draft:
     old = branch.compaction
     keep = branch.keep + cut
     made = old or Compaction(keep)
-    return draft.compact(Compaction(keep, made.summary, made.size, trigger=HISTORY, native=made.native))
+    made = Compaction(keep, made.summary, made.size, trigger=HISTORY, native=made.native, twin=made.twin)
+    return draft.compact(made)
 
 
 def slide(draft: Draft) -> Draft:

@@ -1,10 +1,12 @@
 """Media: images and documents over what the API is known to take, or over a policy's budget, give way to a line.
 
-The oldest go first. What the user's newest message shows is never touched before the provider refused it.
+The oldest go first. What the user's newest message shows is never touched before the provider refused it, but for an
+image that no API of this kind takes, whatever stands beside it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import add, le, sub
@@ -18,9 +20,9 @@ from holdfast.model.dialect import NO_LIMIT, Dialect
 from holdfast.model.edits import Edit, Span
 from holdfast.model.messages import Message, media_in, placeholder, with_words
 from holdfast.model.parts import Media, Part
-from holdfast.model.projected import project, slot_after
 from holdfast.policy.draft import Draft
 from holdfast.policy.hygiene.budget import NEAR, weight
+from holdfast.policy.measures import total_shown
 from holdfast.view.pixels import is_over
 from holdfast.view.tokens import count, media_tokens
 from holdfast.view.turns import newest_answer, newest_words
@@ -125,6 +127,7 @@ def limit_media(draft: Draft) -> Draft:
     at each new image. What nobody answered goes only as far as it must, the user's newest message is left alone.
     What an undo brought back has no budget but the API's: it comes on top of the policy's.
     """
+    draft = _within_pixels(draft)
     branch, most = draft.branch, budget(draft)
     if most.holds(Load(branch.media, branch.media, branch.media_bytes, branch.media)):
         return draft
@@ -155,13 +158,32 @@ def limit_media(draft: Draft) -> Draft:
     return draft.decide(tuple(edits)).note(RULE, f"{why}; {len(edits)} gave way to a line each") if edits else draft
 
 
+def _within_pixels(draft: Draft) -> Draft:
+    """Return the draft without images of more pixels than the API takes, of those that its model was not shown yet."""
+    branch = draft.branch
+    first = branch.seen if branch.model == draft.target.model else branch.keep
+    edits = tuple(_oversized(draft, first))
+    return draft.decide(edits).note(RULE, f"{edits[0].why}; {len(edits)} gave way to a line each") if edits else draft
+
+
+def _oversized(draft: Draft, first: int) -> Iterator[Edit]:
+    """Yield the edits that put a line in place of images of too many pixels from slot ``first`` on."""
+    most = draft.target.dialect.most_pixels
+    for one in _media(draft, first) if most < NO_LIMIT else ():
+        if any(is_over(media, most) for media in media_in(one.part)):
+            yield _edit(one, f"no image of more than {most:,} pixels a side is taken", over=most)
+
+
 def drop_media(draft: Draft) -> Draft:
     """Return the draft with all media given way to words but those that wait for an answer; if need be those too.
 
     The user's newest message waits, and what tools gave since the newest answer. There is need where it is still too
     big, or where no others gave way: then these were too much. Of more than the API is known to take only the oldest
-    go.
+    go, and where images have more pixels than it takes only these.
     """
+    oversized = tuple(_oversized(draft, draft.branch.keep))
+    if oversized:
+        return draft.decide(oversized)
     found, branch = list(_media(draft)), draft.branch
     newest, answer = newest_words(branch, branch.keep), newest_answer(branch, branch.keep)
     why = "the provider refused the request as too large"
@@ -204,27 +226,31 @@ def _taken(draft: Draft) -> Most:
     dialect, branch = draft.target.dialect, draft.branch
     room = dialect.max_bytes
     if branch.media_bytes * NEAR > room:
-        parts = [part for slot in project(branch) for part in slot.message.parts]
-        words = sum(map(weight, parts)) - sum(len(one.source) for one in media_in(*parts))
-        room = max(0, room - words) * 3 // 4
+        room = max(0, room - total_shown(branch, _words)) * 3 // 4
     return Most(NO_LIMIT, dialect.max_images, room, dialect.images_with_large)
+
+
+def _words(message: Message) -> int:
+    """Return the bytes of all in a message but the media."""
+    return sum(map(weight, message.parts)) - sum(len(one.source) for one in media_in(*message.parts))
 
 
 def _total(holders: Iterable[Holder]) -> Load:
     return reduce(Load.plus, [one.load for one in holders], Load())
 
 
-def _media(draft: Draft) -> Iterator[Holder]:
-    """Yield what shows media, oldest first, as it is shown now; what stands for whole messages is left alone."""
+def _media(draft: Draft, first: int = 0) -> Iterator[Holder]:
+    """Yield what shows media from slot ``first`` on, oldest first, as it is shown now.
+
+    What stands for whole messages is left alone.
+    """
     branch, dialect = draft.branch, draft.target.dialect
-    index = branch.keep
-    while index < len(branch.slots):
+    for index in branch.pictures[bisect_left(branch.pictures, first) :]:
         put = {edit.span.part: edit.put for edit in branch.edits.get(index, ())}
         for place, said in enumerate(branch.messages[index].parts if None not in put else ()):
             for part in put.get(place, (said,)):
                 if not isinstance(part, Message) and (held := media_in(part)):
                     yield Holder(index, place, part, _load(held, dialect))
-        index = slot_after(branch, index)
 
 
 def _load(media: Sequence[Media], dialect: Dialect) -> Load:
@@ -233,6 +259,11 @@ def _load(media: Sequence[Media], dialect: Dialect) -> Load:
     return Load(len(media), len(images), sum(one.size for one in media), large)
 
 
-def _edit(one: Holder, why: str) -> Edit:
-    saves = sum(media_tokens(media) - count(placeholder(media)) for media in media_in(one.part))
-    return Edit(Span(one.slot, one.slot + 1, one.place), (with_words(one.part, placeholder),), RULE, why, saves)
+def _edit(one: Holder, why: str, over: int = 0) -> Edit:
+    """Return the edit that puts a line in place of each medium of a part, or of those ``over`` so many pixels."""
+
+    def words(media: Media) -> str:
+        return placeholder(media) if not over or is_over(media, over) else ""
+
+    saves = sum(media_tokens(media) - count(line) for media in media_in(one.part) if (line := words(media)))
+    return Edit(Span(one.slot, one.slot + 1, one.place), (with_words(one.part, words),), RULE, why, saves)

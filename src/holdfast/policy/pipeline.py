@@ -145,7 +145,7 @@ def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: Wo
             raise TypeError(f"stage {name!r} of policy {policy.name!r} returned a {type(draft).__name__}; {_STAGE}")
     draft = _fitted(draft)
     repair, settled = repair_projection(draft.branch, target.dialect)
-    request = Request(prefix_basis(draft.branch), len(branch.slots), target.model, believed)
+    request = Request(prefix_basis(draft.branch), len(branch.slots), target.model, believed, target.api)
     final = _recorded(branch, draft, request)
     marked = breakpoints(as_found(draft.branch, request), repair, target, settings)
     return Plan(

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.model.branch import Branch
 from holdfast.model.dialect import Dialect
 from holdfast.model.edits import Edit, Settled
-from holdfast.model.messages import Message
+from holdfast.model.messages import Message, media_of
 from holdfast.model.parts import Thinking
 from holdfast.model.plan import Plan
 from holdfast.model.projected import base_mark, leading, messages_at, patched, project, shown, shown_slots
 from holdfast.model.slots import Slot
 from holdfast.policy.hygiene import ALONE, SIGNED, UNTHOUGHT, orphans, repairs
+from holdfast.policy.hygiene.ids import calls_of, is_sent, server_ids
 from holdfast.policy.hygiene.items import rules_of
+from holdfast.policy.hygiene.pairing import RENAMED
 from holdfast.view.foreign import may_think, native
+from holdfast.view.pixels import is_over
 
 APART = frozenset({"anthropic", "gemini"})
 """APIs whose bodies have a field for the system prompt, so that none stands first among the messages."""
+
+_GROUPED = ALONE | {RENAMED}
+"""Rules of the edits that no later group changes: a call's id is that of its results, and of what stands before."""
 
 
 def send_slots(plan: Plan) -> list[Slot]:
@@ -30,7 +36,7 @@ def send_slots(plan: Plan) -> list[Slot]:
 def repair_projection(branch: Branch, dialect: Dialect) -> tuple[tuple[Edit, ...], Settled | None]:
     """Return the repairs of the projection, and how much of it is settled for the next time."""
     repair, settled = _repaired(branch, dialect)
-    if dialect.api == "anthropic" and any(edit.rule in UNTHOUGHT for edit in repair):
+    if dialect.api == "anthropic" and not UNTHOUGHT.isdisjoint([edit.rule for edit in repair]):
         slots = project(branch)
         repair = tuple([edit for edit in repair if not (edit.rule in UNTHOUGHT and _is_done(edit, slots, dialect))])
     return repair, settled
@@ -48,12 +54,13 @@ def _is_done(edit: Edit, slots: Sequence[Slot], dialect: Dialect) -> bool:
 def _repaired(branch: Branch, dialect: Dialect) -> tuple[tuple[Edit, ...], Settled | None]:
     """Return all repairs, also of what is settled."""
     settled = branch.settled
-    if settled is None or settled.dialect != dialect or branch.reused or _may_overflow(branch, dialect):
+    if settled is None or settled.dialect != dialect or _may_overflow(branch, dialect):
         settled = None
     if settled is not None:
         slots = _shown_from(branch, settled.slot)
         messages = _read(slots, dialect)
-        if not orphans(messages) and not _calls(messages, settled.orphans):
+        stands = not orphans(messages) and not _calls(messages, settled.orphans)
+        if stands and _are_apart(_used(branch, settled, messages), messages):
             return _settle(branch, settled, slots, messages, 0)
     slots = project(branch)
     return _settle(branch, Settled(dialect, branch.keep, 0), slots, _read(slots, dialect), leading(branch))
@@ -79,13 +86,43 @@ def _told(message: Message, api: str) -> Message:
 
 
 def _may_overflow(branch: Branch, dialect: Dialect) -> bool:
-    """Whether there are media enough to look at all of them: base64 makes four bytes of three."""
-    most = min(dialect.max_images, dialect.images_with_large)
-    return branch.media > most or branch.media_bytes * 2 > dialect.max_bytes
+    """Whether there may be more media than the API takes: base64 makes four bytes of three."""
+    if branch.media > dialect.max_images or branch.media_bytes * 2 > dialect.max_bytes:
+        return True
+    return branch.media > dialect.images_with_large and _shows_large(branch, dialect)
+
+
+def _shows_large(branch: Branch, dialect: Dialect) -> bool:
+    """Return whether an image that is shown has more pixels on a side than many may have."""
+    shown = [*branch.messages.slice(0, branch.pinned)]
+    shown += [message for index in branch.pictures for message in messages_at(branch, index)]
+    return any(one.kind == "image" and is_over(one, dialect.large_pixels) for one in media_of(*shown))
 
 
 def _calls(messages: Sequence[Message], ids: frozenset[str]) -> bool:
     return bool(ids) and any(call.id in ids for message in messages for call in message.calls)
+
+
+def _used(branch: Branch, settled: Settled, messages: Sequence[Message]) -> frozenset[str]:
+    """Return the ids of calls in ``messages`` that a call in the settled prefix has too."""
+    ids = {call.id for message in messages for call in calls_of(message)}
+    return frozenset([id_ for id_ in ids if branch.callers.get(id_, settled.slot) < settled.slot])
+
+
+def _are_apart(ids: frozenset[str], messages: Sequence[Message]) -> bool:
+    """Return whether the results of calls of ``ids``, which were used before, answer those in ``messages``.
+
+    So it is where each stands behind the newest answer that calls it.
+    """
+    waiting: Counter[str] = Counter()
+    for message in messages if ids else ():
+        called = Counter([call.id for call in calls_of(message)])
+        waiting |= called
+        for result in message.results:
+            waiting[result.call_id] -= 1
+            if result.call_id in ids and waiting[result.call_id] < 0:
+                return False
+    return True
 
 
 def _settle(
@@ -100,7 +137,9 @@ def _settle(
     loose, cut = frozenset(_loose_thinking(branch, settled, lead)), frozenset(_broken(branch, settled, lead))
     own = bool(slots) and slots[0].raw is not None and slots[0].api == settled.dialect.api
     apart = own and settled.dialect.api in APART
-    fresh = repairs(messages, settled.dialect, settled.position, loose, cut, lead=not apart, summary=summary)
+    fresh = repairs(
+        messages, settled.dialect, settled.position, loose, cut, lead=not apart, summary=summary, before=settled.ids
+    )
     regular = len(messages) - lead == len(branch.slots) - settled.slot
     end = _last_break(messages, settled.position, fresh) if regular else 0
     if end <= lead:
@@ -108,8 +147,27 @@ def _settle(
     edge = settled.position + end
     done = tuple(edit for edit in fresh if edit.span.start < edge)
     stray = settled.orphans | orphans(messages[:end])
-    now = Settled(settled.dialect, settled.slot + end - lead, edge, settled.repairs + done, stray)
+    ids = settled.ids | _sent_ids(_repaired_part(messages[:end], settled.position, done), settled.dialect)
+    now = Settled(settled.dialect, settled.slot + end - lead, edge, settled.repairs + done, stray, ids)
     return settled.repairs + fresh, now
+
+
+def _repaired_part(messages: Sequence[Message], first: int, edits: Sequence[Edit]) -> Iterator[Message]:
+    """Yield ``messages``, the first of which stands at ``first``, as ``edits`` make them."""
+    cursor = 0
+    for edit in edits:
+        yield from messages[cursor : edit.span.start - first]
+        yield from [put for put in edit.put if isinstance(put, Message)]
+        cursor = edit.span.stop - first
+    yield from messages[cursor:]
+
+
+def _sent_ids(messages: Iterable[Message], dialect: Dialect) -> frozenset[str]:
+    """Return the ids of calls in ``messages`` that no later call may have."""
+    if not dialect.unique_ids:
+        return frozenset()
+    every = (id_ for one in messages for id_ in (*[call.id for call in calls_of(one)], *server_ids(one)))
+    return frozenset([id_ for id_ in every if is_sent(id_, dialect)])
 
 
 def _last_break(messages: Sequence[Message], position: int, edits: Sequence[Edit]) -> int:
@@ -119,7 +177,7 @@ def _last_break(messages: Sequence[Message], position: int, edits: Sequence[Edit
     signatures go when the turn is over, so none of them is settled.
     """
     signed = min((edit.span.start for edit in edits if SIGNED in rules_of(edit)), default=position + len(messages))
-    spans = [edit.span for edit in edits if not ALONE.issuperset(rules_of(edit))]
+    spans = [edit.span for edit in edits if not _GROUPED.issuperset(rules_of(edit))]
     awaited: Counter[str] = Counter()
     for cut in range(len(messages) - 1, 0, -1):
         if messages[cut].role != "assistant":

@@ -114,6 +114,8 @@ class Recovery(Struct, frozen=True):
     media: int = 0
     fallback: int = 0
     seals: int = 0
+    cooled: int = 0
+    """Compactions in a row that failed, so long ago that one more may be tried."""
     refused: Refused | None = None
     """The overflow that is being recovered from."""
     tried: tuple[str, ...] = ()
@@ -121,11 +123,11 @@ class Recovery(Struct, frozen=True):
     ended: Stop | None = None
 
 
-def begin(branch: Branch, settings: Settings, *, changes: bool = True) -> Recovery:
+def begin(branch: Branch, settings: Settings, *, changes: bool = True, cooled: bool = False) -> Recovery:
     """Return where a run begins: what the log has used up since the last answer stays used up, also after a restart.
 
-    An open breaker leaves no compaction: what failed so often is not tried again, the next rung is. Where nothing
-    ``changes`` a request, because it is only looked at, it may be sent again and no more.
+    An open breaker leaves no compaction: what failed so often is not tried again, the next rung is; ``cooled``, it is
+    tried once more. Where nothing ``changes`` a request, because it is only looked at, it may be sent again, no more.
     """
     unchanged, rungs = Recovery(settings, retries=settings.retries_most), settings.recovery_rungs
     if not changes:
@@ -138,6 +140,7 @@ def begin(branch: Branch, settings: Settings, *, changes: bool = True) -> Recove
         media=int("media" in rungs),
         fallback=int("fallback" in rungs),
         seals=int(may_press(settings)),
+        cooled=branch.failures if cooled else 0,
     )
     return counted(fresh, branch)
 
@@ -146,7 +149,8 @@ def counted(state: Recovery, branch: Branch) -> Recovery:
     """Return ``state`` less what ``branch`` has used up: also compactions that nobody pressed for count."""
     settings = state.settings
     most = min(settings.recovery_compactions, settings.compactions_most)
-    most = 0 if failed_often(branch.failures, settings) else max(0, most - branch.compactions)
+    is_open = branch.failures > state.cooled and failed_often(branch.failures, settings)
+    most = 0 if is_open else max(0, most - branch.compactions)
     return replace(
         state, compact=min(state.compact, most), truncate=min(state.truncate, max(0, 1 - branch.truncations))
     )

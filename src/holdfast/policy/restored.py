@@ -45,6 +45,8 @@ def restored(
             reads[one.what] = results.get(one.call_id, "")
     found: list[str] = []
     for path in [*reversed(touched)][:most]:
+        if together <= 0:
+            break
         found.append(_told(path, touched[path], reads.get(path), min(tokens, together) / scale))
         together -= scale * count(found[-1])
     return tuple(found)

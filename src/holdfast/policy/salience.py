@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Collection, Sequence
 from itertools import chain
 
 from msgspec import Struct
 
 from holdfast.model.slots import Slot
-from holdfast.policy.settings import AGE_POWER, IDLE_POWER, KINDS, KNOWN_TEXTS, LONGEST_LINE, ONCE, POINT, UNUSED_AGE
+from holdfast.policy.remembering import remembered
+from holdfast.policy.settings import AGE_POWER, IDLE_POWER, KINDS, LONGEST_LINE, ONCE, POINT, UNUSED_AGE
 from holdfast.view.references import Reference, background, of_piece, words
 from holdfast.view.tokens import count
 
@@ -43,7 +43,21 @@ class Trace(Struct):
     """Whether it stood in a point of a list."""
 
 
-@lru_cache(maxsize=KNOWN_TEXTS)
+REFERENCE_BYTES = LINE_BYTES = 128
+"""Bytes that a reference takes, and a line beside its text and references. [M]"""
+
+
+def lines_bytes(found: tuple[Line, ...]) -> int:
+    """Return about how many bytes ``found`` takes."""
+    return sum([LINE_BYTES + len(line.text) + REFERENCE_BYTES * len(line.refs) for line in found])
+
+
+def refs_bytes(found: Collection[Reference]) -> int:
+    """Return about how many bytes ``found`` takes."""
+    return REFERENCE_BYTES * len(found)
+
+
+@remembered(lines_bytes)
 def lines(text: str) -> tuple[Line, ...]:
     """Return the lines of ``text`` that hold references, trimmed, in order, each once."""
     known = background()
@@ -76,7 +90,7 @@ def _pieces(line: str) -> list[str]:
     return [piece for piece in out if piece]
 
 
-@lru_cache(maxsize=KNOWN_TEXTS)
+@remembered(refs_bytes)
 def text_refs(text: str) -> tuple[Reference, ...]:
     """Return the references of ``text`` that are not background, each once, in order of their first appearance."""
     known = background()
@@ -88,7 +102,7 @@ def message_refs(slot: Slot) -> dict[Reference, None]:
     return dict.fromkeys(chain.from_iterable(map(text_refs, words(slot.message))))
 
 
-@lru_cache(maxsize=KNOWN_TEXTS)
+@remembered(refs_bytes)
 def text_points(text: str) -> frozenset[Reference]:
     """Return the references that stand in points of lists in ``text``."""
     return frozenset(ref for line in lines(text) if line.point for ref in line.refs)

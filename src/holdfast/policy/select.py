@@ -30,7 +30,7 @@ def tails(draft: Draft) -> list[int]:
         return []
     wanted = _RULES[settings.tail](draft, messages, legal)
     if wanted and settings.goal_share and settings.tail != "share":
-        wanted += [cut for cut in _share(draft, messages, legal) if cut > wanted[-1]]
+        wanted = [*wanted, *(cut for cut in _share(draft, messages, legal) if cut > wanted[-1])]
     return [branch.keep + cut for cut in wanted if cut in legal]
 
 
@@ -44,7 +44,7 @@ def _share(draft: Draft, messages: list[Message], legal: list[int]) -> list[int]
 
     Results that the model waits for are kept with their calls wherever it begins.
     """
-    budget = draft.own(draft.room.share(draft.settings.tail_share))
+    budget = draft.own(draft.share(draft.settings.tail_share))
     best = _largest_within(draft.branch, legal, budget)
     unseen = first_unseen(draft) - draft.branch.keep
     shown_first = [cut for cut in legal if cut <= min(best, unseen)][-1:] if unseen < best else []

@@ -251,8 +251,6 @@ def origin(name: str) -> str:
 SCAN = 160_000
 """Estimator tokens of the head that are searched for lines: nine of ten references that were needed again had last
 stood within 30,000 (4,750 measured), so this is generous, and it bounds what a compaction costs."""
-KNOWN_TEXTS = 4_096
-"""Texts whose lines are remembered between compactions; a session of a thousand messages has about as many."""
 LEAST_SUMMARY = 0.10
 """Share of the room under which an extract holds too little to be worth a compaction."""
 SUMMARY_SLACK = 0.01

@@ -57,7 +57,7 @@ def stand_in(draft: Draft, keep: int, cap: float, written: Written | None = None
     made = Compaction(keep, summary, size, before=draft.estimate)
     if written is None:
         return made
-    made = replace(made, by=written.by, native=written.native)
+    made = replace(made, by=written.by, native=written.native, twin=0 if written.native is None else size)
     native = native_of(made)
     return replace(made, size=draft.own(native.tokens)) if native is not None and native.tokens > 0 else made
 
@@ -151,14 +151,14 @@ def _words(draft: Draft, head: Sequence[Slot], keep: int, budget: int, written: 
 def _files(draft: Draft, head: Sequence[Slot]) -> tuple[str, ...]:
     """Return the files of the head that the agent touched last, as it read them; in a share of the room by a goal."""
     settings, messages = draft.settings, [slot.message for slot in head]
-    together = draft.room.share(settings.restore_share) if settings.goal_share else inf
+    together = draft.share(settings.restore_share) if settings.goal_share else inf
     return restored(messages, settings.restore_files, settings.restore_tokens, draft.scale, together)
 
 
 def _sources(draft: Draft) -> Iterator[str]:
     """Yield the texts from their source, as far as their budgets go: of each, and of all together."""
     settings = draft.settings
-    left = draft.own(min(settings.restore_sources_together, draft.room.share(settings.restore_share)))
+    left = draft.own(min(settings.restore_sources_together, draft.share(settings.restore_share)))
     for text in draft.world.restored:
         most = min(draft.own(settings.restore_source_tokens), left)
         size = count(text)

@@ -9,20 +9,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 
 import msgspec
 
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.policy.settings import KNOWN_TEXTS
+from holdfast.policy.remembering import remembered
 
 CHARS_A_TOKEN = 4
 """[O] Characters of plain text that count as a token."""
 IMAGE_CHARS = 8_000
 """[O] Weighted characters of an image."""
-LONGEST_KNOWN = 500_000
-"""Characters of a text whose weight is remembered between requests; a longer one does not stay for long."""
+KNOWN_BYTES = 64 << 20
+"""Bytes of the texts whose weights are remembered between requests. [H]"""
 _HALVES = 2
 """Weights are told in halves of a plain character's."""
 _WIDE, _DENSE = 8, 5
@@ -35,16 +34,10 @@ _HEAVY = re.compile(
 """Runs that weigh more than plain text: wide characters, and what has the looks of base64."""
 
 
+@remembered(lambda _: 0, KNOWN_BYTES)
 def weight(text: str) -> int:
     """Return the weighted characters of ``text``: never fewer than its characters."""
-    return _known(text) if len(text) <= LONGEST_KNOWN else _weight(text)
-
-
-def _weight(text: str) -> int:
     return math.ceil(sum((stop - start) * heavy for start, stop, heavy in _runs(text)) / _HALVES)
-
-
-_known = lru_cache(KNOWN_TEXTS)(_weight)
 
 
 def head_within(text: str, most: int) -> int:

@@ -89,7 +89,11 @@ class OpenBranches:
             yield await self._from_log(key, slots, aside=True)
             return
         async with self._choosing.setdefault(key, Lock()):
-            branch = self._known(key, slots) or OpenBranch(await self._from_log(key, slots, aside=self._is_held(key)))
+            branch = self._known(key, slots)
+            if branch is not None and await self._is_behind(branch, slots):
+                self.forget(branch.session)
+                branch = None
+            branch = branch or OpenBranch(await self._from_log(key, slots, aside=self._is_held(key)))
             branch.is_held = True
             self._touch(branch)
         try:
@@ -150,6 +154,14 @@ class OpenBranches:
             return taking[0] if taking else None
         return max(taking, key=lambda branch: branch.repeats(slots))
 
+    async def _is_behind(self, branch: OpenBranch, slots: Sequence[Slot]) -> bool:
+        """Whether somebody else went on with ``slots`` behind ``branch``, where that has new words to take."""
+        count, settings = branch.repeats(slots), self._policy.settings
+        if count == len(slots):
+            return False
+        leaf = branch.session.journal.leaf
+        return await self._means.in_worker(lambda: self._trees.is_ahead(branch.key, slots, settings, count, leaf))
+
     def _touch(self, branch: OpenBranch) -> None:
         """Hold ``branch`` as the last used, and let those go that were used longest ago."""
         self._open.pop(branch, None)
@@ -172,6 +184,7 @@ class OpenBranches:
                 store = _copy(store, key, leaf)
             opened = Journal.open(store, key, policy, leaf=leaf if aside else None, clock=means.clock, ids=means.ids)
             if kept:
+                self._trees.look(key)
                 opened.heard = self._trees.grew
             else:
                 opened.moves_leaf = False  # it waits for nobody who talks on in the session

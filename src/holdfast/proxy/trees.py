@@ -1,16 +1,19 @@
 """Which branch of a stored session says most of a conversation: told from one look at what is new of either.
 
 The words of a path are one stream, however they were cut up, and each message ends at a mark of the stream before it.
-A tree of the log is read once, and followed from there: a conversation is looked up by its own marks, the last first,
-whatever else begins like it. A mark is a hint where to look; what is repeated there is told message by message
-(``runtime/following.py``), so that a wrong one costs a branch and never a word.
+A tree of the log is read once, and followed from there, what others append too: a conversation is looked up by its own
+marks, the last first, whatever else begins like it. A mark is a hint where to look; what is repeated there is told
+message by message (``runtime/following.py``), so that a wrong one costs a branch and never a word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from contextlib import suppress
+from itertools import takewhile
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from holdfast.errors import UnknownId
 from holdfast.model.entries import BranchSummary, Entry, Label, Said
@@ -18,7 +21,7 @@ from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
 from holdfast.policy.capping import cap
 from holdfast.policy.settings import Settings
-from holdfast.store.base import SessionStore
+from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.view.alike import stream
 
 MOST = 50_000
@@ -52,6 +55,10 @@ class _Place(NamedTuple):
 _START = _Place()
 
 
+def _after(before: _Place, entry: Entry) -> _Place:
+    return before.then(entry.body.slot.message) if isinstance(entry.body, Said | BranchSummary) else before
+
+
 def _grown(mark: int, data: bytes) -> int:
     """Return the mark of a stream that goes on with ``data``; in how many pieces is all the same."""
     return (mark * pow(256, len(data), PRIME) + int.from_bytes(data, "big")) % PRIME
@@ -64,36 +71,80 @@ class _Tip:
         self.entry = entry
 
 
+class Found(Struct, frozen=True):
+    """The branch that says most of a conversation."""
+
+    leaf: str | None = None
+    count: int = 0
+    """How many messages of the conversation it says."""
+    is_all: bool = False
+    """Whether it says no more than that."""
+
+
 class Tree:
     """The tree of one session, by marks."""
 
     def __init__(self, born: int | None = None) -> None:
         self.born = born
         """When its session began: another one may have its key now."""
-        self.entries = 0
+        self._seq = 0
+        """Of the newest entry that was read: all up to it is known, and of what came later what was told."""
         self._places: dict[str | None, _Place] = {None: _START}
         self._tips: dict[int, _Tip] = {}
         """The newest path through each mark."""
+        self._asked: tuple[Settings | None, list[tuple[bytes, _Place]]] = (None, [])
+        """The settings of the last look-up, and the digest and the place of each message that was looked up."""
         self._tip = _Tip("")
         """The path that was gone on with last: it is the newest through all its marks."""
 
+    @property
+    def entries(self) -> int:
+        """How many entries of the log are known."""
+        return len(self._places) - 1
+
     def add(self, entries: Iterable[Entry]) -> None:
-        """Follow ``entries``, which were appended in this order."""
+        """Follow ``entries``, which were appended in this order; what hangs on one that is not known is left out."""
         for entry in entries:
-            self.entries += 1
             before = self._places.get(entry.parent)
-            if before is not None and not isinstance(entry.body, Label):
+            if isinstance(entry.body, Label) and before is not None:
+                self._places[entry.id] = before
+            elif before is not None:
                 self._add(entry, before)
+
+    def read(self, store: SessionStore, key: str) -> None:
+        """Follow what was appended to session ``key`` of ``store`` since it was read: in its order, told of or not."""
+        new = store.entries(key, after=self._seq)
+        self.add(new)
+        self._seq = new[-1].seq if new else self._seq
 
     def leaf(self, slots: Sequence[Slot], settings: Settings) -> str | None:
         """Return the leaf of the branch that repeats most of ``slots``, the newest among equals, if one begins so."""
-        said = (cap(slot.message, settings)[0] for slot in slots)  # as the log has it
-        path = list(accumulate(said, _Place.then, initial=_START))
-        found = (self._tips.get(place.mark) for place in reversed(path[1:]))
-        return next((tip.entry for tip in found if tip is not None), None)
+        return self.found(slots, settings).leaf
+
+    def found(self, slots: Sequence[Slot], settings: Settings) -> Found:
+        """Return the same leaf, and how many of ``slots`` its branch says."""
+        marked = self._marked(slots, settings)
+        for count in range(len(marked), 0, -1):
+            mark = marked[count - 1][1].mark
+            if (tip := self._tips.get(mark)) is not None:
+                there = self._places[tip.entry]
+                return Found(tip.entry, count, is_all=there is not None and there.mark == mark)
+        return Found()
+
+    def _marked(self, slots: Sequence[Slot], settings: Settings) -> list[tuple[bytes, _Place]]:
+        """Return the digest and the place of each of ``slots``; those that were looked up last are not marked again."""
+        by, known = self._asked if self._asked[0] is settings else (settings, [])
+        same = takewhile(lambda pair: pair[0][0] == pair[1].digest != b"", zip(known, slots, strict=False))
+        path = [one for one, _ in same]
+        place = path[-1][1] if path else _START
+        for slot in slots[len(path) :]:
+            place = place.then(cap(slot.message, settings)[0])  # as the log has it
+            path.append((slot.digest, place))
+        self._asked = by, path
+        return path
 
     def _add(self, entry: Entry, before: _Place) -> None:
-        place = before.then(entry.body.slot.message) if isinstance(entry.body, Said | BranchSummary) else before
+        place = self._places.get(entry.id) or _after(before, entry)
         self._places[entry.id] = place
         if entry.parent == self._tip.entry:
             self._tip.entry, self._tips[place.mark] = entry.id, self._tip
@@ -119,13 +170,31 @@ class Trees:
         tree = self._tree(key)
         return None if tree is None else tree.leaf(slots, settings)
 
+    def is_ahead(self, key: str, slots: Sequence[Slot], settings: Settings, count: int, leaf: str | None) -> bool:
+        """Return whether somebody else went on with ``slots``, of which a branch up to ``leaf`` says ``count``.
+
+        They said more of it, or decided something there. Where nobody wrote to session ``key`` this costs a row.
+        """
+        known = self._trees.get(key)
+        with suppress(UnknownId):
+            info = self._store.session(key)
+            if known is None or (known.born, known.entries) == (info.created, info.entries):
+                return False
+        tree = self._tree(key)
+        there = Found() if tree is None else tree.found(slots, settings)
+        return there.count > count or (there.count == count and there.is_all and there.leaf != leaf)
+
+    def look(self, key: str) -> None:
+        """Follow session ``key`` from here on: it was begun a moment ago."""
+        self._tree(key)
+
     def grew(self, key: str, entries: Sequence[Entry]) -> None:
         """Follow what was appended to session ``key``."""
         if key in self._trees:
             self._trees[key].add(entries)
 
     def _tree(self, key: str) -> Tree | None:
-        """Return the tree of session ``key`` as the log has it: read anew where somebody else appended to it."""
+        """Return the tree of session ``key`` as the log has it: what somebody else appended is read."""
         known = self._trees.pop(key, None)
         try:
             info = self._store.session(key)
@@ -133,12 +202,18 @@ class Trees:
             return None
         if info.key != key:
             return None
-        if known is None or (known.born, known.entries) != (info.created, info.entries):
-            known = Tree(info.created)
-            known.add(self._store.entries(key))
-        self._trees[key] = known
+        self._trees[key] = tree = self._followed(known or Tree(info.created), info)
         self._forget()
-        return known
+        return tree
+
+    def _followed(self, tree: Tree, info: SessionInfo) -> Tree:
+        """Return ``tree`` with what it does not know, or another where it is of a session that is gone."""
+        if tree.born == info.created and tree.entries < info.entries:
+            tree.read(self._store, info.key)
+        if tree.born != info.created or tree.entries != info.entries:
+            tree = Tree(info.created)
+            tree.read(self._store, info.key)
+        return tree
 
     def _forget(self) -> None:
         """Let trees go that were looked at longest ago."""

@@ -89,7 +89,7 @@ def _drafted(course: Course, request: Request) -> Begun:
     """Return the plan of ``request``, and the request itself where it can go out as planned."""
     journal, target = course.journal, request.target
     journal.describe(target.model)
-    state = begin(journal.branch, course.settings, changes=not request.way.as_it_is)
+    state = begin(journal.branch, course.settings, changes=not request.way.as_it_is, cooled=journal.is_cooled())
     world = compacting.world(course, request)
     plan = journal.plan(target, world)
     waits = plan.ask is not None or plan.compaction is not None

@@ -99,7 +99,7 @@ def _bodies_there(path: Sequence[Entry]) -> list[Body]:
 
 def _shown_again(request: Request, told: Sequence[Body], count: int) -> Request | None:
     """Return the request that showed the first ``count`` slots, unless ``told`` has it and nothing decided since."""
-    again = Request("", count, request.model, request.window)
+    again = Request("", count, request.model, request.window, request.api)
     newest = next((body for body in reversed(told) if isinstance(body, _SHOWING)), None)
     is_told = isinstance(newest, Request) and replace(newest, basis="") == again
     return again if count and not is_told else None

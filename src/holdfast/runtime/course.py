@@ -39,10 +39,6 @@ class Course:
         """The last request in which something of ours was judged, and nothing wrong was found."""
         self.unpaid: list[Paid] = []
         """Calls for summaries that the log does not tell of yet."""
-        self.mends = False
-        """Whether a server that we do not know refused what its client wrote: the API's maker's rules hold there."""
-        self.judges = False
-        """Whether its API refused what its client wrote, for a rule that we know: it is judged like what is ours."""
         self.is_answering = False
         """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
         self._runs = 0
@@ -61,6 +57,16 @@ class Course:
     def settings(self) -> Settings:
         """The numbers of the policy that decides here."""
         return self.journal.policy.settings
+
+    @property
+    def mends(self) -> bool:
+        """Whether a server that we do not know refused what its client wrote: the API's maker's rules hold there."""
+        return self.journal.branch.learned.mends
+
+    @property
+    def judges(self) -> bool:
+        """Whether its API refused what its client wrote, for a rule that we know: it is judged like what is ours."""
+        return self.journal.branch.learned.judges
 
     def target(self) -> Target:
         """Return the target of requests that are made of words; ``ConfigError`` where there is none."""

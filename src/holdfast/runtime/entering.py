@@ -65,7 +65,8 @@ def decided(branch: Branch, plan: Plan, target: Target, policy: str) -> list[Bod
         bodies.append(Decision(plan.record))
     if plan.compaction is not None:
         bodies.append(plan.compaction)
-    return [*bodies, Request(plan.branch.basis, len(plan.branch.slots), target.model, target.limits.window)]
+    slots, window = len(plan.branch.slots), target.limits.window
+    return [*bodies, Request(plan.branch.basis, slots, target.model, window, target.api)]
 
 
 def cost(branch: Branch, usage: Usage, stop: str, *, as_planned: bool) -> Answer:

@@ -131,11 +131,17 @@ def glimpse(branch: Branch, policy: Policy, said: Sequence[Slot], target: Target
     return advance(alone, target, replace(policy, stages=()), World(spill=False))
 
 
-def reworded(branch: Branch, opening: Sequence[Slot]) -> Branch:
-    """Return ``branch``, as the log has it, with the words that its client opens with, where they are of its places."""
-    known = branch.slots.slice(0, len(opening))
-    same = [(slot.size, slot.digest) for slot in known] == [(slot.size, slot.digest) for slot in opening]
-    return restated(branch, opening) if same else branch
+def reworded(branch: Branch, said: Seq[Slot]) -> Branch:
+    """Return ``branch``, as the log has it, in the words of its client, as far as ``said`` says the same messages."""
+    told = said.slice()
+    pairs = zip(told, branch.slots.slice(0, len(told)), strict=False)
+    parts = next((at for at, (one, slot) in enumerate(pairs) if not _is_in_place_of(one, slot)), len(branch.slots))
+    return restated(branch, told[:parts])
+
+
+def _is_in_place_of(said: Slot, slot: Slot) -> bool:
+    """Whether ``said`` is what a conversation said in the place of ``slot``, as ``repeated`` told."""
+    return (said.size, said.digest) == (slot.size, slot.digest)
 
 
 def _same_places(known: Sequence[Slot], said: Sequence[Slot]) -> int:

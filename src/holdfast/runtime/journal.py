@@ -16,6 +16,7 @@ from holdfast.model.branch import Branch
 from holdfast.model.edits import Blob
 from holdfast.model.entries import (
     FORGOTTEN,
+    FORM,
     OVERFLOW,
     UNANSWERED,
     Answer,
@@ -45,7 +46,7 @@ from holdfast.runtime.carrying import carried, lessons, told_there
 from holdfast.runtime.entering import begun, cost, decided, is_pressed, meant, measured, sound, told
 from holdfast.runtime.following import Following, Repeated
 from holdfast.runtime.strand import Strand
-from holdfast.runtime.waiting import delivered, is_of_user, is_queued, queued, undelivered
+from holdfast.runtime.waiting import delivered, is_of_user, is_queued, queued, undelivered, waiting_on
 from holdfast.store.active import Gapped
 from holdfast.store.base import Decode, SessionStore
 from holdfast.store.naming import CAPPED
@@ -116,7 +117,7 @@ class Journal(Strand):
                 place = begun(store, key, policy, clock, ids)
         branch = Branch() if place is None else store.branch(key, place)
         journal = cls(store, key, policy, branch, place, clock, ids=ids, moves_leaf=leaf is None)
-        journal._waiting = undelivered(store, key, place)
+        journal._waiting = waiting_on(branch, key)
         return journal
 
     # -- what is said --------------------------------------------------------------------------------------------------
@@ -171,6 +172,17 @@ class Journal(Strand):
         lesson = Failure(OVERFLOW, reason, limit, size, elsewhere=not as_planned, bytes=most_bytes)
         with self.leased():
             return self._write([lesson])[0].id
+
+    def form(self, *, mends: bool = False, judges: bool = False) -> None:
+        """Append which form the server of the model asked last wants (``Learned``), unless the log says so already.
+
+        A request that is about to be sent again stays ready.
+        """
+        ready, known = self._ready, self.branch.learned
+        if (known.mends, known.judges) != (mends, judges):
+            with self.leased():
+                self._write([Note(FORM, data={"mends": mends, "judges": judges})])
+            self._ready = ready
 
     def describe(self, model: str) -> None:
         """Let the list of sessions show which model this one asks, and the first words of its user as a title."""
@@ -359,12 +371,12 @@ class Journal(Strand):
         parts = len(same.slots) < len(self.branch.slots)
         if parts:
             self._part(len(same.slots))
-        self._opening = same.slots[: self.branch.pinned]
         branch = restated(self.branch, same.slots, 0 if parts else same.standing)
         if branch is not self.branch:
             self.branch, self._ready = branch, None
         ids = self._appended(said[same.count :], decode)
-        self._following.went_on(self.branch.slots, said, same)
+        self._said = self.branch.slots
+        self._following.went_on(self._said, said, same)
         return ids
 
     def repeats(self, said: Sequence[Slot]) -> Repeated:

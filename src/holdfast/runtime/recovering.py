@@ -49,7 +49,7 @@ async def recovered(
         if isinstance(action, Stop) and attempt.is_silent:
             return request, prepared, before
         if isinstance(action, Stop):
-            course.mends = course.judges = False
+            await course.means.in_worker(course.journal.form)
             if refused.sealed and not request.way.as_it_is:
                 await unsealing.show_again(course)
             raise stopped(course, prepared, action, attempt)
@@ -82,18 +82,18 @@ async def _mended(
     if refused.seen or refused.kind not in _FORM or request.way.as_it_is:
         return None
     if not written.as_written:
-        return _judged_now(course, request, prepared)
+        return await _judged_now(course, request, prepared)
     strict = replace(request, target=replace(request.target, dialect=replace(written, as_written=False)))
     world = await course.means.in_worker(lambda: compacting.world(course, strict))
     plan = await course.means.in_worker(lambda: course.journal.plan(strict.target, world))
     if plan.repair == prepared.plan.repair:
         return None
-    course.mends = True
+    await course.means.in_worker(lambda: course.journal.form(mends=True, judges=course.judges))
     course.tell(events.Noticed(course.key, "form", _AS_MADE))
     return strict, await next_request(course, strict, world, plan)
 
 
-def _judged_now(course: Course, request: Request, prepared: Prepared) -> tuple[Request, Prepared] | None:
+async def _judged_now(course: Course, request: Request, prepared: Prepared) -> tuple[Request, Prepared] | None:
     """Return the same, to be mended as it goes out, where it went as its client wrote it and breaks a known rule.
 
     Nothing where it was judged before, or breaks no rule that can be kept here.
@@ -104,7 +104,8 @@ def _judged_now(course: Course, request: Request, prepared: Prepared) -> tuple[R
     if not request.is_own(sent.body):
         return None
     with suppress(InvalidRequest):
-        course.judges = bool(checked(sent)[1])
+        if checked(sent)[1]:
+            await course.means.in_worker(lambda: course.journal.form(mends=course.mends, judges=True))
     return (request, prepared) if course.judges else None
 
 

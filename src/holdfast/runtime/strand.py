@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 
 from holdfast.model.branch import Branch, extended
 from holdfast.model.entries import Answer, Body, BranchSummary, Entry, Said
+from holdfast.model.sequence import Seq
 from holdfast.model.slots import Slot
 from holdfast.runtime.following import reworded
+from holdfast.runtime.waiting import is_queued
 from holdfast.store.base import Decode, SessionStore
 
+_WORDS = Said | BranchSummary | Answer
+"""What is said, or was an answer to it."""
 NOWHERE = ""
 """No entry: who expects the session's leaf there does not move it."""
 
@@ -19,7 +24,7 @@ class Strand:
     """One branch of one stored session, used by one thread at a time: what is in the log up to its leaf.
 
     What somebody else decided or took back behind the same entry counts here too. Where they *said* something there,
-    what is written here is a branch beside theirs.
+    what is written here is a branch beside theirs, which parts just before their first words.
     """
 
     def __init__(
@@ -42,8 +47,8 @@ class Strand:
         """Whether the session's leaf goes on with this branch."""
         self.heard: Callable[[str, Sequence[Entry]], object] = lambda _key, _entries: None
         """Who is told which entries were appended here, and to which session."""
-        self._opening: Sequence[Slot] = ()
-        """What it opens with, in its own words."""
+        self._said: Seq[Slot] = Seq()
+        """What its client said last, in its own words."""
         self._is_held = self._is_current = False
         """Whether the lease is held, and nobody else can have written since the log was looked at."""
         self._gathers = False
@@ -182,10 +187,15 @@ class Strand:
             return False
         path = self.store.path(self.key, there)
         behind = next((at + 1 for at, one in enumerate(path) if one.id == self.leaf), 0 if self.leaf is None else -1)
-        if behind < 0 or any(isinstance(entry.body, Said | BranchSummary | Answer) for entry in path[behind:]):
+        if behind < 0:
             self.moves_leaf = False
             return False
-        self.branch, self.leaf = self._read(path), there
+        if any(isinstance(entry.body, _WORDS) for entry in path[behind:]):
+            self.moves_leaf = False
+            path = [*path[:behind], *takewhile(_is_silent, path[behind:])]
+        if len(path) == behind:
+            return False
+        self.branch, self.leaf = self._read(path), path[-1].id
         self._turned()
         return True
 
@@ -198,4 +208,9 @@ class Strand:
         self.branch = Branch() if self.leaf is None else self._read(self._path())
 
     def _read(self, path: Sequence[Entry]) -> Branch:
-        return reworded(Branch.build(path), self._opening)
+        return reworded(Branch.build(path), self._said)
+
+
+def _is_silent(entry: Entry) -> bool:
+    """Whether ``entry`` says nothing, and holds nothing that is to be said."""
+    return not isinstance(entry.body, _WORDS) and not is_queued(entry)

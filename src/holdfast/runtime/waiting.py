@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeGuard
 
 from holdfast.errors import StoreCorrupt
-from holdfast.model.entries import Entry, Note
+from holdfast.model.branch import Branch
+from holdfast.model.entries import DELIVERED, QUEUED, Entry, Note
 from holdfast.model.messages import Message
 from holdfast.model.packing import pack, unpack
 from holdfast.model.slots import Slot
 from holdfast.store.base import SessionStore
-
-QUEUED, DELIVERED = "queued", "delivered"
-"""Reasons of the notes: a message that waits, and which of them were said."""
 
 
 def queued(message: Message) -> Note:
@@ -38,22 +36,17 @@ def delivered(ids: Sequence[str]) -> Note:
 
 def undelivered(store: SessionStore, key: str, leaf: str | None) -> list[tuple[str, Message]]:
     """Return the messages that wait on the branch at ``leaf``, oldest first, with the ids of their notes."""
-    if not any(_notes(store.entries(key, "note"), QUEUED)):
-        return []
-    path = store.path(key, leaf)
-    done = {id_ for _, note in _notes(path, DELIVERED) for id_ in note.data["notes"]}
-    return [(id_, _message(key, id_, note)) for id_, note in _notes(path, QUEUED) if id_ not in done]
+    return waiting_on(store.branch(key, leaf), key)
 
 
-def _message(key: str, id_: str, note: Note) -> Message:
+def waiting_on(branch: Branch, key: str) -> list[tuple[str, Message]]:
+    """Return the messages that wait on ``branch``, of session ``key``, oldest first, with the ids of their notes."""
+    return [(id_, _message(key, id_, raw)) for id_, raw in branch.waiting]
+
+
+def _message(key: str, id_: str, raw: bytes) -> Message:
     try:
-        return unpack(note.raw, Message)
+        return unpack(raw, Message)
     except ValueError as error:
         text = f"the message of {key!r} that waits in note {id_} cannot be read: {error}"
         raise StoreCorrupt(f"{text}; go on from an entry before it: engine.session({key!r}, leaf=…)") from error
-
-
-def _notes(entries: Sequence[Entry], reason: str) -> Iterator[tuple[str, Note]]:
-    for entry in entries:
-        if isinstance(entry.body, Note) and entry.body.reason == reason:
-            yield entry.id, entry.body

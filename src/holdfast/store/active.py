@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, extend
+from holdfast.model.deciding import Edits
 from holdfast.model.edits import Edit
 from holdfast.model.entries import BranchSummary, Compaction, Decision, Entry, Said
 from holdfast.model.packing import pack, unpack
@@ -26,7 +27,7 @@ from holdfast.store.base import Active
 
 T = TypeVar("T")
 
-FOLD = 14
+FOLD = 15
 """Version of the fold. A checkpoint of another version is not used; raise it when ``model/branch.py`` counts anew."""
 
 _ELSEWHERE = {"keep", "compaction", "edits", "law", "callers", "settled"}
@@ -169,7 +170,11 @@ def resume(active: Active) -> Branch:
     branch = _gapped(branch, point, [_slot(entry) for entry in active.tail])
     state = unpack(point.state, State)
     branch = replace(branch, **{name: getattr(state, name) for name in CARRIED}, keep=point.keep)
-    branch = replace(branch, edits=_edits(point), law=tuple((id_, Decision(edits)) for id_, edits in point.law))
+    branch = replace(
+        branch,
+        edits=Edits(edit for _, decided in point.law for edit in decided),
+        law=tuple((id_, Decision(edits)) for id_, edits in point.law),
+    )
     for entry in active.rest:
         branch = extend(branch, entry)
     return branch
@@ -201,11 +206,3 @@ def _slot(entry: Entry) -> Slot:
         return entry.body.slot
     msg = f"entry {entry.id} is no message"
     raise TypeError(msg)
-
-
-def _edits(point: Checkpoint) -> dict[int, tuple[Edit, ...]]:
-    edits: dict[int, tuple[Edit, ...]] = {}
-    for _, decided in point.law:
-        for edit in decided:
-            edits[edit.span.start] = (*edits.get(edit.span.start, ()), edit)
-    return edits

@@ -236,10 +236,11 @@ class SessionStore(Protocol):
         Of a session that was imported this costs a few rows, of any other one its active branch.
         """
 
-    def entries(self, key: str, kind: str | None = None) -> list[Entry]:
+    def entries(self, key: str, kind: str | None = None, *, after: int = 0) -> list[Entry]:
         """Return the whole tree in order of ``seq``, or of it only the entries of ``kind`` (``"decision"``…).
 
-        Kinds are the tags of ``model.entries``; entries of other kinds are not read.
+        Kinds are the tags of ``model.entries``. Entries of other kinds are not read, nor is what has no ``seq`` over
+        ``after``.
         """
 
     def leaves(self, key: str) -> list[Entry]:

@@ -73,9 +73,16 @@ class Database:
         self._closed = False
 
     def beside(self, ending: str) -> Path:
-        """Return the path of the file's neighbour with ``ending``: where a link leads to, since all ways are one store."""
-        file = Path(os.path.realpath(self._place)) if self.file.is_symlink() else self.file
-        return file.with_name(file.name + ending)
+        """Return the path of the file's neighbour with ``ending``: beside what a link leads to, as SQLite has it.
+
+        Texts that lie beside the link alone, where they once were put, stay there.
+        """
+        own = self.file.with_name(self.file.name + ending)
+        if not self.file.is_symlink():
+            return own
+        file = Path(os.path.realpath(self._place))
+        there = file.with_name(file.name + ending)
+        return own if ending == ".blobs" and own.is_dir() and not there.exists() else there
 
     def close(self) -> None:
         """Close the file; its ``-wal`` is folded into it if nobody else has it open."""

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-RULE = 2
+RULE = 3
 """Version of what is indexed of an entry, and how: raise it when ``searching.words`` or this file says otherwise. An
 index that an older rule made is made anew by the next search that can write, and not asked until then."""
 GRAM = 3
@@ -25,7 +25,15 @@ ANYWAY = "\ue000\ue001\ue002"
 """What the index holds for a text that is always a candidate."""
 _TABLE = "CREATE VIRTUAL TABLE words USING fts5(text, content = '', detail = 'none', tokenize = 'trigram')"
 _THERE = "EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'words')"
-_UPTO = f"SELECT upto FROM searched WHERE session = ? AND rule = ? AND {_THERE}"  # noqa: S608
+_OTHER = "EXISTS (SELECT 1 FROM searched WHERE rule <> ?)"
+_UPTO = f"SELECT upto FROM searched WHERE session = ? AND NOT {_OTHER} AND {_THERE}"  # noqa: S608
+
+_MATCHING = """
+    SELECT rowid FROM words WHERE words MATCH ?
+    AND rowid >= (SELECT min(seq) FROM entries WHERE session = ?)
+    AND rowid <= (SELECT max(seq) FROM entries WHERE session = ?)
+    AND EXISTS (SELECT 1 FROM entries e WHERE e.seq = words.rowid AND e.session = ?)
+    ORDER BY rowid DESC"""
 
 
 def pattern(wanted: Iterable[str]) -> str:
@@ -36,7 +44,7 @@ def pattern(wanted: Iterable[str]) -> str:
 
 
 def indexed(db: sqlite3.Connection, session: int) -> int:
-    """Return the ``seq`` up to which the session's entries are in the index by the rule of this version."""
+    """Return the ``seq`` up to which the session's entries are in an index by the rule of this version alone."""
     try:
         row = db.execute(_UPTO, (session, RULE)).fetchone()
     except sqlite3.OperationalError:  # a store of an older schema that is open for reading
@@ -52,7 +60,7 @@ def add(db: sqlite3.Connection, session: int, texts: Sequence[tuple[int, str | N
     if db.execute(f"SELECT {_THERE}").fetchone() == (0,):
         db.execute(_TABLE)
         db.execute("DELETE FROM searched")
-    elif db.execute("SELECT EXISTS (SELECT 1 FROM searched WHERE rule <> ?)", (RULE,)).fetchone() == (1,):
+    elif db.execute(f"SELECT {_OTHER}", (RULE,)).fetchone() == (1,):
         _empty(db)
     rows = [(seq, _plain(text) if 0 < len(text) <= WHOLE else ANYWAY) for seq, text in texts if text is not None]
     db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
@@ -60,11 +68,14 @@ def add(db: sqlite3.Connection, session: int, texts: Sequence[tuple[int, str | N
     db.execute("INSERT OR REPLACE INTO searched (session, upto, rule) VALUES (?, ?, ?)", done)
 
 
-def candidates(db: sqlite3.Connection, wanted: str) -> list[int] | None:
-    """Return the ``seq`` of each entry that may match, the newest first; nothing where the index cannot be asked."""
-    query = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC"
+def candidates(db: sqlite3.Connection, session: int, wanted: str) -> list[int] | None:
+    """Return the ``seq`` of each entry of a session that may match, the newest first.
+
+    Nothing where the index cannot be asked. What others say between the session's first entry and its last is passed
+    over, what they say before and behind is not looked at.
+    """
     try:
-        return [seq for (seq,) in db.execute(query, (wanted,))]
+        return [seq for (seq,) in db.execute(_MATCHING, (wanted, session, session, session))]
     except sqlite3.DatabaseError:
         return None
 

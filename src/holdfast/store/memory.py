@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -165,8 +166,9 @@ class MemoryStore(TreeStore):
             at = rows[at].parent
         return found[::-1]
 
-    def _every(self, key: str, kind: str | None = None) -> list[Entry]:
-        entries = [one.entry for one in self._held[key].rows.values()]
+    def _every(self, key: str, kind: str | None = None, after: int = 0) -> list[Entry]:
+        rows = takewhile(lambda one: one.seq > after, reversed(self._held[key].rows.values()))
+        entries = [one.entry for one in rows][::-1]
         return entries if kind is None else [e for e in entries if e.body.__struct_config__.tag == kind]
 
     def _unreadable(self, key: str) -> Iterator[str]:  # noqa: ARG002 -- values cannot be damaged

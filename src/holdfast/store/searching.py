@@ -19,6 +19,7 @@ from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.store.base import BlobStore, Found
 from holdfast.store.naming import CAPPED, blobs_of
+from holdfast.view.saying import parts_said
 
 BEFORE, AFTER = 80, 160
 """[H] Characters of a snippet before and after its match."""
@@ -125,7 +126,7 @@ def _is_capped(entry: Entry) -> bool:
 
 
 def _words(message: Message) -> str:
-    return "\n".join([text for text in map(_said, message.parts) if text])
+    return "\n".join([text for text in map(_said, parts_said(message)) if text])
 
 
 def _said(part: Part) -> str:

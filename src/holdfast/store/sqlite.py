@@ -30,7 +30,7 @@ _MINE = "(SELECT session FROM sessions WHERE key = ?)"
 _ENTRY = f"SELECT e.id, p.id, e.seq, {_COLUMNS} FROM entries e LEFT JOIN entries p ON p.seq = e.parent"  # noqa: S608 -- only constants are put into SQL
 _INFO = "SELECT key, title, format, cwd, model, created, updated, entries, leaf FROM sessions"
 _ONE = f"{_ENTRY} WHERE e.session = {_MINE} AND e.id = ?"
-_EVERY = f"{_ENTRY} WHERE e.session = {_MINE} ORDER BY e.seq"
+_EVERY = f"{_ENTRY} WHERE e.session = {_MINE} AND e.seq > ? ORDER BY e.seq"
 _NUMBER = "SELECT session FROM sessions WHERE key = ?"
 _SAYS = "e.kind IN ('message', 'branch_summary', 'note', 'compaction')"
 _NEW = f"{_ENTRY} WHERE e.session = ? AND {_SAYS} AND e.seq > ? ORDER BY e.seq"
@@ -175,14 +175,14 @@ class SqliteStore(TreeStore):
     def _up(self, key: str, seq: int, keep: int, base: int) -> list[Entry]:  # noqa: ARG002 -- seq is of one session
         return self._entries(self._file.db.execute(_UP, (seq, keep, base)))
 
-    def _every(self, key: str, kind: str | None = None) -> list[Entry]:
+    def _every(self, key: str, kind: str | None = None, after: int = 0) -> list[Entry]:
         if kind is None:
-            return self._entries(self._file.db.execute(_EVERY, (key,)))
-        query = f"{_ENTRY} WHERE e.session = {_MINE} AND {of_kind(kind)} ORDER BY e.seq"
-        return self._entries(self._file.db.execute(query, (key, kind)))
+            return self._entries(self._file.db.execute(_EVERY, (key, after)))
+        query = f"{_ENTRY} WHERE e.session = {_MINE} AND {of_kind(kind)} AND e.seq > ? ORDER BY e.seq"
+        return self._entries(self._file.db.execute(query, (key, kind, after)))
 
     def _unreadable(self, key: str) -> Iterator[str]:
-        for row in self._file.db.execute(_EVERY, (key,)):
+        for row in self._file.db.execute(_EVERY, (key, 0)):
             try:
                 self._entries([row])
             except StoreCorrupt as error:
@@ -230,7 +230,7 @@ class SqliteStore(TreeStore):
     def _matching(self, key: str, wanted: Sequence[str]) -> Iterator[Entry]:
         db, session = self._file.db, self._number(key)
         asked = indexing.pattern(wanted)
-        found = indexing.candidates(db, asked) if asked else None
+        found = indexing.candidates(db, session, asked) if asked else None
         upto = indexing.indexed(db, session) if found is not None else 0
         rows = chain(
             db.execute(_LATE, (session, upto)),

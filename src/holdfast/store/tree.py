@@ -108,7 +108,7 @@ class TreeStore(ABC):
         """Return the path to ``seq`` in order: what has a depth over ``keep``, or comes after ``base``, or is it."""
 
     @abstractmethod
-    def _every(self, key: str, kind: str | None = None) -> list[Entry]: ...
+    def _every(self, key: str, kind: str | None = None, after: int = 0) -> list[Entry]: ...
 
     @abstractmethod
     def _tips(self, key: str) -> list[str]: ...
@@ -285,10 +285,10 @@ class TreeStore(ABC):
             found = drawn(self._checkpoint(key, node.seq)) if node is not None else None
         return bare(self.branch(key)) if found is None else found
 
-    def entries(self, key: str, kind: str | None = None) -> list[Entry]:
-        """Return the whole tree in order of ``seq``, or the entries of ``kind``."""
+    def entries(self, key: str, kind: str | None = None, *, after: int = 0) -> list[Entry]:
+        """Return the whole tree in order of ``seq``, or the entries of ``kind``; of those what is behind ``after``."""
         with self._reading():
-            return self._every(self._known(key).key, kind)
+            return self._every(self._known(key).key, kind, after)
 
     def leaves(self, key: str) -> list[Entry]:
         """Return the tips of the tree, oldest first."""

@@ -91,7 +91,8 @@ def recorded(entries: Sequence[Entry], plan: Plan, count: int, model: str) -> li
         out.append(_next([*entries, *out], Decision(plan.record)))
     if plan.compaction is not None:
         out.append(_next([*entries, *out], plan.compaction))
-    return [*out, _next([*entries, *out], Request(plan.branch.basis, count, model, plan.branch.window))]
+    asked = Request(plan.branch.basis, count, model, plan.branch.window, plan.branch.api)
+    return [*out, _next([*entries, *out], asked)]
 
 
 def _next(entries: Sequence[Entry], said: Body) -> Entry:

@@ -64,7 +64,7 @@ def ids(entries: Iterable[Entry]) -> list[str]:
 def same_request(one: Branch, other: Branch) -> bool:
     """Return whether two branches make the same request: bytes, sizes, calibration and counts."""
     numbers = ("held", "pinned", "keep", "open", "frame", "framed", "seen", "asked", "basis", "model", "anchor")
-    folded = ("gauge", "quiet", "compactions", "failures", "reused", "compaction")
+    folded = ("gauge", "quiet", "compactions", "failures", "compaction")
     undone = ("standing", "found", "spared", "counted", "policy")
     return (
         project(one) == project(other)

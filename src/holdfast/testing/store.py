@@ -297,6 +297,21 @@ class SessionStoreRules(CopyRules, SearchRules, QuotaRules):
             assert store.entries(KEY, "message") == [one for one in store.entries(KEY) if isinstance(one.body, Said)]
             assert store.entries(KEY, "label") == store.entries(KEY, "' OR 1") == []
 
+    def test_entries_behind_one(self, tmp_path: Path) -> None:
+        """What was appended behind an entry comes in order, of every kind or of one, whatever else is in the store."""
+        with self.open(tmp_path) as store:
+            store.put("session-2", chain("ab"))
+            store.put(KEY, long_session())
+            store.append("session-2", chain("cd", "b"))
+            every = store.entries(KEY)
+            for at in (0, len(every) // 2, len(every) - 1):
+                behind = store.entries(KEY, after=every[at].seq)
+                assert behind == every[at + 1 :]
+                assert store.entries(KEY, "message", after=every[at].seq) == [
+                    one for one in behind if isinstance(one.body, Said)
+                ]
+            assert store.entries(KEY, after=0) == every
+
     def test_sessions_and_entries_by_prefix(self, tmp_path: Path) -> None:
         """Any unique prefix finds; an exact id wins over longer ones; else the candidates are listed."""
         with self.open(tmp_path) as store:

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.model.messages import Message
 from holdfast.model.parts import Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.view.saying import parts_said
 
 Reference: TypeAlias = tuple[str, str]
 """Kind and key: ``("path", "src/main.py")``."""
@@ -106,7 +107,7 @@ def _paths(piece: str) -> Iterator[Reference]:
 
 def words(message: Message) -> Iterator[str]:
     """Yield the texts in which a message refers to things: its words, results, and string leaves of arguments."""
-    for part in message.parts:
+    for part in parts_said(message):
         yield from part_words(part)
 
 

@@ -11,14 +11,13 @@ from hashlib import blake2b
 from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
 from holdfast.model.gauging import HIGHEST, LOWEST
 from holdfast.model.knowing import known_of
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Opaque, Text, Thinking, ToolCall, ToolResult
-from holdfast.model.projected import UNBEGUN
+from holdfast.model.projected import UNBEGUN, held_for, native_for
 from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.view.text import encoded
@@ -234,16 +233,23 @@ def estimate(branch: Branch, target: Target, held: int | None = None) -> int:
     """Return the tokens of the request that ``branch`` makes now: frame, messages and overhead.
 
     The last reported usage counts for the prefix it was measured on, if that prefix still stands; the rest is our
-    own count, calibrated. ``held`` puts another size of the projection in place of the branch's own.
+    own count, calibrated. What a provider compacted has its size there, and its readable twin's elsewhere. ``held``
+    puts another size of the projection in place of the branch's own.
     """
-    size = branch.held if held is None else held
+    if held is None:
+        return _measured(branch, target, held_for(branch, target.model, target.api))
+    return frame_tokens(target) + round(cautious_ratio(branch, target) * held)
+
+
+def _measured(branch: Branch, target: Target, held: int) -> int:
+    """Return the tokens of a projection of ``held``: as told of the prefix that was measured, if there is one."""
     scale = cautious_ratio(branch, target)
     anchor = branch.anchor if is_same_model(branch, target) else None
-    if anchor is not None and held is None:
-        return anchor.tokens + round(scale * (size - anchor.held))
-    return frame_tokens(target) + round(scale * size)
+    if anchor is not None and anchor.native == native_for(branch, target.model, target.api):
+        return anchor.tokens + round(scale * (held - anchor.held))
+    return frame_tokens(target) + round(scale * held)
 
 
 def refused_size(branch: Branch, target: Target) -> int:
     """Return what ``estimate`` says now of the smallest request that was refused without a number."""
-    return estimate(replace(branch, held=known_of(branch, target.model).learned.refused), target)
+    return _measured(branch, target, known_of(branch, target.model).learned.refused)

@@ -16,10 +16,10 @@ from holdfast.errors import ConfigError
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
-from holdfast.model.parts import Opaque, Text
+from holdfast.model.parts import Opaque, Part, Text
 from holdfast.model.target import Target
 from holdfast.policy.retrying import PASSING
-from holdfast.view.tokens import count
+from holdfast.view.tokens import MESSAGE_OVERHEAD, count, measure
 from holdfast.wire.answers import Answer
 from holdfast.wire.apis import FORMS
 from holdfast.wire.overflow import ErrorReport, classify
@@ -261,11 +261,18 @@ def by_itself(api: str, model: str, answer: Message, index: int, twin: Message) 
         index,
         told,
         _weight(block),
-        edits=tuple([Edit(Span(index, index + 1, at), rule=RULE, why=_TAKEN) for at in range(stop)]),
+        edits=tuple([_without(index, at, part) for at, part in enumerate(answer.parts[:stop])]),
         trigger=RULE,
         by=RULE,
         native=Made(items).native(api, model),
+        twin=measure(told).size,
     )
+
+
+def _without(index: int, at: int, part: Part) -> Edit:
+    """Return the edit that leaves out part ``at`` of slot ``index``."""
+    size = measure(Message("assistant", (part,))).size - MESSAGE_OVERHEAD
+    return Edit(Span(index, index + 1, at), rule=RULE, why=_TAKEN, saves=size)
 
 
 _TAKEN = "the provider compacted here, and that stands at the front now"

@@ -152,6 +152,7 @@ def anthropic_dialect(model: str) -> Dialect:
         name_max=128,
         system_place="turn" if known.system_inside else "first",
         max_images=known.images,
+        most_pixels=PIXELS,
         large_pixels=PIXELS_OF_MANY,
         images_with_large=FEW_IMAGES,
         max_bytes=33_554_432,
@@ -251,7 +252,7 @@ def trusting(dialect: Dialect) -> Dialect:
         max_images=NO_LIMIT,
         max_bytes=NO_LIMIT,
     )
-    return open_ended if theirs else replace(open_ended, as_written=True, media=())
+    return open_ended if theirs else replace(open_ended, as_written=True, media=(), most_pixels=NO_LIMIT)
 
 
 # -- Responses ---------------------------------------------------------------------------------------------------------

@@ -41,8 +41,15 @@ _PIECES = frozenset({"image_url", "input_audio", "file", "refusal"})
 _CHAT_ROLES = frozenset({"tool", "developer", "function"})
 
 
-_UTF32 = (b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff", b"{\x00\x00\x00", b"\x00\x00\x00{")
-_UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\x00", b"\x00{")
+_UTF32 = (
+    b"\xff\xfe\x00\x00",
+    b"\x00\x00\xfe\xff",
+    b"{\x00\x00\x00",
+    b"\x00\x00\x00{",
+    b"[\x00\x00\x00",
+    b"\x00\x00\x00[",
+)
+_UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\x00", b"\x00{", b"[\x00", b"\x00[")
 """How JSON in four and in two bytes a character begins: with its mark, or without."""
 
 
@@ -57,6 +64,7 @@ class _Peek(Struct):
 
 
 _PEEKS = Decoder(list[_Peek])
+_TOOLS = Decoder(list[dict[str, Raw]])
 _BLOCK_LIST = Decoder(list[_Block])
 
 
@@ -140,10 +148,13 @@ def _marks(found: Mapping[str, Raw]) -> Iterator[str]:
 
 def _offered(found: Mapping[str, Raw]) -> Iterator[str]:
     """Yield in whose form tools are offered."""
-    tools = bytes(found.get("tools", Raw(b"")))
-    if b'"input_schema"' in tools:
+    try:
+        tools = _TOOLS.decode(found.get("tools", b"[]"))
+    except msgspec.DecodeError:
+        return
+    if any("input_schema" in tool for tool in tools):
         yield "anthropic"
-    if b'"function"' in tools:
+    if any("function" in tool or bytes(tool.get("type", b"")) == b'"function"' for tool in tools):
         yield "openai-chat"
 
 

@@ -24,8 +24,8 @@ from holdfast.wire.whose import known
 _A, _C, _R, _G = "anthropic", "openai-chat", "openai-responses", "gemini"
 _ALIKE = {"text": (_A, _C), "refusal": (_C,), "function": (_C,), "custom": (_C,)}
 """Who writes words and calls so, by types that tell it of bytes alone."""
-_CITED = (b'"citations"',)
-_UNMARKED = (*_CITED, b'"cache_control"')
+_CITED = ("citations",)
+_UNMARKED = (*_CITED, "cache_control")
 """Fields of words in the Messages API."""
 _BEGINNING = re.compile(rb'\s*\{\s*(?:"id"\s*:\s*"[^"]*"\s*,\s*)?"type"\s*:\s*"(\w+)"')
 """How most blocks and calls begin: those need not be read."""
@@ -43,7 +43,7 @@ def all_speaking(messages: Sequence[Message], api: str) -> list[Message]:
     return [speaking(one, api, marked=_UNMARKED) for one in said]
 
 
-def speaking(message: Message, api: str, marked: Sequence[bytes] = _CITED) -> Message:
+def speaking(message: Message, api: str, marked: Sequence[str] = _CITED) -> Message:
     """Return ``message`` with no bytes of other APIs than ``api`` in it; the same where it has none.
 
     Words are the Messages API's by a field of those that are ``marked``.
@@ -51,7 +51,7 @@ def speaking(message: Message, api: str, marked: Sequence[bytes] = _CITED) -> Me
     return native(message, api) if any(_is_foreign(part, api, marked) for part in message.parts) else message
 
 
-def _is_foreign(part: Part, api: str, marked: Sequence[bytes]) -> bool:
+def _is_foreign(part: Part, api: str, marked: Sequence[str]) -> bool:
     if isinstance(part, Opaque) and part.kind == "message":
         return False  # nobody could read it: its provider says what is wrong with it
     if part.raw is not None:
@@ -60,18 +60,19 @@ def _is_foreign(part: Part, api: str, marked: Sequence[bytes]) -> bool:
     return isinstance(part, ToolResult) and any(_is_foreign(inner, api, marked) for inner in part.content)
 
 
-def _writers(raw: Raw, marked: Sequence[bytes]) -> tuple[str, ...]:
+def _writers(raw: Raw, marked: Sequence[str]) -> tuple[str, ...]:
     """Return the APIs that write a part in these bytes, or nothing where that is not sure."""
     found = _BEGINNING.match(raw)
     writers = _by_type(found[1]) if found is not None else _NOBODY
-    if writers == _ALIKE["text"] and any(mark in bytes(raw) for mark in marked):
-        return (_A,)
-    if writers:
+    is_marked = writers == _ALIKE["text"] and any(b'"%b"' % mark.encode() in bytes(raw) for mark in marked)
+    if writers and not is_marked:
         return writers
     try:
         block = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _NOBODY
+    if is_marked:
+        return (_A,) if any(mark in block for mark in marked) else writers
     return _writers_of(block) if isinstance(block, dict) else _NOBODY
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -143,3 +145,20 @@ def decided(run: Run, session: Path, home: Path) -> str:
         made = Compaction(4, summary, measure(summary).size, before=900, after=500)
         store.append(key, [Entry("d1", store.session(key).leaf, Decision((edit,)), at=0), Entry("c1", "d1", made)])
     return key
+
+
+@pytest.fixture
+def work() -> Callable[[Callable[[], object]], int]:
+    """Return a function that tells how many calls of functions it takes to do something."""
+
+    def calls(what: Callable[[], object]) -> int:
+        looked: Counter[str] = Counter()
+        before = sys.getprofile()
+        sys.setprofile(lambda _frame, event, _what: looked.update([event]))
+        try:
+            what()
+        finally:
+            sys.setprofile(before)
+        return looked.total()
+
+    return calls

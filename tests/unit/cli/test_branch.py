@@ -6,9 +6,15 @@ import json
 
 import pytest
 
+from holdfast.cli.branch import branches
+from holdfast.cli.explaining import read_log, through
 from holdfast.model.entries import Entry, Said
 from holdfast.model.messages import Message
 from holdfast.view.tokens import measure
+
+
+def said(text: str) -> Said:
+    return Said(measure(Message.of("user", text)))
 
 
 def told(run, key: str, *arguments: str) -> dict:
@@ -99,3 +105,34 @@ def test_an_unknown_and_an_empty_session(run, store):
     store.create("empty")
     assert told(run, "empty")["branches"] == []
     assert "nothing was said" in run("branch", "empty").stdout
+
+
+def test_a_list_of_branches_reads_what_they_share_once(work, store):
+    """Four times as many branches from one long conversation take little more work to list, not four times as much."""
+    many = [Entry(f"m{at}", f"m{at - 1}" if at else None, said(f"message {at}")) for at in range(400)]
+    store.put("forked", many, leaf="m399")
+    needed = []
+    for count in (8, 32):
+        for fork in range(count):
+            parent = f"m{399 - fork}"
+            store.append("forked", [Entry(f"f{count}-{fork}", parent, said(f"fork {fork}"))], expected_leaf="")
+        found = branches(store, store.session("forked"))
+        assert [one.messages for one in found.branches if one.leaf == f"f{count}-4"] == [397]
+        needed.append(work(lambda: branches(store, store.session("forked"))))
+    assert needed[1] < 2 * needed[0]
+
+
+def test_a_request_of_another_branch_is_found_by_one_reading(work, store):
+    """Its log is that of the newest branch through it; how many branches there are beside it costs little."""
+    many = [Entry(f"m{at}", f"m{at - 1}" if at else None, said(f"message {at}")) for at in range(400)]
+    store.put("forked", many, leaf="m399")
+    old = Entry("old", "m390", said("an old branch"))
+    store.append("forked", [old, Entry("older", "old", said("its end"))], expected_leaf="")
+    log, needed = read_log(store, "forked"), []
+    for count in (8, 32):
+        for fork in range(count):
+            entry = Entry(f"f{count}-{fork}", f"m{399 - fork}", said(f"fork {fork}"))
+            store.append("forked", [entry], expected_leaf="")
+        assert [one.id for one in through(store, "forked", log, old).entries[-2:]] == ["old", "older"]
+        needed.append(work(lambda: through(store, "forked", log, old)))
+    assert needed[1] < 2 * needed[0]

@@ -8,7 +8,8 @@ import pytest
 
 from holdfast.cli.comparing import compare
 from holdfast.cli.explaining import log_of
-from holdfast.model.entries import Entry, Said
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Decision, Entry, Said
 from holdfast.model.messages import Message
 from holdfast.view.tokens import measure
 
@@ -139,3 +140,19 @@ def test_an_empty_session(run, store):
     assert run("diff", "empty", "0..").exit_code == 2
     assert "it has none" in run("diff", "empty", "0..").stderr
     assert run("diff", "nobody", "0..").exit_code == 2
+
+
+def test_two_moments_cost_what_was_decided_between_them(work):
+    """Twice as many messages that a decision each took take twice the work to compare, not four times."""
+    needed = []
+    for count in (100, 200):
+        slots = [measure(Message.of("user", f"message {at} " * 20)) for at in range(count)]
+        gone = [
+            Edit(Span(at, at + 1), (Message.of("user", "-"),), "prune", "old", slots[at].size) for at in range(count)
+        ]
+        bodies = [*map(Said, slots), *(Decision((edit,)) for edit in gone)]
+        entries = [Entry(f"e{at}", f"e{at - 1}" if at else None, body) for at, body in enumerate(bodies)]
+        before, after = log_of(entries[:count]), log_of(entries)
+        assert [one.by for one in compare(before, after).changes] == [f"e{at}" for at in range(count, 2 * count)]
+        needed.append(work(lambda before=before, after=after: compare(before, after)))
+    assert needed[1] < 2.5 * needed[0]

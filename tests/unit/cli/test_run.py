@@ -146,12 +146,12 @@ def test_what_is_otherwise_than_asked_for(run, monkeypatch, programs):
 def test_a_store_that_cannot_be_written(run, home, monkeypatch, programs):
     """It is told before the client begins, and the client is served all the same."""
     program(programs, "mine", ASK)
-    folder = home / "folder"
-    folder.mkdir()
-    with provider(monkeypatch), started("--store", folder, "mine") as process:
+    where = home / "file"
+    where.write_text("words")
+    with provider(monkeypatch), started("--store", where, "mine") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "ok 1 unrecorded 1\n")
-    assert err.startswith(f"holdfast: requests go on, but are not recorded: {folder} is a folder; give a file's path")
+    assert err.startswith(f"holdfast: requests go on, but are not recorded: {where} (5 bytes) is no database")
     assert err.endswith("holdfast: 1 request · 1 unrecorded\n")
 
 
@@ -161,6 +161,9 @@ def test_a_store_that_is_none(run, home, programs):
     done = run("run", "--store", "postgres://x", "--", "mine")
     assert (done.exit_code, (home / "ran").exists()) == (2, False)
     assert done.stderr.startswith("Error: stores at postgres:// are not there yet;")
+    done = run("run", "--store", home, "--", "mine")
+    assert (done.exit_code, (home / "ran").exists()) == (2, False)
+    assert done.stderr.startswith(f"Error: {home} is a folder; give a file's path")
 
 
 def test_a_plain_relay_is_told(run, home, monkeypatch, programs):

@@ -273,17 +273,27 @@ def test_what_would_have_been_done(home):
 
 def test_a_store_that_cannot_be_written_is_told_at_once(run, home):
     """The proxy begins all the same: requests go on as they came, and what is wrong stands on standard error."""
-    (home / "file").write_text("no folder")
-    where = str(home / "file" / "holdfast.db")
+    where = home / "file"
+    where.write_text("words")
     with (
         serving(Provider(Settings())) as url,
-        served("--store", where, "--upstream-anthropic", url) as (process, said),
+        served("--store", str(where), "--upstream-anthropic", url) as (process, said),
     ):
         reply = httpx2.post(f"{said['url']}/v1/messages", json=BODY, headers={"x-api-key": "k"}, trust_env=False)
         assert (reply.status_code, reply.headers["x-holdfast-state"]) == (200, "unrecorded")
         code, stats, err = ended(process)
     assert (code, stats["requests"]["all"]["unrecorded"]) == (0, 1)
-    assert err.startswith(f"holdfast: requests go on, but are not recorded: {home / 'file'} is a file and no folder;")
+    assert err.startswith(f"holdfast: requests go on, but are not recorded: {where} (5 bytes) is no database")
+
+
+@pytest.mark.parametrize(("where", "told"), [("store", "is a folder"), ("file/holdfast.db", "is a file and no folder")])
+def test_a_store_that_can_never_be_is_wrong_use(run, home, where, told):
+    """Where a folder stands, or below a file, nothing is ever recorded: no proxy begins."""
+    (home / "store").mkdir()
+    (home / "file").write_text("words")
+    done = run("serve", "--port", "0", "--store", where)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert re.search(rf"^Error: .*{told}; give a", done.stderr, re.MULTILINE)
 
 
 def test_a_disk_that_is_full_is_told_at_once(tmp_path, monkeypatch):

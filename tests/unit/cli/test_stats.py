@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.cli.account import Size, account
+from holdfast.cli.branches import refusals
 from holdfast.cli.explaining import log_of
 from holdfast.cli.next_plan import in_force
 from holdfast.cli.sizing import measured_in
@@ -354,3 +355,23 @@ def test_nothing_at_all(run, store):
     assert "no answer tells its usage" in run("stats", "empty").stdout
     assert json.loads(run("stats", "empty", "--json").stdout)["requests"] == 0
     assert run("stats", "nobody").exit_code == 2
+
+
+def test_overflows_cost_what_they_are(work):
+    """Twice as many refusals of one session take twice the work to count, not four times; a copy of one counts once."""
+    needed = []
+    for count in (100, 200):
+        bodies = [
+            body
+            for at in range(count)
+            for body in (
+                said(f"words {at}"),
+                Request(f"b{at}", at + 1, "m"),
+                Failure("overflow", "no", 9_000, 9_000 + at),
+            )
+        ]
+        entries = [Entry(f"e{at}", f"e{at - 1}" if at else None, body) for at, body in enumerate(bodies)]
+        copies = [Entry(f"c{at}", "e1", Failure("overflow", "no", 9_000, 9_000 + at)) for at in range(count)]
+        assert refusals(entries + copies) == {f"e{at}" for at in range(2, 3 * count, 3)}
+        needed.append(work(lambda entries=entries + copies: refusals(entries)))
+    assert needed[1] < 2.5 * needed[0]

@@ -13,11 +13,12 @@ import pytest
 from holdfast.cli.ls import ago, shortest
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Compaction, Decision, Entry
+from holdfast.model.entries import Compaction, Decision, Entry, Note, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text
 from holdfast.model.projected import project
 from holdfast.store import open_store
+from holdfast.view.tokens import measure
 
 KEY = "5e551011-aaaa"
 
@@ -419,3 +420,53 @@ def test_sessions_of_two_tools_do_not_become_one(run, decided, home, store):
     assert run("import", "body.json").exit_code == 0
     listed = [line.split()[:2] for line in run("ls").stdout.splitlines()]
     assert [whose for short, whose in listed if short.startswith("body-")] == ["openai-chat"]
+
+
+def test_the_last_lines_are_those_of_the_whole(run, decided, store):
+    """``--last`` shows the end of what is shown without it, whatever was decided."""
+    leaf = store.session(decided).leaf
+    store.append(
+        decided, [Entry("n1", leaf, Note("noted")), Entry("m1", "n1", Said(measure(Message.of("user", "go on"))))]
+    )
+    for options in ([], ["--all"]):
+        whole = json.loads(run("show", decided, "--json", *options).stdout)
+        assert whole[-1]["slot"] == 12
+        for last in range(1, len(whole) + 2):
+            assert json.loads(run("show", decided, "--json", "--last", str(last), *options).stdout) == whole[-last:]
+
+
+def test_the_last_lines_cost_what_they_show(run, work, store):
+    """Of a session ten times as long, most of it folded away, the last lines take hardly more work to show."""
+    needed = []
+    for count in (100, 1_000):
+        said = [Said(measure(Message.of("user", f"message {at} " * 20))) for at in range(count)]
+        bodies = [*said, Compaction(count - 5, Message.of("user", "before")), *said[:5]]
+        entries = [Entry(f"{count}-{at}", f"{count}-{at - 1}" if at else None, body) for at, body in enumerate(bodies)]
+        store.put(f"s{count}", entries, leaf=entries[-1].id)
+        needed.append(work(lambda count=count: run("show", f"s{count}", "--last", "3")))
+        needed.append(work(lambda count=count: run("recall", f"s{count}", str(count))))
+    assert needed[2] < 1.5 * needed[0]
+    assert needed[3] < 1.5 * needed[1]
+
+
+def test_long_lists_end_and_say_so(run, store):
+    """A person gets as many lines as can be looked at, and is told how to get more; a program gets them all."""
+    many = [
+        Entry(f"m{at}", f"m{at - 1}" if at else None, Said(measure(Message.of("user", "kelp")))) for at in range(1_002)
+    ]
+    store.put("long", many, leaf="m1001")
+    shown = run("show", "long")
+    assert (shown.stdout.count("kelp"), shown.stderr) == (
+        1_000,
+        "these are the last 1,000 lines; --last shows more, --json all\n",
+    )
+    assert run("show", "long", "--last", "1002").stderr == ""
+    assert len(json.loads(run("show", "long", "--json").stdout)) == 1_002
+    for at in range(101):
+        store.create(f"session-{at}")
+    for verb in ("ls", "stats"):
+        assert run(verb).stderr == "… and 2 sessions; --limit shows more, --json all\n"
+        assert run(verb, "--limit", "102").stderr == ""
+    assert len(json.loads(run("ls", "--json").stdout)) == 102
+    found = json.loads(run("stats", "--json", "--limit", "1").stdout)
+    assert (len(found["sessions"]), len(json.loads(run("stats", "--json").stdout)["sessions"])) == (1, 102)

@@ -7,7 +7,12 @@ import json
 import pytest
 
 from holdfast.cli.explaining import log_of
-from holdfast.model.entries import Entry, Failure, Request, Revoke
+from holdfast.cli.undo import standing
+from holdfast.model.edits import Edit, Span
+from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Request, Revoke, Said, Usage
+from holdfast.model.messages import Message
+from holdfast.store.base import SessionInfo
+from holdfast.view.tokens import measure
 
 
 def size(run, key: str) -> int:
@@ -124,3 +129,38 @@ def test_an_unknown_or_empty_session(run, store):
     store.create("empty")
     assert run("undo", "empty").exit_code == 2
     assert [info.key for info in store.sessions()] == ["empty"]
+
+
+def cleared(turns: int, behind: tuple[object, ...] = ()) -> list[Entry]:
+    """Return a session of so many turns in which every question was replaced by a decision of its own."""
+    bodies: list[object] = []
+    for turn in range(turns):
+        slot = 2 * turn
+        question, answer = (measure(Message.of(role, f"{role} {turn} " * 50)) for role in ("user", "assistant"))
+        short = measure(Message.of("user", "[cleared]"))
+        edit = Edit(Span(slot, slot + 1), (short.message,), "prune", "old", question.size - short.size)
+        asked = Request(f"b{turn}", slot + 1, "claude-sonnet-4-5", 200_000)
+        told = Answer(f"b{turn}", Usage(100 + 60 * turn, 5))
+        bodies += [Said(question), asked, Said(answer), told, Decision((edit,))]
+    return [Entry(f"e{at}", f"e{at - 1}" if at else None, body) for at, body in enumerate((*bodies, *behind))]
+
+
+@pytest.mark.parametrize("behind", [(), (Compaction(20, Message.of("user", "before")),)])
+def test_a_list_costs_what_is_in_force(work, behind):
+    """Twice as much in force takes twice the work to list, not four times: nothing is folded anew for each."""
+    short, long = log_of(cleared(40, behind)), log_of(cleared(80, behind))
+    assert len(standing(SessionInfo("s"), long)) == 80 - (9 if behind else 0)
+    assert work(lambda: standing(SessionInfo("s"), long)) < 2.6 * work(lambda: standing(SessionInfo("s"), short))
+
+
+def test_a_list_is_as_long_as_is_asked_for(run, store):
+    """The newest are listed, what is left out is counted on standard error; JSON has all of it."""
+    store.put("many", cleared(30), leaf="e149")
+    found = run("undo", "many", "--list")
+    assert found.stdout.count("without it") == 20
+    assert found.stderr == "… and 10 older ones; --limit shows more, --json all\n"
+    newest = run("undo", "many", "--list", "-n", "2")
+    assert ("e149" in newest.stdout, "e139" in newest.stdout) == (True, False)
+    assert "28 older" in newest.stderr
+    assert run("undo", "many", "--list", "-n", "30").stderr == ""
+    assert len(json.loads(run("undo", "many", "--list", "--json").stdout)["in_force"]) == 30

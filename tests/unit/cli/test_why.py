@@ -210,3 +210,20 @@ def test_texts_that_gave_way_together_are_one_act(run, store):
     (act,) = found["acts"]
     assert (act["rule"], len(act["recall"])) == ("spill", 1)
     assert act["saves"] == pytest.approx(found["tokens"] - found["stands"]["tokens"], abs=10)
+
+
+def test_of_many_decisions_the_first_and_the_last_are_told(run, store):
+    """A message that compaction upon compaction hid is told of in a few lines; the rest is counted, and JSON has it."""
+    store.create("folded")
+    journal = Journal.open(store, "folded")
+    journal.append(Message.of("user", "kelp"))
+    leaf, made = store.session("folded").leaf, []
+    for at in range(30):
+        made.append(Entry(f"c{at:07}", made[-1].id if made else leaf, Compaction(1, Message.of("user", f"{at}"))))
+    store.append("folded", made)
+    found = run("why", "folded", "0")
+    assert found.stdout.count("undo it") == 20
+    assert [f"c{at:07}" in found.stdout for at in (0, 9, 10, 19, 20, 29)] == [True, True, False, False, True, True]
+    assert found.stderr == "… and 10 decisions; --limit shows more, --json all\n"
+    assert run("why", "folded", "0", "--limit", "30").stderr == ""
+    assert len(json.loads(run("why", "folded", "0", "--json").stdout)["acts"]) == 30

@@ -22,7 +22,7 @@ from holdfast.view.tokens import measure
 COUNTS = ("seen", "standing", "framed", "counted")
 """Fields that count slots from the first one on."""
 KEPT = (
-    *("slots", "messages", "sums", "born", "pinned", "keep", "edits", "held", "callers", "reused", "open", "broken"),
+    *("slots", "messages", "sums", "born", "pinned", "keep", "edits", "held", "callers", "open", "broken"),
     *("frame", "model", "window", "measured", "gauge", "learned", "aside", "failures", "unwritten", "failed_at"),
     *("law", "spared", "policy"),
 )

@@ -111,7 +111,7 @@ def test_what_is_asked_for_before_there_is_need_is_worth_having(turns):
     assert made.after < made.before * 2 / 3
     waits = plan(said, wide, OURS, world=World(force=True, writes=True))
     assert waits.ask is not None
-    assert waits.ask.cap < made.before / 5
+    assert waits.ask.cap < made.before / 2
 
 
 # -- what was written --------------------------------------------------------------------------------------------------

@@ -89,6 +89,38 @@ def test_fewer_images_go_where_one_is_large():
     assert again.record == ()
 
 
+@pytest.mark.parametrize("model", ["claude-sonnet-4-5", "claude-opus-5-5"])
+def test_an_image_of_too_many_pixels_gives_way_alone(model):
+    """The Messages API takes no image over 8,000 pixels a side: it is a line at once, whoever shows it, alone."""
+    where = target("anthropic", model)
+    small, large = screenshot(8_000), screenshot(9, 8_001)
+    said = [show(small), *read("a", Text("two"), small, large), Message.of("assistant", "so"), show(small, large)]
+    made = advance(grown(Branch(), *said), where)
+    assert held(made) == [1, 0, 1, 0, 1]
+    shown = [slot.message for slot in project(made.branch)]
+    assert shown[2].results[0].content == (Text("two"), small, Text("[Attached image/png: shot.png]"))
+    assert shown[-1].parts == (Text("look"), small, Text("[Attached image/png: shot.png]"))
+    assert made.after == advance(made.branch, where).after
+    assert advance(made.branch, where).record == ()
+
+
+def test_a_refused_image_of_too_many_pixels_takes_no_other_along():
+    """What went up before it was known: where the provider refuses media, it goes and the others stay."""
+    small, large = screenshot(8_000), screenshot(9, 8_001)
+    lenient = replace(WHERE, dialect=replace(WHERE.dialect, most_pixels=10**9))
+    sent = advance(grown(Branch(), show(small), show(small, large), *read("a", large, small)), lenient)
+    assert (held(sent), sent.record) == ([1, 2, 0, 2], ())
+    assert held(advance(sent.branch, WHERE, world=World(rung="media"))) == [1, 1, 0, 1]
+
+
+def test_a_limit_of_pixels_counts_where_it_is_known():
+    """Another model's answers saw the image; the model that takes none of its size is not shown it."""
+    large = screenshot(9, 8_001)
+    gemini = advance(grown(Branch(), show(large), Message.of("assistant", "so"), show(picture())), GEMINI)
+    assert held(gemini) == [1, 0, 1]
+    assert held(advance(gemini.branch, WHERE)) == [0, 0, 1]
+
+
 def test_documents_and_results_count():
     """Documents and media inside results are media; beside the line that stays, a result keeps its words."""
     document = Media("document", "application/pdf", 900, "spec.pdf", "A" * 1_200)

@@ -230,6 +230,20 @@ def test_an_open_breaker_leaves_the_rungs_that_do_not_compact():
     assert rungs(TOO_LARGE, branch=log(*[Failure(OVERFLOW)] * 5)) == ["compact"]
 
 
+def test_a_breaker_that_cooled_down_leaves_one_more_compaction():
+    """BEHAVIOUR 18: after the cool-down one is tried again; where that fails too the breaker is open as before."""
+    failed = Failure("not_smaller")
+    branch = log(failed, failed, failed)
+    state = begin(branch, OURS, cooled=True)
+    pressed, action = after(counted(state, branch), TOO_LARGE)
+    assert action == Press("compact")
+    assert counted(state, branch) == state
+    again = extend(branch, Entry("again", None, failed))
+    assert counted(state, again).compact == 0
+    assert after(counted(pressed, again), Useless("not_smaller"))[1] == Press("truncate")
+    assert begin(again, OURS).compact == 0
+
+
 def test_compactions_that_nobody_pressed_for_count_too():
     """The planner compacts of its own accord: the sum stays under the limit."""
     branch = log()

@@ -7,12 +7,14 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from holdfast import Policy
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Answer, BranchSummary, Entry, Note, Said
+from holdfast.model.entries import Answer, BranchSummary, Entry, Label, Note, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.model.slots import Slot
 from holdfast.proxy.clients import Client
 from holdfast.proxy.identity import session_key
 from holdfast.proxy.trees import Trees
@@ -324,6 +326,7 @@ def test_a_tree_that_is_followed_is_the_one_that_is_read(steps, pick, more, read
             trees.grew(KEY, [entry])
         if number >= read // 2:
             trees.found(KEY, said, SETTINGS)
+            trees.found(KEY, [*said[: number % 5], *slots_of("u1")], SETTINGS)
     assert trees.found(KEY, said, SETTINGS) == Trees(store).found(KEY, said, SETTINGS)
 
 
@@ -331,7 +334,7 @@ def test_many_conversations_that_begin_alike_cost_what_is_new_of_each():
     """A conversation is found among a thousand siblings without reading any of them again."""
     store, reads = MemoryStore(), []
     every = store.entries
-    store.entries = lambda key, kind=None: reads.append(kind) or every(key, kind)
+    store.entries = lambda key, kind=None, *, after=0: reads.append(kind) or every(key, kind, after=after)
     trees = Trees(store)
     for number in range(1_000):
         said = slots_of("u1", "a1", f"u item {number}")
@@ -344,14 +347,74 @@ def test_many_conversations_that_begin_alike_cost_what_is_new_of_each():
     assert trees.found(KEY, slots_of("u1", "a1", "u item 7", "a9"), SETTINGS) != journal.leaf
 
 
+def test_behind_what_somebody_else_appended_only_that_is_read():
+    """By turns with another process each look-up reads what is new since the one before, and no entry three times."""
+    store, reads = MemoryStore(), []
+    every = store.entries
+    store.entries = lambda key, kind=None, *, after=0: reads.append(every(key, kind, after=after)) or reads[-1]
+    trees, said = Trees(store), slots_of("u1")
+    journal = Journal.open(store, KEY)
+    for number in range(200):
+        said += slots_of(f"a{number}", f"u{number}")
+        journal.follow(said)
+        if number % 2:
+            trees.grew(KEY, store.path(KEY)[-2:])
+        else:
+            assert trees.found(KEY, said, SETTINGS) == journal.leaf
+    assert max(map(len, reads)) <= 5
+    assert sum(map(len, reads)) <= 2 * store.session(KEY).entries
+
+
+class Looked(Struct):
+    """A slot whose message is counted when it is looked at."""
+
+    slot: Slot
+    counted: list[Slot]
+
+    @property
+    def digest(self):
+        """The slot's."""
+        return self.slot.digest
+
+    @property
+    def message(self):
+        """The slot's."""
+        self.counted.append(self.slot)
+        return self.slot.message
+
+
+def test_a_conversation_that_grew_is_looked_up_by_what_is_new():
+    """Of one that was looked up before only the new messages are looked at, and of another those where it parts."""
+    store = MemoryStore()
+    said = [f"{'ua'[number % 2]}{number}" for number in range(100)]
+    grown(store, *said)
+    trees, counted = Trees(store), []
+    for length in range(60, 100):
+        trees.found(KEY, [Looked(slot, counted) for slot in slots_of(*said[:length])], SETTINGS)
+    assert len(counted) == 99
+    assert at(store, *said[:50], "u other") == trees.found(
+        KEY, [Looked(slot, counted) for slot in slots_of(*said[:50], "u other")], SETTINGS
+    )
+    assert len(counted) == 100
+
+
+def test_what_hangs_behind_a_label_is_followed():
+    """A recording may name an entry on its way: what was said behind that is found."""
+    store = MemoryStore()
+    one, two = slots_of("u1", "a1")
+    store.put(KEY, [Entry("1", None, Said(one)), Entry("l", "1", Label("1", "here")), Entry("2", "l", Said(two))])
+    assert at(store, "u1", "a1", "u2") == "2"
+
+
 def test_a_session_that_was_begun_anew_is_another():
     """A key that was removed and taken again has a tree of its own, however many entries it has."""
     store = MemoryStore()
     trees = Trees(store)
     first = grown(store, "u1", "a1")
     assert trees.found(KEY, slots_of("u1", "a1"), SETTINGS) == first
-    store.remove(KEY)
-    store.create(KEY, SessionInfo(KEY, created=1))
-    again = grown(store, "u1", "a1")
-    assert again != first
-    assert trees.found(KEY, slots_of("u1", "a1"), SETTINGS) == again
+    for said in (["u1", "a1"], ["u2"], ["u1", "a1", "u2", "a2"]):
+        store.remove(KEY)
+        store.create(KEY, SessionInfo(KEY, created=1))
+        again = grown(store, *said)
+        assert again != first
+        assert trees.found(KEY, slots_of(*said), SETTINGS) == again

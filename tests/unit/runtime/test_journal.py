@@ -151,7 +151,8 @@ def test_a_request_is_in_the_log_before_it_is_sent(store, anthropic):
     prepared = journal.prepare(anthropic)
     assert kinds(store)[-2:] == [Decision, Request]
     request = store.entry(KEY, prepared.request)
-    assert request.body == Request(prefix_basis(journal.branch), 3, anthropic.model, anthropic.limits.window)
+    told = (anthropic.model, anthropic.limits.window, anthropic.api)
+    assert request.body == Request(prefix_basis(journal.branch), 3, *told)
     assert request.id == journal.leaf
     edit = store.path(KEY)[-2].body.edits[0]
     assert store.blobs.text(edit.blob) == LONG

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from itertools import count
 
@@ -14,13 +15,14 @@ from msgspec.structs import replace
 from holdfast.config import target
 from holdfast.errors import StoreReadOnly, WindowTooSmall
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Decision, Entry
+from holdfast.model.entries import Compaction, Decision, Entry, Note
 from holdfast.model.messages import Message
 from holdfast.runtime.journal import Journal
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.samples import KEY, same_request
 from holdfast.view.tokens import measure
+from holdfast.wire.lens import measured, open_body
 from holdfast.wire.openai_chat import decode
 
 GOAL = target("anthropic", "claude-opus-5-5")
@@ -194,3 +196,46 @@ def test_who_made_the_messages_of_one_block_made_none_of_the_next(store):
         journal.append(odd)
     again = Branch.build(store.path(KEY, journal.leaf))
     assert [slot.message for slot in again.slots] == [read.message, HELLO]
+
+
+def test_what_others_decided_before_they_spoke_counts_beside_them(store):
+    """Where somebody said something meanwhile a branch parts before their first words, and behind what they decided.
+
+    What they have waiting is theirs to say.
+    """
+    one = opened(store)
+    one.append(HELLO, Message.of("assistant", "yes"), HELLO)
+    other = Journal.open(store, KEY)
+    made = other.compact(Compaction(2, Message.of("user", "a summary"), 5))
+    other.wait(Message.of("user", "later"))
+    other.append(Message.of("assistant", "theirs"))
+    one.append(Message.of("assistant", "mine"))
+    assert [id_ for id_, _ in one.branch.law] == [made]
+    assert [message.text for message in one.branch.messages][-2:] == ["hello", "mine"]
+    assert one.deliver() == []
+    assert not one.moves_leaf
+    assert store.session(KEY).leaf == other.leaf
+    assert same_request(one.branch, Branch.build(store.path(KEY, one.leaf)))
+
+
+def as_a_client_sends(*texts):
+    """Return a conversation with a mark for the cache on its newest message, and no other."""
+    marked = {"cache_control": {"type": "ephemeral"}}
+    told = [
+        {"role": ("user", "assistant")[at % 2], "content": [{"type": "text", "text": text}]}
+        for at, text in enumerate(texts)
+    ]
+    told[-1]["content"][0] |= marked
+    return measured(open_body(json.dumps({"model": "m", "messages": told}).encode(), "anthropic")).slots
+
+
+@pytest.mark.parametrize("decided", [Note("n"), Compaction(2, Message.of("user", "a summary"), 5)])
+def test_what_others_decide_leaves_the_words_of_a_client_as_it_said_them(store, decided):
+    """Bytes that no decision touched leave as they came last, and not as they came when the log took them."""
+    journal = opened(store)
+    for texts in ("abc", "abcde", "abcdefg"):
+        said = as_a_client_sends(*texts)
+        journal.follow(said)
+        store.append(KEY, [Entry(f"other-{texts}", journal.leaf, decided)])
+        shown = journal.prepare(GOAL).slots[-(len(texts) - 2) :]
+        assert [slot.raw for slot in shown] == [slot.raw for slot in said[2:]]

@@ -14,6 +14,7 @@ from holdfast.model.edits import Edit
 from holdfast.model.messages import Message
 from holdfast.model.parts import Thinking
 from holdfast.policy.hygiene.budget import fit_media
+from holdfast.policy.hygiene.ids import NONE
 from holdfast.policy.hygiene.items import Item, Reason, edits, lost
 from holdfast.policy.hygiene.neighbours import (
     answer_results,
@@ -52,34 +53,43 @@ def repairs(
     *,
     lead: bool = True,
     summary: int = -1,
+    before: frozenset[str] = NONE,
 ) -> tuple[Edit, ...]:
     """Return the edits that make ``messages`` valid, the last of which ends the request; spans count from ``first``.
 
     ``loose`` are positions whose thinking no longer fits what stands before it, on a model that checks; ``cut`` those
     of answers that failed or were interrupted. ``lead`` is true where system messages at the start go into a field of
     their own, as those of values do; in a body of an API that has such a field none may stand among the messages.
-    ``summary`` is the message that stands for older turns, if there is one.
+    ``summary`` is the message that stands for older turns, if there is one. Calls with the ids ``before`` are sent in
+    front of ``messages``.
     """
     told = not lead or any(map(tells, messages))
     lead = lead and first == 0
     if (
         not (loose or cut or joins_summary(messages, dialect, summary))
         and (dialect.as_written or ends_well(messages, dialect, first))
-        and tidy(messages, dialect, lead=lead)
+        and tidy(messages, dialect, lead=lead, before=before)
     ):
         return ()
-    before = [Item(first + at, first + at + 1, message) for at, message in enumerate(messages)]
-    items = [_without_thinking(item) if item.start in loose else item for item in before]
+    given = [Item(first + at, first + at + 1, message) for at, message in enumerate(messages)]
+    items = [_without_thinking(item) if item.start in loose else item for item in given]
     gone: dict[int, Reason] = {}
-    for step, reason in _passes(dialect, first, cut, first + summary, lead=lead, told=told):
+    for step, reason in _passes(dialect, first, cut, first + summary, before, lead=lead, told=told):
         after = step(items, dialect)
         gone |= lost(items, after, reason)
         items = after
-    return edits(before, items, gone)
+    return edits(given, items, gone)
 
 
 def _passes(
-    dialect: Dialect, first: int, cut: frozenset[int], summary: int, *, lead: bool, told: bool
+    dialect: Dialect,
+    first: int,
+    cut: frozenset[int],
+    summary: int,
+    before: frozenset[str],
+    *,
+    lead: bool,
+    told: bool,
 ) -> tuple[tuple[Callable[[list[Item], Dialect], list[Item]], Reason], ...]:
     """Return the passes in their order, each with what is said of a message that it leaves out."""
     if dialect.as_written:
@@ -96,7 +106,7 @@ def _passes(
         (show_media, ("drop", "")),
         (drop_unseen, ("pairing", "a call for a screenshot that never came was all it held")),
         (clean, ("empty", "nothing in it may be sent")),
-        (pair, ("pairing", "its results stand behind their calls, or answer none")),
+        (partial(pair, before=before), ("pairing", "its results stand behind their calls, or answer none")),
         (pair_servers, ("server-pair", "half of a call that the server answered was all it held")),
         (
             partial(place_system, lead=lead),

@@ -64,14 +64,19 @@ def _digits(number: int, length: int) -> str:
     return out
 
 
-def fresh_ids(messages: Sequence[Message], dialect: Dialect) -> list[tuple[str, ...]]:
+NONE: frozenset[str] = frozenset()
+
+
+def fresh_ids(messages: Sequence[Message], dialect: Dialect, before: frozenset[str] = NONE) -> list[tuple[str, ...]]:
     """Return the ids that the calls of each message are sent under: none twice, in the request or in its message.
+
+    Those ``before`` are sent already, in front of ``messages``.
 
     The name of a second one is a digest of the id, of the message that holds it and of how often this pair came
     before: a message that is left out renames nobody else's calls.
     """
     wires = [tuple([wire_id(call.id, dialect) for call in calls_of(message)]) for message in messages]
-    held = _Held(messages, wires, dialect)
+    held = _Held(messages, wires, dialect, before)
     out: list[tuple[str, ...]] = []
     previous = ""
     for message, ids in zip(messages, wires, strict=True):
@@ -92,8 +97,11 @@ def calls_of(message: Message) -> tuple[ToolCall, ...]:
 class _Held:
     """The ids that are taken while those of one message after the other are looked for."""
 
-    def __init__(self, messages: Sequence[Message], wires: Sequence[Sequence[str]], dialect: Dialect) -> None:
+    def __init__(
+        self, messages: Sequence[Message], wires: Sequence[Sequence[str]], dialect: Dialect, before: frozenset[str]
+    ) -> None:
         self.dialect = dialect
+        self.before = before
         self.servers = {id_ for message in messages for id_ in server_ids(message)} if dialect.unique_ids else set()
         self.taken = set(self.servers)
         self.beside: set[str] = set()
@@ -117,7 +125,7 @@ class _Held:
         """Return ``id_``, or the first id made from it, and from what is ``said`` with its call, that nobody has."""
         begun = id_, said
         new, seed = self._near.get(begun) or self._reached.get(begun, begun)
-        while new in self.taken or new in self.beside or (new != id_ and new in self.used):
+        while new in self.taken or new in self.before or new in self.beside or (new != id_ and new in self.used):
             seed = blake2b(f"{id_} {seed}".encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
             new = _minted(id_, f"{id_} {seed}", self.dialect.id_pattern, self.dialect.id_min, self.dialect.id_max)
         self.beside.add(new)

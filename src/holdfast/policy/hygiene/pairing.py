@@ -17,13 +17,15 @@ from msgspec.structs import replace
 from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message, placeholder, result_text, with_parts
 from holdfast.model.parts import Media, Opaque, Part, Text, ToolCall, ToolResult
-from holdfast.policy.hygiene.ids import calls_of, fresh_ids, is_sent, is_use
+from holdfast.policy.hygiene.ids import NONE, calls_of, fresh_ids, is_sent, is_use
 from holdfast.policy.hygiene.items import Item, inserted
 from holdfast.policy.hygiene.parts import clean_message, is_cut_off, without
 from holdfast.view.foreign import words_of
 
 MISSING = "[No result was recorded for this call: it was interrupted or its output was lost.]"
 """Text of a synthetic result; it exists only in projections."""
+RENAMED = "call-id"
+"""Rule of the edits that give a call, and its results, the id that it is sent under."""
 STRAY = "[Result of a tool call that is not here]"
 """What stands before the words of a result that answers no call."""
 
@@ -60,19 +62,22 @@ def drop_unfinished(items: list[Item], dialect: Dialect, *, cut: frozenset[int])
     return out
 
 
-def pair(items: list[Item], dialect: Dialect) -> list[Item]:
-    """Return the items with each call's result where it belongs, under the id of its call, and no other results."""
+def pair(items: list[Item], dialect: Dialect, *, before: frozenset[str] = NONE) -> list[Item]:
+    """Return the items with each call's result where it belongs, under the id of its call, and no other results.
+
+    Ids that are sent ``before`` them are not used again where an API wants each once.
+    """
     messages = [item.message for item in items]
     stray = orphans(messages)
     answers = matched(messages)
     given = _given_elsewhere(messages, answers, dialect)
-    ids = fresh_ids(messages, dialect)
+    ids = fresh_ids(messages, dialect, before)
     named = _named(items, answers, {index: ids[index] for index in answers if ids[index]}, dialect)
     near = dialect.results_adjacent
     out = list(_near(named, answers, dialect, stray, given) if near else _anywhere(named, answers, dialect, stray))
-    if near or _is_named([item.message for item in out], dialect):
+    if near or _is_named([item.message for item in out], dialect, before):
         return out
-    return pair(out, dialect)  # answers that became neighbours, whose ids clash now
+    return pair(out, dialect, before=before)  # answers that became neighbours, whose ids clash now
 
 
 # -- which result answers which call -----------------------------------------------------------------------------------
@@ -195,10 +200,10 @@ def _given_elsewhere(messages: Sequence[Message], answers: Answers, dialect: Dia
 # -- the ids of both ---------------------------------------------------------------------------------------------------
 
 
-def _is_named(messages: Sequence[Message], dialect: Dialect) -> bool:
+def _is_named(messages: Sequence[Message], dialect: Dialect, before: frozenset[str]) -> bool:
     """Return whether every call has the id that it is sent with."""
     names = [tuple([call.id for call in calls_of(message)]) for message in messages]
-    return names == fresh_ids(messages, dialect)
+    return names == fresh_ids(messages, dialect, before)
 
 
 Names = dict[int, tuple[str, str]]
@@ -239,7 +244,7 @@ def with_names(item: Item, names: Names, kind: type, why: str) -> Item:
         else:
             parts.append(part)
     message = with_parts(item.message, parts)
-    return item if message is item.message else item.changed(message, "call-id", why)
+    return item if message is item.message else item.changed(message, RENAMED, why)
 
 
 def _with_name(part: Part, id_: str, name: str) -> Part:

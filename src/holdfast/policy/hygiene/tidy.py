@@ -11,7 +11,7 @@ from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, ToolCall, ToolResult
 from holdfast.policy.hygiene.budget import within
-from holdfast.policy.hygiene.ids import all_fit, is_sent, server_ids
+from holdfast.policy.hygiene.ids import NONE, all_fit, is_sent, server_ids
 from holdfast.policy.hygiene.neighbours import belong, fits, may_follow
 from holdfast.policy.hygiene.pairing import are_told_apart, matched, misnamed
 from holdfast.policy.hygiene.parts import calls_fit, clean_message, is_said, may_be_empty, may_hold_nothing
@@ -55,7 +55,7 @@ def _look(messages: Sequence[Message]) -> _Look:
     return _Look(messages, asked, [call for calls in asked.values() for call in calls], told, odd)
 
 
-def tidy(messages: Sequence[Message], dialect: Dialect, *, lead: bool = True) -> bool:
+def tidy(messages: Sequence[Message], dialect: Dialect, *, lead: bool = True, before: frozenset[str] = NONE) -> bool:
     """Return whether ``messages`` need no repair inside (their two ends aside).
 
     ``lead`` is true where system messages at the start go into a field of their own.
@@ -65,7 +65,7 @@ def tidy(messages: Sequence[Message], dialect: Dialect, *, lead: bool = True) ->
     look = _look(messages)
     if look.calls and not calls_fit(look.calls, dialect):
         return False
-    if not (_stand_well(look, dialect, lead=lead) and _paired(look, dialect)):
+    if not (_stand_well(look, dialect, lead=lead) and _paired(look, dialect, before)):
         return False
     odd = [messages[at] for at in look.odd]
     unread = any(type(part) is Opaque for message in odd for part in message.parts)
@@ -100,14 +100,14 @@ def _is_clean(message: Message, dialect: Dialect, *, end: bool) -> bool:
     return bool(message.parts or may_hold_nothing(message, dialect)) and clean_message(message, dialect) is message
 
 
-def _paired(look: _Look, dialect: Dialect) -> bool:
+def _paired(look: _Look, dialect: Dialect, before: frozenset[str]) -> bool:
     """Return whether calls and results stand as they should, under ids that may be sent."""
-    if not _ids_fit(look, dialect) or (dialect.named_results and not _names_fit(look.messages, dialect)):
+    if not _ids_fit(look, dialect, before) or (dialect.named_results and not _names_fit(look.messages, dialect)):
         return False
     return _near(look, dialect) if dialect.results_adjacent else _anywhere(look.messages)
 
 
-def _ids_fit(look: _Look, dialect: Dialect) -> bool:
+def _ids_fit(look: _Look, dialect: Dialect, before: frozenset[str]) -> bool:
     """Return whether ids have the letters and length they should, and none occurs twice where it may not."""
     called = [call.id for call in look.calls]
     if not all_fit(called, dialect) or not (_differ(called) or all(map(_differ, _called(look, dialect)))):
@@ -115,7 +115,8 @@ def _ids_fit(look: _Look, dialect: Dialect) -> bool:
     if not dialect.unique_ids:
         return True
     served = [id_ for at in look.odd for id_ in server_ids(look.messages[at])]
-    return _differ([*served, *[id_ for id_ in called if is_sent(id_, dialect)]])
+    sent = [*served, *[id_ for id_ in called if is_sent(id_, dialect)]]
+    return _differ(sent) and before.isdisjoint(sent)
 
 
 def _called(look: _Look, dialect: Dialect) -> list[list[str]]:

@@ -10,6 +10,7 @@ from holdfast.model.parts import Text, ToolCall
 from holdfast.policy.client_notes import apart
 from holdfast.policy.earlier import said_by_user
 from holdfast.view.references import arguments, leaves
+from holdfast.view.saying import parts_said
 
 KEYWORDS = 12
 """Words of a request that tell whether it is reflected. [O]"""
@@ -70,7 +71,7 @@ def newest_identifiers(messages: Sequence[Message], newest: int, most: int) -> t
 
 
 def _said(message: Message) -> Iterator[str]:
-    for part in message.parts:
+    for part in parts_said(message):
         if isinstance(part, Text) and message.role in {"user", "assistant"}:
             yield part.text
         elif isinstance(part, ToolCall):

@@ -20,6 +20,7 @@ from holdfast.policy.summary.cutting import ends
 from holdfast.policy.truncate import is_important
 from holdfast.view.foreign import words_of
 from holdfast.view.references import arguments
+from holdfast.view.saying import parts_said
 from holdfast.view.text import sound
 
 _LABELS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
@@ -60,7 +61,7 @@ def _blocks(message: Message, style: Style) -> Iterator[str]:
     results = [_result(result, style) for result in message.results]
     if message.role != "assistant":
         yield from filter(None, results)
-    said = "\n".join(filter(None, [_words(part, style) for part in message.parts]))
+    said = "\n".join(filter(None, [_words(part, style) for part in parts_said(message)]))
     if said.strip():
         yield f"[{_LABELS[message.role]}]: {said}"
     if message.calls:

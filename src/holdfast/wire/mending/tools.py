@@ -17,6 +17,7 @@ from holdfast.wire.rules import Finding
 from holdfast.wire.splice import spliced, value, write
 from holdfast.wire.whose import offered_by
 
+_A, _C, _R, _G = "anthropic", "openai-chat", "openai-responses", "gemini"
 _FIELD = "tools"
 _CHOICE = ("tool_choice", "toolConfig", "tool_config")
 """Fields that say which tools may or must be called."""
@@ -55,10 +56,26 @@ def _anew(raws: Sequence[Raw], of: str, to: str) -> tuple[list[object], list[str
 
 
 def _chosen(found: Mapping[str, Raw], of: str, to: str) -> dict[str, Any]:
-    """Return the fields by which ``to`` says which tools are to be called, as a body says it in the form of ``of``."""
+    """Return the fields by which ``to`` says which tools are to be called, as a body says it in the form of ``of``.
+
+    Nothing where the body says it as ``to`` does.
+    """
     asks = asked.read(of, {key: found[key] for key in _CHOICE if key in found}, FORMS[of].field)
-    if not asks.choice:
+    if not asks.choice or to in _sayers(found):
         return {}
     wish = asked.Asked(tools=(asked.Tool(asks.chosen),), choice=asks.choice, chosen=asks.chosen, parallel=asks.parallel)
     written = asked.write(to, wish)[0]
     return {key: written[key] for key in (*_CHOICE, "parallel_tool_calls") if key in written}
+
+
+def _sayers(found: Mapping[str, Raw]) -> Sequence[str]:
+    """Return the APIs in whose form a body says which tools are to be called."""
+    choice = value(found.get("tool_choice", Raw(b"null")))
+    if choice is None:
+        return (_G,)
+    if isinstance(choice, str):
+        return (_C, _R)
+    type_ = choice.get("type") if isinstance(choice, Mapping) else None
+    if type_ in ("auto", "any", "tool", "none"):
+        return (_A,)
+    return (_C,) if isinstance(type_, str) and isinstance(choice.get(type_), Mapping) else (_R,)

@@ -6,6 +6,7 @@ from holdfast.wire.rules.numbers import is_count
 from holdfast.wire.rules.openai_chat_view import Chat
 from holdfast.wire.rules.options import foreign, is_name, out_of_range
 from holdfast.wire.rules.rule import KNOWN, OPENAI, Broken, Rule, quoted, type_name
+from holdfast.wire.whose import offered_by
 
 _NAME_MAX = 64
 _MAX_TOOLS = 128
@@ -30,7 +31,7 @@ def _tools(request: Chat) -> Broken:
     for index, tool in enumerate(request.listed("tools")):
         if not isinstance(tool, dict):
             yield f"$.tools[{index}]", f"the tool is {type_name(tool)}; send an object with a type"
-        elif not isinstance(tool.get("type"), str) and not isinstance(tool.get("function"), dict):
+        elif not isinstance(tool.get("type"), str) and (offered_by(tool) or "name" in tool):
             yield f"$.tools[{index}]", "the tool has no type; send a function under the type 'function'"
 
 

@@ -1,0 +1,36 @@
+"""Images of more pixels than the API takes, through the proxy: the request that shows one is not refused."""
+
+from __future__ import annotations
+
+import json
+import struct
+from base64 import b64encode
+
+import anyio
+
+
+def picture(width):
+    """Return a block with an image that says that it is so wide."""
+    head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, 10)
+    source = {"type": "base64", "media_type": "image/png", "data": b64encode(head).decode()}
+    return {"type": "image", "source": source}
+
+
+def test_an_image_of_too_many_pixels_is_a_line(proxied, strict):
+    """Before it is sent, it alone; its neighbours stay, and the next request begins with the same bytes."""
+    through, _, talk = proxied
+    upstream, said = strict(), talk("anthropic")
+    small, line = picture(8_000), {"type": "text", "text": "[Attached image/png: unnamed]"}
+
+    async def go():
+        async with through(upstream) as web:
+            await said.turn(web, "hi")
+            said.said.append({"role": "user", "content": [{"type": "text", "text": "look"}, picture(8_001), small]})
+            shown = await web.post(said.path, said.body())
+            said.hear(shown.content)
+            return shown.status_code, (await said.turn(web, "and?")).status_code
+
+    assert (anyio.run(go), len(upstream.bodies)) == ((200, 200), 3)
+    first, second = (json.loads(body)["messages"] for body in upstream.bodies[1:])
+    assert first[-1]["content"] == [{"type": "text", "text": "look"}, line, small]
+    assert second[: len(first)] == first

@@ -1,0 +1,104 @@
+"""Several replicas on one store: whichever is asked goes by what any of them wrote, whatever it holds in memory."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from holdfast.model.entries import Compaction
+from holdfast.model.messages import Message
+from holdfast.runtime.journal import Journal
+from holdfast.store.memory import MemoryStore
+
+WORDS = "kelp on the rock, and the tide comes in. " * 60
+KEY = "x-holdfast-session"
+
+
+async def grown(talk, proxied, turns):
+    """Talk for so many turns, and return the session's key."""
+    for turn in range(turns):
+        reply = await talk.turn(proxied, f"Note {turn}: {WORDS}")
+        assert reply.headers["x-holdfast-state"] == "managed"
+    return reply.headers[KEY]
+
+
+async def retried(talk, one, other, text):
+    """Say ``text`` at ``one`` and the same at ``other``, whose answer is heard; return what both sent up."""
+    talk.say(text)
+    first, second = await one.post(talk.path, talk.body()), await other.post(talk.path, talk.body())
+    assert {reply.headers["x-holdfast-state"] for reply in (first, second)} == {"managed"}
+    talk.hear(second.content)
+    return one.upstream.bodies[-1], other.upstream.bodies[-1]
+
+
+def compacted(store, key):
+    """Compact as somebody does by hand, in another process."""
+    journal = Journal.open(store, key)
+    slots = journal.branch.slots
+    made = Compaction(len(slots) - 2, Message.of("user", "A summary of the kelp."), 500, trigger="manual")
+    return journal.compact(made)
+
+
+@pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses", "gemini"])
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_a_retry_at_another_replica_goes_by_what_was_decided(proxied, strict, api, is_undone):
+    """What somebody decided or took back counts at each replica, though one has the conversation as it was before."""
+    through, _, talking = proxied
+    store = MemoryStore()
+
+    async def go():
+        async with through(strict(), store) as one, through(strict(), store) as other:
+            talk = talking(api)
+            key = await grown(talk, one, 4)
+            made = compacted(store, key)
+            if is_undone:
+                await talk.turn(one, "go on")
+                Journal.open(store, key).undo(made)
+            first, second = await retried(talk, other, one, "go on")
+            assert first == second
+            assert (b"A summary of the kelp." in second) is not is_undone
+            first, second = await retried(talk, one, other, "and on")
+            assert first == second
+            assert (b"A summary of the kelp." in second) is not is_undone
+
+    anyio.run(go)
+
+
+def test_what_one_replica_decides_for_a_turn_its_retry_at_another_shows(proxied, strict):
+    """A conversation each turn of which is asked for at both is compacted as often as at one alone that is asked twice.
+
+    The same bytes go up for a retry.
+    """
+    through, _, talking = proxied
+
+    async def compacted_times(store, many):
+        async with through(strict(), store, window=8_000) as one, through(strict(), store, window=8_000) as other:
+            talk, replicas = talking("anthropic"), [one, one if many == 1 else other]
+            for turn in range(16):
+                first, second = await retried(talk, *replicas[:: -1 if turn % 3 else 1], f"Note {turn}: {WORDS}")
+                assert first == second
+            told = [(await each.web.get("/stats")).json()["compactions"]["compacted"] for each in (one, other)]
+        return sum(told)
+
+    alone = anyio.run(compacted_times, MemoryStore(), 1)
+    assert alone == anyio.run(compacted_times, MemoryStore(), 2) > 0
+
+
+def test_a_replica_looks_once_whether_somebody_else_wrote(proxied, strict):
+    """A conversation at one replica alone is read no more than once, however often it asks."""
+    through, _, talking = proxied
+    store, reads = MemoryStore(), []
+    every = store.entries
+
+    def entries(key, kind=None, **more):
+        reads.append(kind)
+        return every(key, kind, **more)
+
+    store.entries = entries
+
+    async def go():
+        async with through(strict(), store) as one:
+            await grown(talking("anthropic"), one, 12)
+
+    anyio.run(go)
+    assert reads.count(None) <= 1

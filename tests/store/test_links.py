@@ -1,0 +1,34 @@
+"""A store that is reached by a symbolic link to its file is the same store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import StoreLocked
+from holdfast.store import open_store
+from holdfast.testing.samples import KEY, chain
+
+
+@pytest.mark.usefixtures("impatient")
+def test_all_ways_to_a_file_lead_to_one_store(tmp_path: Path) -> None:
+    """S10: by its own path and by links to it a store has the same leases and the same texts, and nothing beside them.
+
+    A link to a folder on the way was the same place already.
+    """
+    file, link, second, folder = (tmp_path / way / "agent.db" for way in ("real", "a", "b", "folder"))
+    with open_store(file) as store:
+        store.put(KEY, chain("a"))
+    for place, aim in ((link, file), (second, link)):
+        place.parent.mkdir()
+        place.symlink_to(aim)
+    folder.parent.symlink_to(file.parent)
+    ways = (file, link, second, folder)
+    for one in ways:
+        for other in ways:
+            with open_store(one) as mine, open_store(other) as theirs:
+                assert theirs.blobs.text(mine.blobs.put(f"by {one}")) == f"by {one}"
+                with mine.writing(KEY), pytest.raises(StoreLocked, match=KEY), theirs.writing(KEY):
+                    pass
+    assert [*link.parent.iterdir(), *second.parent.iterdir()] == [link, second]
