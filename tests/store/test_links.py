@@ -32,3 +32,16 @@ def test_all_ways_to_a_file_lead_to_one_store(tmp_path: Path) -> None:
                 with mine.writing(KEY), pytest.raises(StoreLocked, match=KEY), theirs.writing(KEY):
                     pass
     assert [*link.parent.iterdir(), *second.parent.iterdir()] == [link, second]
+
+
+def test_texts_beside_a_link_are_found(tmp_path: Path) -> None:
+    """What lies beside a link alone, where texts were put once, is read there."""
+    file, link = tmp_path / "real" / "agent.db", tmp_path / "a" / "agent.db"
+    with open_store(file) as store:
+        store.put(KEY, chain("a"))
+        handle = store.blobs.put("kelp")
+    link.parent.mkdir()
+    link.symlink_to(file)
+    file.with_name("agent.db.blobs").rename(link.with_name("agent.db.blobs"))
+    with open_store(link) as store:
+        assert store.blobs.text(handle) == "kelp"

@@ -257,3 +257,17 @@ def test_a_search_looks_at_nothing_that_other_sessions_say(tmp_path: Path) -> No
             sys.setprofile(None)
             needed.append(looked.total())
     assert needed[1] < 1.5 * needed[0]
+
+
+def test_an_older_process_that_writes_the_index_loses_nothing(tmp_path: Path) -> None:
+    """Where another session was indexed by another rule meanwhile, all of this one is indexed anew."""
+    path = tmp_path / "agent.db"
+    with open_store(path) as store:
+        for key in (KEY, "other"):
+            store.put(key, chain("ab"))
+            assert store.search(key, "text")
+    edit(path, "UPDATE searched SET rule = 1 WHERE session = (SELECT max(session) FROM searched)")
+    with open_store(path) as store:
+        store.append(KEY, chain("c", "b"))
+        assert [one.entry for one in store.search(KEY, "text")] == ["c", "b", "a"]
+    assert found(path, "text") == ["c", "b", "a"]

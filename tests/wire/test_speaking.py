@@ -195,3 +195,10 @@ def test_a_breakpoint_stays_where_a_router_takes_it():
     call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
     sent = openai_chat.dicts(anthropic.messages([*marked, call]))
     assert sent[0] == {"role": "user", "content": "q"}
+
+
+def test_a_word_is_no_field():
+    """Chat: words that are, or end with, the name of another API's field keep what stands beside them."""
+    for word in ("citations", 'it says "citations"', "cache_control"):
+        marked = [{"role": "user", "content": [{"type": "text", "text": word, **MARK}]}]
+        assert openai_chat.dicts(openai_chat.messages(marked)) == marked

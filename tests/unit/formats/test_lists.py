@@ -123,3 +123,20 @@ def test_what_cannot_be_told_is_an_error(given_, told):
     with pytest.raises(Unrecognised, match=told) as caught:
         read(json.dumps(given_).encode(), "list.json")
     assert "give" in str(caught.value)
+
+
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
+
+
+@pytest.mark.parametrize(
+    "given_",
+    [
+        [{"role": "user", "content": "hi"}, CALL | {"content": [THOUGHT, {"type": "text", "text": "t"}]}],
+        [{"role": "user", "content": [{"type": "document", "source": {}}]}, CALL],
+        [{"role": "user", "content": "hi", "parts": []}, {"role": "assistant", "content": "yo", "parts": None}],
+        [{"role": "user", "content": "hi", "tool_calls": None}, {"role": "assistant", "content": "yo"}],
+    ],
+)
+def test_what_routers_add_makes_chat_no_other_api(given_):
+    """Blocks that routers take in Chat, and fields that hold nothing, tell of no other API; no word is lost."""
+    assert said(json.dumps(given_).encode())[0] == said(json.dumps({"messages": given_}).encode())[0]

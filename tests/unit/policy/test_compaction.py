@@ -114,6 +114,20 @@ def test_what_is_asked_for_before_there_is_need_is_worth_having(turns):
     assert waits.ask.cap < made.before / 2
 
 
+def test_a_second_one_that_is_asked_for_early_may_be_as_long():
+    """Whoever brings a summary up to date is given more room than it takes, however little the messages take."""
+    said, wide = work(40), target("anthropic", "claude-sonnet-4-5", window=1_000_000)
+    for tokens in (900, 2_500):
+        asks = plan(said, wide, OURS, world=World(force=True, writes=True))
+        text = "## Goal\n" + "the parser keeps every word. " * (tokens // 6)
+        made = plan(said, wide, OURS, world=World(force=True, written=Written(asks.ask.stop, text)))
+        more = [*said, *work(6, start=40)]
+        again = plan(more, wide, OURS, branch=made.branch, world=World(force=True, writes=True))
+        assert again.ask is not None
+        assert again.ask.anchor
+        assert again.ask.cap >= count(text)
+
+
 # -- what was written --------------------------------------------------------------------------------------------------
 
 

@@ -35,11 +35,11 @@ class Narrow:
     def __init__(self, provider, refusal) -> None:
         self.provider, self.refusal = provider, refusal
         self.settings, self.requests = provider.settings, provider.requests
-        self.refused = 0
+        self.refused, self.most = 0, BYTES
 
     def answer(self, asked):
         """Return the provider's answer, or a refusal of what is too large."""
-        if len(asked.body) <= BYTES:
+        if len(asked.body) <= self.most:
             return self.provider.answer(asked)
         self.refused += 1
         return self.refusal
@@ -63,9 +63,10 @@ def given_back(names, id_="t"):
 SEEN = {"user": [told("ABCDEF")], "tool": [{"role": "user", "content": "Look."}, *given_back("ABCDEF")]}
 
 
-def asked(*bodies, refusal):
+def asked(*bodies, refusal, most=BYTES):
     """Return the gateway, and which pictures each request showed that was answered."""
     gateway = Narrow(Provider(Settings(), [Said("fine")] * len(bodies)), refusal)
+    gateway.most = most
     upstream = ProviderUpstream(gateway)
 
     async def go():
@@ -78,7 +79,7 @@ def asked(*bodies, refusal):
 
     run(go)
     shown = [[name for name in DATA if DATA[name].encode() in sent.body] for sent in upstream.sent]
-    return gateway, [names for names, sent in zip(shown, upstream.sent, strict=True) if len(sent.body) <= BYTES]
+    return gateway, [names for names, sent in zip(shown, upstream.sent, strict=True) if len(sent.body) <= most]
 
 
 def body(*said):
@@ -103,3 +104,44 @@ def test_a_limit_that_was_named_is_kept_to():
     gateway, [_, shown] = asked(body(*first), body(*then), refusal=REFUSALS["named"])
     assert gateway.refused == 1
     assert shown == ["A", "G", "H"]
+
+
+NAMED = Refusal(400, "invalid_request_error", "Request payload size exceeds the limit: 200000 bytes.")
+
+
+@pytest.mark.parametrize("refusal", [REFUSALS["bare"], NAMED], ids=["bare", "named"])
+def test_a_limit_on_words_is_met_once(refusal):
+    """Words alone that had too many bytes were too many words: a named limit is kept to as well as one that is not."""
+    said, bodies = [], []
+    for turn in range(20):
+        said.append({"role": "user", "content": f"{turn} " + "kelp and more " * 3_000})
+        bodies.append(body(*said))
+        said.append({"role": "assistant", "content": "fine"})
+    gateway, answered = asked(*bodies, refusal=refusal, most=200_000)
+    assert len(answered) == 20
+    assert 1 <= gateway.refused <= 2
+
+
+def test_a_limit_that_a_larger_request_disproves_is_forgotten():
+    """A gateway that takes more than it named once takes all pictures again."""
+    gateway = Narrow(Provider(Settings(), [Said("fine")] * 9), NAMED)
+    upstream, shown = ProviderUpstream(gateway), []
+    gateway.most = 200_000
+
+    async def go():
+        async with Engine.open(MemoryStore(), upstream=upstream, api="anthropic", model=MODELS["anthropic"]) as engine:
+            session, said = await engine.session(KEY), []
+            for name in "ABCD":
+                said += [told(name)]
+                async with session.run(body(*said)) as going:
+                    async for _ in going:
+                        pass
+                shown.append(sum(one.encode() in upstream.sent[-1].body for one in DATA.values()))
+                said += [{"role": "assistant", "content": "fine"}]
+                gateway.most = 50_000_000
+            return session.journal.branch.learned.bytes
+
+    assert run(go) == 0
+    assert shown[0] == 0
+    assert shown[1:] == sorted(shown[1:])
+    assert shown[-1] >= 3
