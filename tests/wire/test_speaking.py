@@ -202,3 +202,12 @@ def test_a_word_is_no_field():
     for word in ("citations", 'it says "citations"', "cache_control"):
         marked = [{"role": "user", "content": [{"type": "text", "text": word, **MARK}]}]
         assert openai_chat.dicts(openai_chat.messages(marked)) == marked
+
+
+@pytest.mark.parametrize("to", ["anthropic", "gemini", "openai-responses"])
+def test_a_refusal_is_words_elsewhere(to):
+    """What a model refused in Chat, beside the content or in it, is said in every other API."""
+    beside = {"role": "assistant", "content": None, "refusal": "I will not."}
+    inside = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
+    for one in (beside, inside):
+        assert "I will not." in json.dumps(WIRE[to].dicts(openai_chat.messages([one])))

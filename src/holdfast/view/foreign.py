@@ -26,8 +26,14 @@ class _Summary(Struct):
     content: str = ""
 
 
+class _Refusal(Struct):
+    refusal: str = ""
+
+
 _FOUND = msgspec.json.Decoder(_Found)
 _SUMMARY = msgspec.json.Decoder(_Summary)
+_REFUSAL = msgspec.json.Decoder(_Refusal)
+_STRING = msgspec.json.Decoder(str)
 
 
 def native(message: Message, api: str, of: str = "") -> Message:
@@ -35,7 +41,7 @@ def native(message: Message, api: str, of: str = "") -> Message:
 
     What ``api`` itself sealed stays sealed. ``of`` is the API it came over, where that is known.
     Thinking goes, and the ids of files at another provider; an opaque part leaves its words or its placeholder, except
-    the fields of a message, which have no place elsewhere.
+    the fields of a message, of which only a refusal says something elsewhere.
     """
     files = bool(of) and _HOUSES.get(of, of) == _HOUSES.get(api, api)
     parts = (_part(part, api, files=files) for part in message.parts)
@@ -57,7 +63,7 @@ def _part(part: Part, api: str, *, files: bool) -> Part | None:
         content = tuple(_inner(inner, files=files) for inner in part.content)
         return ToolResult(part.call_id, part.name, content, part.is_error)
     if isinstance(part, Opaque) and (part.kind == "message" or part.kind.startswith("message.")):
-        return None
+        return Text(said) if (said := words_of(part)) else None
     return _inner(part, files=files)
 
 
@@ -72,7 +78,7 @@ def _inner(part: Text | Media | Opaque, *, files: bool) -> Text | Media:
 
 
 def words_of(part: Opaque) -> str:
-    """Return what an opaque part says in plain words: what a search found, or a summary; nothing of all others."""
+    """Return what an opaque part says in plain words: what a search found, a summary, a refusal; nothing of others."""
     try:
         return _words(part.kind, part.raw) if part.raw is not None else ""
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -82,6 +88,10 @@ def words_of(part: Opaque) -> str:
 def _words(kind: str, raw: Raw) -> str:
     if kind == "compaction":
         return _SUMMARY.decode(raw).content
+    if kind == "message.refusal":
+        return _STRING.decode(raw)
+    if kind == "refusal":
+        return _REFUSAL.decode(raw).refusal
     if kind != "search_result":
         return ""
     found = _FOUND.decode(raw)
