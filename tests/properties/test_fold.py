@@ -23,6 +23,8 @@ from holdfast.model.target import Target
 from holdfast.policy.guard import in_force
 from holdfast.policy.measures import usage_estimate
 from holdfast.policy.settings import Settings
+from holdfast.store.active import CARRIED
+from holdfast.store.memory import MemoryStore
 from holdfast.testing.strategies import logs, wild_histories
 from holdfast.view.tokens import estimate, frame_tokens, measure, ratio
 
@@ -39,6 +41,36 @@ def state(branch):
 def said(messages):
     """Return the entries of plain messages."""
     return [Entry(f"m{index}", None, Said(measure(message)), index) for index, message in enumerate(messages)]
+
+
+@given(logs(), st.data())
+def test_a_branch_that_a_store_resumes_goes_on_like_one_that_is_built(entries, data):
+    """However often it is opened meanwhile: what gave way is not read, and nothing that stands differs."""
+    store, done = MemoryStore(), 0
+    store.create("k")
+    while done < len(entries):
+        count = data.draw(st.integers(1, 4))
+        store.append("k", entries[done : done + count])
+        done += count
+        resumed, built = store.branch("k"), Branch.build(entries[:done])
+        assert [name for name in CARRIED if getattr(resumed, name) != getattr(built, name)] == []
+        assert (resumed.anchor, resumed.used, prefix_basis(resumed)) == (built.anchor, built.used, prefix_basis(built))
+        assert [slot.digest for slot in project(resumed)] == [slot.digest for slot in project(built)]
+        for name in ("marks", "born"):
+            assert [*getattr(resumed, name)][built.keep :] == [*getattr(built, name)][built.keep :]
+
+
+@pytest.mark.parametrize("stop", ["error", "aborted", ""])
+def test_an_answer_without_a_word_behind_a_compaction_that_keeps_nothing(stop):
+    """It says nothing of the message that gave way before it, and the session opens again."""
+    talk = [Message.of(role, role) for role in ("user", "assistant")]
+    bodies = [Compaction(2, Message.of("user", "s"), 1), Request("b", 2, "m"), Answer("b", Usage(9, 1), stop)]
+    entries = [*said(talk), *[Entry(f"o{index}", None, body, index + 2) for index, body in enumerate(bodies)]]
+    linked = [replace(entry, parent=before.id) for before, entry in itertools.pairwise(entries)]
+    store = MemoryStore()
+    store.create("k")
+    store.append("k", [entries[0], *linked])
+    assert store.branch("k").broken == Branch.build(entries).broken == ()
 
 
 @given(logs(), st.integers(0, 60))

@@ -83,20 +83,21 @@ def test_what_is_refused_for_something_else_reaches_the_client(odd, proxied, str
     assert "temperature" in reply.text
 
 
-def test_what_was_refused_once_goes_out_mended_from_then_on(proxied, strict):
-    """A server that keeps the maker's rules is not asked twice for each request of a session."""
+@pytest.mark.parametrize("models", [("deepseek-chat",), ("deepseek-chat", "deepseek-reasoner")])
+def test_what_was_refused_once_goes_out_mended_from_then_on(models, proxied, strict):
+    """A server that keeps the maker's rules is not asked twice for each request of a session: once for each model."""
     through, upstream = proxied[0], strict(400_000)
     said = [*ODD["no result"]]
 
     async def go():
         async with through(upstream) as client:
-            for text in "bc":
-                reply = await client.post("/v1/chat/completions", {"model": "deepseek-chat", "messages": said})
+            for text, model in zip("bcdefg", 6 * models, strict=False):
+                reply = await client.post("/v1/chat/completions", {"model": model, "messages": said})
                 assert reply.status_code == 200
                 said.extend([reply.json()["choices"][0]["message"], {"role": "user", "content": text}])
 
     anyio.run(go)
-    assert len(upstream.bodies) == 3
+    assert len(upstream.bodies) == 6 + len(models)
 
 
 def looped(thought):

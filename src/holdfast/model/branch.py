@@ -414,7 +414,7 @@ BROKEN = frozenset({"error", "aborted"})
 def _answer(branch: Branch, _entry: Entry, body: Answer) -> Branch:
     branch = replace(_answering(branch), compactions=0, truncations=0)
     last = len(branch.slots) - 1
-    if body.stop in BROKEN and last >= 0 and branch.slots[last].message.role == "assistant":
+    if body.stop in BROKEN and last >= branch.keep and branch.slots[last].message.role == "assistant":
         branch = replace(branch, broken=(*branch.broken, last), open=(), settled=None)  # its calls never ran
     if body.stop not in BROKEN and is_newest(branch, body) and not is_absurd(branch, body.usage.input):
         slots = max(branch.seen + 1, len(branch.slots))  # the answer may be said before this entry or after it
@@ -428,7 +428,7 @@ def _answering(branch: Branch) -> Branch:
     What was said or decided while the answer was on its way lies between them.
     """
     last = len(branch.slots) - 1
-    if not branch.basis or last < branch.seen or branch.messages[last].role != "assistant":
+    if not branch.basis or last < max(branch.seen, branch.keep) or branch.messages[last].role != "assistant":
         return branch
     before = mark_at(branch, branch.seen) if branch.basis == basis_at(branch, branch.seen) else b""
     same = branch.born[last] == before

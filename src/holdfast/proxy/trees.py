@@ -81,6 +81,13 @@ class Found(Struct, frozen=True):
     """Whether it says no more than that."""
 
 
+class _Extent(NamedTuple):
+    """How much of a session there is: when it began, and how many entries it has."""
+
+    born: int | None
+    entries: int
+
+
 class Tree:
     """The tree of one session, by marks."""
 
@@ -101,6 +108,11 @@ class Tree:
     def entries(self) -> int:
         """How many entries of the log are known."""
         return len(self._places) - 1
+
+    @property
+    def extent(self) -> _Extent:
+        """How much is known of which session."""
+        return _Extent(self.born, self.entries)
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Follow ``entries``, which were appended in this order; what hangs on one that is not known is left out."""
@@ -161,6 +173,8 @@ class Trees:
         self._store, self._most = store, most
         self._trees: dict[str, Tree] = {}
         """The last used is the last."""
+        self._gone: dict[str, _Extent] = {}
+        """How large those were that were let go, and are by now: another extent tells that somebody else wrote."""
 
     def found(self, key: str, slots: Sequence[Slot], settings: Settings) -> str | None:
         """Return the leaf of the branch of session ``key`` that repeats most of ``slots``, the newest among equals.
@@ -175,10 +189,11 @@ class Trees:
 
         They said more of it, or decided something there. Where nobody wrote to session ``key`` this costs a row.
         """
-        known = self._trees.get(key)
+        held = self._trees.get(key)
+        known = held.extent if held is not None else self._gone.get(key)
         with suppress(UnknownId):
             info = self._store.session(key)
-            if known is None or (known.born, known.entries) == (info.created, info.entries):
+            if known == _Extent(info.created, info.entries):
                 return False
         tree = self._tree(key)
         there = Found() if tree is None else tree.found(slots, settings)
@@ -192,6 +207,9 @@ class Trees:
         """Follow what was appended to session ``key``."""
         if key in self._trees:
             self._trees[key].add(entries)
+        elif key in self._gone:
+            born, known = self._gone[key]
+            self._gone[key] = _Extent(born, known + len(entries))
 
     def _tree(self, key: str) -> Tree | None:
         """Return the tree of session ``key`` as the log has it: what somebody else appended is read."""
@@ -203,6 +221,7 @@ class Trees:
         if info.key != key:
             return None
         self._trees[key] = tree = self._followed(known or Tree(info.created), info)
+        self._gone.pop(key, None)
         self._forget()
         return tree
 
@@ -219,4 +238,8 @@ class Trees:
         """Let trees go that were looked at longest ago."""
         held = sum(tree.entries for tree in self._trees.values())
         while held > self._most and len(self._trees) > 1:
-            held -= self._trees.pop(next(iter(self._trees))).entries
+            key = next(iter(self._trees))
+            self._gone[key] = gone = self._trees.pop(key).extent
+            held -= gone.entries
+        while len(self._gone) > self._most:
+            self._gone.pop(next(iter(self._gone)))

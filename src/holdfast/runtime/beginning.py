@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
+from holdfast.model.knowing import known_of
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan
 from holdfast.model.slots import Slot
@@ -68,7 +69,7 @@ def _followed(course: Course, lens: Lens, way: Way) -> Begun:
     with journal.one_write():
         journal.deliver()
         journal.follow(lens.slots, lens.decode)
-        if course.mends:
+        if known_of(journal.branch, target.model).learned.mends:
             target = replace(target, dialect=replace(target.dialect, as_written=False))
         request = of_body(target, lens, way)
         frame = reframed(request.target.frame, journal.branch.slots.slice(0, journal.branch.pinned), lens.slots)

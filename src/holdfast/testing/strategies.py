@@ -171,7 +171,8 @@ def _other(draw: DrawFn, kind: int, said: Sequence[Message], law: Sequence[str])
     if kind <= 8:
         return Request(draw(st.sampled_from(["b", "c", ""])), len(said), draw(st.sampled_from(["m", "n"])))
     if kind == 9:
-        return Answer(draw(st.sampled_from(["b", "c", ""])), Usage(draw(st.integers(0, 5_000)), 10))
+        stop = draw(st.sampled_from(["", "", "error", "aborted"]))
+        return Answer(draw(st.sampled_from(["b", "c", ""])), Usage(draw(st.integers(0, 5_000)), 10), stop)
     if kind == 10:
         sizes = st.sampled_from([-1, 0, 3, 900, 2_000, 5_000, 10**12])
         return Failure(OVERFLOW, "", draw(sizes), draw(sizes))
