@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 
 from msgspec.structs import replace
 
@@ -28,6 +29,19 @@ def restated(branch: Branch, slots: Sequence[Slot], start: int = 0) -> Branch:
         messages=branch.messages.changed(first, [slot.message for slot in rest]),
         settled=settled if settled is None or not settled.repairs or settled.slot <= first else None,
     )
+
+
+def held_as(branch: Branch, slots: Sequence[Slot], start: int = 0) -> Branch:
+    """Return the branch with ``slots`` in place of its own first ones, which they equal.
+
+    What is the very same object is not looked into whenever it is compared. Those before ``start`` are known to be so.
+    """
+    told = slots[start:]
+    if all(map(is_, told, branch.slots.slice(start))):
+        return branch
+    rest = [*told, *branch.slots.slice(start + len(told))]
+    messages = [slot.message for slot in rest]
+    return replace(branch, slots=branch.slots.changed(start, rest), messages=branch.messages.changed(start, messages))
 
 
 def cut_back(branch: Branch, count: int) -> Branch:

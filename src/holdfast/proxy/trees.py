@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import NamedTuple
+from zlib import adler32, crc32
 
 from msgspec import Struct
 
@@ -26,9 +27,9 @@ from holdfast.view.alike import stream
 
 MOST = 50_000
 """[M] Entries of trees that are held, about 10 MB; the tree looked at last is held however large it is."""
-PRIME = (1 << 128) - 159
-"""Marks are less than this: two streams share one by chance as good as never. Powers of 256 have no short period by it,
-as they do by 2^127 - 1, so that no bytes far apart can be exchanged unseen."""
+_SUM = (1 << 32) - 1
+"""The bits of a sum. A mark is three sums of a stream: its CRC, its Adler-32 and, above them, its length. Each goes on
+from where it stands; two streams share all by chance as good as never, and bytes exchanged 500 MB apart change it."""
 _ROLE = b"\xff"
 """What stands before the name of a role: no text has that byte."""
 
@@ -36,7 +37,7 @@ _ROLE = b"\xff"
 class _Place(NamedTuple):
     """A message on a path: the mark that its stream ends with, and the message before it."""
 
-    mark: int = 1
+    mark: int = 1 << 32
     role: str = ""
     opens: bool = True
     """Whether all up to here are system messages: those have a place, whatever they say."""
@@ -61,7 +62,8 @@ def _after(before: _Place, entry: Entry) -> _Place:
 
 def _grown(mark: int, data: bytes) -> int:
     """Return the mark of a stream that goes on with ``data``; in how many pieces is all the same."""
-    return (mark * pow(256, len(data), PRIME) + int.from_bytes(data, "big")) % PRIME
+    length, adler, crc = (mark >> 64) + len(data), adler32(data, mark >> 32 & _SUM), crc32(data, mark & _SUM)
+    return length << 64 | adler << 32 | crc
 
 
 class _Tip:
@@ -173,8 +175,8 @@ class Trees:
         self._store, self._most = store, most
         self._trees: dict[str, Tree] = {}
         """The last used is the last."""
-        self._gone: dict[str, _Extent] = {}
-        """How large those were that were let go, and are by now: another extent tells that somebody else wrote."""
+        self._extents: dict[str, _Extent] = {}
+        """How large sessions are whose trees are not held: another extent tells that somebody else wrote."""
 
     def found(self, key: str, slots: Sequence[Slot], settings: Settings) -> str | None:
         """Return the leaf of the branch of session ``key`` that repeats most of ``slots``, the newest among equals.
@@ -190,7 +192,7 @@ class Trees:
         They said more of it, or decided something there. Where nobody wrote to session ``key`` this costs a row.
         """
         held = self._trees.get(key)
-        known = held.extent if held is not None else self._gone.get(key)
+        known = held.extent if held is not None else self._extents.get(key)
         with suppress(UnknownId):
             info = self._store.session(key)
             if known == _Extent(info.created, info.entries):
@@ -200,16 +202,19 @@ class Trees:
         return there.count > count or (there.count == count and there.is_all and there.leaf != leaf)
 
     def look(self, key: str) -> None:
-        """Follow session ``key`` from here on: it was begun a moment ago."""
-        self._tree(key)
+        """Follow session ``key`` from here on: it was opened a moment ago. Its tree is read once it is asked for."""
+        if key not in self._trees:
+            with suppress(UnknownId):
+                info = self._store.session(key)
+                self._extents[key] = _Extent(info.created, info.entries)
 
     def grew(self, key: str, entries: Sequence[Entry]) -> None:
         """Follow what was appended to session ``key``."""
         if key in self._trees:
             self._trees[key].add(entries)
-        elif key in self._gone:
-            born, known = self._gone[key]
-            self._gone[key] = _Extent(born, known + len(entries))
+        elif key in self._extents:
+            born, known = self._extents[key]
+            self._extents[key] = _Extent(born, known + len(entries))
 
     def _tree(self, key: str) -> Tree | None:
         """Return the tree of session ``key`` as the log has it: what somebody else appended is read."""
@@ -221,7 +226,7 @@ class Trees:
         if info.key != key:
             return None
         self._trees[key] = tree = self._followed(known or Tree(info.created), info)
-        self._gone.pop(key, None)
+        self._extents.pop(key, None)
         self._forget()
         return tree
 
@@ -239,7 +244,7 @@ class Trees:
         held = sum(tree.entries for tree in self._trees.values())
         while held > self._most and len(self._trees) > 1:
             key = next(iter(self._trees))
-            self._gone[key] = gone = self._trees.pop(key).extent
+            self._extents[key] = gone = self._trees.pop(key).extent
             held -= gone.entries
-        while len(self._gone) > self._most:
-            self._gone.pop(next(iter(self._gone)))
+        while len(self._extents) > self._most:
+            self._extents.pop(next(iter(self._extents)))

@@ -31,8 +31,13 @@ class Twins(Struct, frozen=True):
     single: int = 0
 
     def stand(self, known: Sequence[Slot], said: Sequence[Slot]) -> tuple[int, int]:
-        """Return how many messages at the start of both are such twins: all, or as many as are so one by one."""
+        """Return how many messages at the start of both are such twins: all, or as many as are so one by one.
+
+        Those that were said in other objects are compared again, once: the log takes the new ones up.
+        """
         mine, theirs = common(known, self.known), common(said, self.said)
+        if theirs and said[theirs - 1] is not self.said[theirs - 1]:
+            theirs = [*map(is_, said, self.said), False].index(False)
         if (mine, theirs) == (len(self.known), len(self.said)):
             return mine, theirs
         one = min(mine, theirs, self.single)

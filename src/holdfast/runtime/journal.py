@@ -31,7 +31,7 @@ from holdfast.model.entries import (
     Said,
     Usage,
 )
-from holdfast.model.forking import restated
+from holdfast.model.forking import held_as, restated
 from holdfast.model.messages import Message
 from holdfast.model.plan import Plan, asked_for
 from holdfast.model.projected import prefix_basis
@@ -371,9 +371,11 @@ class Journal(Strand):
         parts = len(same.slots) < len(self.branch.slots)
         if parts:
             self._part(len(same.slots))
-        branch = restated(self.branch, same.slots, 0 if parts else same.standing)
+        start = 0 if parts else same.standing
+        branch = restated(self.branch, same.slots, start)
         if branch is not self.branch:
-            self.branch, self._ready = branch, None
+            self._ready = None
+        self.branch = held_as(branch, same.slots, start)
         ids = self._appended(said[same.count :], decode)
         self._said = self.branch.slots
         self._following.went_on(self._said, said, same)

@@ -19,9 +19,12 @@ from holdfast.wire.responses_items import item_of, items_of
 
 
 def as_said(slot: Slot, said: Slot) -> Slot:
-    """Return ``slot`` in the bytes of ``said``, unless it was cut when it was appended, or they lack what they need."""
+    """Return ``slot`` in the bytes of ``said``, unless it was cut when it was appended, or they lack what they need.
+
+    Where both are equal it is ``said`` itself, which its client's next request holds, too.
+    """
     if said.raw is None or (said.api == slot.api and said.raw == slot.raw):
-        return slot
+        return said if said == slot else slot
     if said.digest != slot.digest and not alike(slot.message, said.message):
         return slot
     shown = _in_bytes_of(slot, said.message, said.api, said.raw)

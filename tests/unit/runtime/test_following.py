@@ -1,12 +1,14 @@
 """What a conversation repeats is found again without looking at what was compared before."""
 
 from functools import reduce
+from operator import is_
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
+from holdfast.config import target
 from holdfast.model.branch import Branch, extend, extended
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import OVERFLOW, Answer, Decision, Entry, Failure, Frame, Request, Said
@@ -68,6 +70,32 @@ def test_what_stands_is_not_looked_at_again(before, behind, start, same):
     assert [slot.raw for slot in restated(branch, told, start).slots] == [
         slot.raw for slot in [*told, *known[len(told) :]]
     ]
+
+
+def test_a_conversation_is_held_in_its_clients_own_objects():
+    """After a restart, after a fork and behind each answer: comparing the two again looks into nothing.
+
+    Nothing else changes by it: neither the branch as a value, nor what is ready to go out again.
+    """
+    said = slots([("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e")])
+    goal = target("anthropic", "claude-sonnet-4-5")
+    with MemoryStore() as store:
+        journal = Journal.open(store, "k")
+        journal.follow(said)
+        prepared = journal.prepare(goal)
+        for count in (5, 3, 5):
+            for opened in (Journal.open(store, "k"), journal):
+                again = [replace(slot) for slot in said[:count]]
+                opened.follow(again)
+                assert all(map(is_, opened.branch.slots, again))
+                assert all(own is slot.message for own, slot in zip(opened.branch.messages, again, strict=True))
+                assert replace(opened.branch, settled=None) == Branch.build(store.path("k", opened.leaf))
+        ready, again = Journal.open(store, "k"), [replace(slot) for slot in said]
+        ready.follow(said)
+        first = ready.prepare(goal)
+        ready.follow(again)
+        assert ready.prepare(goal) is first
+        assert [slot.raw for slot in first.slots] == [slot.raw for slot in prepared.slots]
 
 
 def test_a_conversation_is_compared_once_and_never_taken_for_another():
