@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,6 +13,9 @@ from functools import partial
 import anyio
 import pytest
 import sockets
+
+from holdfast.proxy.serving import _bound
+from holdfast.proxy.settings import Settings
 
 APIS = list(sockets.PATHS)
 
@@ -522,6 +526,14 @@ def test_a_client_that_leaves_while_it_is_sent_to_is_nothing_that_went_wrong(api
 
     assert anyio.run(go) == (True, [])
     assert capfd.readouterr().err == ""
+
+
+def test_pieces_of_an_answer_wait_for_no_acknowledgement():
+    """Whatever the proxy accepts sends at once, also on a kept connection: Nagle's wait would be 40 ms an answer."""
+    with _bound(Settings(port=0)) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_what_the_loop_says_of_clients_that_left_is_told_to_nobody(caplog):

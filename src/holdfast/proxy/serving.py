@@ -192,9 +192,15 @@ async def _given_up(tasks: Iterable[Task[None]]) -> None:
 
 
 def _bound(settings: Settings) -> socket.socket:
-    """Return a socket that listens where it was asked for; a socket does not outlive its block."""
+    """Return a socket that listens where it was asked for; a socket does not outlive its block.
+
+    What it accepts sends each piece of an answer at once: asyncio sees to that for sockets of its own making alone, and
+    without it a piece waits 40 ms for the client to acknowledge the one before.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    return socket.create_server((settings.host, settings.port), family=family, backlog=1_024)
+    listener = socket.create_server((settings.host, settings.port), family=family, backlog=1_024)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def _address(settings: Settings, listener: socket.socket) -> str:
