@@ -322,6 +322,7 @@ async def _received(receive: Any) -> AsyncIterator[bytes]:
 
 def _relay(base: str) -> None:
     listener = socket.create_server((LOOPBACK, 0), backlog=1_000)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as the proxy's
     print(listener.getsockname()[1], flush=True)
     config = uvicorn.Config(_Bare(base), log_config=None, access_log=False, lifespan="off")
     uvicorn.Server(config).run([listener])

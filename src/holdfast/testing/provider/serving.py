@@ -97,6 +97,7 @@ def serving(
     """
     spoken = app(provider, faults, onlooker)
     with socket.create_server((LOOPBACK, port)) as listener:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so for sockets of its own making
         server = _Server(_config(spoken))
         thread = Thread(target=server.run, args=([listener],), name="holdfast-provider", daemon=True)
         thread.start()
