@@ -23,7 +23,13 @@ from holdfast.store.memory import MemoryStore
 STATE, SESSION = "x-holdfast-state", "x-holdfast-session"
 ANSWER = sockets.ANSWER
 SAID = ("Where does kelp grow?", ANSWER, "And where does it not?")
-ENDINGS = {"the file alone": ("",), "all its files": ("", "-wal", "-shm"), "the folder": None}
+ENDINGS = {
+    "the file alone": ("",),
+    "all its files": ("", "-wal", "-shm"),
+    "the folder": None,
+    "what is not folded in": ("-wal",),
+    "that and its index": ("-wal", "-shm"),
+}
 
 
 @pytest.fixture
@@ -84,6 +90,24 @@ def test_a_disk_that_has_room_again_is_written_again(proxied, strict, monkeypatc
     [info] = store.sessions()
     assert [text for text in map(str, store.entries(info.key)) if "Note 0." in text]
     assert capfd.readouterr().err == "holdfast: requests go on, but are not recorded: StoreReadOnly: the disk is full\n"
+
+
+def test_a_store_that_cannot_be_opened_anew_is_tried_again(proxied, strict, monkeypatch):
+    """Meanwhile requests go on and are not recorded; the old store stays open until there is another one."""
+    through, _, talking = proxied
+    monkeypatch.setattr(app, "AFTER", 0.0)
+    talk, later = talking("anthropic"), [MemoryStore(), OSError(5, "disk"), StoreReadOnly("no room")]
+
+    def reopened():
+        if isinstance(later[-1], Exception):
+            raise later.pop()
+        return later[-1]
+
+    async def go():
+        async with through(strict(), Full(), reopen=reopened) as client:
+            return [(await talk.turn(client, f"Note {number}.")).headers[STATE] for number in range(4)]
+
+    assert anyio.run(go) == ["unrecorded"] * 2 + ["managed"] * 2
 
 
 def test_a_client_that_leaves_meanwhile_leaves_no_branch_in_the_old_store(proxied, strict):

@@ -18,13 +18,14 @@ from msgspec.structs import replace
 from holdfast.errors import StoreCorrupt, StoreGone, StoreLocked
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Decision, Entry, Said
+from holdfast.model.entries import Decision, Entry, Note, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolResult
 from holdfast.store import open_store
 from holdfast.store.repairing import STAND_IN, Repaired, repair_store
 from holdfast.store.repairing.pages import Pages
 from holdfast.store.repairing.salvage import _rows
+from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tree import FEW
 from holdfast.testing import strategies
 from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
@@ -547,6 +548,22 @@ def test_nothing_is_written_into_a_file_that_was_replaced(tmp_path: Path) -> Non
     with open_store(path) as store:
         store.label(KEY, "e1", "after")
         assert store.path(KEY)
+
+
+@pytest.mark.parametrize("also", ["-wal", "-shm"])
+def test_nothing_is_written_where_the_next_reader_does_not_look(also: str, tmp_path: Path) -> None:
+    """Without its ``-wal`` what is written is nowhere; what was acknowledged is in the file once that is closed."""
+    file = tmp_path / "store.db"
+    with SqliteStore(file) as store:
+        store.create("k")
+        store.append("k", [Entry("a", None, Note("before"))])
+        for ending in {"-wal", also}:
+            file.with_name(file.name + ending).unlink()
+        with pytest.raises(StoreGone, match=r"store\.db-wal was replaced or taken away since it was opened"):
+            store.append("k", [Entry("b", "a", Note("after"))])
+    with SqliteStore(file) as store:
+        assert [entry.id for entry in store.entries("k")] == ["a"]
+        store.append("k", [Entry("b", "a", Note("after"))])
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["gone", "replaced"])

@@ -345,7 +345,10 @@ class Proxy:
         async with self._opening:
             if self._is_over(error) and self.means.store is store and self._reopen is not None:
                 self._opened_at = get_running_loop().time()
-                await self.means.in_worker(partial(self._renew, self._reopen))
+                try:
+                    await self.means.in_worker(partial(self._renew, self._reopen))
+                except (StoreError, OSError):
+                    return False  # the one there is takes no more either, and is looked at again later
                 if isinstance(error, StoreGone):
                     self._degrade(error, "the store was opened anew, what is said from now on is in that")
         return self.means.store is not store or self._branches is not branches
@@ -360,8 +363,8 @@ class Proxy:
 
         All of it is one step, whoever leaves meanwhile: no branch goes on in a store that is closed.
         """
-        self.means.store.close()
-        self.means.store = reopen()
+        before, self.means.store = self.means.store, reopen()
+        before.close()
         self.use(self._settings, self._branches.anew())
 
     # -- what several of these need ------------------------------------------------------------------------------------

@@ -65,6 +65,10 @@ class Database:
         self._reader: sqlite3.Connection | None = None
         self._writer: sqlite3.Connection | None = None
         self._opened: tuple[int, int] | None = None
+        self._log = ""
+        """Where its ``-wal`` is, once something was written."""
+        self._logs_to: tuple[int, int] | None = None
+        """Which file that is."""
         self._blank = False
         self._refused = ""
         self._waits = BUSY_WAIT
@@ -156,6 +160,9 @@ class Database:
             db.execute(f"PRAGMA busy_timeout = {seconds * 1_000:.0f}")
         db.execute("BEGIN IMMEDIATE")
         self._in_vain = -inf
+        if self._logs_to is None:
+            self._log = os.fspath(self.beside("-wal"))
+            self._logs_to = _identity(self._log)
 
     def _patience(self) -> float:
         """Return the seconds to wait for another process: few soon behind a wait in vain, for they would add up."""
@@ -309,13 +316,21 @@ class Database:
         return self._writer is not None or (self._reader is not None and not self._blank)
 
     def _check_same(self) -> None:
-        """Raise if the file at the path is another than the one that was opened: what is written would be lost."""
+        """Raise if the file at the path is another than the one that was opened: what is written would be lost.
+
+        So would what is written to a ``-wal`` that is not there any more.
+        """
         if _identity(self._place) != self._opened:
-            msg = (
-                f"{self.file} was replaced or taken away since it was opened (`holdfast repair` can do so); "
-                "nothing was written: open it again"
-            )
-            raise StoreGone(msg)
+            gone = self._place
+        elif self._logs_to is not None and _identity(self._log) != self._logs_to:
+            gone = self._log
+        else:
+            return
+        msg = (
+            f"{gone} was replaced or taken away since it was opened (`holdfast repair` can do so); "
+            "nothing was written: open it again"
+        )
+        raise StoreGone(msg)
 
     def _check_file(self) -> bool:
         """Return whether the file is there; a ``StoreError`` if it cannot be a database of this user's."""
