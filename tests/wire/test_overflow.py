@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast.wire.overflow import KINDS, OVERFLOWS, AnswerReport, ErrorReport, Verdict, classify, errors, prompt_tokens
 from holdfast.wire.overflow.errors import RULES
@@ -315,6 +316,10 @@ def test_the_prompt_of_any_usage(usage, tokens):
         ({"Retry-After": "12"}, "try again in 3s", 12.0),
         ({"retry-after-ms": "1500", "retry-after": "2"}, "", 1.5),
         ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, "", None),
+        ({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT", "Date": "Wed, 21 Oct 2026 07:27:30 GMT"}, "", 30.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT", "date": "Wed, 21 Oct 2026 09:28:00 +0200"}, "", 0.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:27:00 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, "", 0.0),
+        ({"retry-after": "Wed, 21 Oct 99999 07:28:00 GMT", "date": "today"}, "", None),
         ({}, "Please try again in 1m2.5s", 62.5),
         ({}, "Please try again in 120ms.", 0.12),
         ({}, "Please retry after 12 seconds", 12.0),
@@ -328,10 +333,17 @@ def test_the_prompt_of_any_usage(usage, tokens):
     ],
 )
 def test_when_to_come_back(headers, text, seconds):
-    """Headers win over texts; a date needs a clock and is left to the caller."""
-    found = classify(ErrorReport("x", 429, message=f"Rate limit reached. {text}", headers=headers))
+    """Headers win over texts; a date says when by the response's own date, or by when that came."""
+    report = ErrorReport("x", 429, message=f"Rate limit reached. {text}", headers=headers)
+    found = classify(report)
     assert found.kind == "rate_limit"
     assert found.retry_after == pytest.approx(seconds)
+    came = 1_792_567_670.0  # ten seconds before 07:28
+    assert classify(replace(report, at=came)).retry_after == pytest.approx(10.0 if _is_dated(headers) else seconds)
+
+
+def _is_dated(headers):
+    return headers == {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}
 
 
 def test_every_rule_has_a_word_to_say():

@@ -89,7 +89,7 @@ class Engine:
             target=goal,
             fields=fields,
             environment=environment,
-            writers=(*writers, *_writer(answers, spoken, summary_model, known.catalog)),
+            writers=(*[one.known() for one in writers], *_writer(answers, spoken, summary_model, known.catalog)),
             native=native,
             hooks=hooks,
             listen=listen,

@@ -85,10 +85,11 @@ async def _tried(upstream: Upstream, sent: Sent, terms: Terms) -> Made | Unmade:
     except UpstreamError as error:
         why = f"the provider did not compact ({error.kind}): {error}"
         return Unmade("provider_error", why, error.kind in PASSING, error.retry_after)
-    except OSError as error:
+    except Exception as error:
         if isinstance(error, HoldfastError):
             raise
-        return Unmade("provider_error", f"the provider did not compact ({type(error).__name__}): {error}", again=True)
+        why = f"the provider did not compact ({type(error).__name__}): {error}"
+        return Unmade("provider_error", why, again=isinstance(error, OSError))
 
 
 # -- the request -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 
@@ -124,7 +125,8 @@ class Incoming:
             return told
         said = told.error or ErrorReport(self.api, body=self._body)
         status = said.status if self.reply.is_fine else self.reply.status
-        said = redacting.told(replace(said, status=status, headers=self.reply.headers), self.reply.secrets)
+        said = replace(said, status=status, headers=self.reply.headers, at=time.time())
+        said = redacting.told(said, self.reply.secrets)
         return replace(told, error=said)
 
 

@@ -25,6 +25,7 @@ from holdfast.runtime.journal import Journal, Prepared
 from holdfast.runtime.means import Means
 from holdfast.runtime.requests import Asked, Way, of_words, words
 from holdfast.runtime.running import Run
+from holdfast.runtime.sdk import as_upstream
 from holdfast.runtime.summarise import Writer
 from holdfast.runtime.upstream import Upstream
 from holdfast.telemetry import events
@@ -147,10 +148,13 @@ class Session:
         Use it as ``async with`` (``with`` where there is no loop) and iterate it for the API's own events. ``quiet``
         gives out none, and may try again where an answer broke off. ``stream`` says whether the provider is asked for
         events; by default as the body says, and for words it is. ``model`` names the model of a body that does not
-        (Gemini says it in the address). ``upstream`` answers in place of the engine's; ``as_it_is`` lets the body go
-        out as it came, whatever is due. ``writers`` are asked for a summary before the engine's own.
+        (Gemini says it in the address). ``upstream`` (or an SDK's client) answers in place of the engine's;
+        ``as_it_is`` lets the body go out as it came, whatever is due. ``writers`` are asked for a summary before the
+        engine's own.
         """
-        return Run(self._course, asked, Way(stream, model, upstream, as_it_is, tuple(writers)), quiet=quiet)
+        asker = upstream if upstream is None else as_upstream(upstream)
+        way = Way(stream, model, asker, as_it_is, tuple([one.known() for one in writers]))
+        return Run(self._course, asked, way, quiet=quiet)
 
     async def prepare(self, asked: Asked = None) -> Prepared:
         """Return the next request, decided and in the log, without sending it; answer it with ``record``.

@@ -21,6 +21,7 @@ from holdfast.policy.retrying import PASSING, summary_wait
 from holdfast.policy.settings import Settings
 from holdfast.policy.summary.prompts import INSTRUCTIONS
 from holdfast.runtime.replies import ask
+from holdfast.runtime.sdk import as_upstream
 from holdfast.runtime.upstream import Sent, Upstream
 from holdfast.telemetry.events import Listener, Retrying
 from holdfast.view.tokens import UNSEEN_MARGIN, count
@@ -78,7 +79,10 @@ class Terms(Struct, frozen=True):
 
 
 class Writer(Struct, frozen=True):
-    """A model that writes summaries. ``fields`` stand beside the messages of its requests; tools in them stay out."""
+    """A model that writes summaries, asked by an ``Upstream`` or an official SDK's client.
+
+    ``fields`` stand beside the messages of its requests; tools in them stay out.
+    """
 
     upstream: Upstream
     target: Target
@@ -86,6 +90,10 @@ class Writer(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     scale: float = 0.0
     """Real tokens for one of the estimator; 0 = what is known of the model before any usage, and a tenth."""
+
+    def known(self) -> Writer:
+        """Return this writer with its client as an upstream; ``ConfigError`` for what is no client of its API."""
+        return replace(self, upstream=as_upstream(self.upstream, self.target.api))
 
     @property
     def ratio(self) -> float:
@@ -199,6 +207,8 @@ async def _tried(writer: Writer, sent: Sent, terms: Terms, tokens: int) -> tuple
         return None, Verdict("invalid_request"), str(error)
     except OSError as error:
         return None, Verdict("network"), f"{type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001 -- an HTTP library's own, of a writer: there are others, and an extract
+        return None, Verdict("unknown"), f"{type(error).__name__}: {error}"
     verdict = classify(told.report(tokens or None, writer.target.limits.window))
     if told.error is None:
         return told, verdict, "its own usage says so"

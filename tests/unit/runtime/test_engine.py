@@ -106,6 +106,42 @@ def test_a_summary_that_is_none_gives_way_to_an_extract(bad):
     assert "without a model" in compaction(session).summary.text
 
 
+class Timeout(Exception):
+    """What an HTTP library raises, and is no error of ours."""
+
+
+class Raising:
+    """An upstream that raises it."""
+
+    def send(self, _):
+        """Raise."""
+        raise Timeout("read timed out")
+
+
+def test_whatever_a_writer_raises_an_extract_takes_its_place():
+    """A turn never fails for a summary, of whatever kind its writer's error is; it is told, and the next is asked."""
+    goal = target("openai-chat", "gpt-5.5", window=64_000)
+    writers = [Writer(Raising(), goal), Writer(ScriptedUpstream([Said("no")] * 12), goal)]
+    answer, session, heard = asked(ProviderUpstream(Provider(Settings(window=32_000))), writers=writers)
+    assert answer.message.text
+    assert "without a model" in compaction(session).summary.text
+    why = of(heard, events.Compacted)[0].why
+    assert "Timeout: read timed out" in why
+    assert "wrote no summary that is accepted" in why
+
+
+def test_a_writer_that_is_no_client_is_refused_at_once():
+    """Nothing is sent, and nothing fails at the first compaction that is due."""
+
+    async def go(client):
+        writer = Writer(client, target("openai-chat", "gpt-5.5"))
+        async with Engine.open(MemoryStore(), upstream=ScriptedUpstream([]), target=OPUS, writers=[writer]):
+            pass
+
+    with pytest.raises(ConfigError, match="no client known here"):
+        run(go, object())
+
+
 def test_a_writer_that_is_refused_again_and_again_is_left_alone():
     """Three times in a row and nobody pays for more, until somebody asks for a compaction, or a while has passed."""
     writer = ScriptedUpstream([Said("no headings here")] * 40)

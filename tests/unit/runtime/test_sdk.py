@@ -14,10 +14,13 @@ import openai
 import pytest
 from google import genai
 
+from holdfast.config import target
 from holdfast.errors import ConfigError, FormatError, UpstreamError
+from holdfast.policy.summary.prompts import HEADINGS
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.replies import Incoming, ask
 from holdfast.runtime.sdk import as_upstream
+from holdfast.runtime.summarise import Writer
 from holdfast.runtime.upstream import Http, Sent
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.calls import Said
@@ -26,7 +29,7 @@ from holdfast.testing.provider.faults import Fault
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.serving import serving
 from holdfast.testing.provider.settings import Settings
-from holdfast.testing.upstream import ProviderUpstream
+from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
 from holdfast.wire.overflow import classify
 
 WORDS = Settings(tokenizer="words", window=2_000)
@@ -198,6 +201,31 @@ def test_who_gives_up_does_not_wait(name):
     for stage in ("head", "middle"):
         with serving(Provider(WORDS, [Said(LONG)]), [Fault("stall", stage)]) as url:
             anyio.run(talk, url)
+
+
+def test_a_client_writes_summaries_and_answers_one_run():
+    """Wherever an upstream is wanted an SDK's client will do; for what is none the error says what is."""
+
+    async def talk(url):
+        client = CLIENTS["AsyncAnthropic"][1](url)
+        goal = target("anthropic", MODELS["anthropic"], window=20_000)
+        opened = Engine.open(MemoryStore(), upstream=ScriptedUpstream([]), target=goal, writers=[Writer(client, goal)])
+        async with client, opened as engine:
+            session = await engine.session("kelp")
+            await session.append(*[f"Note {number}: {LONG * 9}" for number in range(12)])
+            told = await session.compact()
+            async with session.run("hello", upstream=client) as one:
+                async for _ in one:
+                    pass
+            with pytest.raises(ConfigError, match="no client known here"):
+                session.run("hello", upstream=object())
+            return told.why, one.answer.message.text
+
+    summary = "\n".join(f"## {heading}\n- {LONG}" for heading in HEADINGS)
+    with serving(Provider(Settings(window=200_000), [Said(summary), Said("ok")])) as url:
+        why, text = anyio.run(talk, url)
+    assert "AttributeError" not in why
+    assert text.startswith("ok")
 
 
 @some

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from typing import TypeAlias
 
 from holdfast.wire.overflow import wordings as words
@@ -88,12 +89,24 @@ def of_error(report: ErrorReport) -> Verdict:
 
 
 def _retry_after(facts: Facts, report: ErrorReport) -> float | None:
-    """Return the seconds to wait: by header, else by a field of the body, else by the text. Dates are the caller's."""
+    """Return the seconds to wait: by header, else by a field of the body, else by the text."""
     headers = {name.lower(): value for name, value in report.headers.items()}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", headers.get(name, "").strip()):
             return float(headers[name]) * unit
+    dated = _date(headers.get("retry-after", ""))
+    came = _date(headers.get("date", "")) or report.at
+    if dated is not None and came is not None:
+        return max(0.0, dated - came)
     return facts.delays[-1] if facts.delays else delay(facts.raw)
+
+
+def _date(text: str) -> float | None:
+    """Return an HTTP date in seconds since 1970; nothing for what is none."""
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
 
 
 def _status(facts: Facts, report: ErrorReport) -> int:

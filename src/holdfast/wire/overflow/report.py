@@ -37,6 +37,8 @@ class ErrorReport(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     estimate: int | None = None
     window: int | None = None
+    at: float | None = None
+    """When it came, in seconds since 1970: a date to come back at says nothing without, or without a ``Date``."""
 
     @property
     def words(self) -> str:
