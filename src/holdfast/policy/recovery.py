@@ -208,7 +208,7 @@ def _retried(state: Recovery, event: Refused) -> tuple[Recovery, Action]:
     settings = state.settings
     if not state.retries:
         times = f"{settings.retries_most + 1} times" if settings.retries_most else "once"
-        why = f"it was sent {times} since the last answer (retries_most)"
+        why = f"it was sent {times} (retries_most)"
         return _stopped(state, event, "retry_limit", why)
     seconds = wait(settings.retries_most - state.retries, event.retry_after, settings)
     if seconds is None:

@@ -11,6 +11,7 @@ _BY_RULE: dict[str, tuple[str, str]] = {
     "switched_off": ("switch `emergency` on", "compact the session and ask again"),
     "terminal": ("use an account with a higher limit of tokens a minute", "compact the session and ask again"),
     "seen": ("ask again: what was said before is in the log", "compact first, if the request was too large"),
+    "wait_too_long": ("ask again then", "raise `retry_wait_most`"),
     "compaction_failed": ("compact with another model", "undo what the session cannot do without"),
 }
 _BY_KIND: dict[str, tuple[str, str]] = {
@@ -23,11 +24,12 @@ _BY_KIND: dict[str, tuple[str, str]] = {
     "media": ("leave the picture or document out", "send it smaller"),
     "output_limit": ("ask for less output", "set the model's output limit in the configuration"),
     "content": ("ask in other words", "use another model"),
-    "rate_limit": ("ask again later", "raise `retry_wait_most`"),
+    "rate_limit": ("ask again later", "raise `retries_most`"),
 }
 _SEALED = ("ask with the key and account that it was made with", "begin a new session")
 _SHAPE = ("run `holdfast lint` on the request", "use another model")
 _LATER = ("ask again later", "check the address and the provider's status")
+_NOWHERE = ("check the address", "check the model's name")
 
 
 def explain(stop: Stop, refused: Refused | None = None, *, window: int = 0, floor: int = 0, said: str = "") -> str:
@@ -56,6 +58,8 @@ def _cures(stop: Stop, refused: Refused | None) -> tuple[str, str]:
     """Return two things that somebody can do."""
     if refused and refused.sealed and stop.rule == "permanent":
         return _SEALED
+    if stop.kind in TRANSIENT and stop.rule == "permanent":
+        return _NOWHERE
     default = _LATER if stop.kind in TRANSIENT else _SHAPE
     return _BY_RULE.get(stop.rule) or _BY_KIND.get(stop.kind, default)
 

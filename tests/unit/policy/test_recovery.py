@@ -346,6 +346,20 @@ def test_what_can_be_done_is_about_what_went_wrong(kind, cure):
     assert cure in explain(actions[-1], state.refused)
 
 
+def test_the_advice_is_what_would_have_helped():
+    """Longer waits where one was wanted, more tries where they ran out; at a wrong address neither helps."""
+    ends = {
+        "`retries_most`": [refused("rate_limit", retry_after=1.0)] * 16,
+        "`retry_wait_most`": [refused("rate_limit", retry_after=9_000.0)],
+        "check the address": [refused("server", status=404)],
+    }
+    for cure, events in ends.items():
+        actions, state = done(*events)
+        text = explain(actions[-1], state.refused)
+        assert [one for one in ends if one in text.rpartition("; ")[2]] == [cure]
+    assert "ask again" not in text
+
+
 def test_what_another_key_sealed_wants_that_key():
     """Nothing is wrong with the shape of such a request, and no other model takes it."""
     actions, state = done(SEALED, SEALED)
