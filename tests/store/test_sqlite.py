@@ -631,6 +631,18 @@ def test_waits_for_others_do_not_add_up(tmp_path: Path, monkeypatch: pytest.Monk
         assert min(first, _waited(store)) > others
 
 
+def test_waits_of_many_sessions_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once behind a wait in vain nobody waits: twenty that come together wait as long as two, whoever they are."""
+    monkeypatch.setattr("holdfast.store.database.BUSY_WAIT", 2.0)
+    monkeypatch.setattr("holdfast.store.database.BRIEF", 0.4)
+    with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
+        assert _waited(store) > sum(_waited(store) for _ in range(20))
+        time.sleep(0.5)
+        assert _waited(store) > sum(_waited(store) for _ in range(20))
+        other.execute("COMMIT")
+        assert store.append(KEY, chain("b", "a")).moved
+
+
 def test_waits_to_open_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that another program keeps locked before it is ours is waited for once, and not at each try."""
     monkeypatch.setattr("holdfast.store.database.BUSY_WAIT", 1.0)

@@ -73,7 +73,7 @@ class Database:
         self._refused = ""
         self._waits = BUSY_WAIT
         self._in_vain = -inf
-        """When somebody waited in vain last, and nothing was written since."""
+        """When a wait in vain ended last, and nothing was written since."""
         self._closed = False
 
     def beside(self, ending: str) -> Path:
@@ -165,13 +165,19 @@ class Database:
             self._logs_to = _identity(self._log)
 
     def _patience(self) -> float:
-        """Return the seconds to wait for another process: few soon behind a wait in vain, for they would add up."""
-        return BRIEF if time.monotonic() - self._in_vain < BUSY_WAIT else BUSY_WAIT
+        """Return the seconds to wait for another process: few soon behind a wait in vain, for they would add up.
+
+        So do those of many sessions, of which each waits behind the last: at once behind it nobody waits.
+        """
+        since = time.monotonic() - self._in_vain
+        if since >= BUSY_WAIT:
+            return BUSY_WAIT
+        return BRIEF if since >= BRIEF else 0.0
 
     def _named(self, error: Exception, *, latch: bool = False) -> StoreError:
         """Return SQLite's ``error`` under our name; with ``latch`` a refusing disk is remembered."""
         named = self._typed(error, writing=latch)
-        if isinstance(named, StoreLocked):
+        if isinstance(named, StoreLocked) and self._waits:
             self._in_vain = time.monotonic()
         if latch and isinstance(named, StoreReadOnly):
             self._refused = f"{named} (nothing was written since)"
