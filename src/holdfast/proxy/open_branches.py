@@ -27,6 +27,8 @@ from holdfast.store.memory import MemoryStore
 
 MOST = 256
 """[H] Branches that are held: a client and its subagents are a handful; each holds its conversation once."""
+MOST_BYTES = 256 << 20
+"""[H] Bytes of conversations that they may have together; four times as many of memory. [M]"""
 
 STALE = (UnknownId, LogConflict)
 """What a store says to a branch in memory whose session was removed, or removed and begun anew, by somebody else."""
@@ -43,6 +45,12 @@ class OpenBranch:
     def is_gapped(self) -> bool:
         """Whether turns that gave way are in the log only."""
         return isinstance(self.session.journal.branch.slots, Gapped)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the conversation that are in memory; what was counted before is not counted again."""
+        slots = self.session.journal.branch.slots
+        return slots.total(_bytes, slots.gap.stop if isinstance(slots, Gapped) else 0)
 
     def repeats(self, slots: Sequence[Slot]) -> int:
         """Return how many of ``slots``, a whole conversation, were said here."""
@@ -64,20 +72,32 @@ class OpenBranch:
         return self.session.journal.repeats(slots)
 
 
+def _bytes(slot: Slot) -> int:
+    return len(slot.raw or b"")
+
+
 class OpenBranches:
     """The branches of one store that a proxy talks on. ``policy`` says by name how sessions decide."""
 
-    def __init__(self, means: Means, policy: Policy, named: Callable[[str], Policy], most: int = MOST) -> None:
-        self._means, self._policy, self._named, self._most = means, policy, named, most
-        self._open: dict[OpenBranch, None] = {}
-        """The last used is the last."""
+    def __init__(
+        self,
+        means: Means,
+        policy: Policy,
+        named: Callable[[str], Policy],
+        most: int = MOST,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._means, self._policy, self._named = means, policy, named
+        self._most, self._most_bytes = most, most_bytes
+        self._open: dict[OpenBranch, int] = {}
+        """How large each was when it was used last; the last used is the last."""
         self._trees = Trees(means.store)
         self._choosing: WeakValueDictionary[str, Lock] = WeakValueDictionary()
         """Held by session while it is chosen where a request goes on."""
 
     def anew(self) -> OpenBranches:
         """Return the same for the store that there is now, with nothing in memory."""
-        return OpenBranches(self._means, self._policy, self._named, self._most)
+        return OpenBranches(self._means, self._policy, self._named, self._most, self._most_bytes)
 
     @asynccontextmanager
     async def continued(self, key: str, slots: Sequence[Slot], *, aside: bool = False) -> AsyncIterator[Session]:
@@ -101,10 +121,12 @@ class OpenBranches:
         except StoreError as error:
             self.forget(branch.session)
             if isinstance(error, STALE):  # so are all that nobody holds: who does learns it alone
-                self._open = {one: None for one in self._open if one.is_held or one.key != key}
+                self._open = {one: size for one, size in self._open.items() if one.is_held or one.key != key}
             raise
         finally:
             branch.is_held = False
+            if branch in self._open:
+                self._touch(branch)
             await self._labelled(branch.session)
 
     @asynccontextmanager
@@ -141,7 +163,7 @@ class OpenBranches:
 
     def forget(self, session: Session) -> None:
         """Hold ``session`` no more: something is wrong with it, and the log knows better."""
-        self._open = {branch: None for branch in self._open if branch.session is not session}
+        self._open = {branch: size for branch, size in self._open.items() if branch.session is not session}
 
     def _of(self, key: str) -> list[OpenBranch]:
         """Return the branches of session ``key``, the last used last."""
@@ -165,9 +187,11 @@ class OpenBranches:
     def _touch(self, branch: OpenBranch) -> None:
         """Hold ``branch`` as the last used, and let those go that were used longest ago."""
         self._open.pop(branch, None)
-        self._open[branch] = None
-        if (spare := len(self._open) - self._most) > 0:
-            self._open = {one: None for at, one in enumerate(self._open) if one.is_held or at >= spare}
+        self._open[branch] = branch.size
+        spare, left = len(self._open) - self._most, sum(self._open.values()) - self._most_bytes
+        for one in [*self._open] if max(spare, left) > 0 else ():
+            if max(spare, left) > 0 and not one.is_held:
+                spare, left = spare - 1, left - self._open.pop(one)
 
     def _is_held(self, key: str) -> bool:
         return any(branch.is_held for branch in self._of(key))

@@ -1,0 +1,76 @@
+"""Branches in memory: the last used are held, as many and as large as there is room for."""
+
+from __future__ import annotations
+
+import anyio
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.model.messages import Message
+from holdfast.policy.pipeline import Policy
+from holdfast.proxy.open_branches import OpenBranches
+from holdfast.proxy.serving import Nobody
+from holdfast.runtime.means import Means
+from holdfast.store.memory import MemoryStore
+from holdfast.view.tokens import measure
+
+
+def said(*texts):
+    """Return a conversation whose messages have a thousand bytes each."""
+    return [
+        replace(measure(Message.of(role, text)), api="anthropic", raw=Raw(f"{text:<1000}".encode()))
+        for role, text in zip(["user", "assistant"] * len(texts), texts, strict=False)
+    ]
+
+
+def held(branches):
+    """Return the sessions that are held, the last used last, and how large each is."""
+    return {branch.key: size for branch, size in branches._open.items()}
+
+
+def opened(most, most_bytes):
+    """Return branches over a store in memory."""
+    means = Means(MemoryStore(), Nobody())
+    return OpenBranches(means, Policy(), lambda _: Policy(), most, most_bytes)
+
+
+async def turn(branches, key, *texts):
+    """Let a session go on."""
+    async with branches.continued(key, said(*texts)) as session:
+        session.journal.follow(said(*texts))
+
+
+def test_what_is_held_has_a_number_and_a_size():
+    """A branch counts as large as it is after its turn; those used longest ago go first, and the log has them all."""
+
+    async def go():
+        branches = opened(3, 4_500)
+        for key in "abc":
+            await turn(branches, key, "one")
+        assert held(branches) == dict.fromkeys("abc", 1_000)
+        await turn(branches, "d", "one")
+        assert held(branches) == dict.fromkeys("bcd", 1_000)
+        await turn(branches, "b", "one", "two", "three")
+        assert held(branches) == {"d": 1_000, "b": 3_000}
+        await turn(branches, "a", "one", "two", "three", "four", "five")
+        assert held(branches) == {}
+        await turn(branches, "a", "one", "two", "three", "four", "five", "six")
+        store = branches._means.store
+        assert [len(store.leaves(info.key)) for info in store.sessions()] == [1] * 4
+
+    anyio.run(go)
+
+
+def test_who_talks_is_held_whatever_there_is_room_for():
+    """A branch that is being talked on stays, however many others come meanwhile; its size counts once it is done."""
+
+    async def go():
+        branches = opened(1, 1_500)
+        async with branches.continued("a", said("one")) as session:
+            session.journal.follow(said("one"))
+            await turn(branches, "b", "one")
+            await turn(branches, "c", "one")
+            assert "a" in held(branches)
+        assert held(branches) == {"a": 1_000}
+
+    anyio.run(go)
