@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from msgspec.structs import replace
 
 from holdfast.errors import ContextOverflow, HoldfastError, UpstreamError, WindowTooSmall
+from holdfast.model.entries import Frame
 from holdfast.model.target import Target
-from holdfast.policy.guard import LEARNED, REFUSED, UNDER, in_force
+from holdfast.policy.guard import LEARNED, LEAST_TOLD, REFUSED, UNDER, in_force, measure_room
 from holdfast.proxy.exchange import Turn
-from holdfast.proxy.headers import State, is_unpacked
+from holdfast.proxy.headers import State, is_unpacked, named
 from holdfast.proxy.health import Ended
 from holdfast.proxy.outgoing import EVENTS
 from holdfast.proxy.relay import Head, Piece, head
@@ -20,10 +24,12 @@ from holdfast.runtime.running import Run
 from holdfast.runtime.session import Session
 from holdfast.view.tokens import estimate
 from holdfast.wire.native_errors import stream_event
-from holdfast.wire.overflow import Verdict
+from holdfast.wire.overflow import ErrorReport, Verdict, classify
 
 SAFE_SHARE = 0.5
 """[H] Share of the window that what is estimated may have and surely fit."""
+ERRORS_FROM = 400
+"""The first status that is an error."""
 TOLD = frozenset({LEARNED, "asked for", "cap"})
 """Origins of a window that its provider or its user told; any other is what we know of a model, or assume."""
 
@@ -31,14 +37,11 @@ TOLD = frozenset({LEARNED, "asked for", "cap"})
 class Unfit(Exception):
     """Nothing that fits can be made of a request; ``attempt`` is what was refused before, if anything went out."""
 
-    def __init__(self, why: WindowTooSmall, attempt: Attempt | None) -> None:
+    def __init__(self, why: WindowTooSmall, attempt: Attempt | None, turn: Turn) -> None:
         super().__init__(str(why))
         self.why, self.attempt = why, attempt
-
-    @property
-    def state(self) -> State:
+        self.state: State = "refused" if attempt is None else turn.state
         """What was done with the request."""
-        return "refused" if self.attempt is None else "managed"
 
 
 async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
@@ -73,7 +76,7 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
         if begun or (goes_on and run.attempt is None):  # nothing went out: it has to
             raise
         if isinstance(error, WindowTooSmall) and not turn.observe:
-            raise Unfit(error, run.attempt) from error
+            raise Unfit(error, run.attempt, turn) from error
         turn.outgoing.is_unreached = _is_unreached(run.attempt)
         for piece in _refusal(error, run.attempt, session, turn):
             yield _named(piece, turn.state, session, turn)
@@ -120,6 +123,27 @@ async def unfit(error: Unfit, session: Session, turn: Turn) -> list[Piece]:
     return [_named(piece, error.state, session, turn) for piece in pieces]
 
 
+async def in_words(pieces: AsyncGenerator[Piece], turn: Turn, target: Target) -> AsyncGenerator[Piece]:
+    """Yield ``pieces``, what a provider answers to ``turn`` as it is; an overflow is said in the client's own API."""
+    async with aclosing(pieces):
+        async for piece in pieces:
+            if not isinstance(piece, Head) or piece.status < ERRORS_FROM:
+                yield piece
+                continue
+            told = b"".join([chunk async for chunk in pieces if isinstance(chunk, bytes)])
+            said = _said(turn)
+            report = ErrorReport("", piece.status, body=told, headers=named(piece.headers), estimate=said)
+            verdict = classify(report)
+            if verdict.is_overflow and verdict.kind not in OF_BYTES:
+                requested = verdict.requested or said
+                limit = verdict.limit or min(target.limits.window, int(REFUSED * requested))
+                for one in _rendered(turn, _over(limit, requested), report.words):
+                    yield one
+            else:
+                yield piece
+                yield told
+
+
 def _refusal(error: HoldfastError, attempt: Attempt | None, session: Session, turn: Turn) -> list[Piece]:
     """Return an overflow in the client's own words, else that nobody answers, else the refusal as it came."""
     in_bytes = attempt is not None and attempt.verdict.kind in OF_BYTES
@@ -154,8 +178,12 @@ def _rendered(turn: Turn, verdict: Verdict, message: str, *, status: int = 0) ->
 
 def surely_fits(turn: Turn, target: Target) -> bool:
     """Whether a request surely fits as it is: it is far smaller than the window of ``target``."""
-    said = sum(slot.size for slot in turn.lens.slots) + turn.lens.frame.tokens
-    return said < SAFE_SHARE * target.limits.window
+    return _said(turn) < SAFE_SHARE * target.limits.window
+
+
+def _said(turn: Turn) -> int:
+    """Return the tokens of a request as it came, estimated."""
+    return sum(slot.size for slot in turn.lens.slots) + turn.lens.frame.tokens
 
 
 def _may_fit(session: Session, turn: Turn) -> bool:
@@ -163,6 +191,12 @@ def _may_fit(session: Session, turn: Turn) -> bool:
     target = _in_force(session, turn)
     is_told = target.limits.origin in TOLD
     return not is_told or estimate(session.journal.branch, target) <= target.limits.window
+
+
+def has_room(session: Session, turn: Turn) -> bool:
+    """Whether there is room in the window for a conversation, were it not for what this request brings along."""
+    target = replace(_in_force(session, turn), frame=Frame())
+    return measure_room(target, session.settings).size >= LEAST_TOLD
 
 
 def _in_force(session: Session, turn: Turn) -> Target:

@@ -31,18 +31,19 @@ from holdfast.errors import (
     InvalidRequest,
     StoreError,
     StoreGone,
+    StoreLocked,
     StoreReadOnly,
     UpstreamError,
     WindowTooSmall,
 )
 from holdfast.policy.projection import send_slots
 from holdfast.proxy.admission import Refusal, refusal
-from holdfast.proxy.answering import Unfit, answer, surely_fits, unfit
+from holdfast.proxy.answering import Unfit, answer, has_room, in_words, surely_fits, unfit
 from holdfast.proxy.beside import beside
 from holdfast.proxy.bodies import Bodies
 from holdfast.proxy.clients import Tooled, client, kind
 from holdfast.proxy.exchange import Exchange, Turn
-from holdfast.proxy.forwarding import forward, pass_through
+from holdfast.proxy.forwarding import forward, give_back, pass_through
 from holdfast.proxy.headers import State, is_subscription, upward
 from holdfast.proxy.health import Ended, Health
 from holdfast.proxy.identity import session_key
@@ -293,7 +294,7 @@ class Proxy:
     # -- planned, sent and relayed -------------------------------------------------------------------------------------
 
     async def _manage(self, turn: Turn, *, is_second: bool = False) -> State:
-        """Answer a turn by the engine; where that fails before anything was said, send it on as it is known.
+        """Answer a turn by the engine; where that fails before anything was said, without what failed.
 
         Where the log is another one than was held in memory the turn begins once more, by that.
         """
@@ -319,9 +320,32 @@ class Proxy:
             if not is_new:
                 self._degrade(error)
             if not outgoing.is_answered:
-                return await forward(turn, await self._reduce(turn), "unrecorded")
+                return await self._unrecorded(turn, error)
             await outgoing.end()  # all of the answer was given out; the next request brings it along
             return "unrecorded"
+
+    async def _unrecorded(self, turn: Turn, why: Exception) -> State:
+        """Answer a turn that cannot be recorded, and ``why``: by a copy of its branch, else as it is known.
+
+        What is decided on the copy is forgotten with it, so that no model is asked for a summary there. A store that
+        was waited for in vain is not read once more.
+        """
+        turn.outgoing.state, reads_on = "unrecorded", True
+        if isinstance(why, StoreError) and not (turn.is_unkept or turn.observe):
+            try:
+                return await self._continued(replace(turn, is_unkept=True, writers=()))
+            except UpstreamError:  # what was begun broke off
+                return "unrecorded"
+            except Exception as error:
+                if turn.outgoing.is_answered:
+                    raise
+                if not isinstance(error, HoldfastError):
+                    self._degrade(error)
+                reads_on = not isinstance(error, StoreLocked)
+        pieces = turn.onward.relay(await self._reduce(turn) if reads_on else turn.lens.body)
+        if not turn.observe:
+            pieces = in_words(pieces, turn, self.means.target_of(turn.api, turn.model))
+        return await give_back(pieces, turn, "unrecorded")
 
     async def _continued(self, turn: Turn) -> State:
         """Let the session that a turn belongs to go on with it, and give its answer to the client.
@@ -335,7 +359,8 @@ class Proxy:
                 await deliver(answer(session, turn), turn.outgoing, sign, self._settings.keepalive)
                 await turn.outgoing.end()
             except Unfit as error:
-                self._degrade(error.why, "nothing that fits can be made of a request, so it is refused")
+                so = "nothing that fits can be made of a request, so it is refused"
+                self._degrade(error.why, so, is_ours=not has_room(session, turn))
                 await send_whole(turn.outgoing, await unfit(error, session, turn))
                 return error.state
         return turn.state
@@ -397,9 +422,11 @@ class Proxy:
     def _mode(self) -> Mode:
         return mode_of(self._settings, self._switch)
 
-    def _degrade(self, error: Exception, so: str = "requests go on, but are not recorded") -> None:
-        """Say once that something of ours failed, and what that means."""
-        if self.health.went_wrong(type(error).__name__, str(error)):
+    def _degrade(
+        self, error: Exception, so: str = "requests go on, but are not recorded", *, is_ours: bool = True
+    ) -> None:
+        """Say once that something failed, and what that means; whether all is well it tells where it ``is_ours``."""
+        if self.health.went_wrong(type(error).__name__, str(error), is_ours=is_ours):
             _write(f"{so}: {type(error).__name__}: {error}")
 
 

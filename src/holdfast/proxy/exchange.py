@@ -61,4 +61,4 @@ class Turn(Exchange, frozen=True):
     @property
     def state(self) -> State:
         """What is done with it."""
-        return "observed" if self.observe else "managed"
+        return "observed" if self.observe else self.outgoing.state

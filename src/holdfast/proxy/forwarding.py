@@ -25,8 +25,7 @@ REFUSED_FROM = 300
 
 async def forward(exchange: Exchange, body: bytes, state: State) -> State:
     """Send ``body`` on and its answer back, which says that this is the ``state`` of the request."""
-    await _give_back(exchange.onward.relay(body), exchange, state)
-    return state
+    return await give_back(exchange.onward.relay(body), exchange, state)
 
 
 async def pass_through(exchange: Exchange, receive: Receive, state: State) -> State:
@@ -36,7 +35,7 @@ async def pass_through(exchange: Exchange, receive: Receive, state: State) -> St
     body = body_pieces(receive, heard) if has_body else b""
     try:
         with beside(partial(watch_client, receive, lambda: outgoing.is_ended, heard if has_body else None)):
-            await _give_back(exchange.onward.relay(body, as_it_came=True), exchange, state)
+            await give_back(exchange.onward.relay(body, as_it_came=True), exchange, state)
     except BadBody as why:
         if outgoing.is_answered:
             raise Gone from why
@@ -44,7 +43,7 @@ async def pass_through(exchange: Exchange, receive: Receive, state: State) -> St
     return state
 
 
-async def _give_back(pieces: AsyncGenerator[Piece], exchange: Exchange, state: State) -> None:
+async def give_back(pieces: AsyncGenerator[Piece], exchange: Exchange, state: State) -> State:
     """Give ``pieces`` to the client; what never came is said in its API's words, what broke off breaks off."""
     outgoing = exchange.outgoing
     try:
@@ -55,6 +54,7 @@ async def _give_back(pieces: AsyncGenerator[Piece], exchange: Exchange, state: S
             outgoing.is_unreached = True
             told = error_reply(exchange.api, why.kind, str(why), status=BAD_GATEWAY)
             await send_whole(outgoing, [labelled(piece, state) for piece in told])
+    return state
 
 
 async def _told(pieces: AsyncGenerator[Piece], exchange: Exchange, state: State) -> AsyncGenerator[Piece]:

@@ -131,15 +131,18 @@ class Health:
         """Count what happened to a session."""
         self.sessions.told(event)
 
-    def went_wrong(self, what: str, why: str = "") -> bool:
-        """Count that ``what`` went wrong, said without secrets; return whether it is the first time, to be printed."""
+    def went_wrong(self, what: str, why: str = "", *, is_ours: bool = True) -> bool:
+        """Count that ``what`` went wrong, said without secrets; return whether it is the first time, to be printed.
+
+        What is the fault of a request (not ``is_ours``) is told, and says nothing of how the proxy is.
+        """
         what, now = _told(what), self._clock()
         name = what if what in self._troubles or len(self._troubles) < TROUBLES else ELSE
         trouble = self._troubles.pop(name, None) or Trouble(name, now)
         trouble.times += 1
         trouble.last, trouble.why = now, _told(why)
         self._troubles[name] = trouble
-        self._unsound = self._begun
+        self._unsound = self._begun if is_ours else self._unsound
         return trouble.times == 1
 
     def noted(self, what: str) -> bool:

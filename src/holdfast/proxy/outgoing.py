@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, TypeAlias
 
 from holdfast.proxy.beside import beside
-from holdfast.proxy.headers import ours
+from holdfast.proxy.headers import State, ours
 from holdfast.proxy.health import Ended
 from holdfast.proxy.relay import Head, Piece
 
@@ -57,6 +57,8 @@ class Outgoing:
         """Called before the last of the answer is sent; a client may ask again as soon as it has that."""
         self._left = inf
         """Bytes that are still to come of a body that says how many it has."""
+        self.state: State = "managed"
+        """What the client is told was done, where the engine answers."""
         self.session = ""
         """The key of the session that it belongs to, where there is one."""
         self.is_unreached = False
@@ -94,7 +96,7 @@ class Outgoing:
             if self.is_wait_ours():
                 self.has_signs = True
                 async with self._signing:
-                    await self._begin(Head(200, [EVENTS, UNKEPT, *ours("managed", self.session)]))
+                    await self._begin(Head(200, [EVENTS, UNKEPT, *ours(self.state, self.session)]))
                     await self._send({"type": "http.response.body", "body": sign, "more_body": True})
             await sleep(patience)
 

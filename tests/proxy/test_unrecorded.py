@@ -1,0 +1,241 @@
+"""While nothing can be recorded a conversation goes on inside its window all the same, by a copy in memory."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+
+from holdfast.errors import QuotaExceeded, StoreCorrupt, StoreError, StoreLocked, StoreReadOnly
+from holdfast.model.entries import Note
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider.client import MODELS
+from holdfast.testing.provider.faults import parsed
+from holdfast.wire.overflow import ErrorReport, classify
+
+STATE = "x-holdfast-state"
+WINDOW = 16_000
+WORDS = "kelp on the rock, and the tide comes in. " * 60
+GIANT = "kelp on the rock, and the tide comes in. " * 4_000
+VERSION = [("anthropic-version", "2023-06-01")]
+OWN_WORDS = {
+    "anthropic": "prompt is too long: ",
+    "openai-chat": "context_length_exceeded",
+    "openai-responses": "context_length_exceeded",
+    "gemini": "exceeds the maximum number of tokens allowed",
+}
+"""What the clients of each API look for."""
+
+
+class Failing(MemoryStore):
+    """A store that fails as it is told; the reads of it that fail are counted."""
+
+    full: StoreError | None = None
+    unread: StoreError | None = None
+    in_vain = 0
+
+    def append(self, *given, **more):
+        """Append, or fail."""
+        if self.full is not None:
+            raise self.full
+        return super().append(*given, **more)
+
+    def session(self, key):
+        """Return it, or fail."""
+        if self.unread is not None:
+            self.in_vain += 1
+            raise self.unread
+        return super().session(key)
+
+
+def run(function):
+    """Return what the coroutine function returns."""
+    return anyio.run(function)
+
+
+def said(store):
+    """Return all that was said in a store, and decided there."""
+    found = [entry for info in store.sessions() for entry in store.entries(info.key)]
+    return [entry for entry in found if not (isinstance(entry.body, Note) and entry.body.reason == "policy")]
+
+
+def too_large(talk):
+    """Return a request of which nothing that fits can be made: its system prompt alone is over the window."""
+    if talk.api == "openai-chat":
+        talk.said.append({"role": "system", "content": GIANT})
+    talk.say("How high is the tide?")
+    more = {
+        "anthropic": {"system": GIANT},
+        "openai-responses": {"instructions": GIANT},
+        "gemini": {"systemInstruction": {"parts": [{"text": GIANT}]}},
+    }
+    return talk.body() | more.get(talk.api, {})
+
+
+@pytest.mark.parametrize("told", [{}, {"window": WINDOW}], ids=["learned", "configured"])
+@pytest.mark.parametrize("after", [0, 10], ids=["from the start", "later"])
+@pytest.mark.parametrize("api", list(MODELS))
+def test_a_conversation_goes_on_in_its_window(api, after, told, proxied, strict, capfd):
+    """No overflow reaches its client, its newest words are always upstream, nothing is written, and that is told."""
+    through, _, talking = proxied
+    upstream, talk, store = strict(WINDOW, overflow="llama.cpp"), talking(api), Failing()
+
+    async def go():
+        async with through(upstream, store, **told) as client:
+            for number in range(40):
+                if number == after:
+                    store.full, before = QuotaExceeded("a session is over its quota"), said(store)
+                reply = await talk.turn(client, f"Note {number}: {WORDS}", VERSION)
+                state = "managed" if number < after else "unrecorded"
+                assert (reply.status_code, reply.headers[STATE]) == (200, state), (number, reply.text)
+                assert f"Note {number}: {WORDS}" in upstream.bodies[-1].decode()
+            assert said(store) == before
+            store.full = None
+            reply = await talk.turn(client, "And now?", VERSION)
+            return reply, (await client.web.get("/livez")).json()
+
+    reply, livez = run(go)
+    assert (reply.status_code, reply.headers[STATE], livez["status"]) == (200, "managed", "ok")
+    assert [(one["what"], one["times"]) for one in livez["troubles"]] == [("QuotaExceeded", 40 - after)]
+    assert capfd.readouterr().err.count("not recorded") == 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("reading", [None, StoreCorrupt("damaged"), StoreLocked("held")], ids=str)
+@pytest.mark.parametrize("api", list(MODELS))
+def test_an_overflow_that_nothing_helps_against_is_said_in_the_client_s_words(api, reading, stream, proxied, strict):
+    """By the provider's own numbers, also where nobody knows what was decided: the log cannot be read either."""
+    through, _, talking = proxied
+    upstream, talk, store = strict(WINDOW, overflow="llama.cpp"), talking(api, stream=stream), Failing()
+    store.full, store.unread = StoreReadOnly("the disk is full"), reading
+    body = too_large(talk)
+
+    async def go():
+        async with through(upstream, store) as client:
+            return await client.post(talk.path, body, VERSION)
+
+    reply = run(go)
+    assert (reply.headers[STATE], OWN_WORDS[api] in reply.text) == ("unrecorded", True), reply.text
+    in_events = stream and api == "openai-responses"
+    assert (reply.status_code, "response.failed" in reply.text) == ((200, True) if in_events else (400, False))
+    if not in_events:
+        refused = json.loads(upstream.answers[-1])["error"]
+        verdict = classify(ErrorReport(api, status=400, body=reply.content))
+        assert (verdict.limit, verdict.requested) == (refused["n_ctx"], refused["n_prompt_tokens"])
+
+
+@pytest.mark.parametrize("status", ["401", "400", "500"])
+def test_any_other_refusal_comes_as_it_came(status, proxied, strict):
+    """Also where the log cannot be read: only what is too large is told anew."""
+    through, _, talking = proxied
+    talk, store = talking("anthropic"), Failing()
+    store.full = store.unread = StoreCorrupt("damaged")
+
+    async def go():
+        async with through(upstream, store) as client:
+            return await talk.turn(client, "How high is the tide?", VERSION)
+
+    upstream = proxied[1](strict().provider, [parsed(status)])
+    reply = run(go)
+    assert (reply.headers[STATE], reply.content) == ("unrecorded", upstream.answers[-1])
+    assert len(upstream.bodies) == 1
+
+
+def test_a_lock_is_waited_for_no_more_often_than_there_is_a_use(proxied, strict):
+    """Who holds the database so that nobody reads it is waited for twice; then the request goes on as it came."""
+    through, _, talking = proxied
+    upstream, talk, store = strict(), talking("anthropic"), Failing()
+
+    async def go():
+        async with through(upstream, store) as client:
+            await talk.turn(client, "How high is the tide?", VERSION)
+            store.full = store.unread = StoreLocked("held")
+            talk.say("And now?")
+            body = json.dumps(talk.body()).encode()
+            return body, await client.post(talk.path, body, VERSION)
+
+    body, reply = run(go)
+    assert (reply.status_code, reply.headers[STATE], upstream.bodies[-1]) == (200, "unrecorded", body)
+    assert store.in_vain <= 2
+
+
+@pytest.mark.parametrize("api", list(MODELS))
+def test_what_fits_goes_up_byte_for_byte(api, proxied, strict):
+    """Once; and its answer comes as it came."""
+    through, _, talking = proxied
+    upstream, talk, store = strict(), talking(api), Failing()
+    store.full = StoreLocked("held")
+    talk.say("How high is the tide?")
+    body = json.dumps(talk.body(), indent=2).encode()
+
+    async def go():
+        async with through(upstream, store) as client:
+            return await client.post(talk.path, body, VERSION)
+
+    reply = run(go)
+    assert (reply.status_code, reply.headers[STATE]) == (200, "unrecorded")
+    assert (upstream.bodies, upstream.answers) == ([body], [reply.content])
+
+
+def test_no_model_writes_a_summary_that_would_be_forgotten(proxied, strict):
+    """Each turn would pay for one of its own: until something is recorded again an extract takes its place."""
+    through, _, talking = proxied
+    upstream, talk, store = strict(WINDOW), talking("anthropic"), Failing()
+    store.full = StoreLocked("held")
+
+    async def go():
+        async with through(upstream, store, window=WINDOW, summaries="client") as client:
+            for number in range(40):
+                assert (await talk.turn(client, f"Note {number}: {WORDS}", VERSION)).status_code == 200
+
+    run(go)
+    assert len(upstream.bodies) == 40
+    assert len(upstream.bodies[-1]) < len(json.dumps(talk.body())) * 0.7, "it was reduced"
+
+
+def test_a_stream_that_waits_for_us_is_told_that_it_is_not_recorded(proxied, strict):
+    """The head that goes out with the first sign of life tells the same as that of an answer."""
+    through, _, talking = proxied
+    upstream, talk, store = strict(WINDOW, overflow="llama.cpp"), talking("anthropic", stream=True), Failing()
+    store.full = StoreLocked("held")
+    for number in range(40):
+        talk.say(f"Note {number}: {WORDS}")
+        talk.said.append({"role": "assistant", "content": "Yes."})
+    talk.say("And now?")
+
+    class Slow(type(upstream)):
+        """Takes its time."""
+
+        async def handle_async_request(self, request):
+            """Answer, later."""
+            await anyio.sleep(0.05)
+            return await super().handle_async_request(request)
+
+    async def go():
+        async with through(Slow(upstream.provider), store, keepalive=0.01) as client:
+            return await client.post(talk.path, talk.body(), VERSION)
+
+    reply = run(go)
+    assert (reply.status_code, reply.headers[STATE]) == (200, "unrecorded")
+    assert reply.content.startswith(b"event: ping")
+    assert b"message_stop" in reply.content
+
+
+@pytest.mark.parametrize("api", list(MODELS))
+def test_a_request_that_is_too_large_of_itself_says_nothing_of_how_the_proxy_is(api, proxied, strict, capfd):
+    """It is refused in its API's words and told once; all is well with what is Holdfast's own."""
+    through, _, talking = proxied
+    upstream, talk = strict(WINDOW, overflow="llama.cpp"), talking(api)
+    body = too_large(talk)
+
+    async def go():
+        async with through(upstream) as client:
+            replies = [await client.post(talk.path, body, VERSION) for _ in range(2)]
+            return replies, (await client.web.get("/livez")).json()
+
+    replies, livez = run(go)
+    assert [OWN_WORDS[api] in reply.text for reply in replies] == [True, True]
+    assert livez["status"] == "ok"
+    assert [one["what"] for one in livez["troubles"]] == ["WindowTooSmall"]
+    assert capfd.readouterr().err.count("WindowTooSmall") == 1
