@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
 import pytest
-from anyio import create_task_group, sleep
+from anyio import create_task_group, sleep, to_thread
 
 from holdfast import Engine, Message, Policy, config, errors, open_store, plan
 from holdfast.formats import read
@@ -98,6 +100,20 @@ def cleared() -> None:
                 pass
 
     first_of(work)
+
+
+def elsewhere() -> None:
+    lanes = Lanes()
+
+    async def hold() -> None:
+        async with lanes.hold("one"):
+            pass
+
+    async def work() -> None:
+        async with lanes.hold("one"):
+            await to_thread.run_sync(Context().run, asyncio.run, hold())
+
+    asyncio.run(work())
 
 
 def closing() -> None:
@@ -217,6 +233,7 @@ CASES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("ContextOverflow", overflow),
     ("CompactionFailed", no_summary),
     ("Aborted", unread),
+    ("Aborted", elsewhere),
     ("LaneCleared", cleared),
     ("LaneClosed", closing),
     ("DeadlineExceeded", late),

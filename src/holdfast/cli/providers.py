@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -22,7 +21,6 @@ class Access(Struct, frozen=True):
     """The header that carries the key."""
     before: str = ""
     """What stands before the key there."""
-    more: Mapping[str, str] = {}
 
     @property
     def url(self) -> str:
@@ -37,19 +35,10 @@ class Access(Struct, frozen=True):
 
 _OPENAI = Access("openai", ("OPENAI_API_KEY",), "authorization", "Bearer ")
 ACCESS = {
-    "anthropic": Access(
-        "anthropic",
-        ("ANTHROPIC_API_KEY",),
-        "x-api-key",
-        more={"anthropic-version": "2023-06-01"},
-    ),
+    "anthropic": Access("anthropic", ("ANTHROPIC_API_KEY",), "x-api-key"),
     "openai-chat": _OPENAI,
     "openai-responses": _OPENAI,
-    "gemini": Access(
-        "gemini",
-        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-        "x-goog-api-key",
-    ),
+    "gemini": Access("gemini", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "x-goog-api-key"),
 }
 """The four APIs."""
 KEYS = frozenset(name for one in ACCESS.values() for name in one.keys)
@@ -73,4 +62,4 @@ def headers(api: str, url: str) -> dict[str, str]:
         raise Stopped(f"{url} wants a key and there is none; set {names}, or give --base-url for another server")
     if not (key.isascii() and key.isprintable()):
         raise Stopped(f"the key in {access.keys[0]} is none: it holds letters that no header takes; set it again")
-    return {**access.more, **({access.header: f"{access.before}{key}"} if key else {})}
+    return {access.header: f"{access.before}{key}"} if key else {}

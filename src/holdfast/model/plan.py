@@ -54,7 +54,9 @@ class Plan(Struct, frozen=True):
     blobs: tuple[Blob, ...] = ()
     """Texts to store before the record that names them."""
     ask: Ask | None = None
-    """A summary to be made first: plan again with it as ``World.written``, or without ``World.writes``."""
+    """A summary to be made first: plan again with it as ``World.written``, or without ``World.writes``.
+
+    From the branch that this plan began with: what ``branch`` leaves out to bridge the wait would stay left out."""
     window: int = 0
     """Tokens of the window that was planned for: as told, capped, or as an overflow taught it."""
     before: int = 0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, nullcontext, suppress
+from inspect import iscoroutinefunction
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -39,7 +42,8 @@ class Engine:
     def __init__(self, means: Means, policy: Policy) -> None:
         self.means = means
         self.policy = policy
-        self._sessions: dict[str, Session] = {}
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        """Those that were opened and not closed, and some that were; who was looked at last stands last."""
 
     @classmethod
     @asynccontextmanager
@@ -68,9 +72,9 @@ class Engine:
         of requests made of words, which have the ``fields`` beside their messages, over those of the ``environment``;
         a whole body brings its own. ``summary_model`` (of the same upstream) and ``writers`` are models that write
         summaries, tried in turn, and ``native`` lets the provider compact where it can; without any of them an extract
-        is made. ``listen`` is told of everything that happens. At most ``permits`` model calls run at once. With
-        ``check`` a request that breaks a rule of its API is an ``InvalidRequest`` before it is sent. Raises
-        ``ConfigError`` for what is none of these.
+        is made. ``listen``, a plain function, is told of everything that happens. At most ``permits`` model calls run
+        at once. With ``check`` a request that breaks a rule of its API is an ``InvalidRequest`` before it is sent.
+        Raises ``ConfigError`` for what is none of these.
         """
         known = configuration()
         chosen = known.policy(policy) if isinstance(policy, str) else policy
@@ -78,6 +82,8 @@ class Engine:
         if target and target.fault:
             raise ConfigError(target.fault.why)
         check_types(ConfigError, environment=(environment, Environment | None), listen=(listen, Callable | None))
+        if iscoroutinefunction(listen) or iscoroutinefunction(getattr(listen, "__call__", None)):  # noqa: B004
+            raise ConfigError("listen is an async def, which nobody would wait for; give a plain function, or a hook")
         check_types(ConfigError, fields=(fields, Mapping), writers=(writers, Sequence))
         check_types(ConfigError, permits=(permits, int), model=(model, str))
         check_types(ConfigError, **{f"writers[{at}]": (one, Writer) for at, one in enumerate(writers)})
@@ -119,11 +125,26 @@ class Engine:
         if leaf is not None:
             return Session(means, await means.in_worker(opened))
         held = self._sessions.get(key)
-        if held is None or held.inflight.flight.is_over or not await means.in_worker(held.journal.stands):
-            journal = await means.in_worker(opened)
-            if self._sessions.get(key) is held:  # no other task opened it meanwhile
-                self._sessions[key] = Session(means, journal)
-        return self._sessions[key]
+        if held is not None and not _is_closed(held) and await means.in_worker(held.journal.stands):
+            return held
+        journal = await means.in_worker(opened)
+        other = self._sessions.get(key)
+        if other is not None and other is not held:  # another task opened it meanwhile
+            return other
+        session = self._sessions[key] = Session(means, journal)
+        self._let_go()
+        return session
+
+    def _let_go(self) -> None:
+        """Look at the two sessions that were longest not looked at, and forget those that were closed.
+
+        Two for each that is opened: they grow with those that are open, and no opening takes longer for them.
+        """
+        for key in list(islice(self._sessions, 2)):
+            if _is_closed(self._sessions[key]):
+                del self._sessions[key]
+            else:
+                self._sessions.move_to_end(key)
 
     async def _close(self) -> None:
         """Take no new work; wait for what runs, and give it up where it does not end in time."""
@@ -131,6 +152,11 @@ class Engine:
             flight.unsubscribe()
         with CancelScope(shield=True), suppress(DeadlineExceeded):
             await self.means.lanes.drain(deadline=CLOSING)
+
+
+def _is_closed(session: Session) -> bool:
+    """Return whether nothing begins in a session any more."""
+    return session.inflight.flight.is_over
 
 
 def _store(place: str | os.PathLike[str] | SessionStore) -> SessionStore:

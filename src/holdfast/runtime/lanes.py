@@ -1,12 +1,14 @@
 """Lanes and permits: what runs one at a time in the order it came, and how many model calls run at once.
 
 A branch's work holds its lane; a permit is taken last, around a model call alone. Who is inside already (the task that
-holds it, or one that it started) goes in again at once, so nothing waits for itself.
+holds it, or one that it started) goes in again at once, so nothing waits for itself. As long as somebody holds or waits
+for any of them they are for one event loop alone: who leaves could wake nobody in another.
 """
 
 from __future__ import annotations
 
 import math
+from asyncio import AbstractEventLoop, get_running_loop
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +16,7 @@ from contextvars import ContextVar
 
 from anyio import CancelScope, Event, current_time
 
-from holdfast.errors import ConfigError, DeadlineExceeded, LaneCleared, LaneClosed
+from holdfast.errors import Aborted, ConfigError, DeadlineExceeded, LaneCleared, LaneClosed
 
 PERMITS = 4
 """Model calls at once. [H]"""
@@ -129,11 +131,31 @@ class _Gate:
             place.call()
 
 
+class _Loop:
+    """The event loop for which something is now; nobody's while it is idle."""
+
+    def __init__(self) -> None:
+        self._whose: dict[str, AbstractEventLoop] = {}
+        """One or none; its ``setdefault`` is one step for all threads."""
+
+    def take(self, what: str) -> None:
+        """Let it be for the caller's loop; ``Aborted`` where it is for another."""
+        loop = get_running_loop()
+        if self._whose.setdefault("", loop) is not loop:
+            text = f"{what}: its engine is at work in another event loop; ask it there, or open an engine of your own"
+            raise Aborted(text)
+
+    def free(self) -> None:
+        """Let it be for whoever comes next: it is idle."""
+        self._whose.clear()
+
+
 class Lanes:
     """Work under one key runs one at a time, in the order it came; work under other keys does not wait for it."""
 
     def __init__(self) -> None:
         self._gates: dict[str, _Gate] = {}
+        self._loop = _Loop()
         self._is_closed = False
         self._freed = Event()
         """Set when a lane comes free; who waits for the next one makes it anew."""
@@ -149,7 +171,8 @@ class Lanes:
 
         A block inside one that holds the key goes on at once. Who holds several keys takes them in one order or gives
         a ``deadline``: seconds for waiting and block together, after which the block is cancelled and
-        ``DeadlineExceeded`` raised. Raises ``LaneCleared`` where ``clear`` took it out, ``LaneClosed`` after ``drain``.
+        ``DeadlineExceeded`` raised. Raises ``LaneCleared`` where ``clear`` took it out, ``LaneClosed`` after ``drain``,
+        ``Aborted`` while lanes are held in another event loop.
         """
         gate = self._gate(key)
         place, waited = gate.come(), math.inf
@@ -174,9 +197,11 @@ class Lanes:
         """Take no new work from here on, and return when what was taken before has ended.
 
         What runs may still begin what it needs; what the caller itself holds is not waited for. ``DeadlineExceeded``
-        after ``deadline`` seconds: some of it still runs then.
+        after ``deadline`` seconds: some of it still runs then. ``Aborted`` where it runs in another event loop.
         """
         self._is_closed = True
+        if self._others():
+            self._loop.take("its lanes cannot be waited for")
         with CancelScope(deadline=_until(deadline)):
             while self._others():
                 if self._freed.is_set():
@@ -189,6 +214,9 @@ class Lanes:
     def _gate(self, key: str) -> _Gate:
         if self._is_closed and len(self._gates) == self._others():
             raise LaneClosed(f"lane {key!r} takes no new work: its engine is closing; open the engine again")
+        held = self._gates.get(key)
+        if held is None or held.mine() is None:
+            self._loop.take(f"lane {key!r}")
         return self._gates.setdefault(key, _Gate())
 
     def _others(self) -> int:
@@ -198,6 +226,8 @@ class Lanes:
         if gate.is_free and self._gates.get(key) is gate:
             del self._gates[key]
             self._freed.set()
+            if not self._gates:
+                self._loop.free()
 
 
 class Permits:
@@ -212,6 +242,7 @@ class Permits:
         self.most = most
         self.patience = patience
         self._gate = _Gate(most)
+        self._loop = _Loop()
 
     @property
     def is_idle(self) -> bool:
@@ -220,16 +251,28 @@ class Permits:
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
-        """Hold one permit for the block; ``DeadlineExceeded`` where none was given back for ``patience`` seconds."""
+        """Hold one permit for the block; ``DeadlineExceeded`` where none was given back for ``patience`` seconds.
+
+        ``Aborted`` while permits are held in another event loop.
+        """
+        if self._gate.mine() is None:
+            self._loop.take("no permit for a model call")
         place = self._gate.come()
+        try:
+            await self._turn(place)
+            try:
+                yield
+            finally:
+                self._gate.leave(place)
+        finally:
+            if self.is_idle:
+                self._loop.free()
+
+    async def _turn(self, place: _Place) -> None:
         try:
             await self._gate.turn(place, self.patience)
         except TimeoutError as late:
             raise DeadlineExceeded(self._stuck(place)) from late
-        try:
-            yield
-        finally:
-            self._gate.leave(place)
 
     def _stuck(self, place: _Place) -> str:
         return (

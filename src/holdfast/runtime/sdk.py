@@ -177,6 +177,24 @@ async def _posted_beside(client: Any, sent: Sent, path: str) -> _Opened:
     return _Opened(response.status_code, _headers(response), beside.chunks(), beside.leave, _secrets(response))
 
 
+async def _deployed(client: Any, sent: Sent, path: str) -> _Opened:
+    return await _posted(client, sent, _place_on_azure(client, sent, path))
+
+
+async def _deployed_beside(client: Any, sent: Sent, path: str) -> _Opened:
+    return await _posted_beside(client, sent, _place_on_azure(client, sent, path))
+
+
+def _place_on_azure(client: Any, sent: Sent, path: str) -> str:
+    """Return where Azure has ``path``: on Chat Completions at a deployment, which is called like the model if unsaid.
+
+    The SDK reads that off a body that it wrote itself.
+    """
+    if sent.api != "openai-chat" or "/deployments" in client.base_url.path:
+        return path
+    return f"/deployments/{quote(sent.model, safe='')}{path}"
+
+
 class _Beside:
     """One request of a client that waits. Given up in the middle of a step, it is closed when the step ends."""
 
@@ -282,6 +300,8 @@ _CLIENTS: Mapping[str, tuple[tuple[str, ...], _Opening]] = {
     "anthropic.Anthropic": (("anthropic",), _posted_beside),
     "openai.AsyncOpenAI": (_OPENAI, _posted),
     "openai.OpenAI": (_OPENAI, _posted_beside),
+    "openai.AsyncAzureOpenAI": (_OPENAI, _deployed),
+    "openai.AzureOpenAI": (_OPENAI, _deployed_beside),
     "google.genai.Client": (("gemini",), _generated),
     "google.genai.AsyncClient": (("gemini",), _generated),
 }

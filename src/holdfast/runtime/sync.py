@@ -11,6 +11,7 @@ The loop runs in a thread of its own, which ends with the block. What a verb rai
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager, suppress
@@ -19,6 +20,7 @@ from functools import partial, wraps
 from threading import Event as Flag
 from threading import Thread, main_thread
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 import anyio
 from anyio import BrokenResourceError, CancelScope, ClosedResourceError, EndOfStream, create_memory_object_stream
@@ -43,13 +45,16 @@ _AROUND: ContextVar[Context | None] = ContextVar("holdfast_around", default=None
 
 
 _Running: TypeAlias = AbstractContextManager["SyncRun"]
+_PROCESSES: WeakKeyDictionary[BlockingPortal, int] = WeakKeyDictionary()
+"""Where each loop has its thread: a child that is forked has the loop and no thread that would do its work."""
 
 
 @contextmanager
 def event_loop() -> Iterator[BlockingPortal]:
     """Run an event loop in a thread of its own until the end of the block; what still runs then is cancelled.
 
-    Whoever is interrupted here, at its beginning or end too, waits for no loop that nobody told to end.
+    Whoever is interrupted here, at its beginning or end too, waits for no loop that nobody told to end. The end of the
+    block in a child that was forked inside of it ends nothing.
     """
     begun = Future[BlockingPortal]()
     thread = Thread(target=Context().run, args=(_serve, begun), name="holdfast", daemon=True)
@@ -67,6 +72,7 @@ def _serve(begun: Future[BlockingPortal]) -> None:
 
     async def serve() -> None:
         async with BlockingPortal() as portal:
+            _PROCESSES[portal] = os.getpid()
             begun.set_result(portal)
             while main_thread().is_alive():
                 with anyio.move_on_after(LOOK):
@@ -83,14 +89,20 @@ def _serve(begun: Future[BlockingPortal]) -> None:
 
 def _end(begun: Future[BlockingPortal]) -> None:
     """Tell a loop to end; one that is about to begin ends by itself."""
-    if not begun.cancel() and begun.exception() is None:
-        portal = begun.result()
+    if not begun.cancel() and begun.exception() is None and _is_here(portal := begun.result()):
         with suppress(RuntimeError):  # it has ended
             portal.start_task_soon(portal.stop, True)  # noqa: FBT003 -- what runs is cancelled
 
 
+def _is_here(portal: BlockingPortal) -> bool:
+    """Return whether a loop was begun in this process."""
+    return _PROCESSES.get(portal, os.getpid()) == os.getpid()
+
+
 def _begun(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> Future[T]:
-    """Return the future of ``work``; ``Aborted`` where the loop has ended, or is the caller's own."""
+    """Return the future of ``work``; ``Aborted`` where the loop has ended, is another process's or the caller's own."""
+    if not _is_here(portal):
+        raise Aborted("the engine was opened in another process, from which this one was forked; open it here")
     around = _AROUND.get()
     context = copy_context() if around is None else around.copy()
     try:
@@ -313,10 +325,14 @@ class SyncEngine:
         return SyncSession(self._portal, _done(self._portal, opened))
 
 
-def _entered(stack: ExitStack, context: AbstractContextManager[T]) -> T:
-    """Return what ``context`` gives; ``stack`` leaves it, and does not say why: that could end the loop."""
+def _entered(stack: ExitStack, portal: BlockingPortal, given: AbstractAsyncContextManager[T]) -> T:
+    """Return what ``given`` gives; ``stack`` leaves it, and does not say why: that could end the loop.
+
+    A child that was forked inside of it does not leave it: it is still the other process's.
+    """
+    context = portal.wrap_async_context_manager(given)
     entered = context.__enter__()
-    stack.callback(context.__exit__, None, None, None)
+    stack.callback(lambda: context.__exit__(None, None, None) if _is_here(portal) else None)
     return entered
 
 
@@ -331,8 +347,8 @@ def _opener(opens: Callable[P, AbstractAsyncContextManager[Engine]]) -> Callable
             portal = stack.enter_context(event_loop())
             upstream = options.get("upstream")
             if isinstance(upstream, AbstractAsyncContextManager):
-                _entered(stack, portal.wrap_async_context_manager(upstream))
-            yield SyncEngine(portal, _entered(stack, portal.wrap_async_context_manager(opens(*args, **options))))
+                _entered(stack, portal, upstream)
+            yield SyncEngine(portal, _entered(stack, portal, opens(*args, **options)))
 
     return open_engine
 

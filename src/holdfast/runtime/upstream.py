@@ -36,6 +36,8 @@ _PATHS: dict[tuple[str, Endpoint], str] = {
 }
 _STREAMED = "/v1beta/models/{model}:streamGenerateContent?alt=sse"
 """Gemini says in the address whether it streams; the others say it in the body."""
+_USUAL: Mapping[str, Mapping[str, str]] = {"anthropic": {"anthropic-version": "2023-06-01"}}
+"""Headers that an API wants of every request, as it is spoken here; those that are given take their places."""
 _FEATURES = "anthropic-beta"
 """The header that lists the beta features asked for."""
 _VERSION = re.compile(r"/v\d\w*$")
@@ -96,6 +98,7 @@ class Upstream(Protocol):
 class Http:
     """A provider at ``base_url`` that speaks ``api``; ``headers`` carry its key. Use it as ``async with``.
 
+    ``anthropic-version`` is sent where ``headers`` name none.
     ``ConfigError`` for what is no address, and for headers that no request can have.
     """
 
@@ -110,8 +113,10 @@ class Http:
         self.api = form_of(api).api
         self.base_url = _checked(base_url).rstrip("/")
         try:
+            known = httpx2.Headers({"content-type": "application/json", **_USUAL.get(self.api, {})})
+            known.update(headers)  # in any case of letters
             self._client = httpx2.AsyncClient(
-                headers={"content-type": "application/json", **headers},
+                headers=known,
                 timeout=httpx2.Timeout(PATIENCE, connect=CONNECT),
                 transport=transport,
             )

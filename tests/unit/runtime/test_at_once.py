@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
+from contextvars import Context
 
 import anyio
 import msgspec
 import pytest
+from anyio import to_thread
 from notes import talk
 
 from holdfast.config import target
+from holdfast.errors import Aborted
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction, Failure, Said
 from holdfast.model.messages import Message
@@ -157,3 +161,66 @@ def test_what_is_pressed_for_is_smaller_or_does_not_go_out(rung, sizes, rule, sa
     notices = (Notice(rule, "too large"),) if rule else ()
     plan = Plan(Branch(), compaction=COMPACTED, before=sizes[0], after=sizes[1], notices=notices)
     assert compacting.useless(plan, rung) == said
+
+
+class Held(ScriptedUpstream):
+    """An upstream that answers once it may."""
+
+    def __init__(self, replies):
+        super().__init__(replies)
+        self.asked, self.may_answer = anyio.Event(), anyio.Event()
+
+    @asynccontextmanager
+    async def send(self, sent):
+        self.asked.set()
+        if not self.may_answer.is_set():
+            await self.may_answer.wait()
+        async with super().send(sent) as reply:
+            yield reply
+
+
+TURNS = {
+    "ask": lambda session, _: session.ask("And you?"),
+    "compact": lambda session, _: session.compact(),
+    "undo": lambda session, _: session.undo(),
+    "prepare": lambda session, _: session.prepare("And you?"),
+}
+OTHERS = {
+    "append": lambda session, _: session.append("And you?"),
+    "recall": lambda session, entry: session.recall(entry),
+    "branch": lambda session, entry: session.branch(entry),
+}
+
+
+def test_a_session_is_run_in_one_event_loop_at_a_time():
+    """While it answers, a verb that takes its turn is refused in another loop, and others work; then each may ask."""
+
+    async def caught(verb, *given):
+        try:
+            with anyio.fail_after(20):
+                await verb(*given)
+        except Aborted as error:
+            return str(error)
+        return "done"
+
+    async def elsewhere(*given):
+        return await to_thread.run_sync(Context().run, asyncio.run, caught(*given))
+
+    async def main():
+        upstream = Held(["one", "two", "three"])
+        async with opened(upstream) as engine:
+            session = await engine.session(KEY)
+            [entry] = await session.append("Go.")
+            async with anyio.create_task_group() as group:
+                group.start_soon(session.ask)
+                await upstream.asked.wait()
+                turns = [await elsewhere(verb, session, entry) for verb in TURNS.values()]
+                others = [await elsewhere(verb, session, entry) for verb in OTHERS.values()]
+                upstream.may_answer.set()
+            later = [await elsewhere(TURNS["ask"], session, entry), await caught(TURNS["ask"], session, entry)]
+            return turns, [*others, *later], [message.text for message in session.journal.branch.messages]
+
+    turns, others, said = asyncio.run(main())
+    assert all("another event loop" in what for what in turns)
+    assert set(others) == {"done"}
+    assert said == ["Go.", "one", "And you?", "And you?", "two", "And you?", "three"]

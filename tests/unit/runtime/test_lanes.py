@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 from anyio import to_thread
 
-from holdfast.errors import DeadlineExceeded, HoldfastError, LaneCleared, LaneClosed
+from holdfast.errors import Aborted, DeadlineExceeded, HoldfastError, LaneCleared, LaneClosed
 from holdfast.runtime.lanes import Lanes, Permits
 from holdfast.testing.clock import run
 
@@ -454,3 +454,70 @@ def test_no_permits_at_all_is_refused():
     """Nothing could ever run: that is said where it is made."""
     with pytest.raises(ValueError, match="at least 1"):
         Permits(0)
+
+
+def elsewhere(work):
+    """Return what ``work`` returns or raises in an event loop of another thread."""
+
+    async def caught():
+        try:
+            with anyio.fail_after(20):
+                return await work()
+        except HoldfastError as error:
+            return error
+
+    return to_thread.run_sync(Context().run, asyncio.run, caught())
+
+
+@pytest.mark.parametrize("kind", [Lanes, Permits])
+def test_one_event_loop_at_a_time(kind):
+    """Who leaves in one loop can wake nobody in another: it is refused there, busy or free, until all have left."""
+    gates = kind()
+
+    def hold(key):
+        return gates.hold(key) if kind is Lanes else gates.hold()
+
+    async def work(key="a"):
+        async with hold(key):
+            return "held"
+
+    async def main():
+        async with hold("a"):
+            told = await elsewhere(work), await elsewhere(lambda: work("b")), await work("b")
+        return *told, await elsewhere(work), await work()
+
+    first, second, *others = asyncio.run(main())
+    for refused in (first, second):
+        assert type(refused) is Aborted
+        assert "another event loop" in str(refused)
+    assert others == ["held"] * 3
+    assert gates.is_idle
+
+
+def test_who_is_inside_goes_in_again_from_another_loop():
+    """It waits for nobody: a tool in a thread that runs a loop of its own has the lane and the permit of its run."""
+    lanes, permits = Lanes(), Permits(1)
+
+    async def inside():
+        async with lanes.hold("a"), permits.hold():
+            return "held"
+
+    async def main():
+        async with lanes.hold("a"), permits.hold():
+            return await to_thread.run_sync(asyncio.run, inside())
+
+    assert asyncio.run(main()) == "held"
+    assert lanes.is_idle
+    assert permits.is_idle
+
+
+def test_lanes_of_another_loop_are_not_drained():
+    """Nobody would be told that they came free; what runs there ends as it would."""
+    lanes = Lanes()
+
+    async def main():
+        async with lanes.hold("a"):
+            return await elsewhere(lanes.drain)
+
+    assert type(asyncio.run(main())) is Aborted
+    assert lanes.is_idle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anthropic
 import anyio
@@ -117,6 +117,34 @@ def test_our_bytes_go_out_and_the_answer_is_that_of_http(name, stream):
 async def by_http(url, sent):
     async with Http(url, sent.api) as upstream:
         return await ask(upstream, sent)
+
+
+AZURE = {"azure_endpoint": "https://kelp.openai.azure.com", "api_key": "any", "api_version": "2024-10-21"}
+
+
+@pytest.mark.parametrize("kind", [openai.AsyncAzureOpenAI, openai.AzureOpenAI])
+@pytest.mark.parametrize("more", [{}, {"azure_deployment": "kelp"}])
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
+def test_azure_is_asked_where_its_client_asks_it(kind, more, api):
+    """With a deployment and without: then Chat Completions is asked at the one that is called like the model."""
+    heard = []
+
+    def hear(request):
+        heard.append(request.url)
+        return httpx2.Response(404, json={"error": {"code": "404", "message": "Resource not found"}})
+
+    async def talk():
+        by = httpx2.AsyncClient if kind is openai.AsyncAzureOpenAI else httpx2.Client
+        client = kind(**AZURE, **more, http_client=by(transport=httpx2.MockTransport(hear)), max_retries=0)
+        theirs = client.chat.completions if api == "openai-chat" else client.responses
+        said = {"messages": [{"role": "user", "content": "kelp"}]} if api == "openai-chat" else {"input": "kelp"}
+        with suppress(openai.NotFoundError):
+            await theirs.create(model="gpt 5/x", **said)
+        async with as_upstream(client).send(Sent(api, msgspec.json.encode({"model": "gpt 5/x"} | said), "gpt 5/x")):
+            pass
+
+    anyio.run(talk)
+    assert heard[0] == heard[1]
 
 
 @some

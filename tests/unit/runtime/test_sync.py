@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from contextvars import ContextVar
 
 import anyio
@@ -428,6 +428,59 @@ def test_ctrl_c_while_the_loop_begins_does_not_wait_for_ever(monkeypatch):
     monkeypatch.setattr(sync, "_serve", slowly)
     with pytest.raises(KeyboardInterrupt), opened(Waiting()):
         pytest.fail("there is no loop yet")
+
+
+VERBS = {
+    "ask": lambda _, session: session.ask("And now?"),
+    "append": lambda _, session: session.append("And now?"),
+    "run": lambda _, session: session.run("And now?").__enter__(),
+    "compact": lambda _, session: session.compact(),
+    "report": lambda _, session: session.report(),
+    "session": lambda engine, _: engine.session("tide"),
+}
+
+
+def ended(work):
+    """Return what the system says of a forked child that does ``work``; one that hangs is ended by its alarm."""
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_engine_of_another_process_says_so(verb):
+    """Its loop has no thread in a forked child, which could wait for ever; the parent goes on as before."""
+    with opened(["one", "two"]) as engine:
+        session = engine.session("tide")
+        session.ask("How high is it?")
+
+        def there():
+            with pytest.raises(Aborted, match=r"another process.* open it here"):
+                VERBS[verb](engine, session)
+
+        assert ended(there) == 0
+        assert session.ask("And now?").message.text == "two"
+
+
+def test_a_forked_child_may_leave_the_block_and_open_an_engine():
+    """The block's end in a child ends nothing of its parent's, and an engine of its own works."""
+
+    def there():
+        with opened(["ours"]) as engine:
+            assert engine.session("tide").ask("How high is it?").message.text == "ours"
+        block.close()
+
+    with ExitStack() as block:
+        engine = block.enter_context(opened(["theirs"]))
+        assert ended(there) == 0
+        assert engine.session("tide").ask("How high is it?").message.text == "theirs"
 
 
 UNTOLD = """

@@ -90,6 +90,32 @@ def test_features_asked_for_come_to_those_of_the_client():
     assert seen == ["mine,theirs", "mine"]
 
 
+@pytest.mark.parametrize(
+    ("api", "given", "heard"),
+    [
+        ("anthropic", {"x-api-key": "k"}, ["2023-06-01"]),
+        ("anthropic", {"anthropic-version": "2026-10-21"}, ["2026-10-21"]),
+        ("anthropic", {"Anthropic-Version": "2026-10-21"}, ["2026-10-21"]),
+        ("openai-chat", {"authorization": "Bearer k"}, []),
+    ],
+)
+def test_every_request_names_the_version_of_its_api(api, given, heard):
+    """The Messages API takes no request without one, and none with two: a key alone is enough, what is given counts."""
+    seen = []
+
+    def told(request):
+        seen.extend(request.headers.get_list("anthropic-version"))
+        return httpx2.Response(200, content=b"{}")
+
+    async def talk():
+        by = httpx2.MockTransport(told)
+        async with Http("https://a.test", api, given, transport=by) as upstream, upstream.send(Sent(api, b"{}", "m")):
+            pass
+
+    anyio.run(talk)
+    assert seen == heard
+
+
 def test_a_body_that_breaks_off_is_a_typed_error():
     """What came before is read; the end is ``network``."""
 
