@@ -112,3 +112,53 @@ def test_a_replica_looks_once_whether_somebody_else_wrote(held, proxied, strict,
 
     anyio.run(go)
     assert reads.count(None) <= 1 + 12
+
+
+@pytest.mark.parametrize("between", ["nothing", "a fork", "a count"])
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_what_was_decided_elsewhere_counts_whoever_asks_first(proxied, strict, between, is_undone):
+    """A request of another branch that reads what is new of the session takes the news from nobody."""
+    through, _, talking = proxied
+    store = MemoryStore()
+
+    async def go():
+        async with through(strict(), store) as one:
+            talk, fork = talking("anthropic"), talking("anthropic")
+            await grown(talk, one, 1)
+            fork.said = [*talk.said]
+            await fork.turn(one, "the other way")
+            key = await grown(talk, one, 3)
+            made = compacted(store, key)
+            if is_undone:
+                await talk.turn(one, "go")
+                Journal.open(store, key).undo(made)
+            if between == "a fork":
+                await fork.turn(one, "look there")
+            elif between == "a count":
+                fork.said = [talk.said[0], {"role": "assistant", "content": "quite another"}]
+                fork.say("how many?")
+                body = {name: value for name, value in fork.body().items() if name != "max_tokens"}
+                await one.post("/v1/messages/count_tokens", body)
+            await talk.turn(one, "go on")
+            assert (b"A summary of the kelp." in one.upstream.bodies[-1]) is not is_undone
+
+    anyio.run(go)
+
+
+def test_a_retry_of_what_another_replica_answered_is_said_once(proxied, strict):
+    """Whatever else was asked in the session meanwhile."""
+    through, _, talking = proxied
+    store = MemoryStore()
+
+    async def go():
+        async with through(strict(), store) as one, through(strict(), store) as other:
+            talk, fork = talking("anthropic"), talking("anthropic")
+            key = await grown(talk, one, 3)
+            talk.say("again")
+            await other.post(talk.path, talk.body())
+            await grown(fork, one, 2)
+            await one.post(talk.path, talk.body())
+            said = [entry for entry in store.entries(key, "message") if entry.body.slot.message.text == "again"]
+            assert len(said) == 1
+
+    anyio.run(go)

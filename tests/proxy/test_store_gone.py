@@ -12,7 +12,7 @@ import pytest
 import sockets
 
 from holdfast.config import configuration
-from holdfast.errors import StoreReadOnly
+from holdfast.errors import StoreGone, StoreReadOnly
 from holdfast.model.entries import Said
 from holdfast.proxy import app
 from holdfast.proxy.serving import configure
@@ -108,6 +108,31 @@ def test_a_store_that_cannot_be_opened_anew_is_tried_again(proxied, strict, monk
             return [(await talk.turn(client, f"Note {number}.")).headers[STATE] for number in range(4)]
 
     assert anyio.run(go) == ["unrecorded"] * 2 + ["managed"] * 2
+
+
+class Gone(MemoryStore):
+    """A store that is taken away whenever it is written to."""
+
+    def append(self, *_: object, **__: object):
+        """Refuse to."""
+        raise StoreGone("it was taken away")
+
+
+def test_a_store_that_is_gone_again_and_again_holds_nobody_up(proxied, strict):
+    """A request opens it anew a few times, and goes on without."""
+    through, _, talking = proxied
+    opened = []
+
+    def reopened():
+        opened.append(Gone())
+        return opened[-1]
+
+    async def go():
+        async with through(strict(), Gone(), reopen=reopened) as client:
+            return (await talking("anthropic").turn(client, "Is the tide high?")).headers[STATE]
+
+    assert anyio.run(go) == "unrecorded"
+    assert len(opened) <= 1 + app.TRIES
 
 
 def test_a_client_that_leaves_meanwhile_leaves_no_branch_in_the_old_store(proxied, strict):

@@ -82,6 +82,8 @@ PATIENCE = 1.0
 """[H] Seconds in which a client takes the few words that it gets instead of an answer."""
 AFTER = 5.0
 """[H] Seconds after which a store whose disk took no write is tried again."""
+TRIES = 2
+"""[H] Times that a turn begins once more where the store, or its log, turned out to be another one."""
 
 
 class Proxy:
@@ -293,7 +295,7 @@ class Proxy:
 
     # -- planned, sent and relayed -------------------------------------------------------------------------------------
 
-    async def _manage(self, turn: Turn, *, is_second: bool = False) -> State:
+    async def _manage(self, turn: Turn, tries: int = TRIES) -> State:
         """Answer a turn by the engine; where that fails before anything was said, without what failed.
 
         Where the log is another one than was held in memory the turn begins once more, by that.
@@ -315,9 +317,9 @@ class Proxy:
             if outgoing.is_answered and outgoing.if_left() == "failed":
                 raise
             is_new = isinstance(error, StoreError) and await self._is_new(error, *used)
-            if not outgoing.is_answered and (is_new or (isinstance(error, STALE) and not is_second)):
-                return await self._manage(turn, is_second=True)
-            if not is_new:
+            if not outgoing.is_answered and tries and (is_new or isinstance(error, STALE)):
+                return await self._manage(turn, tries - 1)
+            if not is_new or not tries:
                 self._degrade(error)
             if not outgoing.is_answered:
                 return await self._unrecorded(turn, error)

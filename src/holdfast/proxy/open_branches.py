@@ -16,6 +16,7 @@ from holdfast.errors import LogConflict, StoreError, UnknownId, UnknownPolicy
 from holdfast.model.branch import Branch
 from holdfast.model.slots import Slot
 from holdfast.policy.pipeline import Policy
+from holdfast.proxy.bodies import OF_A_SLOT
 from holdfast.proxy.trees import Trees
 from holdfast.runtime.following import Repeated
 from holdfast.runtime.journal import Journal
@@ -28,7 +29,7 @@ from holdfast.store.memory import MemoryStore
 MOST = 256
 """[H] Branches that are held: a client and its subagents are a handful; each holds its conversation once."""
 MOST_BYTES = 256 << 20
-"""[H] Bytes of conversations that they may have together; four times as many of memory. [M]"""
+"""[H] Bytes that they may have together, about, the one talked on last not counted where it is larger alone."""
 
 STALE = (UnknownId, LogConflict)
 """What a store says to a branch in memory whose session was removed, or removed and begun anew, by somebody else."""
@@ -37,9 +38,11 @@ STALE = (UnknownId, LogConflict)
 class OpenBranch:
     """A branch in memory. Who holds it has it alone."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, others: int) -> None:
         self.session, self.key = session, session.key
         self.is_held = False
+        self.others = others
+        """How often somebody else had written to its session when it was read, or compared with what they wrote."""
 
     @property
     def is_gapped(self) -> bool:
@@ -48,7 +51,7 @@ class OpenBranch:
 
     @property
     def size(self) -> int:
-        """The bytes of the conversation that are in memory; what was counted before is not counted again."""
+        """About the bytes that what is in memory takes as it was sent; what was counted before is not counted again."""
         slots = self.session.journal.branch.slots
         return slots.total(_bytes, slots.gap.stop if isinstance(slots, Gapped) else 0)
 
@@ -73,7 +76,7 @@ class OpenBranch:
 
 
 def _bytes(slot: Slot) -> int:
-    return len(slot.raw or b"")
+    return OF_A_SLOT + len(slot.raw or b"")
 
 
 class OpenBranches:
@@ -106,14 +109,14 @@ class OpenBranches:
         Two that say the same at the same time are two branches, and so is what is said ``aside``.
         """
         if aside:
-            yield await self._from_log(key, slots, aside=True)
+            yield (await self._from_log(key, slots, aside=True)).session
             return
         async with self._choosing.setdefault(key, Lock()):
             branch = self._known(key, slots)
             if branch is not None and await self._is_behind(branch, slots):
                 self.forget(branch.session)
                 branch = None
-            branch = branch or OpenBranch(await self._from_log(key, slots, aside=self._is_held(key)))
+            branch = branch or await self._from_log(key, slots, aside=self._is_held(key))
             branch.is_held = True
             self._touch(branch)
         try:
@@ -132,7 +135,7 @@ class OpenBranches:
     @asynccontextmanager
     async def copied(self, key: str, slots: Sequence[Slot]) -> AsyncIterator[Session]:
         """Yield a copy, in memory alone, of the branch that ``slots`` continues: what is said there is over with it."""
-        yield await self._from_log(key, slots, aside=True, kept=False)
+        yield (await self._from_log(key, slots, aside=True, kept=False)).session
 
     async def knows(self, key: str) -> bool:
         """Whether anything was said in session ``key``."""
@@ -181,27 +184,37 @@ class OpenBranches:
         count, settings = branch.repeats(slots), self._policy.settings
         if count == len(slots):
             return False
-        leaf = branch.session.journal.leaf
-        return await self._means.in_worker(lambda: self._trees.is_ahead(branch.key, slots, settings, count, leaf))
+        key, leaf = branch.key, branch.session.journal.leaf
+
+        def looked() -> bool:
+            others = self._trees.others(key)
+            if others == branch.others:
+                return False
+            branch.others = others
+            return self._trees.is_ahead(key, slots, settings, count, leaf)
+
+        return await self._means.in_worker(looked)
 
     def _touch(self, branch: OpenBranch) -> None:
         """Hold ``branch`` as the last used, and let those go that were used longest ago."""
         self._open.pop(branch, None)
         self._open[branch] = branch.size
-        spare, left = len(self._open) - self._most, sum(self._open.values()) - self._most_bytes
-        for one in [*self._open] if max(spare, left) > 0 else ():
+        alone = branch.size if branch.size > self._most_bytes else 0
+        spare, left = len(self._open) - self._most, sum(self._open.values()) - alone - self._most_bytes
+        for one in [*self._open][:-1] if max(spare, left) > 0 else ():
             if max(spare, left) > 0 and not one.is_held:
                 spare, left = spare - 1, left - self._open.pop(one)
 
     def _is_held(self, key: str) -> bool:
         return any(branch.is_held for branch in self._of(key))
 
-    async def _from_log(self, key: str, slots: Sequence[Slot], *, aside: bool, kept: bool = True) -> Session:
-        """Return a session at the branch that the log has for ``slots``, by the policy that it began with."""
+    async def _from_log(self, key: str, slots: Sequence[Slot], *, aside: bool, kept: bool = True) -> OpenBranch:
+        """Return the branch that the log has for ``slots``, by the policy that it began with."""
         means, policy = self._means, self._policy
 
-        def journal() -> Journal:
+        def journal() -> tuple[Journal, int]:
             store, leaf = means.store, self._trees.found(key, slots, policy.settings)
+            others = self._trees.others(key)  # before it is read: what comes later is seen later
             if leaf is not None and not aside:
                 store.set_leaf(key, leaf)
             if not kept:
@@ -215,9 +228,10 @@ class OpenBranches:
             with suppress(UnknownPolicy):
                 opened.policy = self._named(opened.branch.policy or policy.name).for_session(key)
             opened.policy = opened.policy if kept else _sparing(opened.policy)
-            return opened
+            return opened, others
 
-        return Session(means, await means.in_worker(journal))
+        opened, others = await means.in_worker(journal)
+        return OpenBranch(Session(means, opened), others)
 
     async def _labelled(self, session: Session) -> None:
         """Let the session's leaf be where it was talked on last."""

@@ -90,6 +90,10 @@ class _Extent(NamedTuple):
     entries: int
 
 
+def _extent_of(info: SessionInfo) -> _Extent:
+    return _Extent(info.created, info.entries)
+
+
 class Tree:
     """The tree of one session, by marks."""
 
@@ -177,6 +181,8 @@ class Trees:
         """The last used is the last."""
         self._extents: dict[str, _Extent] = {}
         """How large sessions are whose trees are not held: another extent tells that somebody else wrote."""
+        self._others: dict[str, int] = {}
+        """How often somebody else was seen to have written to a session."""
 
     def found(self, key: str, slots: Sequence[Slot], settings: Settings) -> str | None:
         """Return the leaf of the branch of session ``key`` that repeats most of ``slots``, the newest among equals.
@@ -189,24 +195,30 @@ class Trees:
     def is_ahead(self, key: str, slots: Sequence[Slot], settings: Settings, count: int, leaf: str | None) -> bool:
         """Return whether somebody else went on with ``slots``, of which a branch up to ``leaf`` says ``count``.
 
-        They said more of it, or decided something there. Where nobody wrote to session ``key`` this costs a row.
+        They said more of it, or decided something there.
         """
-        held = self._trees.get(key)
-        known = held.extent if held is not None else self._extents.get(key)
-        with suppress(UnknownId):
-            info = self._store.session(key)
-            if known == _Extent(info.created, info.entries):
-                return False
         tree = self._tree(key)
         there = Found() if tree is None else tree.found(slots, settings)
         return there.count > count or (there.count == count and there.is_all and there.leaf != leaf)
+
+    def others(self, key: str) -> int:
+        """Return how often somebody else was seen to have written to session ``key``; where nobody did it costs a row.
+
+        A branch that was read, or compared, at the same number has nothing to learn of them.
+        """
+        try:
+            is_new = self._extent(key) != _extent_of(self._store.session(key))
+        except UnknownId:
+            is_new = True
+        if is_new:
+            self._tree(key)
+        return self._others.get(key, 0)
 
     def look(self, key: str) -> None:
         """Follow session ``key`` from here on: it was opened a moment ago. Its tree is read once it is asked for."""
         if key not in self._trees:
             with suppress(UnknownId):
-                info = self._store.session(key)
-                self._extents[key] = _Extent(info.created, info.entries)
+                self._extents[key] = _extent_of(self._store.session(key))
 
     def grew(self, key: str, entries: Sequence[Entry]) -> None:
         """Follow what was appended to session ``key``."""
@@ -218,17 +230,24 @@ class Trees:
 
     def _tree(self, key: str) -> Tree | None:
         """Return the tree of session ``key`` as the log has it: what somebody else appended is read."""
-        known = self._trees.pop(key, None)
+        extent, known = self._extent(key), self._trees.pop(key, None)
         try:
             info = self._store.session(key)
         except UnknownId:
             return None
         if info.key != key:
             return None
+        if extent not in (None, _extent_of(info)):
+            self._others[key] = self._others.get(key, 0) + 1
         self._trees[key] = tree = self._followed(known or Tree(info.created), info)
         self._extents.pop(key, None)
         self._forget()
         return tree
+
+    def _extent(self, key: str) -> _Extent | None:
+        """Return how large session ``key`` is by all that was read or told, if it is followed."""
+        tree = self._trees.get(key)
+        return tree.extent if tree is not None else self._extents.get(key)
 
     def _followed(self, tree: Tree, info: SessionInfo) -> Tree:
         """Return ``tree`` with what it does not know, or another where it is of a session that is gone."""

@@ -33,7 +33,7 @@ class Twins(Struct, frozen=True):
     def stand(self, known: Sequence[Slot], said: Sequence[Slot]) -> tuple[int, int]:
         """Return how many messages at the start of both are such twins: all, or as many as are so one by one.
 
-        Those that were said in other objects are compared again, once: the log takes the new ones up.
+        Those that were said in other objects are compared again, and the log takes the new ones up.
         """
         mine, theirs = common(known, self.known), common(said, self.said)
         if theirs and said[theirs - 1] is not self.said[theirs - 1]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.errors import Aborted, FormatError, UnknownId, WindowTooSmall
+from holdfast.errors import Aborted, ConfigError, FormatError, UnknownId, WindowTooSmall, check_types
 from holdfast.model.branch import Branch
 from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
@@ -152,6 +152,8 @@ class Session:
         ``as_it_is`` lets the body go out as it came, whatever is due. ``writers`` are asked for a summary before the
         engine's own.
         """
+        check_types(ConfigError, writers=(writers, Sequence))
+        check_types(ConfigError, **{f"writers[{at}]": (one, Writer) for at, one in enumerate(writers)})
         asker = upstream if upstream is None else as_upstream(upstream)
         way = Way(stream, model, asker, as_it_is, tuple([one.known() for one in writers]))
         return Run(self._course, asked, way, quiet=quiet)

@@ -27,7 +27,7 @@ from holdfast.store.base import Active
 
 T = TypeVar("T")
 
-FOLD = 15
+FOLD = 16
 """Version of the fold. A checkpoint of another version is not used; raise it when ``model/branch.py`` counts anew."""
 
 _ELSEWHERE = {"keep", "compaction", "edits", "law", "callers", "settled"}

@@ -16,7 +16,7 @@ from holdfast.view.tokens import measure
 
 
 def said(*texts):
-    """Return a conversation whose messages have a thousand bytes each."""
+    """Return a conversation whose messages have a thousand bytes each, and take three thousand."""
     return [
         replace(measure(Message.of(role, text)), api="anthropic", raw=Raw(f"{text:<1000}".encode()))
         for role, text in zip(["user", "assistant"] * len(texts), texts, strict=False)
@@ -41,19 +41,22 @@ async def turn(branches, key, *texts):
 
 
 def test_what_is_held_has_a_number_and_a_size():
-    """A branch counts as large as it is after its turn; those used longest ago go first, and the log has them all."""
+    """A branch counts as large as it is after its turn; those used longest ago go first, and the log has them all.
+
+    One that is too large alone is held, and takes no room from the others.
+    """
 
     async def go():
-        branches = opened(3, 4_500)
+        branches = opened(3, 13_500)
         for key in "abc":
             await turn(branches, key, "one")
-        assert held(branches) == dict.fromkeys("abc", 1_000)
+        assert held(branches) == dict.fromkeys("abc", 3_000)
         await turn(branches, "d", "one")
-        assert held(branches) == dict.fromkeys("bcd", 1_000)
+        assert held(branches) == dict.fromkeys("bcd", 3_000)
         await turn(branches, "b", "one", "two", "three")
-        assert held(branches) == {"d": 1_000, "b": 3_000}
+        assert held(branches) == {"d": 3_000, "b": 9_000}
         await turn(branches, "a", "one", "two", "three", "four", "five")
-        assert held(branches) == {}
+        assert held(branches) == {"b": 9_000, "a": 15_000}
         await turn(branches, "a", "one", "two", "three", "four", "five", "six")
         store = branches._means.store
         assert [len(store.leaves(info.key)) for info in store.sessions()] == [1] * 4
@@ -65,12 +68,12 @@ def test_who_talks_is_held_whatever_there_is_room_for():
     """A branch that is being talked on stays, however many others come meanwhile; its size counts once it is done."""
 
     async def go():
-        branches = opened(1, 1_500)
+        branches = opened(1, 4_500)
         async with branches.continued("a", said("one")) as session:
             session.journal.follow(said("one"))
             await turn(branches, "b", "one")
             await turn(branches, "c", "one")
             assert "a" in held(branches)
-        assert held(branches) == {"a": 1_000}
+        assert held(branches) == {"a": 3_000}
 
     anyio.run(go)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from functools import partial
+from weakref import ref
+
 import anyio
 import pytest
 from notes import talk
@@ -142,6 +146,18 @@ def test_a_writer_that_is_no_client_is_refused_at_once():
         run(go, object())
 
 
+@pytest.mark.parametrize("writers", [5, [5], ["claude-haiku-4-5"]])
+def test_what_is_no_writer_of_one_run_is_named(writers):
+    """It is so at the run as at the engine, before anything is said."""
+
+    async def go():
+        async with Engine.open(MemoryStore(), upstream=ScriptedUpstream([]), target=OPUS) as engine:
+            (await engine.session(KEY)).run("hello", writers=writers)
+
+    with pytest.raises(ConfigError, match="writers"):
+        run(go)
+
+
 def test_a_writer_that_is_refused_again_and_again_is_left_alone():
     """Three times in a row and nobody pays for more, until somebody asks for a compaction, or a while has passed."""
     writer = ScriptedUpstream([Said("no headings here")] * 40)
@@ -215,6 +231,47 @@ def test_a_session_that_was_closed_is_opened_anew():
     assert run(go) == "yes"
 
 
+@pytest.mark.parametrize("open_ones", [0, 1, 7])
+def test_sessions_that_were_closed_are_let_go(open_ones):
+    """As many may come and go as like: no more of them stay than are open, and those that are open stay the same."""
+
+    async def go():
+        async with Engine.open(MemoryStore(), upstream=ScriptedUpstream([]), target=OPUS) as engine:
+            kept = [await engine.session(f"kept {number}") for number in range(open_ones)]
+            left = []
+            for number in range(50):
+                session = await engine.session(f"left {number}")
+                session.close()
+                left.append(ref(session))
+                del session
+            gc.collect()
+            assert sum(one() is not None for one in left) <= open_ones + 1
+            assert [await engine.session(one.key) for one in kept] == kept
+
+    run(go)
+
+
+def test_a_closed_session_is_opened_while_others_are():
+    """Each of those that open at once gets the session that it asked for, whatever of theirs was closed before."""
+
+    async def go():
+        async with Engine.open(MemoryStore(), upstream=ScriptedUpstream([]), target=OPUS) as engine:
+            found, names = {}, [str(number) for number in range(6)]
+            for name in names:
+                (await engine.session(name)).close()
+
+            async def opened(name):
+                found[name] = await engine.session(name)
+
+            async with anyio.create_task_group() as group:
+                for name in names:
+                    group.start_soon(opened, name)
+            assert [found[name].key for name in names] == names
+            assert not any(one.inflight.flight.is_over for one in found.values())
+
+    run(go)
+
+
 def test_the_provider_compacts_and_undo_brings_all_back():
     """What the provider made goes out as it is; its readable twin stands beside it; an undo shows all again."""
     upstream = ProviderUpstream(Provider(Settings(window=32_000)))
@@ -254,6 +311,13 @@ def test_a_hook_may_cancel_a_compaction():
     )
     assert "cancelled" in [event.outcome for event in of(heard, events.Compacted)]
     assert session.journal.branch.failures == 0
+
+
+class Hanging:
+    """A listener that is waited for as it is called."""
+
+    async def __call__(self, _):
+        await anyio.sleep_forever()
 
 
 async def hangs(*_):
@@ -445,10 +509,13 @@ def test_an_unknown_model_gets_an_assumed_window():
         ({"target": OPUS, "writers": [5]}, ConfigError, r"writers\[0\] is of type int"),
         ({"target": OPUS, "permits": "4"}, ConfigError, "permits is of type str"),
         ({"target": OPUS, "listen": 5}, ConfigError, "listen is of type int"),
+        ({"target": OPUS, "listen": hangs}, ConfigError, "listen is an async def"),
+        ({"target": OPUS, "listen": partial(hangs, 1)}, ConfigError, "listen is an async def"),
+        ({"target": OPUS, "listen": Hanging()}, ConfigError, "listen is an async def"),
         ({"api": "anthropic", "model": 5}, ConfigError, "model is of type int"),
         ({"target": OPUS, "fields": {"max_tokens": 5, "tools": [{"name": "a b"}]}}, InvalidRequest, "tools"),
     ],
-    ids=[*"abcdefghijklmnop"],
+    ids=[*"abcdefghijklmnopqrs"],
 )
 def test_what_an_engine_cannot_do_is_said(given, error, text):
     """A typed error that names what is wrong, before any call."""

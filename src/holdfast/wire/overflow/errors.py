@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TypeAlias
 
@@ -96,15 +97,16 @@ def _retry_after(facts: Facts, report: ErrorReport) -> float | None:
             return float(headers[name]) * unit
     dated = _date(headers.get("retry-after", ""))
     came = _date(headers.get("date", "")) or report.at
-    if dated is not None and came is not None:
-        return max(0.0, dated - came)
+    if dated is not None and came is not None and dated > came:  # one that passed says nothing
+        return dated - came
     return facts.delays[-1] if facts.delays else delay(facts.raw)
 
 
 def _date(text: str) -> float | None:
-    """Return an HTTP date in seconds since 1970; nothing for what is none."""
+    """Return an HTTP date in seconds since 1970, in UTC where it names no zone; nothing for what is none."""
     try:
-        return parsedate_to_datetime(text).timestamp()
+        told = parsedate_to_datetime(text)
+        return (told if told.tzinfo is not None else told.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
 
