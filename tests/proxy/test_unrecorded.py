@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import anyio
+import httpx2
 import pytest
 
 from holdfast.errors import QuotaExceeded, StoreCorrupt, StoreError, StoreLocked, StoreReadOnly
-from holdfast.model.entries import Note
+from holdfast.model.entries import Answer, Failure, Note
+from holdfast.proxy.serving import application
+from holdfast.proxy.settings import Settings
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.faults import parsed
@@ -33,13 +36,14 @@ class Failing(MemoryStore):
 
     full: StoreError | None = None
     unread: StoreError | None = None
+    forgetful = False
     in_vain = 0
 
-    def append(self, *given, **more):
-        """Append, or fail."""
-        if self.full is not None:
+    def append(self, key, entries, **more):
+        """Append, or fail; what is ``forgetful`` fails behind a request."""
+        if self.full is not None and not (self.forgetful and all(is_asked(entry) for entry in entries)):
             raise self.full
-        return super().append(*given, **more)
+        return super().append(key, entries, **more)
 
     def session(self, key):
         """Return it, or fail."""
@@ -47,6 +51,11 @@ class Failing(MemoryStore):
             self.in_vain += 1
             raise self.unread
         return super().session(key)
+
+
+def is_asked(entry):
+    """Whether an entry is written before a request goes out."""
+    return not isinstance(entry.body, Answer | Failure)
 
 
 def run(function):
@@ -140,6 +149,93 @@ def test_any_other_refusal_comes_as_it_came(status, proxied, strict):
     reply = run(go)
     assert (reply.headers[STATE], reply.content) == ("unrecorded", upstream.answers[-1])
     assert len(upstream.bodies) == 1
+
+
+@pytest.mark.parametrize("observe", [False, True], ids=["managed", "observed"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("status", ["401", "429", "500", "cut"])
+@pytest.mark.parametrize("api", list(MODELS))
+def test_a_refusal_that_cannot_be_written_down_is_not_asked_for_again(api, status, stream, observe, proxied, strict):
+    """It may have cost something, and is what a client waits for; that it is in no log is told."""
+    through, made, talking = proxied
+    talk, failing = talking(api, stream=stream), Failing()
+    failing.full, failing.forgetful = StoreLocked("held"), True
+    talk.say("How high is the tide?")
+
+    async def go(store):
+        upstream = made(strict().provider, [parsed(status)])
+        async with through(upstream, store, observe=observe) as client:
+            reply = await client.post(talk.path, talk.body(), VERSION)
+            return reply, len(upstream.bodies), (await client.web.get("/livez")).json()["status"]
+
+    (reply, asked, health), (sound, once, _) = run(lambda: go(failing)), run(lambda: go(MemoryStore()))
+    assert (reply.headers[STATE], asked, once, health) == ("unrecorded", 1, 1, "degraded")
+    assert (reply.status_code, reply.content) == (sound.status_code, sound.content)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["left", "cancelled"])
+def test_who_leaves_while_nothing_can_be_recorded_asks_for_nothing_more(is_cancelled, stream, proxied):
+    """Its request was on its way once, and ends with it."""
+    _, _, talking = proxied
+    talk, store, upstream = talking("anthropic", stream=stream), Failing(), Silent()
+    store.full, store.forgetful = StoreLocked("held"), True
+    talk.say("How high is the tide?")
+    body, left = json.dumps(talk.body()).encode(), anyio.Event()
+    headers = {"host": "127.0.0.1:8642", "content-type": "application/json", **dict(VERSION)}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": talk.path,
+        "raw_path": talk.path.encode(),
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "http_version": "1.1",
+        "scheme": "http",
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8642),
+    }
+    come = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive():
+        if come:
+            return come.pop()
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_):
+        pass
+
+    async def main():
+        told = Settings(anthropic="http://up")
+        async with application(told, store, transport=upstream) as proxy, anyio.create_task_group() as group:
+            group.start_soon(proxy, scope, receive, send)
+            with anyio.fail_after(10):
+                await upstream.asked.wait()
+            if is_cancelled:
+                group.cancel_scope.cancel()
+            else:
+                left.set()
+
+    run(main)
+    assert upstream.times == 1
+
+
+class Silent(httpx2.AsyncBaseTransport):
+    """A provider that never answers; how often it was asked is counted."""
+
+    times = 0
+
+    def __init__(self):
+        self.asked = anyio.Event()
+
+    async def handle_async_request(self, request):
+        """Keep it waiting, once; a second time is refused."""
+        self.times += 1
+        self.asked.set()
+        if self.times == 1:
+            await anyio.sleep_forever()
+        return httpx2.Response(500)
 
 
 def test_a_lock_is_waited_for_no_more_often_than_there_is_a_use(proxied, strict):

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from holdfast.errors import ContextOverflow, HoldfastError, UpstreamError, WindowTooSmall
+from holdfast.errors import ContextOverflow, HoldfastError, StoreError, UpstreamError, WindowTooSmall
 from holdfast.model.entries import Frame
 from holdfast.model.target import Target
 from holdfast.policy.guard import LEARNED, LEAST_TOLD, REFUSED, UNDER, in_force, measure_room
@@ -19,6 +19,7 @@ from holdfast.proxy.relay import Head, Piece, head
 from holdfast.proxy.replies import BAD_GATEWAY, error_reply, labelled
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.recording import OF_BYTES
+from holdfast.runtime.recovering import OF_FORM
 from holdfast.runtime.requests import of_body
 from holdfast.runtime.running import Run
 from holdfast.runtime.session import Session
@@ -80,6 +81,10 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
         turn.outgoing.is_unreached = _is_unreached(run.attempt)
         for piece in _refusal(error, run.attempt, session, turn):
             yield _named(piece, turn.state, session, turn)
+    except StoreError:
+        for piece in () if begun else _unwritten(run.attempt, session, turn):
+            yield piece
+        raise
 
 
 def _is_wait_ours(run: Run) -> bool:
@@ -155,6 +160,19 @@ def _refusal(error: HoldfastError, attempt: Attempt | None, session: Session, tu
     if attempt.reply is not None and attempt.is_ended and not turn.outgoing.has_signs:
         return [head(attempt.reply.status, attempt.reply.raw), attempt.held]
     return _rendered(turn, attempt.verdict, str(error))
+
+
+def _unwritten(attempt: Attempt | None, session: Session, turn: Turn) -> list[Piece]:
+    """Return a refusal that could not be written down; nothing where something else is to be asked instead."""
+    if attempt is None or attempt.is_answered:
+        return []
+    verdict = attempt.verdict
+    if not turn.observe and (verdict.is_overflow or verdict.kind in OF_FORM):
+        return []
+    turn.outgoing.is_unreached = _is_unreached(attempt)
+    turn.outgoing.if_left = lambda: "unrecorded"
+    pieces = _refusal(UpstreamError(attempt.why, verdict.kind), attempt, session, turn)
+    return [labelled(piece, "unrecorded") for piece in pieces]
 
 
 def _is_unreached(attempt: Attempt | None) -> bool:

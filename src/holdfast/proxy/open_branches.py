@@ -213,9 +213,9 @@ class OpenBranches:
         means, policy = self._means, self._policy
 
         def journal() -> tuple[Journal, int]:
-            store, leaf = means.store, self._trees.found(key, slots, policy.settings)
-            others = self._trees.others(key)  # before it is read: what comes later is seen later
-            if leaf is not None and not aside:
+            store, others, before = means.store, self._trees.others(key), self._trees.leaf(key)  # what is later is seen
+            leaf = self._trees.found(key, slots, policy.settings)
+            if leaf not in (None, before) and not aside:
                 store.set_leaf(key, leaf)
             if not kept:
                 store = _copy(store, key, leaf)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
-from anyio import CancelScope, Event, current_time
+from anyio import CancelScope, Event, current_time, sleep
 
 from holdfast.errors import Aborted, ConfigError, DeadlineExceeded, LaneCleared, LaneClosed
 
@@ -22,6 +22,10 @@ PERMITS = 4
 """Model calls at once. [H]"""
 PATIENCE = 600.0
 """Seconds in which no permit was given back after which who waits for one gives up. [H] as long as a provider has."""
+PAUSE = 0.05
+"""Seconds between two looks at what runs in another event loop. [H]"""
+
+_ELSEWHERE = "its engine is at work in another event loop; ask it there, or open an engine of your own"
 
 
 class _Place:
@@ -141,9 +145,24 @@ class _Loop:
     def take(self, what: str) -> None:
         """Let it be for the caller's loop; ``Aborted`` where it is for another."""
         loop = get_running_loop()
+        if self.is_dead:
+            self.free()
         if self._whose.setdefault("", loop) is not loop:
-            text = f"{what}: its engine is at work in another event loop; ask it there, or open an engine of your own"
-            raise Aborted(text)
+            raise Aborted(f"{what}: {_ELSEWHERE}")
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is a loop's that was closed: who was at work there never goes on."""
+        return any(loop.is_closed() for loop in self._now)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is another loop's than the caller's."""
+        return any(loop is not get_running_loop() for loop in self._now)
+
+    @property
+    def _now(self) -> list[AbstractEventLoop]:
+        return [*self._whose.values()]  # in one step: another thread may change it
 
     def free(self) -> None:
         """Let it be for whoever comes next: it is idle."""
@@ -188,6 +207,11 @@ class Lanes:
         if scope.cancelled_caught:
             raise DeadlineExceeded(_late(key, place, deadline or 0.0, waited))
 
+    def stay(self, what: str) -> None:
+        """Raise ``Aborted`` where lanes are held in another event loop, for nobody there can wake the caller."""
+        if self._loop.is_elsewhere and not self._loop.is_dead:
+            raise Aborted(f"{what}: {_ELSEWHERE}")
+
     def clear(self, key: str) -> int:
         """Turn away all that wait for lane ``key`` with ``LaneCleared``; what runs goes on. Return how many."""
         gate = self._gates.get(key)
@@ -197,30 +221,33 @@ class Lanes:
         """Take no new work from here on, and return when what was taken before has ended.
 
         What runs may still begin what it needs; what the caller itself holds is not waited for. ``DeadlineExceeded``
-        after ``deadline`` seconds: some of it still runs then. ``Aborted`` where it runs in another event loop.
+        after ``deadline`` seconds: some of it still runs then.
         """
         self._is_closed = True
-        if self._others():
-            self._loop.take("its lanes cannot be waited for")
         with CancelScope(deadline=_until(deadline)):
-            while self._others():
+            while self._others() and not self._loop.is_dead:
+                if self._loop.is_elsewhere:  # nobody there can wake us
+                    await sleep(PAUSE)
+                    continue
                 if self._freed.is_set():
                     self._freed = Event()
                 await self._freed.wait()
-        if busy := self._others():
+        if (busy := self._others()) and not self._loop.is_dead:
             text = f"{busy} lanes were still in use after {deadline:g} s; cancel what runs, or wait longer"
             raise DeadlineExceeded(text)
 
     def _gate(self, key: str) -> _Gate:
         if self._is_closed and len(self._gates) == self._others():
             raise LaneClosed(f"lane {key!r} takes no new work: its engine is closing; open the engine again")
+        if self._loop.is_dead:
+            self._gates.clear()
         held = self._gates.get(key)
         if held is None or held.mine() is None:
             self._loop.take(f"lane {key!r}")
         return self._gates.setdefault(key, _Gate())
 
     def _others(self) -> int:
-        return sum(gate.mine() is None for gate in self._gates.values())
+        return sum(gate.mine() is None for gate in [*self._gates.values()])  # in one step: of another thread, too
 
     def _forget(self, key: str, gate: _Gate) -> None:
         if gate.is_free and self._gates.get(key) is gate:
@@ -255,22 +282,25 @@ class Permits:
 
         ``Aborted`` while permits are held in another event loop.
         """
+        if self._loop.is_dead:
+            self._gate = _Gate(self.most)
         if self._gate.mine() is None:
             self._loop.take("no permit for a model call")
-        place = self._gate.come()
+        gate = self._gate
+        place = gate.come()
         try:
-            await self._turn(place)
+            await self._turn(gate, place)
             try:
                 yield
             finally:
-                self._gate.leave(place)
+                gate.leave(place)
         finally:
             if self.is_idle:
                 self._loop.free()
 
-    async def _turn(self, place: _Place) -> None:
+    async def _turn(self, gate: _Gate, place: _Place) -> None:
         try:
-            await self._gate.turn(place, self.patience)
+            await gate.turn(place, self.patience)
         except TimeoutError as late:
             raise DeadlineExceeded(self._stuck(place)) from late
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from anyio import CancelScope
 
+from holdfast.errors import StoreError
 from holdfast.model.branch import Branch
 from holdfast.model.gauging import FEWEST, LEAST_LIMIT, LOWEST, has_grown, is_whole
 from holdfast.model.learning import cut_at, fresh, is_absurd
@@ -81,7 +84,7 @@ async def broken(course: Course, attempt: Attempt, error: BaseException) -> None
     Nothing is tried again then: what came stays, also where it was not given out.
     """
     why = one_line(f"{type(error).__name__}: {error}", WHY) if isinstance(error, Exception) else "the caller left"
-    with CancelScope(shield=True):
+    with CancelScope(shield=True), suppress(StoreError):  # what broke it off is what is raised
         if not await _interrupted(course, attempt, is_kept=attempt.is_begun):
             await course.means.in_worker(lambda: course.journal.fail(f"{why} before the answer"))
 

@@ -25,7 +25,7 @@ from holdfast.telemetry import events
 from holdfast.view.tokens import estimate
 from holdfast.wire.lens import open_body
 
-_FORM = frozenset({"invalid_history", "invalid_request", "unknown"})
+OF_FORM = frozenset({"invalid_history", "invalid_request", "unknown"})
 """Kinds of refusals that may be about the form of a request."""
 _AS_MADE = "the server refused a conversation as its client wrote it; it goes out by the rules of the API's maker"
 
@@ -79,7 +79,7 @@ async def _mended(
     Nothing where it has that form already. What comes next in this session goes out like that too.
     """
     written = request.target.dialect
-    if refused.seen or refused.kind not in _FORM or request.way.as_it_is:
+    if refused.seen or refused.kind not in OF_FORM or request.way.as_it_is:
         return None
     if not written.as_written:
         return await _judged_now(course, request, prepared)

@@ -230,7 +230,10 @@ class Session:
         """Return when no compaction is under way, and no request that one was made for after a refusal.
 
         One that ran before its request first went out is over once it is made: who wants the answer waits for the run.
+        ``Aborted`` where it runs in another event loop, and after ``close``.
         """
+        if self.inflight.flight.is_busy:
+            self.means.lanes.stay("its compaction cannot be waited for")
         await self.inflight.wait()
 
     def close(self) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import anyio
+import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
 from holdfast.policy.pipeline import Policy
 from holdfast.proxy.open_branches import OpenBranches
 from holdfast.proxy.serving import Nobody
+from holdfast.proxy.trees import Trees
+from holdfast.runtime.journal import Journal
 from holdfast.runtime.means import Means
 from holdfast.store.memory import MemoryStore
 from holdfast.view.tokens import measure
@@ -77,3 +81,38 @@ def test_who_talks_is_held_whatever_there_is_room_for():
         assert held(branches) == {"a": 3_000}
 
     anyio.run(go)
+
+
+@pytest.mark.parametrize("at", ["others", "leaf", "found", "branch"])
+def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monkeypatch):
+    """At whatever step of opening it comes: from the next request on it is in force, and nothing of it is undone."""
+    branches, words = opened(3, 100_000), [f"{number}" for number in range(5)]
+    means, reached = branches._means, []
+
+    def decide():
+        reached.append(at)
+        replica = Journal.open(means.store, "a", Policy())
+        replica.compact(Compaction(2, Message.of("user", "what was said")))
+
+    owner = MemoryStore if at == "branch" else Trees
+    step = getattr(owner, at)
+
+    def meanwhile(*given, **more):
+        told = step(*given, **more)
+        if not reached:
+            decide()
+        return told
+
+    async def go():
+        await turn(branches, "a", *words)
+        branches._open.clear()
+        monkeypatch.setattr(owner, at, meanwhile)
+        await turn(branches, "a", *words, "5", "6")
+        monkeypatch.undo()
+        async with branches.continued("a", said(*words, "5", "6", "7", "8")) as session:
+            session.journal.follow(said(*words, "5", "6", "7", "8"))
+            return session.journal.branch.compaction
+
+    assert anyio.run(go) is not None
+    assert reached == [at]
+    assert len(means.store.leaves("a")) == 1

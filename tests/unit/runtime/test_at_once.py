@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager
 from contextvars import Context
 
@@ -224,3 +225,70 @@ def test_a_session_is_run_in_one_event_loop_at_a_time():
     assert all("another event loop" in what for what in turns)
     assert set(others) == {"done"}
     assert said == ["Go.", "one", "And you?", "And you?", "two", "And you?", "three"]
+
+
+def test_a_compaction_is_not_waited_for_in_another_event_loop():
+    """Nobody there would be woken when it ends: that is said at once, and here it is waited for."""
+
+    async def elsewhere(session):
+        with anyio.fail_after(20):
+            try:
+                await session.wait_for_compaction()
+            except Aborted as error:
+                return str(error)
+        return "waited"
+
+    async def main():
+        upstream = Held(["no summary"] * 9)
+        async with opened(upstream, writers=[Writer(upstream, OPUS)]) as engine:
+            session = await engine.session(KEY)
+            await session.append(*[f"note {number} " + "word " * 2_000 for number in range(12)])
+            async with anyio.create_task_group() as group:
+                group.start_soon(session.compact)
+                await upstream.asked.wait()
+                told = await to_thread.run_sync(Context().run, asyncio.run, elsewhere(session))
+                group.start_soon(session.wait_for_compaction)
+                upstream.may_answer.set()
+            return told, await elsewhere(session)
+
+    there, here = asyncio.run(main())
+    assert "another event loop" in there
+    assert here == "waited"
+
+
+class Slow(ScriptedUpstream):
+    """An upstream that takes its time; another thread may wait until it was asked."""
+
+    def __init__(self, replies):
+        super().__init__(replies)
+        self.was_asked = threading.Event()
+
+    @asynccontextmanager
+    async def send(self, sent):
+        self.was_asked.set()
+        await anyio.sleep(0.2)
+        async with super().send(sent) as reply:
+            yield reply
+
+
+def test_what_another_loop_runs_ends_before_an_engine_is_closed():
+    """Also where an error leaves the block, which is the caller's own: what was asked is answered, and in the log."""
+    upstream, store, told = Slow(["one"]), MemoryStore(), []
+
+    async def asks(engine):
+        told.append((await (await engine.session(KEY)).ask("Go.")).message.text)
+
+    async def main():
+        async with opened(upstream, store) as engine:
+            asking = threading.Thread(target=asyncio.run, args=[asks(engine)])
+            asking.start()
+            told.append(asking)
+            assert await to_thread.run_sync(upstream.was_asked.wait, 20)
+            raise KeyError("the caller's own")
+
+    with pytest.raises(KeyError, match="the caller's own"):
+        asyncio.run(main())
+    said = [entry.body.slot.message.text for entry in store.entries(KEY) if isinstance(entry.body, Said)]
+    assert said == ["Go.", "one"]
+    told[0].join(20)
+    assert told[1:] == ["one"]

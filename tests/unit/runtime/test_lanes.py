@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager, suppress
 from contextvars import Context
 
 import anyio
@@ -511,13 +511,73 @@ def test_who_is_inside_goes_in_again_from_another_loop():
     assert permits.is_idle
 
 
-def test_lanes_of_another_loop_are_not_drained():
-    """Nobody would be told that they came free; what runs there ends as it would."""
-    lanes = Lanes()
+def test_what_runs_in_another_loop_is_waited_for():
+    """``drain`` takes nothing new, and returns when what runs there has ended, or tells that it had not."""
+    lanes, told = Lanes(), []
 
     async def main():
-        async with lanes.hold("a"):
-            return await elsewhere(lanes.drain)
+        async with anyio.create_task_group() as group, lanes.hold("a"):
+            told.append(await elsewhere(lambda: lanes.drain(deadline=0.1)))
+            told.append(await elsewhere(lambda: _sleeping(lanes, "b")))
+            group.start_soon(drained)
+            await anyio.sleep(0.2)
+            told.append("still held")
 
-    assert type(asyncio.run(main())) is Aborted
+    async def drained():
+        told.append(await elsewhere(lanes.drain))
+
+    asyncio.run(main())
+    late, closed, *rest = told
+    assert type(late) is DeadlineExceeded
+    assert type(closed) is LaneClosed
+    assert rest == ["still held", None]
     assert lanes.is_idle
+
+
+@pytest.mark.parametrize("kind", [Lanes, Permits])
+def test_a_closed_loop_holds_nothing(kind):
+    """Who was at work in a loop that was closed never goes on: what it held is for whoever comes next."""
+    gates = kind() if kind is Lanes else Permits(1)
+
+    def hold():
+        return gates.hold("a") if kind is Lanes else gates.hold()
+
+    async def main():
+        async with hold():
+            return "held"
+
+    with left_behind(hold()):
+        assert not gates.is_idle
+        assert asyncio.run(main()) == "held"
+        assert gates.is_idle
+
+
+def test_a_closed_loop_is_not_waited_for():
+    """Nothing in it ever ends: ``drain`` returns."""
+    lanes = Lanes()
+    with left_behind(lanes.hold("a")):
+        assert not lanes.is_idle
+        asyncio.run(lanes.drain())
+
+
+@contextmanager
+def left_behind(held):
+    """Go into ``held`` in an event loop that is closed before it is left."""
+
+    async def holds():
+        async with held:
+            await asyncio.get_running_loop().create_future()
+
+    async def begun():
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it is meant to be left pending
+        task = asyncio.create_task(work)
+        await anyio.lowlevel.checkpoint()
+        return task
+
+    work, loop = holds(), asyncio.new_event_loop()
+    task = loop.run_until_complete(begun())
+    loop.close()
+    yield
+    assert not task.done()
+    with suppress(RuntimeError):  # there is no loop for it to end in
+        work.close()
