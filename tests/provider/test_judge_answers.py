@@ -165,3 +165,9 @@ def test_a_body_may_be_bytes():
     value, data = Provider(WORDS), Provider(WORDS)
     assert value.ask("openai-chat", body) == data.ask("openai-chat", msgspec.json.encode(body))
     assert isinstance(value.ask("openai-chat", b"{"), Refusal)
+
+
+def test_a_script_is_made_of_answers():
+    """A text alone is none: that is told where the provider is made, not at its first answer."""
+    with pytest.raises(ConfigError, match=r"script\[1\] is of type str; give a value of type Said"):
+        Provider(script=[Said("yes"), "no"])

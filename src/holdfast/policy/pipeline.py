@@ -42,6 +42,9 @@ OVER_WINDOW = "over-window"
 """Rule of the notice that a request does not fit the window, whatever the policy could do."""
 
 
+_USUAL = Settings()
+
+
 def _setting(name: str, value: object) -> Any:
     """Return ``value`` as setting ``name`` holds it; ``ConfigError`` where there is no such setting or value."""
     if name not in Settings.__struct_fields__:
@@ -77,6 +80,10 @@ class Policy(Struct, frozen=True):
         """Raise ``ConfigError`` for settings, and for stages, that are none."""
         wanted = {"policy.settings": (self.settings, Settings), "policy.stages": (self.stages, Sequence)}
         check_types(ConfigError, **wanted)
+        for name in Settings.__struct_fields__:
+            value = getattr(self.settings, name)
+            if value is not getattr(_USUAL, name):
+                _setting(name, value)
         for at, given in enumerate(self.stages):
             match given:
                 case (str(name), stage):
@@ -89,6 +96,7 @@ class Policy(Struct, frozen=True):
     @classmethod
     def preset(cls, name: str) -> Policy:
         """Return the policy called ``name``; raises ``UnknownPolicy`` with the list."""
+        check_types(UnknownPolicy, name=(name, str))
         settings = PRESETS.get(name)
         if settings is None:
             raise UnknownPolicy(f"no policy is called {name!r}; there are: {', '.join(PRESETS)}")
@@ -116,6 +124,7 @@ class Policy(Struct, frozen=True):
 
     def for_session(self, key: str) -> Policy:
         """Return the policy for the session called ``key``: it shows the user turns that its channel's limit says."""
+        check_types(ConfigError, key=(key, str))
         limit = history_limit(key, self.settings.channels)
         return self if limit is None else self.with_settings(history_turns=limit)
 

@@ -85,7 +85,7 @@ class Engine:
         if iscoroutinefunction(listen) or iscoroutinefunction(getattr(listen, "__call__", None)):  # noqa: B004
             raise ConfigError("listen is an async def, which nobody would wait for; give a plain function, or a hook")
         check_types(ConfigError, fields=(fields, Mapping), writers=(writers, Sequence))
-        check_types(ConfigError, permits=(permits, int), model=(model, str))
+        check_types(ConfigError, permits=(permits, int), model=(model, str), api=(api, str))
         check_types(ConfigError, **{f"writers[{at}]": (one, Writer) for at, one in enumerate(writers)})
         answers = as_upstream(upstream, api)
         goal = target or _target(api, model, known.catalog)
@@ -116,7 +116,7 @@ class Engine:
 
         What was said to it while an answer was on its way, before a crash, is said with the next of its verbs.
         """
-        check_types(ConfigError, key=(key, str))
+        check_types(ConfigError, key=(key, str), leaf=(leaf, str | None))
         means = self.means
 
         def opened() -> Journal:
@@ -163,7 +163,7 @@ def _store(place: str | os.PathLike[str] | SessionStore) -> SessionStore:
     """Return the store at ``place``; ``ConfigError`` for what is none."""
     if isinstance(place, str | os.PathLike):
         return open_store(place)
-    if not hasattr(place, "append"):
+    if not hasattr(place, "writing"):
         raise ConfigError(f"place is of type {type(place).__name__}; give the path of a store, or a store")
     return place
 

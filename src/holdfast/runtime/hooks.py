@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from anyio import create_task_group, move_on_after, to_thread
 from msgspec import Struct
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, check_types
 from holdfast.model.messages import Message
 from holdfast.model.packing import fault
 from holdfast.telemetry.events import Compacted, HookFailed, Listener, Refused
@@ -113,6 +113,9 @@ class Hooks(Struct, frozen=True, kw_only=True, omit_defaults=True):
             hook = getattr(self, name)
             if name != "patience" and hook is not None and not callable(hook):
                 raise ConfigError(f"the hook {name} is {type(hook).__name__}, which cannot be called; give a function")
+        check_types(ConfigError, patience=(self.patience, float | int))
+        if not self.patience >= 0:
+            raise ConfigError(f"patience is {self.patience}; give the seconds that one call of a hook may take")
 
 
 async def called(

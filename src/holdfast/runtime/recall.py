@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import FormatError, HoldfastError, Unrecognised
+from holdfast.errors import FormatError, HoldfastError, Unrecognised, check_types
 from holdfast.model.reading import convert
 from holdfast.policy.settings import HANDLE
 from holdfast.runtime.sources import Source, Spill, reachable, source
@@ -90,6 +90,8 @@ def recall(
 
     Raises ``UnknownId`` for what the session does not name, and ``FormatError`` for a range that is not there.
     """
+    check_types(FormatError, id=(id, str), lines=(lines, str), chars=(chars, str), search=(search, str))
+    check_types(FormatError, page=(page, int), most=(most, int))
     return _page(source(store, key, id), Asked(id, lines, chars, search, page), most)
 
 

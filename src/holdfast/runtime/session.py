@@ -125,6 +125,7 @@ class Session:
         policy. Raises ``DeadlineExceeded`` then, ``UpstreamError`` where the provider refuses or does not answer,
         ``ContextOverflow`` where nothing that could be left out is left, ``WindowTooSmall`` before any call.
         """
+        check_types(ConfigError, deadline=(deadline, float | int | None))
         extra = self.journal.policy.settings.summary_deadline
         with self.inflight.limited(inf if deadline is None else deadline, extra):
             async with self.run(said, quiet=True) as run:

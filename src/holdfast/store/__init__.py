@@ -46,8 +46,8 @@ def open_store(
         from holdfast.store.memory import MemoryStore
 
         return MemoryStore(quota=limits)
-    if not place:
-        msg = "the store's path is empty; give a file's path, sqlite:///path or :memory:"
+    if not place or "\0" in place:
+        msg = "the store's path is empty, or has a null character; give a file's path, sqlite:///path or :memory:"
         raise ConfigError(msg)
     from holdfast.store.sqlite import SqliteStore
 

@@ -19,6 +19,7 @@ from holdfast.model.dialect import Dialect
 from holdfast.model.entries import Frame
 from holdfast.model.parts import Media
 from holdfast.model.target import CacheRules, Limits, Prices, Written
+from holdfast.policy.settings import Settings
 from holdfast.testing.upstream import ScriptedUpstream
 from holdfast.wire.answers import answer
 
@@ -114,6 +115,9 @@ async def test_an_engine_is_opened_with_a_target_that_can_be() -> None:
         (lambda: Policy(stages=(("mine", 5),)), "stage 'mine' is of type int; a stage is a function"),
         (lambda: Policy(settings={}), "policy.settings is of type dict; give a value of type Settings"),
         (lambda: Policy().with_settings(spill_chars=10**400), "spill_chars = 1000"),
+        (lambda: Policy(settings=Settings(margin=math.inf)), "margin = inf: "),
+        (lambda: Policy(settings=Settings(spill_tools=None)), "spill_tools = None: "),
+        (lambda: Policy().for_session(None), "key is of type NoneType; give a value of type str"),
     ],
 )
 def test_a_policy_is_made_of_settings_and_stages(made: Any, told: str) -> None:

@@ -12,7 +12,15 @@ from notes import talk
 
 import holdfast
 from holdfast.config import target
-from holdfast.errors import ConfigError, InvalidRequest, StoreReadOnly, UnknownId, UnknownPolicy, WindowTooSmall
+from holdfast.errors import (
+    ConfigError,
+    FormatError,
+    InvalidRequest,
+    StoreReadOnly,
+    UnknownId,
+    UnknownPolicy,
+    WindowTooSmall,
+)
 from holdfast.model.entries import Compaction, Failure
 from holdfast.model.messages import Message
 from holdfast.model.parts import ToolCall, ToolResult
@@ -513,9 +521,10 @@ def test_an_unknown_model_gets_an_assumed_window():
         ({"target": OPUS, "listen": partial(hangs, 1)}, ConfigError, "listen is an async def"),
         ({"target": OPUS, "listen": Hanging()}, ConfigError, "listen is an async def"),
         ({"api": "anthropic", "model": 5}, ConfigError, "model is of type int"),
+        ({"api": [1], "model": "m"}, ConfigError, "api is of type list"),
         ({"target": OPUS, "fields": {"max_tokens": 5, "tools": [{"name": "a b"}]}}, InvalidRequest, "tools"),
     ],
-    ids=[*"abcdefghijklmnopqrs"],
+    ids=[*"abcdefghijklmnopqrst"],
 )
 def test_what_an_engine_cannot_do_is_said(given, error, text):
     """A typed error that names what is wrong, before any call."""
@@ -525,15 +534,51 @@ def test_what_an_engine_cannot_do_is_said(given, error, text):
     assert upstream.sent == []
 
 
-def test_a_place_that_is_no_store_is_said():
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        (5, "place is of type int; give the path of a store"),
+        ([], "place is of type list; give the path of a store"),
+        ("a\0b", "the store's path is empty, or has a null character; give a file's path"),
+    ],
+    ids=["a number", "a list", "a null"],
+)
+def test_a_place_that_is_no_store_is_said(place, told):
     """Whoever gives neither a path nor a store is told so, and what to give."""
 
     async def go():
-        async with Engine.open(5, upstream=ScriptedUpstream(["yes"]), target=OPUS):
+        async with Engine.open(place, upstream=ScriptedUpstream(["yes"]), target=OPUS):
             pytest.fail("it was opened")
 
-    with pytest.raises(ConfigError, match="place is of type int; give the path of a store"):
+    with pytest.raises(ConfigError, match=told):
         anyio.run(go)
+
+
+@pytest.mark.parametrize(
+    ("verb", "error", "told"),
+    [
+        (lambda _, session: session.ask("y", deadline="3"), ConfigError, "deadline is of type str"),
+        (lambda engine, _: engine.session(KEY, leaf=5), ConfigError, "leaf is of type int"),
+        (lambda _, session: session.recall("x", lines=5), FormatError, "lines is of type int"),
+        (lambda _, session: session.recall("x", chars=5), FormatError, "chars is of type int"),
+        (lambda _, session: session.recall("x", search=5), FormatError, "search is of type int"),
+        (lambda _, session: session.recall("x", page=None), FormatError, "page is of type NoneType"),
+        (lambda _, session: session.recall("x", most="9"), FormatError, "most is of type str"),
+    ],
+    ids=["deadline", "leaf", "lines", "chars", "search", "page", "most"],
+)
+def test_a_verb_is_told_of_an_argument_of_another_type(verb, error, told):
+    """By its name, and what to give; nothing is sent."""
+    upstream = ScriptedUpstream(["yes"])
+
+    async def go():
+        async with Engine.open(MemoryStore(), upstream=upstream, target=OPUS) as engine:
+            session = await engine.session(KEY)
+            with pytest.raises(error, match=told):
+                await verb(engine, session)
+
+    anyio.run(go)
+    assert upstream.sent == []
 
 
 def test_a_store_that_takes_no_more_stops_the_session_and_loses_nothing():

@@ -301,3 +301,18 @@ def test_a_session_goes_on_as_without_its_hooks(hook):
     assert sent == plain
     assert report == without
     assert failed >= {"on_append", "transform_messages", "before_compaction"}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"on_append": 5}, "the hook on_append is int, which cannot be called"),
+        ({"patience": "x"}, "patience is of type str; give a value of type float"),
+        ({"patience": float("nan")}, "patience is nan; give the seconds"),
+        ({"patience": -1}, "patience is -1; give the seconds"),
+    ],
+)
+def test_hooks_are_functions_and_a_time(given, told):
+    """What is none is refused where the hooks are made, not where one is called."""
+    with pytest.raises(ConfigError, match=told):
+        Hooks(**given)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, check_types
 from holdfast.testing.provider import overflowing
 from holdfast.testing.provider.answering import Scene, reply
 from holdfast.testing.provider.blocks import blocks
@@ -61,6 +61,8 @@ class Provider:
         ticks = count()
         self._clock = clock or (lambda: float(next(ticks)))
         self._scale = Scale(counter(self.settings.tokenizer), self.settings.factor)
+        if isinstance(script, Sequence):
+            check_types(ConfigError, **{f"script[{at}]": (one, Said) for at, one in enumerate(script)})
         self._script: Speaker = Script(script) if isinstance(script, Sequence) else script
         self._ledger, self._lock = Ledger(), Lock()
         self._number = 0
