@@ -141,6 +141,20 @@ def test_a_count_is_the_number_of_the_answer(api):
     assert provider.seen == [one.asked for one in provider.requests]
 
 
+def test_a_count_may_be_of_a_whole_request_to_come():
+    """Gemini's is told one inside its body, with instructions and tools, and judges it as if it were sent."""
+    provider = Provider(Settings(tokenizer="words"))
+    client = Client(provider, "gemini", tools=["ls"])
+    client.history.append({"role": "user", "parts": [{"text": "hello there"}]})
+    inside = {"generateContentRequest": {"model": f"models/{client.model}", **client.body}}
+    counted = provider.ask("gemini", inside, endpoint="count", model=client.model)
+    assert isinstance(counted, Counted)
+    assert counted == client.send("count")
+    client.history[0]["role"] = "nobody"
+    refused = provider.ask("gemini", {"generateContentRequest": client.body}, endpoint="count", model=client.model)
+    assert isinstance(refused, Refusal)
+
+
 @given(st.floats(0.5, 3.0), st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=6))
 def test_input_is_counted_whole_whatever_is_cached(factor, texts):
     """Uncached, read and written tokens add up to the count, for any factor."""

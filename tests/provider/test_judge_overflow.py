@@ -135,6 +135,20 @@ def test_an_answer_stops_at_the_end_of_the_window():
         assert reply.usage.counted + reply.usage.output <= 200
 
 
+@pytest.mark.parametrize("name", ["native", "anthropic", "openai"])
+@pytest.mark.parametrize("api", ["anthropic", "openai-chat"])
+def test_what_fits_but_for_its_output_is_not_told_as_too_long(api, name):
+    """Also where the wording was chosen: no number that is below the limit is said to be above it."""
+    provider = Provider(Settings(window=200, tokenizer="words", counts_output=True, overflow=name))
+    client = Client(provider, api, max_tokens=199)
+    reply = client.say("hello there, and how are you today?")
+    assert isinstance(reply, Refusal)
+    found = classify(ErrorReport("", reply.status, reply.code, reply.message, estimate=30, window=200))
+    assert (found.is_overflow, found.limit) == (True, 200)
+    assert "prompt is too long" not in reply.message
+    assert "resulted in" not in reply.message
+
+
 def test_the_last_token_fits():
     """A request of exactly the window is taken, one token more is not."""
     body = {"model": "gpt-5.5", "messages": [{"role": "user", "content": LONG}]}

@@ -34,8 +34,8 @@ NATIVE = {
     "gemini": "gemini",
 }
 """The wording of each API's own provider."""
-NATIVE_SUM = {"anthropic": "anthropic-sum", "openai-chat": "openai-sum"}
-"""Its wording where the input fits and the output asked for does not."""
+SUMS = {"anthropic": "anthropic-sum", "openai": "openai-sum"}
+"""What stands for a wording where the input fits and the output asked for does not, so that its numbers are true."""
 
 WORDINGS: Mapping[str, Wording] = {
     "anthropic": Wording(400, "invalid_request_error", "prompt is too long: {tokens} tokens > {limit} maximum"),
@@ -251,8 +251,8 @@ class Measured(Struct, frozen=True):
 
 def refuse(name: str, api: str, measured: Measured, *, stream: bool) -> Refusal:
     """Return the refusal in the wording ``name``, or the API's own. Raises ``ConfigError`` for a name nobody has."""
-    own = NATIVE if measured.tokens > measured.limit else {**NATIVE, **NATIVE_SUM}
-    found = WORDINGS.get(own[api] if name == "native" else name)
+    said = NATIVE[api] if name == "native" else name
+    found = WORDINGS.get(said if measured.tokens > measured.limit else SUMS.get(said, said))
     if found is None:
         raise ConfigError(f"no provider says an overflow as {name!r}; choose one of {', '.join(NAMES)}")
     text = found.text.format(

@@ -22,6 +22,8 @@ _OUTPUT = {
     "openai-chat": ("max_completion_tokens", "max_tokens"),
     "openai-responses": ("max_output_tokens",),
 }
+_INSIDE = "generateContentRequest"
+"""The field of Gemini's ``countTokens`` that may hold a whole request to come, in place of contents."""
 _REQUIRED = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
 
 
@@ -35,7 +37,7 @@ class Request(Struct, frozen=True):
     conversation: str = ""
     """Responses: the conversation that it goes on with."""
     completed: bool = False
-    """Whether the body is no longer the one received, as what it named was put in its place."""
+    """Whether the body is no longer the one received: what it named was put in its place, or stood inside it."""
 
     @property
     def received(self) -> bytes | dict[str, Any]:
@@ -70,6 +72,9 @@ def read(asked: Asked, max_bytes: int | None = None, models: tuple[str, ...] = (
     body = _json(asked.body)
     if isinstance(body, str):
         return unreadable(asked.api, body)
+    is_inside = asked.api == "gemini" and asked.endpoint == "count" and isinstance(body.get(_INSIDE), dict)
+    if is_inside:
+        body = body[_INSIDE]
     model = asked.model or body.get("model")
     missing = _missing(asked, body, model)
     if missing is not None:
@@ -78,7 +83,8 @@ def read(asked: Asked, max_bytes: int | None = None, models: tuple[str, ...] = (
         return _wrong_betas(asked.api)
     if models and model not in models:
         return _no_model(asked.api, str(model))
-    return Request(asked, body, str(model), _betas(asked.headers, body), _conversation(body.get("conversation")))
+    goes_on = _conversation(body.get("conversation"))
+    return Request(asked, body, str(model), _betas(asked.headers, body), goes_on, completed=is_inside)
 
 
 def _json(data: bytes) -> dict[str, Any] | str:
