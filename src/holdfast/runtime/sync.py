@@ -112,6 +112,11 @@ def _begun(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> Future[T
         raise Aborted(text) from error
 
 
+async def _called(what: Callable[[], T]) -> T:
+    """Return what a plain function returns, called where the session is at work."""
+    return what()
+
+
 def _done(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> T:
     """Return what ``work`` returns; it is given up where the caller is interrupted, also before its future is here."""
     scopes: list[CancelScope] = []
@@ -215,11 +220,11 @@ class SyncSession:
 
     def report(self) -> Report:
         """Return how full the context is."""
+        return _done(self.portal, partial(_called, self.session.report))
 
-        async def reported() -> Report:
-            return self.session.report()
-
-        return _done(self.portal, reported)
+    def close(self) -> None:
+        """Stop a compaction under way and turn away those that wait for it; the engine lets the session go."""
+        _done(self.portal, partial(_called, self.session.close))
 
     run = _running(Session.run)
 

@@ -67,7 +67,7 @@ def test_every_verb_of_a_session_is_there():
     """Whoever knows one face knows the other: the same names and the same arguments."""
     verbs = {name for name, what in vars(Session).items() if inspect.isfunction(what) and not name.startswith("_")}
     ours = {name for name in vars(SyncSession) if not name.startswith("_")}
-    assert verbs - {"target", "fields", "unfit", "close"} <= ours
+    assert verbs - {"target", "fields", "unfit"} <= ours
     assert isinstance(Session.key, property)
     assert isinstance(SyncSession.key, property)
     for name in verbs & ours:
@@ -107,6 +107,10 @@ def test_branches_and_other_verbs():
         session.append("And now?")
         assert [slot.message.text for slot in session.prepare().slots] == ["How high is it?", "one", "And now?"]
         session.wait_for_compaction()
+        session.close()
+        again = engine.session("tide")
+        assert again.session is not session.session
+        assert again.report().messages == 3
 
 
 def test_events_as_they_come():
@@ -436,6 +440,7 @@ VERBS = {
     "run": lambda _, session: session.run("And now?").__enter__(),
     "compact": lambda _, session: session.compact(),
     "report": lambda _, session: session.report(),
+    "close": lambda _, session: session.close(),
     "session": lambda engine, _: engine.session("tide"),
 }
 
