@@ -13,12 +13,13 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Policy
 from holdfast.config import target
 from holdfast.model.entries import Frame, Usage
+from holdfast.model.knowing import all_known, knowing
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall
 from holdfast.proxy.clients import client, kind
@@ -260,7 +261,13 @@ class World:
         return talk.journals[talk.at]
 
     def check_own(self, talk: Talk, lens: Lens, journal: Journal, own: Journal) -> None:
-        """What goes out is what the conversation alone would send, and holds no word of another."""
+        """What goes out is what the conversation alone would send, and holds no word of another.
+
+        Where nothing tells whose the first words are, several are branches of one session: what its model counted for
+        one of them is known to all, and to this conversation alone it is told here.
+        """
+        if self.twins and not talk.place.session:
+            own.branch = knowing(own.branch, all_known(journal.branch))
         where = target(lens.api, "m", window=WINDOW, frame=Frame("f", 100))
         sent = body(lens, journal.prepare(where))
         assert sent == body(lens, own.prepare(where))
@@ -341,8 +348,21 @@ steps = st.lists(
 )
 
 
+COUNTED_BESIDE = [
+    *[(0, "go", 0)] * 3,
+    (0, "go", 1),
+    *[(0, "go", 0)] * 9,
+    (0, "go", 1),
+    (0, "go", 0),
+    *[(1, "go", 0)] * 2,
+    (1, "go", 10),
+]
+"""A count for one conversation, then a result of another that is shown as short as that count says."""
+
+
 @OFTEN
 @given(one=st.integers(0, 4), other=st.integers(0, 4), twins=st.booleans(), steps=steps)
+@example(one=3, other=0, twins=True, steps=COUNTED_BESIDE)
 def test_no_conversation_speaks_in_another(one, other, twins, steps):
     """Each request is what its own conversation alone would send, after a restart and without one, in any order."""
     talks = []

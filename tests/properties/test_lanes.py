@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from holdfast.errors import Aborted
+from holdfast.errors import Aborted, LaneCleared
 from holdfast.runtime.lanes import Lanes, Permits
 from holdfast.testing.clock import run
 
@@ -24,8 +25,8 @@ class Task(Struct, frozen=True):
     """What one piece of work does: its model calls, one after the other, in seconds, and how it ends."""
 
     calls: tuple[int, ...] = (1,)
-    nested: bool = False
-    """Whether it enters its own lane again, in a child task, for its last call."""
+    nested: int = 0
+    """How many child tasks enter its own lane again for its last call, which is made once without any."""
     fails: bool = False
     given_up: int | None = None
     """Seconds after which its caller cancels it, waiting or running."""
@@ -43,6 +44,7 @@ class World:
         self.unit = unit
         self.lanes, self.permits = Lanes(), Permits(permits)
         self.began, self.asked, self.inside = defaultdict(list), defaultdict(list), defaultdict(int)
+        self.within = defaultdict(int)
         self.calling = self.most = self.called = 0
 
     async def call(self, seconds):
@@ -58,8 +60,14 @@ class World:
                 self.called += anyio.current_time() - began
 
     async def _nested(self, key, seconds):
-        async with self.lanes.hold(key):
-            await self.call(seconds)
+        with suppress(LaneCleared):
+            async with self.lanes.hold(key):
+                self.within[key] += 1
+                assert self.within[key] == 1
+                try:
+                    await self.call(seconds)
+                finally:
+                    self.within[key] -= 1
 
     async def _work(self, key, task):
         *first, last = task.calls
@@ -68,7 +76,10 @@ class World:
         if task.fails:
             raise Failed
         async with anyio.create_task_group() as group:
-            group.start_soon(*(self._nested, key) if task.nested else (self.call,), last)
+            for _ in range(task.nested):
+                group.start_soon(self._nested, key, last)
+            if not task.nested:
+                group.start_soon(self.call, last)
 
     async def work(self, key, number, task):
         """Do one task in its lane; it ends with an answer or with an error, and either is fine."""
@@ -114,7 +125,7 @@ def mixed(branch, number):
     turn = branch * 7 + number * 13
     return Task(
         calls=tuple(1 + (turn + step) % 3 for step in range(1 + turn % 2)),
-        nested=turn % 5 == 0,
+        nested=2 * (turn % 5 == 0),
         fails=turn % 11 == 0,
         given_up=500 + turn if turn % 17 == 0 else None,
         deadline=900 + turn if turn % 19 == 0 else None,
@@ -137,7 +148,7 @@ def test_two_hundred_branches_end_within_the_bound(clock):
 TASK = st.builds(
     Task,
     calls=st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple),
-    nested=st.booleans(),
+    nested=st.integers(0, 3),
     fails=st.booleans(),
     given_up=st.none() | st.integers(0, 9),
     deadline=st.none() | st.integers(0, 9),

@@ -1,8 +1,9 @@
 """Lanes and permits: what runs one at a time in the order it came, and how many model calls run at once.
 
 A branch's work holds its lane; a permit is taken last, around a model call alone. Who is inside already (the task that
-holds it, or one that it started) goes in again at once, so nothing waits for itself. As long as somebody holds or waits
-for any of them they are for one event loop alone: who leaves could wake nobody in another.
+holds it, or one that it started) does not wait for those outside, so nothing waits for itself; of several that it
+started as many are in there at once as elsewhere. As long as somebody holds or waits for any of them they are for one
+event loop alone: who leaves could wake nobody in another.
 """
 
 from __future__ import annotations
@@ -29,9 +30,16 @@ _ELSEWHERE = "its engine is at work in another event loop; ask it there, or open
 
 
 class _Place:
-    """A place at a gate: waited for while ``depth`` is 0, then held once for each time its holder went in."""
+    """A place at ``gate``: waited for while ``depth`` is 0, then held until its holder and all inside of it have left.
 
-    def __init__(self, behind: int) -> None:
+    Those that it started go in by a gate of their own, ``inner``; they have a place there, and this one is their
+    ``outer``.
+    """
+
+    def __init__(self, gate: _Gate, outer: _Place | None, behind: int) -> None:
+        self.gate, self.outer = gate, outer
+        self.inner: _Gate | None = None
+        self.loop = get_running_loop()
         self.behind = behind
         """How many came before and had not left."""
         self.depth = 0
@@ -70,16 +78,22 @@ class _Gate:
         """Return the place of the calling task, if it is inside."""
         return next((place for place in _HELD.get() if place in self.inside), None)
 
-    def come(self) -> _Place:
-        """Return a place: the caller's own, once more, or a new one whose turn may not have come yet."""
+    def come(self, outer: _Place | None = None) -> _Place:
+        """Return a place whose turn may not have come yet: here, or inside of the one that the caller has.
+
+        In another event loop, where nobody could be woken, that is the caller's own, once more.
+        """
         own = self.mine()
-        if own is not None:
-            own.depth += 1
+        if own is None:
+            place = _Place(self, outer, len(self.inside) + len(self.waiting))
+            self.waiting.append(place)
+            self._call()
+            return place
+        own.depth += 1
+        if own.loop is not get_running_loop():
             return own
-        place = _Place(len(self.inside) + len(self.waiting))
-        self.waiting.append(place)
-        self._call()
-        return place
+        own.inner = own.inner or _Gate(self.most)
+        return own.inner.come(own)
 
     async def turn(self, place: _Place, patience: float = math.inf) -> float:
         """Return when ``place`` is inside, with the seconds that it waited.
@@ -92,6 +106,7 @@ class _Gate:
             self.leave(place)
             raise
         if not place.depth:
+            self.leave(place)
             raise LaneCleared(f"the work was taken out of its lane while it waited behind {place.behind}; ask again")
         _HELD.set((*(held for held in _HELD.get() if held.depth and held is not place), place))
         return waited
@@ -108,24 +123,25 @@ class _Gate:
         return current_time() - came
 
     def leave(self, place: _Place) -> None:
-        """Give ``place`` back; who went in several times leaves with the last."""
-        if place not in self.inside:
-            if not place.is_called:
-                self.waiting.remove(place)
-            return
-        place.depth -= 1
-        if not place.depth:
-            self.inside.remove(place)
-            if self.waiting:
-                self.left = current_time()
-                self._call()
+        """Give ``place`` back, also where its turn never came; it is free once all inside of it have left."""
+        if place.depth:
+            place.depth -= 1
+            if not place.depth:
+                self.inside.remove(place)
+                if self.waiting:
+                    self.left = current_time()
+                    self._call()
+        elif not place.is_called:
+            self.waiting.remove(place)
+        if place.outer is not None:
+            place.outer.gate.leave(place.outer)
 
     def clear(self) -> int:
-        """Turn away all that wait; return how many."""
+        """Turn away all that wait, here and inside; return how many."""
         turned, self.waiting = self.waiting, deque()
         for place in turned:
             place.call()
-        return len(turned)
+        return len(turned) + sum(place.inner.clear() for place in self.inside if place.inner is not None)
 
     def _call(self) -> None:
         while self.waiting and len(self.inside) < self.most:
@@ -188,20 +204,20 @@ class Lanes:
     async def hold(self, key: str, *, deadline: float | None = None) -> AsyncIterator[None]:
         """Hold lane ``key`` for the block, which starts when all that came before it have ended.
 
-        A block inside one that holds the key goes on at once. Who holds several keys takes them in one order or gives
-        a ``deadline``: seconds for waiting and block together, after which the block is cancelled and
-        ``DeadlineExceeded`` raised. Raises ``LaneCleared`` where ``clear`` took it out, ``LaneClosed`` after ``drain``,
+        A block inside one that holds the key waits for others inside of that alone. Who holds several keys takes them
+        in one order or gives a ``deadline``: seconds for waiting and block together, after which the block is cancelled
+        and ``DeadlineExceeded`` raised. ``LaneCleared`` where ``clear`` took it out, ``LaneClosed`` after ``drain``,
         ``Aborted`` while lanes are held in another event loop.
         """
         gate = self._gate(key)
         place, waited = gate.come(), math.inf
         try:
             with CancelScope(deadline=_until(deadline)) as scope:
-                waited = await gate.turn(place)
+                waited = await place.gate.turn(place)
                 try:
                     yield
                 finally:
-                    gate.leave(place)
+                    place.gate.leave(place)
         finally:
             self._forget(key, gate)
         if scope.cancelled_caught:
@@ -260,7 +276,7 @@ class Lanes:
 class Permits:
     """At most so many model calls run at once, whoever makes them; the others wait in the order they came.
 
-    A call inside a call has the permit of the outer one.
+    Calls inside a call have the permit of the outer one, and are as many at once.
     """
 
     def __init__(self, most: int = PERMITS, *, patience: float = PATIENCE) -> None:
@@ -286,21 +302,20 @@ class Permits:
             self._gate = _Gate(self.most)
         if self._gate.mine() is None:
             self._loop.take("no permit for a model call")
-        gate = self._gate
-        place = gate.come()
+        place = self._gate.come()
         try:
-            await self._turn(gate, place)
+            await self._turn(place)
             try:
                 yield
             finally:
-                gate.leave(place)
+                place.gate.leave(place)
         finally:
             if self.is_idle:
                 self._loop.free()
 
-    async def _turn(self, gate: _Gate, place: _Place) -> None:
+    async def _turn(self, place: _Place) -> None:
         try:
-            await gate.turn(place, self.patience)
+            await place.gate.turn(place, self.patience)
         except TimeoutError as late:
             raise DeadlineExceeded(self._stuck(place)) from late
 

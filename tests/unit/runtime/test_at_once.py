@@ -164,6 +164,30 @@ def test_what_is_pressed_for_is_smaller_or_does_not_go_out(rung, sizes, rule, sa
     assert compacting.useless(plan, rung) == said
 
 
+@pytest.mark.parametrize("is_one", [True, False], ids=["one session", "a session each"])
+def test_what_is_asked_within_a_run_is_asked_in_turn(is_one):
+    """Runs of one session go one after the other there too, and no more at once than there are permits."""
+    upstream = Counting()
+
+    async def main():
+        async with opened(upstream, permits=2) as engine:
+            session = await engine.session(KEY)
+            others = [session if is_one else await engine.session(f"sub{number}") for number in range(8)]
+            async with session.run("Delegate.") as going, anyio.create_task_group() as group:
+                await anext(going)
+                for number, other in enumerate(others):
+                    group.start_soon(other.ask, f"Part {number}.")
+                if not is_one:  # its own call is one of those at once meanwhile
+                    await anyio.sleep(10)
+                async for _ in going:
+                    pass
+            return [message.role for message in session.journal.branch.messages]
+
+    roles = run(main)
+    assert upstream.most == (1 if is_one else 1 + 2)
+    assert roles == ["user", "assistant"] * (9 if is_one else 1)
+
+
 class Held(ScriptedUpstream):
     """An upstream that answers once it may."""
 

@@ -76,6 +76,58 @@ def test_who_holds_a_lane_goes_in_again_at_once():
     assert run(main) == (["same", "child", "thread"], True)
 
 
+@pytest.mark.parametrize(("permits", "seconds"), [(1, 4), (2, 2), (4, 1)])
+def test_of_those_inside_as_many_are_at_once_as_elsewhere(permits, seconds):
+    """What a holder starts goes in by the same number, in order; those outside wait for all of it."""
+    told = []
+
+    async def inside(gates, number):
+        async with gates.hold():
+            told.append(f"s{number}")
+            await anyio.sleep(1)
+            async with gates.hold():  # further in
+                told.append(f"e{number}")
+
+    async def main():
+        gates = Permits(permits)
+        async with anyio.create_task_group() as group:
+            async with gates.hold():
+                began = anyio.current_time()
+                async with anyio.create_task_group() as children:
+                    for number in range(4):
+                        children.start_soon(inside, gates, number)
+                took = anyio.current_time() - began
+            group.start_soon(inside, gates, 9)
+        return took, gates.is_idle
+
+    assert run(main) == (seconds, True)
+    assert [one for one in told if one.startswith("s")] == ["s0", "s1", "s2", "s3", "s9"]
+    assert {*told[: 2 * permits]} == {f"{sign}{number}" for sign in "se" for number in range(permits)}
+
+
+def test_those_that_wait_inside_are_turned_away_and_given_up():
+    """``clear`` reaches them, a deadline ends their wait, and the lane is free once the holder left."""
+    told = []
+
+    async def inside(lanes, deadline=None):
+        try:
+            async with lanes.hold("a", deadline=deadline):
+                await anyio.sleep(5)
+        except (LaneCleared, DeadlineExceeded) as error:
+            told.append(type(error).__name__)
+
+    async def main():
+        lanes = Lanes()
+        async with lanes.hold("a"), anyio.create_task_group() as group:
+            for deadline in (None, 1, None, None):
+                group.start_soon(inside, lanes, deadline)
+            await anyio.sleep(2)
+            told.append(lanes.clear("a"))
+        return lanes.is_idle, told
+
+    assert run(main) == (True, ["DeadlineExceeded", 2, "LaneCleared", "LaneCleared"])
+
+
 def test_a_child_that_outlives_its_parent_keeps_the_lane():
     """Nobody else gets in while somebody is inside, whoever came first."""
     told = []
