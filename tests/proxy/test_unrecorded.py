@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import anyio
@@ -335,3 +336,79 @@ def test_a_request_that_is_too_large_of_itself_says_nothing_of_how_the_proxy_is(
     assert livez["status"] == "ok"
     assert [one["what"] for one in livez["troubles"]] == ["WindowTooSmall"]
     assert capfd.readouterr().err.count("WindowTooSmall") == 1
+
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x08\0\0\0\x08\x08\x02\0\0\0" + b"x" * 400).decode()
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+
+
+class Picky(httpx2.AsyncBaseTransport):
+    """A provider in front of which somebody takes no pictures."""
+
+    def __init__(self, inner):
+        self.inner, self.refused = inner, 0
+
+    async def handle_async_request(self, request):
+        """Refuse a picture, and pass on what has none."""
+        if b'"base64"' not in await request.aread():
+            return await self.inner.handle_async_request(request)
+        self.refused += 1
+        why = "messages.0.content.1.image.source.base64: Could not process image"
+        told = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
+        return httpx2.Response(400, json=told)
+
+
+@pytest.mark.parametrize("is_sound", [True, False], ids=["sound", "failing"])
+def test_what_something_helps_against_is_asked_for_again_though_nothing_can_be_recorded(is_sound, proxied, strict):
+    """A picture that is refused goes, and the rest is answered."""
+    through, _, talking = proxied
+    talk, store, upstream = talking("anthropic"), Failing(), Picky(strict())
+    store.full, store.forgetful = (None if is_sound else StoreLocked("held")), True
+    talk.said = [{"role": "user", "content": [{"type": "text", "text": "Look."}, PICTURE]}]
+    talk.said.append({"role": "assistant", "content": "I see."})
+
+    async def go():
+        async with through(upstream, store) as client:
+            return await talk.turn(client, "And now?", VERSION)
+
+    reply = run(go)
+    assert (reply.status_code, reply.headers[STATE]) == (200, "managed" if is_sound else "unrecorded")
+    assert upstream.refused >= 1
+
+
+@pytest.mark.parametrize("status", ["error", "unfinished"])
+@pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses"])
+def test_a_stream_that_its_provider_breaks_off_ends_though_nothing_can_be_recorded(api, status, proxied, strict):
+    """All of it was given out: the body ends as it does where it is written down."""
+    through, made, talking = proxied
+    fault = f"{status}:middle" if status == "error" else status
+    talk, failing = talking(api, stream=True), Failing()
+    failing.full, failing.forgetful = StoreLocked("held"), True
+    talk.say("How high is the tide?")
+
+    async def go(store):
+        async with through(made(strict().provider, [parsed(fault)]), store) as client:
+            reply = await client.post(talk.path, talk.body(), VERSION)
+            return reply.status_code, reply.content
+
+    assert run(lambda: go(failing)) == run(lambda: go(MemoryStore()))
+
+
+def test_what_broke_off_and_is_in_no_log_is_told(proxied, strict):
+    """The client left, so nobody hears of it but who looks at how the proxy is."""
+    through, _, talking = proxied
+    talk, store, upstream = talking("anthropic"), Failing(), Silent()
+    store.full, store.forgetful = StoreReadOnly("the disk is full"), True
+    talk.say("How high is the tide?")
+
+    async def go():
+        async with through(upstream, store) as client:
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.post, talk.path, talk.body(), VERSION)
+                await upstream.asked.wait()
+                group.cancel_scope.cancel()
+            return (await client.web.get("/livez")).json()
+
+    livez = run(go)
+    assert livez["status"] == "degraded"
+    assert [(one["what"], "the disk is full" in one["why"]) for one in livez["troubles"]] == [("unwritten", True)]

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from holdfast.errors import ConfigError, UnknownPolicy, WindowTooSmall, check_types
 from holdfast.model.branch import Branch, as_found, extend
@@ -56,6 +56,13 @@ def _setting(name: str, value: object) -> Any:
         raise ConfigError(f"{name} = {value!r}: {error}; allowed is {allowed(name)}") from error
 
 
+def _known(settings: Settings) -> Settings:
+    """Return ``settings``, which somebody may have made by hand, with each value as it is held."""
+    given = {name: getattr(settings, name) for name in Settings.__struct_fields__}
+    chosen = {name: value for name, value in given.items() if value is not getattr(_USUAL, name)}
+    return replace(settings, **{name: _setting(name, value) for name, value in chosen.items()})
+
+
 class Policy(Struct, frozen=True):
     """Settings and ordered, named stages. ``replace`` and ``before`` return changed copies."""
 
@@ -80,10 +87,7 @@ class Policy(Struct, frozen=True):
         """Raise ``ConfigError`` for settings, and for stages, that are none."""
         wanted = {"policy.settings": (self.settings, Settings), "policy.stages": (self.stages, Sequence)}
         check_types(ConfigError, **wanted)
-        for name in Settings.__struct_fields__:
-            value = getattr(self.settings, name)
-            if value is not getattr(_USUAL, name):
-                _setting(name, value)
+        force_setattr(self, "settings", _known(self.settings))
         for at, given in enumerate(self.stages):
             match given:
                 case (str(name), stage):

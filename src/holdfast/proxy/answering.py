@@ -19,7 +19,7 @@ from holdfast.proxy.relay import Head, Piece, head
 from holdfast.proxy.replies import BAD_GATEWAY, error_reply, labelled
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.recording import OF_BYTES
-from holdfast.runtime.recovering import OF_FORM
+from holdfast.runtime.recovering import may_help
 from holdfast.runtime.requests import of_body
 from holdfast.runtime.running import Run
 from holdfast.runtime.session import Session
@@ -82,7 +82,7 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
         for piece in _refusal(error, run.attempt, session, turn):
             yield _named(piece, turn.state, session, turn)
     except StoreError:
-        for piece in () if begun else _unwritten(run.attempt, session, turn):
+        for piece in _unwritten(run.attempt, session, turn, begun=begun):
             yield piece
         raise
 
@@ -162,16 +162,20 @@ def _refusal(error: HoldfastError, attempt: Attempt | None, session: Session, tu
     return _rendered(turn, attempt.verdict, str(error))
 
 
-def _unwritten(attempt: Attempt | None, session: Session, turn: Turn) -> list[Piece]:
-    """Return a refusal that could not be written down; nothing where something else is to be asked instead."""
-    if attempt is None or attempt.is_answered:
+def _unwritten(attempt: Attempt | None, session: Session, turn: Turn, *, begun: bool) -> list[Piece]:
+    """Return what is left to give out of a refusal that could not be written down, where nothing else is to be asked.
+
+    Of one that ended an answer which had ``begun`` all was given out.
+    """
+    if attempt is None or attempt.is_answered or (begun and not attempt.is_ended):
         return []
-    verdict = attempt.verdict
-    if not turn.observe and (verdict.is_overflow or verdict.kind in OF_FORM):
+    if not (begun or turn.observe) and may_help(attempt.verdict):
+        return []
+    turn.outgoing.if_left = lambda: "unrecorded"
+    if begun:
         return []
     turn.outgoing.is_unreached = _is_unreached(attempt)
-    turn.outgoing.if_left = lambda: "unrecorded"
-    pieces = _refusal(UpstreamError(attempt.why, verdict.kind), attempt, session, turn)
+    pieces = _refusal(UpstreamError(attempt.why, attempt.verdict.kind), attempt, session, turn)
     return [labelled(piece, "unrecorded") for piece in pieces]
 
 

@@ -319,7 +319,7 @@ class Proxy:
             is_new = isinstance(error, StoreError) and await self._is_new(error, *used)
             if not outgoing.is_answered and tries and (is_new or isinstance(error, STALE)):
                 return await self._manage(turn, tries - 1)
-            if not is_new or not tries:
+            if not (outgoing.is_answered and isinstance(error, STALE)):  # what somebody removed is none of a fault
                 self._degrade(error)
             if not outgoing.is_answered:
                 return await self._unrecorded(turn, error)

@@ -17,8 +17,9 @@ from holdfast.proxy.exposition import Metric, Sample, exposition, number
 from holdfast.proxy.headers import State
 from holdfast.proxy.histogram import Histogram
 from holdfast.proxy.modes import Mode
+from holdfast.runtime.recording import UNWRITTEN
 from holdfast.store.tree import now_ms
-from holdfast.telemetry.events import OUTCOMES, Event
+from holdfast.telemetry.events import OUTCOMES, Event, Noticed
 from holdfast.view.text import one_line
 
 Ended: TypeAlias = State | Literal["failed"]
@@ -128,8 +129,10 @@ class Health:
             self._unsound = None
 
     def told(self, event: Event) -> None:
-        """Count what happened to a session."""
+        """Count what happened to a session; what could not be written down is a trouble."""
         self.sessions.told(event)
+        if isinstance(event, Noticed) and event.rule == UNWRITTEN:
+            self.went_wrong(event.rule, event.why)
 
     def went_wrong(self, what: str, why: str = "", *, is_ours: bool = True) -> bool:
         """Count that ``what`` went wrong, said without secrets; return whether it is the first time, to be printed.

@@ -213,13 +213,13 @@ class OpenBranches:
         means, policy = self._means, self._policy
 
         def journal() -> tuple[Journal, int]:
-            store, others, before = means.store, self._trees.others(key), self._trees.leaf(key)  # what is later is seen
+            store, others = means.store, self._trees.others(key)  # before it is read: what comes later is seen later
             leaf = self._trees.found(key, slots, policy.settings)
-            if leaf not in (None, before) and not aside:
-                store.set_leaf(key, leaf)
             if not kept:
                 store = _copy(store, key, leaf)
-            opened = Journal.open(store, key, policy, leaf=leaf if aside else None, clock=means.clock, ids=means.ids)
+            opened = Journal.open(store, key, policy, leaf=leaf, clock=means.clock, ids=means.ids)
+            if not aside:
+                opened.lead()  # what others decide behind it is caught up with
             if kept:
                 self._trees.look(key)
                 opened.heard = self._trees.grew

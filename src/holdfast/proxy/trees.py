@@ -214,12 +214,6 @@ class Trees:
             self._tree(key)
         return self._others.get(key, 0)
 
-    def leaf(self, key: str) -> str | None:
-        """Return the leaf of session ``key``; nothing where there is no such session."""
-        with suppress(UnknownId):
-            return self._store.session(key).leaf
-        return None
-
     def look(self, key: str) -> None:
         """Follow session ``key`` from here on: it was opened a moment ago. Its tree is read once it is asked for."""
         if key not in self._trees:

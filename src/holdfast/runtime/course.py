@@ -5,6 +5,7 @@ What needs a plan, a summary or an answer is done elsewhere, to a ``Course``; th
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Any
@@ -42,6 +43,8 @@ class Course:
         self.is_answering = False
         """Whether a request is on its way. Set where it is committed, in the worker, so that no words slip between."""
         self._runs = 0
+        self._loop: AbstractEventLoop | None = None
+        """Where they are, or the last of them was."""
         self._coming = 0
         """How many calls of ``append`` are in the worker, or on their way there."""
         self._noticed: set[tuple[str, str]] = set()
@@ -94,6 +97,7 @@ class Course:
 
     async def append(self, said: Sequence[Message | Slot]) -> list[str]:
         """Store messages, the hook asked; a user's words wait while an answer is on its way."""
+        self._come()
         told = [await self.offered(one) for one in said]
         self._coming += 1
         try:
@@ -111,13 +115,20 @@ class Course:
     @contextmanager
     def answering(self) -> Iterator[None]:
         """Let a user's words wait from the block's first committed request to its end: an answer is on its way."""
-        self._runs += 1
+        self._come()
+        self._runs, self._loop = self._runs + 1, (loop := get_running_loop())
         try:
             yield
         finally:
-            self._runs -= 1
+            self._runs -= not loop.is_closed()
             if not self._runs:
                 self.answered()
+
+    def _come(self) -> None:
+        """Forget the runs of an event loop that was closed: no answer is on its way there."""
+        if self._loop is not None and self._loop.is_closed():
+            self._runs, self._loop = 0, None
+            self.answered()
 
     def commit(self, plan: Plan, target: Target, world: World) -> Prepared | None:
         """Commit the request of ``plan``, in the worker; from then on a user's words wait for its answer."""

@@ -7,8 +7,9 @@ what stood before it (invariant P6).
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop, _get_running_loop, get_running_loop
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from anyio import CancelScope, Event, current_time, move_on_after
 from anyio.lowlevel import checkpoint
@@ -73,17 +74,35 @@ def extended(deadline: float, extra: float, now: float, *, busy: bool) -> float:
 
 
 class InFlight:
-    """The compactions of one session as they come and go. One task of one event loop at a time changes it."""
+    """The compactions of one session as they come and go. One task of one event loop at a time changes it.
+
+    What was under way in a loop that was closed is over: it never goes on.
+    """
 
     def __init__(self) -> None:
         self.flight = Flight()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forget who waits, and what runs."""
         self._changed = Event()
         """Set when ``flight`` is another one; who waits for that makes it anew."""
         self._abort: Callable[[], object] | None = None
         self._runs: list[_Run] = []
+        self._loop: AbstractEventLoop | None = None
+        """Where one of them is, or was last."""
+
+    def _come(self) -> None:
+        """Be at work in the caller's event loop, unless something is under way in another one."""
+        if self._loop is not None and self._loop.is_closed():
+            self.flight = replace(self.flight, in_flight=False, pending_retry=0)
+            self._clear()
+        if not (self._runs or self.flight.is_busy):
+            self._loop = get_running_loop()
 
     def start(self, abort: Callable[[], object] | None = None) -> None:
         """Say that a compaction began, which ``abort`` stops. ``Aborted`` after ``unsubscribe``: none begins then."""
+        self._come()
         if self.flight.is_over:
             raise Aborted("no compaction begins any more: the session is being closed; open it again")
         self._abort = abort
@@ -105,6 +124,7 @@ class InFlight:
         as lost, and nobody waits for it any more. ``Aborted`` after ``unsubscribe``.
         """
         await checkpoint()
+        self._come()
         while self.flight.is_busy and not self.flight.is_over:
             with move_on_after(window) as scope:
                 if self._changed.is_set():
@@ -118,15 +138,25 @@ class InFlight:
         return True
 
     def unsubscribe(self) -> None:
-        """Turn away those that wait and come to wait, then abort the running call, once."""
+        """Turn away those that wait and come to wait, then abort the running call, once: in the loop where they are."""
+        loop = self._loop
+        self.flight = replace(self.flight, is_over=True)
+        if loop is None or loop is _get_running_loop():
+            self._stop()
+        else:
+            with suppress(RuntimeError):  # it was closed: nobody there goes on
+                loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
         abort, self._abort = self._abort, None
-        self._move(replace(self.flight, is_over=True))
+        self._move(self.flight)
         if abort is not None:
             abort()
 
     @contextmanager
     def limited(self, seconds: float, extra: float) -> Iterator[None]:
         """Cancel the block after ``seconds`` and raise ``DeadlineExceeded``; a compaction gives it ``extra``."""
+        self._come()
         with CancelScope(deadline=current_time() + seconds) as scope:
             run = _Run(scope, extra)
             self._runs.append(run)
@@ -134,7 +164,8 @@ class InFlight:
                 run.judge(self.flight)
                 yield
             finally:
-                self._runs.remove(run)
+                if run in self._runs:
+                    self._runs.remove(run)
         if scope.cancelled_caught:
             raise DeadlineExceeded(_late(seconds, self.flight))
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from asyncio import AbstractEventLoop, get_running_loop
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from threading import Lock
 
 from anyio import CancelScope, Event, current_time, sleep
 
@@ -156,14 +157,18 @@ class _Loop:
 
     def __init__(self) -> None:
         self._whose: dict[str, AbstractEventLoop] = {}
-        """One or none; its ``setdefault`` is one step for all threads."""
+        """One or none."""
+        self._taking = Lock()
 
-    def take(self, what: str) -> None:
-        """Let it be for the caller's loop; ``Aborted`` where it is for another."""
+    def take(self, what: str, bury: Callable[[], object]) -> None:
+        """Let it be for the caller's loop, and ``bury`` what a closed one left; ``Aborted`` where it is for another."""
         loop = get_running_loop()
-        if self.is_dead:
-            self.free()
-        if self._whose.setdefault("", loop) is not loop:
+        with self._taking:
+            if self.is_dead:
+                bury()
+                self.free()
+            whose = self._whose.setdefault("", loop)
+        if whose is not loop:
             raise Aborted(f"{what}: {_ELSEWHERE}")
 
     @property
@@ -175,6 +180,11 @@ class _Loop:
     def is_elsewhere(self) -> bool:
         """Whether it is another loop's than the caller's."""
         return any(loop is not get_running_loop() for loop in self._now)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it is a loop's that runs."""
+        return any(loop.is_running() for loop in self._now)
 
     @property
     def _now(self) -> list[AbstractEventLoop]:
@@ -237,29 +247,31 @@ class Lanes:
         """Take no new work from here on, and return when what was taken before has ended.
 
         What runs may still begin what it needs; what the caller itself holds is not waited for. ``DeadlineExceeded``
-        after ``deadline`` seconds: some of it still runs then.
+        after ``deadline`` seconds, where some of it still runs, and at once where its event loop does not run.
         """
-        self._is_closed = True
+        self._is_closed, began = True, current_time()
         with CancelScope(deadline=_until(deadline)):
-            while self._others() and not self._loop.is_dead:
+            while self._others():
                 if self._loop.is_elsewhere:  # nobody there can wake us
                     await sleep(PAUSE)
+                    if not self._loop.is_at_work:
+                        break
                     continue
                 if self._freed.is_set():
                     self._freed = Event()
-                await self._freed.wait()
+                if self._others():  # another thread may have freed the last one meanwhile
+                    await self._freed.wait()
         if (busy := self._others()) and not self._loop.is_dead:
-            text = f"{busy} lanes were still in use after {deadline:g} s; cancel what runs, or wait longer"
+            waited = round(current_time() - began, 1)
+            text = f"{busy} lanes were still in use after {waited:g} s; cancel what runs, or wait longer"
             raise DeadlineExceeded(text)
 
     def _gate(self, key: str) -> _Gate:
         if self._is_closed and len(self._gates) == self._others():
             raise LaneClosed(f"lane {key!r} takes no new work: its engine is closing; open the engine again")
-        if self._loop.is_dead:
-            self._gates.clear()
         held = self._gates.get(key)
         if held is None or held.mine() is None:
-            self._loop.take(f"lane {key!r}")
+            self._loop.take(f"lane {key!r}", self._gates.clear)
         return self._gates.setdefault(key, _Gate())
 
     def _others(self) -> int:
@@ -298,10 +310,8 @@ class Permits:
 
         ``Aborted`` while permits are held in another event loop.
         """
-        if self._loop.is_dead:
-            self._gate = _Gate(self.most)
         if self._gate.mine() is None:
-            self._loop.take("no permit for a model call")
+            self._loop.take("no permit for a model call", self._anew)
         place = self._gate.come()
         try:
             await self._turn(place)
@@ -312,6 +322,9 @@ class Permits:
         finally:
             if self.is_idle:
                 self._loop.free()
+
+    def _anew(self) -> None:
+        self._gate = _Gate(self.most)
 
     async def _turn(self, place: _Place) -> None:
         try:

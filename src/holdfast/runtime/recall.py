@@ -90,9 +90,10 @@ def recall(
 
     Raises ``UnknownId`` for what the session does not name, and ``FormatError`` for a range that is not there.
     """
-    check_types(FormatError, id=(id, str), lines=(lines, str), chars=(chars, str), search=(search, str))
-    check_types(FormatError, page=(page, int), most=(most, int))
-    return _page(source(store, key, id), Asked(id, lines, chars, search, page), most)
+    asked = Asked(id, lines or "", chars or "", search or "", page)
+    check_types(FormatError, id=(id, str), lines=(asked.lines, str), chars=(asked.chars, str))
+    check_types(FormatError, search=(asked.search, str), page=(page, int), most=(most, int))
+    return _page(source(store, key, id), asked, most)
 
 
 def recall_whole(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from anyio import CancelScope
 
 from holdfast.errors import StoreError
@@ -36,6 +34,9 @@ OF_BYTES = frozenset({"request_bytes", "oversized_part"})
 """Overflows that say nothing of tokens, unless they name some: a client is told of them as they came."""
 WHY = 200
 """Characters that the log repeats of an error that is none of ours."""
+
+UNWRITTEN = "unwritten"
+"""The rule of a notice that what broke off could not be written down."""
 
 _UNBELIEVED = (
     "the provider counts more tokens than the window holds, for requests that it takes and that have a fraction of it "
@@ -81,12 +82,23 @@ async def refused(course: Course, attempt: Attempt) -> None:
 async def broken(course: Course, attempt: Attempt, error: BaseException) -> None:
     """Record what was said before the caller left or an upstream raised what it may not, or that nothing was.
 
-    Nothing is tried again then: what came stays, also where it was not given out.
+    Nothing is tried again then: what came stays, also where it was not given out. Where it cannot be written down that
+    is told, and raised to a caller who simply read no further; what else broke it off is what is raised.
     """
     why = one_line(f"{type(error).__name__}: {error}", WHY) if isinstance(error, Exception) else "the caller left"
-    with CancelScope(shield=True), suppress(StoreError):  # what broke it off is what is raised
-        if not await _interrupted(course, attempt, is_kept=attempt.is_begun):
-            await course.means.in_worker(lambda: course.journal.fail(f"{why} before the answer"))
+    try:
+        with CancelScope(shield=True):
+            if not await _interrupted(course, attempt, is_kept=attempt.is_begun):
+                await course.means.in_worker(lambda: course.journal.fail(f"{why} before the answer"))
+    except StoreError as unwritten:
+        if isinstance(error, GeneratorExit):
+            raise
+        tell_unwritten(course, unwritten)
+
+
+def tell_unwritten(course: Course, why: StoreError) -> None:
+    """Tell that what broke off could not be written down, where something else is raised."""
+    course.tell(events.Noticed(course.key, UNWRITTEN, f"what broke off is in no log: {why}"))
 
 
 def handed_in(journal: Journal, prepared: Prepared, answer: Answer) -> str:

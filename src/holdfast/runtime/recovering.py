@@ -11,7 +11,19 @@ from holdfast.errors import ContextOverflow, InvalidRequest, UpstreamError
 from holdfast.model.plan import Options
 from holdfast.model.target import World
 from holdfast.policy.guard import in_force
-from holdfast.policy.recovery import OVERFLOWED, Press, Recovery, Refused, Retry, Stop, Unseal, Useless, after, counted
+from holdfast.policy.recovery import (
+    ENTRY,
+    OVERFLOWED,
+    Press,
+    Recovery,
+    Refused,
+    Retry,
+    Stop,
+    Unseal,
+    Useless,
+    after,
+    counted,
+)
 from holdfast.policy.smallest import floor
 from holdfast.policy.stopping import explain
 from holdfast.runtime import compacting, recording, unsealing
@@ -24,10 +36,16 @@ from holdfast.runtime.requests import Request
 from holdfast.telemetry import events
 from holdfast.view.tokens import estimate
 from holdfast.wire.lens import open_body
+from holdfast.wire.overflow import Verdict
 
-OF_FORM = frozenset({"invalid_history", "invalid_request", "unknown"})
+_FORM = frozenset({"invalid_history", "invalid_request", "unknown"})
 """Kinds of refusals that may be about the form of a request."""
 _AS_MADE = "the server refused a conversation as its client wrote it; it goes out by the rules of the API's maker"
+
+
+def may_help(verdict: Verdict) -> bool:
+    """Whether something else may be asked in place of a request that was refused like this."""
+    return verdict.is_overflow or verdict.kind in _FORM or verdict.kind in ENTRY
 
 
 async def recovered(
@@ -79,7 +97,7 @@ async def _mended(
     Nothing where it has that form already. What comes next in this session goes out like that too.
     """
     written = request.target.dialect
-    if refused.seen or refused.kind not in OF_FORM or request.way.as_it_is:
+    if refused.seen or refused.kind not in _FORM or request.way.as_it_is:
         return None
     if not written.as_written:
         return await _judged_now(course, request, prepared)

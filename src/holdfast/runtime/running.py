@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from typing import Self
 
-from holdfast.errors import Aborted
+from holdfast.errors import Aborted, StoreError
 from holdfast.runtime import recording
 from holdfast.runtime.attempt import Attempt, attempt_at
 from holdfast.runtime.beginning import begun, read
@@ -53,11 +53,15 @@ class Run:
         self._events = self._going()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             self._left.clear()
             if self._events is not None:
                 await self._events.aclose()
+        except StoreError as unwritten:
+            if kind is None:
+                raise
+            recording.tell_unwritten(self._course, unwritten)
         finally:
             self._course.inflight.settled()
             await self._stack.aclose()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import inf, isnan
 from typing import Any
 
 from msgspec import Struct
@@ -126,6 +126,8 @@ class Session:
         ``ContextOverflow`` where nothing that could be left out is left, ``WindowTooSmall`` before any call.
         """
         check_types(ConfigError, deadline=(deadline, float | int | None))
+        if deadline is not None and isnan(deadline):
+            raise ConfigError("deadline is nan; give seconds, or none")
         extra = self.journal.policy.settings.summary_deadline
         with self.inflight.limited(inf if deadline is None else deadline, extra):
             async with self.run(said, quiet=True) as run:

@@ -107,6 +107,14 @@ async def test_an_engine_is_opened_with_a_target_that_can_be() -> None:
             pass
 
 
+def test_settings_made_by_hand_are_held_as_any_others() -> None:
+    """What may stand for a value is that value, wherever the settings come from."""
+    channels: Any = {"kelp": {"history_limit": 1}}
+    by_hand = Policy(settings=Settings(channels=channels, margin=1))
+    assert by_hand == Policy().with_settings(channels=channels, margin=1)
+    assert by_hand.for_session("agent:one:kelp:direct:tide") is not None
+
+
 @pytest.mark.parametrize(
     ("made", "told"),
     [

@@ -83,7 +83,7 @@ def test_who_talks_is_held_whatever_there_is_room_for():
     anyio.run(go)
 
 
-@pytest.mark.parametrize("at", ["others", "leaf", "found", "branch"])
+@pytest.mark.parametrize("at", ["others", "found", "branch"])
 def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monkeypatch):
     """At whatever step of opening it comes: from the next request on it is in force, and nothing of it is undone."""
     branches, words = opened(3, 100_000), [f"{number}" for number in range(5)]
@@ -116,3 +116,51 @@ def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monke
     assert anyio.run(go) is not None
     assert reached == [at]
     assert len(means.store.leaves("a")) == 1
+
+
+@pytest.mark.parametrize("at", ["others", "found", "branch"])
+def test_a_branch_is_opened_where_it_was_found_wherever_others_go_meanwhile(at, monkeypatch):
+    """Two proxies and two branches of one session: who moves its leaf takes nobody else along."""
+    branches, there = opened(3, 1_000_000), ["0", "1", "2", "3", "4"]
+    store, reached = branches._means.store, []
+    owner = MemoryStore if at == "branch" else Trees
+    step = getattr(owner, at)
+
+    def meanwhile(*given, **more):
+        told = step(*given, **more)
+        if not reached:
+            reached.append(store.set_leaf("a", beside))
+        return told
+
+    async def go():
+        await turn(branches, "a", *there)
+        branches._open.clear()
+        await turn(branches, "a", "0", "1", "aside")
+        replica = Journal.open(store, "a", Policy(), leaf=behind("4"))
+        replica.lead()
+        replica.compact(Compaction(2, Message.of("user", "what was said")))
+        branches._open.clear()
+        before = store.session("a").entries
+        monkeypatch.setattr(owner, at, meanwhile)
+        async with branches.continued("a", said(*there, "5", "6")) as session:
+            monkeypatch.undo()
+            session.journal.follow(said(*there, "5", "6"))
+            return session.journal.branch.compaction, store.session("a").entries - before
+
+    def behind(text):
+        return next(leaf for leaf in leaves() if store.branch("a", leaf).messages[-1].text.strip() == text)
+
+    def leaves():
+        return [info.id for info in store.leaves("a")]
+
+    async def whole():
+        nonlocal beside
+        await turn(branches, "a", "0", "1", "aside")
+        beside = behind("aside")
+        return await go()
+
+    beside = ""
+    compaction, written = anyio.run(whole)
+    assert compaction is not None
+    assert written <= 3
+    assert len(reached) == 1

@@ -558,6 +558,7 @@ def test_a_place_that_is_no_store_is_said(place, told):
     ("verb", "error", "told"),
     [
         (lambda _, session: session.ask("y", deadline="3"), ConfigError, "deadline is of type str"),
+        (lambda _, session: session.ask("y", deadline=float("nan")), ConfigError, "deadline is nan"),
         (lambda engine, _: engine.session(KEY, leaf=5), ConfigError, "leaf is of type int"),
         (lambda _, session: session.recall("x", lines=5), FormatError, "lines is of type int"),
         (lambda _, session: session.recall("x", chars=5), FormatError, "chars is of type int"),
@@ -565,7 +566,7 @@ def test_a_place_that_is_no_store_is_said(place, told):
         (lambda _, session: session.recall("x", page=None), FormatError, "page is of type NoneType"),
         (lambda _, session: session.recall("x", most="9"), FormatError, "most is of type str"),
     ],
-    ids=["deadline", "leaf", "lines", "chars", "search", "page", "most"],
+    ids=["deadline", "nan", "leaf", "lines", "chars", "search", "page", "most"],
 )
 def test_a_verb_is_told_of_an_argument_of_another_type(verb, error, told):
     """By its name, and what to give; nothing is sent."""
@@ -680,3 +681,34 @@ def test_what_is_no_name_names_nothing():
                         await verb(name)
 
     run(go)
+
+
+@pytest.mark.parametrize("how", ["read no further", "an error of its own"])
+def test_who_leaves_a_run_is_told_that_nothing_could_be_written(how):
+    """What was said so far is in no log: that is raised, or told where the caller raises something else."""
+
+    class Full(MemoryStore):
+        is_full = False
+
+        def append(self, *given, **more):
+            if self.is_full:
+                raise StoreReadOnly("the disk is full")
+            return super().append(*given, **more)
+
+    store, told = Full(), []
+
+    async def go():
+        upstream = ScriptedUpstream(["one two three four five"])
+        async with Engine.open(store, upstream=upstream, target=OPUS, fields=OUTPUT, listen=told.append) as engine:
+            session = await engine.session(KEY)
+            async with session.run("Go.") as running:
+                for _ in range(3):
+                    await anext(running)
+                store.is_full = True
+                if how == "an error of its own":
+                    raise KeyError("its own")
+
+    with pytest.raises(KeyError if how == "an error of its own" else StoreReadOnly):
+        anyio.run(go)
+    rules = [event.rule for event in told if isinstance(event, events.Noticed)]
+    assert rules == (["unwritten"] if how == "an error of its own" else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import AsyncExitStack, contextmanager, suppress
 from contextvars import Context
 
@@ -12,7 +13,7 @@ import pytest
 from anyio import to_thread
 
 from holdfast.errors import Aborted, DeadlineExceeded, HoldfastError, LaneCleared, LaneClosed
-from holdfast.runtime.lanes import Lanes, Permits
+from holdfast.runtime.lanes import Lanes, Permits, _Loop
 from holdfast.testing.clock import run
 
 
@@ -633,3 +634,45 @@ def left_behind(held):
     assert not task.done()
     with suppress(RuntimeError):  # there is no loop for it to end in
         work.close()
+
+
+def test_a_loop_that_does_not_run_is_not_waited_for():
+    """Nothing ends in it while somebody else waits: that is told at once, and what it holds stays held."""
+    lanes, loop = Lanes(), asyncio.new_event_loop()
+    task = loop.create_task(_sleeping(lanes, "a", 0.05))
+    loop.run_until_complete(asyncio.sleep(0))
+    with pytest.raises(DeadlineExceeded, match="1 lanes were still in use after"):
+        asyncio.run(lanes.drain(deadline=600))
+    loop.run_until_complete(task)
+    loop.close()
+    assert lanes.is_idle
+
+
+def test_a_lane_that_another_thread_frees_between_two_looks_is_not_waited_for(monkeypatch):
+    """Whoever waits for the last lane has seen that it is held after it made what wakes it."""
+    lanes, taken, may_leave, left = Lanes(), threading.Event(), threading.Event(), threading.Event()
+
+    async def holds():
+        async with lanes.hold("a"):
+            taken.set()
+            await to_thread.run_sync(may_leave.wait)
+        left.set()
+
+    def looked(loop, look=_Loop.is_elsewhere.fget):
+        if threading.current_thread() is threading.main_thread():
+            may_leave.set()  # what a switch of threads between two lines does
+            left.wait(20)
+        return look(loop)
+
+    thread = threading.Thread(target=asyncio.run, args=[holds()])
+    thread.start()
+    assert taken.wait(20)
+    monkeypatch.setattr(_Loop, "is_elsewhere", property(looked))
+
+    async def drained():
+        with anyio.fail_after(20):
+            await lanes.drain()
+
+    asyncio.run(drained())
+    thread.join(20)
+    assert lanes.is_idle
