@@ -102,9 +102,9 @@ def _move(store: SessionStore, info: SessionInfo, entry: str, name: str | None) 
 
 def branches(store: SessionStore, info: SessionInfo) -> Branches:
     """Return the branches of a session, and its named entries."""
-    tree = _Tree(store.entries(info.key))
-    leaves = [entry.id for entry in store.leaves(info.key)]
-    return Branches(info.key, tuple(tree.twigs(info, leaves)), tuple(tree.places(store.labels(info.key))))
+    leaves, labels = [entry.id for entry in store.leaves(info.key)], store.labels(info.key)
+    tree = _Tree(store.entries(info.key))  # last: what is talked on meanwhile lies behind all that is looked for
+    return Branches(info.key, tuple(tree.twigs(info, leaves)), tuple(tree.places(labels)))
 
 
 class _Tree:

@@ -156,12 +156,14 @@ async def _reread(
         async for _ in signals:
             try:
                 found = in_force(serving.given)
+                found.known.policy(found.settings.policy)
             except ConfigError as error:
                 _say(f"nothing was changed: {error}")
                 continue
             await changed.send((found.settings, found.known))
             told = mode(found.settings, switch_of(serving.store.where))
-            _say(f"read again: {clean(told)}")
+            is_same = found.settings.token == serving.settings.token
+            _say(f"read again: {clean(told)}{'' if is_same else '; another token counts from the next start on'}")
 
 
 # -- what it says ------------------------------------------------------------------------------------------------------

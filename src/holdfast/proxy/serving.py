@@ -135,9 +135,10 @@ def configure(proxy: Proxy, settings: Settings, known: Configuration) -> None:
         chosen = as_decided(known.policy(name))
         return replace(chosen, stages=()) if settings.observe else chosen
 
+    policy = named(settings.policy)
     proxy.means.permits = Permits(settings.concurrent)
     proxy.means.know(known.catalog, settings.window or None)
-    proxy.use(settings, OpenBranches(proxy.means, named(settings.policy), named))
+    proxy.use(settings, OpenBranches(proxy.means, policy, named))
 
 
 def _web(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> httpx2.AsyncClient:

@@ -136,3 +136,27 @@ def test_a_request_of_another_branch_is_found_by_one_reading(work, store):
         assert [one.id for one in through(store, "forked", log, old).entries[-2:]] == ["old", "older"]
         needed.append(work(lambda: through(store, "forked", log, old)))
     assert needed[1] < 2 * needed[0]
+
+
+def test_a_session_that_is_talked_on_while_it_is_looked_at(decided, store, monkeypatch):
+    """What comes between two looks at the log is on the list the next time; nothing of it is missed on the way."""
+    info, looked = store.session(decided), []
+
+    def meanwhile(name):
+        step = getattr(type(store), name)
+
+        def done(self, *given, **more):
+            told = step(self, *given, **more)
+            if name not in looked:
+                looked.append(name)
+                said = Said(measure(Message.of("user", "And now?")))
+                self.append(info.key, [Entry(f"talk-{name}", self.session(info.key).leaf, said, 0, 0)])
+                self.label(info.key, f"talk-{name}", name)
+            return told
+
+        monkeypatch.setattr(type(store), name, done)
+
+    for name in ("leaves", "labels", "entries"):
+        meanwhile(name)
+    assert branches(store, info).branches
+    assert sorted(looked) == ["entries", "labels", "leaves"]

@@ -87,6 +87,11 @@ def test_nobody_reads_what_it_says(home, tmp_path):
         store.parent.write_text("no folder")
         assert asked("unrecorded"), states
         assert asked("unrecorded"), states
+        for wrong in ("[policy.holdfast]\ntrigger_share = 0.3\n", "[proxy]\nwindow = -1\n"):
+            (home / "holdfast.toml").write_text(wrong)
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.3)
+            assert asked("unrecorded"), "what contradicts itself changes nothing"
         (home / "holdfast.toml").write_text("[proxy]\nbypass = true\n")
         process.send_signal(signal.SIGHUP)
         until = time.monotonic() + 30

@@ -40,6 +40,8 @@ class Place(Struct, frozen=True):
     home: str
     folder: str
     texts: Mapping[str, str] = {}
+    root: str = ""
+    """The top of the git repository that the folder is in, if it is in one."""
 
     def at_home(self, variable: str, default: str) -> PurePath:
         """Return the folder that ``variable`` names, else the one called ``default`` at home."""
@@ -164,8 +166,8 @@ def llm_home(place: Place) -> PurePath:
 
 
 def _mixed(place: Place) -> list[PurePath]:
-    """Return the files that aider takes its options and variables from."""
-    homes = (PurePath(place.home), PurePath(place.folder))
+    """Return the files that aider takes its options and variables from: at home, of the repository, of the folder."""
+    homes = (PurePath(place.home), PurePath(place.root or place.folder), PurePath(place.folder))
     return [home / name for home in dict.fromkeys(homes) for name in (".env", ".aider.conf.yml")]
 
 

@@ -32,7 +32,9 @@ class Started(Struct, frozen=True):
 
 def place_of(client: str) -> Place:
     """Return where ``client`` is started, its files of settings read."""
-    place = Place(os.environ, str(Path.home()), str(Path.cwd()))
+    here = Path.cwd()
+    root = next((str(folder) for folder in (here, *here.parents) if (folder / ".git").exists()), "")
+    place = Place(os.environ, str(Path.home()), str(here), root=root)
     texts = {path: text for path in sources(client, place) if (text := _text(Path(path))) is not None}
     return replace(place, texts=texts)
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast.cli.clients.launching import CHATGPT, GATEWAYS, LAUNCHES, Order, launch, opencode_files, program, sources
 from holdfast.cli.clients.pointed import OWN, Place, files, pointers, table
@@ -313,6 +314,16 @@ def test_aider():
     assert made.environment["ANTHROPIC_BASE_URL"] == PROXY
     assert "ANTHROPIC_API_BASE" in made.notes[0]
     assert made.arguments == ()
+
+
+def test_aider_reads_the_files_at_the_top_of_its_repository():
+    """Behind those at home and before those of the folder; outside of a repository there are none of it."""
+    root = f"{HOME}/project"
+    place = Place({}, HOME, f"{root}/deep/folder", {f"{root}/.aider.conf.yml": f"openai-api-base: {GATEWAY}\n"})
+    places = [path.removesuffix("/.env") for path in files("aider", replace(place, root=root)) if path.endswith(".env")]
+    assert places == [HOME, root, place.folder]
+    assert [one.url for one in pointers("aider", replace(place, root=root))] == [GATEWAY]
+    assert pointers("aider", place) == ()
 
 
 def test_aider_whose_file_sets_its_own_variable():
