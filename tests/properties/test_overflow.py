@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -33,6 +33,8 @@ anything = (talks | broken_histories(longest=9_000) | wild_histories()).filter(
 """What is always sent must fit: a system prompt of many pictures, which no API takes, is told as too large."""
 windows = st.sampled_from([7_000, 12_000, 40_000])
 policies = st.sampled_from([Policy.preset(name) for name in PRESETS])
+DRAWN = [Message("assistant", (Media("image", "image/png", 68, "", "iVBORw0KGgo="),) * 3)]
+"""An answer of nothing but pictures: no extract can tell anything of it."""
 
 
 def place(window, frame=0, *, exact=False, model="claude-sonnet-4-5"):
@@ -70,6 +72,7 @@ def work(steps, chars=4_000):
 
 
 @given(anything, windows, policies, st.booleans(), st.integers(0, 1_000))
+@example(messages=DRAWN, window=7_000, policy=Policy.preset("append-only"), spill=False, frame=0)
 def test_the_smallest_request_always_fits(messages, window, policy, spill, frame):
     """P5: for every history and every target with room the last rung's request is usable, with a store or without."""
     where, policy = place(window, frame), lenient(policy)

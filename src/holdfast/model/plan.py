@@ -45,7 +45,8 @@ class Plan(Struct, frozen=True):
     branch: Branch
     """The branch with this plan recorded; pass it into the next call."""
     record: tuple[Edit, ...] = ()
-    """Edits that last: appended verbatim as one ``decision`` entry before the send."""
+    """Edits that last: appended verbatim as one ``decision`` entry before the send; of two for one part, the later is
+    sent."""
     compaction: Compaction | None = None
     """To commit before the send, as one record."""
     repair: tuple[Edit, ...] = ()

@@ -97,18 +97,26 @@ def _places(draft: Draft) -> list[int]:
 
 
 def _made(draft: Draft, keep: int, level: tuple[int, int]) -> Draft:
-    """Return the draft with all before ``keep`` in a short extract, and every text behind it short."""
-    branch = draft.branch
-    cut = {*shown_slots(branch, keep), newest_words(branch, branch.pinned)} - {-1}
-    short = draft.give_way(pair for index in sorted(cut) for pair in _shorter(draft, index, level))
-    if keep <= branch.pinned:
+    """Return the draft with all before ``keep`` in a short extract, and every text behind it short.
+
+    Where nothing was said before ``keep`` that an extract could tell, that stays, and is short as well.
+    """
+    short = _cut_from(draft, keep, level)
+    if keep <= draft.branch.pinned:
         return short
     alone = replace(short, settings=replace(draft.settings, restore_files=0), world=replace(draft.world, restored=()))
     made = stand_in(alone, keep, draft.room.share(LEAST_SUMMARY))
     if made is None:
-        return short
+        return _cut_from(draft, draft.branch.keep, level)
     made = replace(made, trigger=FALLBACK)
     return short.compact(replace(made, after=short.compact(made).estimate))
+
+
+def _cut_from(draft: Draft, start: int, level: tuple[int, int]) -> Draft:
+    """Return the draft with every text from slot ``start`` on short, and the user's newest words wherever they are."""
+    branch = draft.branch
+    cut = {*shown_slots(branch, start), newest_words(branch, branch.pinned)} - {-1}
+    return draft.give_way(pair for index in sorted(cut) for pair in _shorter(draft, index, level))
 
 
 def _is_modest(draft: Draft) -> bool:
@@ -125,10 +133,10 @@ def _saved(draft: Draft, index: int, level: tuple[int, int]) -> int:
 
 
 def _shorter(draft: Draft, index: int, level: tuple[int, int]) -> Iterator[tuple[Edit, Blob | None]]:
-    """Yield the edits that make what a slot shows short, with the texts to be stored."""
+    """Yield the edits that make what a slot shows short, with the texts to be stored; of an answer only the media."""
     message, shown = draft.branch.messages[index], shown_parts(draft.branch, index)
     if message.role == "assistant":
-        return
+        shown = {place: part for place, part in shown.items() if isinstance(part, Media)}
     gone = _middle(draft, shown, level[0])
     yield from left_out(draft, index, gone, RULE)
     for place in sorted(shown.keys() - gone):

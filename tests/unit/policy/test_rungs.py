@@ -166,6 +166,29 @@ def test_the_smallest_request_leaves_room_for_what_comes():
     assert made.after <= room.frame + room.share(0.5)
 
 
+def test_pictures_of_an_answer_are_words_beside_its_calls():
+    """Where what an agent drew stands with its calls these stay, open or waiting to be read, and are no floor."""
+    drawn = Message("assistant", (*[PHOTO] * 6, ToolCall("c", "read", "{}")))
+    said = [Message.of("user", "draw"), drawn, Message("tool", (ToolResult("c", "read", (Text("ok"),)),))]
+    for count_ in (2, 3):
+        made = plan(said[:count_], WHERE, PLAIN, world=World(rung="fallback"))
+        assert made.compaction is None
+        assert [len(slot.message.calls) for slot in send_slots(made)][:2] == [0, 1]
+        assert made.after <= measure_room(WHERE, OURS.settings).usable
+        assert [notice.rule for notice in made.notices] == []
+        assert floor(made.branch, WHERE, OURS.settings) <= made.after
+
+
+def test_what_no_extract_could_tell_is_short_where_it_stands():
+    """Pictures without a word are words on the last rung, seen or not: no extract takes their place."""
+    said = [Message("assistant", (PHOTO,))] * 6
+    branch = plan(said, WHERE, PLAIN).branch
+    made = advance(branch, WHERE, PLAIN, World(rung="fallback"))
+    assert branch.seen == len(said)
+    assert [edit.span.start for edit in made.record] == [*range(6)]
+    assert made.after <= measure_room(WHERE, OURS.settings).usable
+
+
 # -- the floor ---------------------------------------------------------------------------------------------------------
 
 
