@@ -175,7 +175,7 @@ class Talk:
         self.at = 0
         self.own = MemoryStore()
         self.journals: dict[int, Journal] = {}
-        """The journal of each branch in a store of its own, never closed."""
+        """The journal of each branch in a store of its own, never closed; the last used is the last."""
         self.kept: dict[int, Journal] = {}
         """The journal of each branch in the store of all, as long as nothing restarts."""
         self.flight: tuple[Journal, Journal] | None = None
@@ -238,27 +238,39 @@ class World:
         assert kind(who, talk.headers, lens, has_tools_before=bool(self.count)) == "turn"
         journal = self.found(talk, lens, session_key(who, lens))
         journal.follow(lens.slots)
-        own = self.known(talk)
+        own = self.known(talk, lens)
         own.follow(lens.slots)
         assert spoken(journal) == [slot.message for slot in own.branch.slots]
         self.check_own(talk, lens, journal, own)
         talk.kept[talk.at], talk.flight = journal, (journal, own)
 
     def found(self, talk: Talk, lens: Lens, key: str) -> Journal:
-        """Return the journal of the branch that a request continues, found as after a restart."""
+        """Return the journal of the branch that a request continues, found as after a restart.
+
+        The session's leaf goes along, unless another request of that session waits for its answer.
+        """
         self.keys.add(key)
         leaf = Trees(self.store).found(key, lens.slots, POLICY.settings)
         kept = talk.kept.get(talk.at)
         if kept is not None and (not self.twins or talk.place.session):
             assert leaf == kept.leaf, "a restart finds the place"
-        return Journal.open(self.store, key, POLICY, leaf=leaf)
+        aside = any(one.flight is not None and one.flight[0].key == key for one in self.talks)
+        if leaf is not None and not aside:
+            self.store.set_leaf(key, leaf)
+        return Journal.open(self.store, key, POLICY, leaf=leaf if aside else None)
 
-    def known(self, talk: Talk) -> Journal:
-        """Return the journal of the branch in the conversation's own store."""
-        if talk.at not in talk.journals:
-            first = talk.journals.get(0)
-            talk.journals[talk.at] = Journal.open(talk.own, "own", POLICY, leaf=first.leaf if first else None)
-        return talk.journals[talk.at]
+    def known(self, talk: Talk, lens: Lens) -> Journal:
+        """Return the journal of the branch in the conversation's own store, the last used from here on.
+
+        A new branch parts from the one that says most of it, of several from the one talked on last.
+        """
+        journal = talk.journals.pop(talk.at, None)
+        if journal is None:
+            said = [*reversed(talk.journals.values())]
+            most = max(said, key=lambda one: one.repeats(lens.slots).count, default=None)
+            journal = Journal.open(talk.own, "own", POLICY, leaf=most and most.leaf)
+        talk.journals[talk.at] = journal
+        return journal
 
     def check_own(self, talk: Talk, lens: Lens, journal: Journal, own: Journal) -> None:
         """What goes out is what the conversation alone would send, and holds no word of another.
@@ -286,6 +298,7 @@ class World:
         parts = (Text(text), *((ToolCall(call, "run", '{"n":1}'),) if call else ()))
         for journal in talk.flight if seed % 4 else ():
             journal.record(Message("assistant", parts), Usage(journal.branch.asked, 20))
+        self.store.set_leaf(talk.flight[0].key, talk.flight[0].leaf)
         talk.lines.append(Line("assistant", text, call))
         talk.flight = None
 
@@ -295,14 +308,12 @@ class World:
         if talk.flight is not None or not said or len(talk.branches) > 2:
             return
         place = said[seed % len(said)]
-        talk.journals[len(talk.branches)] = Journal.open(talk.own, "own", POLICY, leaf=self.known(talk).leaf)
         talk.branches.append([*talk.lines[:place], Line("user", f"{talk.name} {self.new(0)}")])
         talk.at = len(talk.branches) - 1
 
     def compact(self, talk: Talk, _seed: int) -> None:
         """A thread of Codex sums itself up, and goes on behind words of its own: a branch of the same session."""
         if talk.place.session == "thread-id" and talk.flight is None and len(talk.branches) < 3:
-            talk.journals[len(talk.branches)] = Journal.open(talk.own, "own", POLICY, leaf=self.known(talk).leaf)
             talk.branches.append([Line("user", f"{talk.name} {self.new(0)}")])
             talk.at = len(talk.branches) - 1
 
@@ -358,11 +369,20 @@ COUNTED_BESIDE = [
     (1, "go", 10),
 ]
 """A count for one conversation, then a result of another that is shown as short as that count says."""
+SUMMED_UP = [
+    *[(0, "go", 0)] * 9,
+    *[(1, "go", 0)] * 3,
+    *[(1, "go", 1), (1, "go", 0), (1, "go", 1)],
+    (1, "compact", 0),
+    *[(1, "go", 0), (1, "go", 0), (1, "go", 10)],
+]
+"""A count that a model told, then a thread that goes on in other words, where a text is shown as that count says."""
 
 
 @OFTEN
 @given(one=st.integers(0, 4), other=st.integers(0, 4), twins=st.booleans(), steps=steps)
 @example(one=3, other=0, twins=True, steps=COUNTED_BESIDE)
+@example(one=2, other=0, twins=False, steps=SUMMED_UP)
 def test_no_conversation_speaks_in_another(one, other, twins, steps):
     """Each request is what its own conversation alone would send, after a restart and without one, in any order."""
     talks = []
