@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -119,7 +119,12 @@ def test_in_a_sound_conversation_nothing_is_repaired(messages, model, policy):
         assert extends(before, after)
 
 
+USER, RESULT = Message.of("user", "go"), Message("tool", (ToolResult("call_0", "read", (Text("file"),)),))
+CALL = Message("assistant", (ToolCall("call_0", "read", "{}"),))
+
+
 @given(broken_histories(most=4), long_talks, places)
+@example([USER, RESULT], [USER, CALL, RESULT], MODELS[0])
 def test_an_old_repair_stays_as_it_is(broken, messages, model):
     """K1: what was wrong long ago is repaired in the same way in every later request."""
     where = place(model, 200_000, Frame())

@@ -85,6 +85,10 @@ def test_planning_step_by_step_repairs_as_planning_at_once(seed, family):
 @given(st.integers(0, 10_000), st.sampled_from([*FAMILIES, ("anthropic", "claude-opus-5-5")]))
 @example(42, ("openai-chat", "gpt-5"))
 @example(78, ("anthropic", "claude-opus-5-5"))
+@example(1953, ("anthropic", "claude-opus-5-5"))
+@example(2797, ("anthropic", "claude-3-5-sonnet-20241022"))
+@example(40, ("anthropic", "claude-3-5-sonnet-20241022"))
+@example(487, ("anthropic", "claude-3-5-sonnet-20241022"))
 def test_frames_and_decisions_in_between_change_no_repair(seed, family):
     """The same where two histories follow each other, frames change, texts give way and answers break off."""
     rng, where, branch = Random(seed), target(*family, window=200_000), Branch()

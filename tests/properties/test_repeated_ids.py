@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast import Branch, Policy
@@ -15,10 +17,11 @@ from holdfast.config import target
 from holdfast.model.branch import extend
 from holdfast.model.entries import Entry, Said
 from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.model.parts import Media, Opaque, Seal, Text, ToolCall, ToolResult
 from holdfast.policy.pipeline import advance
 from holdfast.policy.projection import send_slots
 from holdfast.testing.driving import drive
+from holdfast.testing.histories import conversation, damaged
 from holdfast.testing.strategies import broken_histories, conversations
 from holdfast.view.tokens import measure
 from holdfast.wire.lens import body
@@ -30,28 +33,48 @@ MODELS = [
     ("openai-responses", "gpt-5"),
     ("gemini", "gemini-2.5-pro"),
 ]
+NAMELESS = damaged(
+    conversation([(0, 1, [(1, 0, 1, 0)], False), (0, 1, [(1, 0, 1, 0)] * 2, False)], system=False, pictures=False),
+    [("odd name", 0, 0)],
+)
+"""The first of three calls names no tool; the last has its id, where there are two."""
+OPEN = conversation(
+    [(0, 1, [(1, 0, 1, 0)], False), (0, 1, [], False), (0, 1, [(1, 0, 1, 0)], False)], system=False, pictures=False
+)
+"""Two calls with a turn between them; the second is open for a moment."""
 places = st.sampled_from(MODELS).map(lambda model: target(*model, window=100_000))
 
 
-def renumbered(messages, most):
-    """Return ``messages`` with no more than ``most`` ids, which are told apart by where they are used."""
-    known = {}
+def renumbered(messages, most, nameless):
+    """Return ``messages`` with no more than ``most`` ids, which are told apart by where they are used.
+
+    The calls whose numbers are ``nameless`` name no tool.
+    """
+    known, numbers = {}, itertools.count()
 
     def named(id_):
         return f"functions.bash:{known.setdefault(id_, len(known)) % most}"
 
     def again(part):
         if isinstance(part, ToolCall):
-            return replace(part, id=named(part.id))
+            return replace(part, id=named(part.id), name="" if next(numbers) in nameless else part.name)
         return replace(part, call_id=named(part.call_id)) if isinstance(part, ToolResult) else part
 
     return [Message(one.role, tuple(map(again, one.parts))) for one in messages]
 
 
-@given(conversations(turns=5, steps=6) | broken_histories(most=4), st.integers(1, 5), places, st.booleans())
-def test_memory_changes_no_plan_of_repeated_ids(messages, most, place, each):
+@given(
+    conversations(turns=5, steps=6) | broken_histories(most=4),
+    st.integers(1, 5),
+    places,
+    st.booleans(),
+    st.frozensets(st.integers(0, 8), max_size=3),
+)
+@example(messages=NAMELESS, most=2, place=target(*MODELS[0], window=100_000), each=False, nameless=frozenset())
+@example(messages=OPEN, most=1, place=target(*MODELS[2], window=100_000), each=True, nameless=frozenset({0}))
+def test_memory_changes_no_plan_of_repeated_ids(messages, most, place, each, nameless):
     """Whatever ids repeat, a plan made with memory has the repairs, and the bytes, of one made from the log alone."""
-    said = renumbered(messages, most)
+    said = renumbered(messages, most, nameless)
     for step in drive(said, place, at=range(1, len(said) + 1) if each else None):
         forgetful = advance(Branch.build(step.entries), place)
         assert forgetful.repair == step.plan.repair
@@ -61,6 +84,42 @@ def test_memory_changes_no_plan_of_repeated_ids(messages, most, place, each):
 def wires_of(place, plan):
     """Return the bytes of the request of ``plan``."""
     return body(place.api, place.model, send_slots(plan))
+
+
+RESULT = ToolResult("c", "read", (Text("file"), Media("image", "image/png", 9, "a.png", "AAAA")))
+
+
+@pytest.mark.parametrize("orphan", [Message("tool", (RESULT,)), Message("assistant", (Text("so"), RESULT))])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_call_with_its_own_result_changes_no_orphan_before_it(model, orphan):
+    """K1: what was told of a result without its call stays, whoever uses its id later and has an answer."""
+    place = target(*model, window=100_000)
+    call, result = Message("assistant", (ToolCall("c", "read", "{}"),)), Message("tool", (RESULT,))
+    said = [Message.of("user", "go"), orphan, Message.of("user", "on"), call, result]
+    before, after = drive(said, place, at=[3, 5])
+    told = [slot.message for slot in before.slots]
+    assert any("file" in message.text for message in told)
+    assert [slot.message for slot in after.slots][: len(told)] == told
+
+
+def served(id_, *kinds):
+    """Return an answer with so many parts of a call that the server answered."""
+    return Message("assistant", (*[Opaque(kind, Raw(b"{}"), Seal("anthropic", "", id_)) for kind in kinds], Text("so")))
+
+
+WHOLE = served("srv", "server_tool_use", "web_search_tool_result")
+
+
+@pytest.mark.parametrize("first", [WHOLE, served("srv", "server_tool_use")], ids=["whole", "half"])
+def test_an_id_of_a_server_is_sent_once(first):
+    """A server's call goes with its result where its id was sent before, however long ago; a half was never sent."""
+    place = target(*MODELS[0], window=100_000)
+    user, answer = Message.of("user", "go"), Message.of("assistant", "yes")
+    said = [user, first, user, answer, user, WHOLE, user, answer, user]
+    for step in drive(said, place, at=range(1, len(said) + 1)):
+        assert step.plan.repair == advance(Branch.build(step.entries), place).repair
+    parts = [part for slot in step.slots for part in slot.message.parts]
+    assert sum(isinstance(part, Opaque) for part in parts) == 2
 
 
 @pytest.mark.parametrize("model", MODELS)

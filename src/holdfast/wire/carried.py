@@ -15,4 +15,4 @@ def carried(messages: Sequence[Message], shows: Callable[[Media], bool]) -> tupl
     results = [result for message in messages for result in message.results]
     moved = sum(isinstance(part, Media) and shows(part) for result in results for part in result.content)
     items = [Item(at, at + 1, message) for at, message in enumerate(messages)]
-    return [item.message for item in shown_behind(items, shows)] if moved else list(messages), moved
+    return [item.message for item in shown_behind(items, shows, {})] if moved else list(messages), moved

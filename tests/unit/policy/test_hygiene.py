@@ -186,6 +186,21 @@ def test_malformed_calls_go(dialect):
     assert [one.text for one in sent] == ["u", "look", "[Result of a tool call that is not here: t]\nr x", "y"]
 
 
+@pytest.mark.parametrize("dialect", [CLAUDE, NEW, CHAT, RESPONSES, GEMINI])
+def test_what_a_call_without_a_name_gave_back_answers_no_other(dialect):
+    """It is told where it stands, as often as it came, whoever calls by its id before or behind, and never taken back.
+
+    Ids repeat where a server numbers the calls of each answer anew.
+    """
+    nameless = Message("assistant", (ToolCall("x", ""),))
+    history = [user(), calls("x"), words(), user("on"), nameless, results("x"), results("x"), words(), user("more")]
+    later = {(): [], (MISSING,): [calls("x"), user("y")], ("r x",): [calls("x"), results("x"), words(), user("y")]}
+    for answers, step in later.items():
+        sent, _ = repaired([*history, *step], dialect)
+        assert [result_text(result) for one in sent for result in one.results] == [MISSING, *answers]
+        assert [part.text for one in sent if one.role == "user" for part in one.parts].count("r x") == 2
+
+
 @pytest.mark.parametrize("dialect", [CLAUDE, NEW, CHAT, RESPONSES])
 @pytest.mark.parametrize("count", [1, 2])
 def test_calls_without_ids_are_answered_in_their_order(dialect, count):

@@ -14,6 +14,7 @@ from holdfast.model.edits import Edit
 from holdfast.model.messages import Message
 from holdfast.model.parts import Thinking
 from holdfast.policy.hygiene.budget import fit_media
+from holdfast.policy.hygiene.disowned import disown
 from holdfast.policy.hygiene.ids import NONE
 from holdfast.policy.hygiene.items import Item, Reason, edits, lost
 from holdfast.policy.hygiene.neighbours import (
@@ -98,21 +99,26 @@ def _passes(
             (partial(join, summary=summary), ("merge", "neighbours of one role")),
             (fit_media, ("drop", "")),
         )
+    paired = (
+        partial(pair_servers, before=before),
+        ("server-pair", "half of a call that the server answered was all it held"),
+    )
     return (
         (set_free, ("drop", "")),
         (tie, ("drop", "")),
         (name, ("drop", "")),
+        (partial(disown, cut=cut), ("drop", "")),
         (partial(drop_unfinished, cut=cut), ("drop", "")),
         (show_media, ("drop", "")),
         (drop_unseen, ("pairing", "a call for a screenshot that never came was all it held")),
         (clean, ("empty", "nothing in it may be sent")),
         (partial(pair, before=before), ("pairing", "its results stand behind their calls, or answer none")),
-        (pair_servers, ("server-pair", "half of a call that the server answered was all it held")),
+        paired,
         (
             partial(place_system, lead=lead),
             ("system", "no system message stands here, and it held nothing that others may say"),
         ),
-        (pair_servers, ("server-pair", "half of a call that the server answered was all it held")),
+        paired,
         (partial(join, summary=summary), ("merge", "neighbours of one role")),
         (answer_results, ("drop", "")),
         (sign, ("drop", "")),

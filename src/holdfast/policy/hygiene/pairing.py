@@ -53,13 +53,17 @@ def drop_unfinished(items: list[Item], dialect: Dialect, *, cut: frozenset[int])
     for index, found in matched([item.message for item in items]).items():
         item = items[index]
         calls = [place for place, part in enumerate(item.message.parts) if type(part) is ToolCall]
-        never = item.start in cut
         gone = {place for place, call, one in zip(calls, item.message.calls, found, strict=True)
-                if one is None and (never or is_cut_off(call))}  # fmt: skip
+                if one is None and never_ran(item, call, cut)}  # fmt: skip
         if gone:
             message = without(item.message, gone, dialect)
             out[index] = item.changed(message, "unfinished-call", "the answer was interrupted and the call never ran")
     return out
+
+
+def never_ran(item: Item, call: ToolCall, cut: frozenset[int]) -> bool:
+    """Return whether a call of ``item`` that has no result never ran: it or its answer was cut off, as ``cut`` were."""
+    return item.start in cut or is_cut_off(call)
 
 
 def pair(items: list[Item], dialect: Dialect, *, before: frozenset[str] = NONE) -> list[Item]:
@@ -68,8 +72,8 @@ def pair(items: list[Item], dialect: Dialect, *, before: frozenset[str] = NONE) 
     Ids that are sent ``before`` them are not used again where an API wants each once.
     """
     messages = [item.message for item in items]
-    stray = orphans(messages)
     answers = matched(messages)
+    stray = strays(messages, answers)
     given = _given_elsewhere(messages, answers, dialect)
     ids = fresh_ids(messages, dialect, before)
     named = _named(items, answers, {index: ids[index] for index in answers if ids[index]}, dialect)
@@ -173,6 +177,33 @@ def orphans(messages: Sequence[Message]) -> frozenset[str]:
     return frozenset(told - called)
 
 
+def asked_first(messages: Sequence[Message]) -> dict[str, int]:
+    """Return the first message with a call of each id, those of servers' tools too."""
+    first: dict[str, int] = {}
+    for at, message in enumerate(messages):
+        for part in message.parts:
+            if type(part) is ToolCall and message.role == "assistant":
+                first.setdefault(part.id, at)
+            elif type(part) is Opaque and part.seal is not None and is_use(part):
+                first.setdefault(part.seal.data, at)
+    return first
+
+
+def strays(messages: Sequence[Message], answers: Answers) -> Places:
+    """Return the results that answer none of the calls, and stand before all calls of their id.
+
+    What was told of them stays when such a call comes later and has a result of its own.
+    """
+    first = asked_first(messages)
+    used = {(one.home, one.place) for found in answers.values() for one in found if one is not None}
+    out: Places = {}
+    for home, message in enumerate(messages):
+        for place, result in enumerate(message.results):
+            if first.get(result.call_id, inf) > home and (home, place) not in used:
+                out.setdefault(home, set()).add(place)
+    return out
+
+
 def told(result: ToolResult) -> tuple[Text | Media, ...]:
     """Return what a result that answers no call says, as a user says it; nothing of one that is empty or made up."""
     said: list[Text | Media] = []
@@ -258,15 +289,13 @@ def _with_name(part: Part, id_: str, name: str) -> Part:
 # -- where results stand right behind their calls ----------------------------------------------------------------------
 
 
-def _near(
-    items: Sequence[Item], answers: Answers, dialect: Dialect, stray: frozenset[str], given: Places
-) -> Iterator[Item]:
+def _near(items: Sequence[Item], answers: Answers, dialect: Dialect, stray: Places, given: Places) -> Iterator[Item]:
     """Yield the items with all results of an answer right behind it; what stands there already stays as it is."""
     index = 0
     while index < len(items):
         stop = _run(items, index, dialect)
         if stop == index:
-            yield from _only(items[index], stray, dialect, given.get(index, ()))
+            yield from _only(items[index], stray.get(index, ()), dialect, given.get(index, ()))
             index += 1
             continue
         start, end = _in_place(items, answers, index, stop, dialect)
@@ -364,8 +393,8 @@ def _told(items: Sequence[Item], found: Sequence[Found | None], calls: Sequence[
     ]
 
 
-def _only(item: Item, stray: frozenset[str], dialect: Dialect, places: Container[int] = ()) -> Iterator[Item]:
-    """Yield the item with those results that may stand here: at ``places``, or where those with a ``stray`` id may.
+def _only(item: Item, stray: Container[int], dialect: Dialect, places: Container[int]) -> Iterator[Item]:
+    """Yield the item with those results that may stand here: at ``places``, or where those that are ``stray`` may.
 
     Where they may not, a user tells them.
     """
@@ -373,9 +402,10 @@ def _only(item: Item, stray: frozenset[str], dialect: Dialect, places: Container
     parts: list[Part] = []
     words: list[Part] = []
     for part in item.message.parts:
-        if not isinstance(part, ToolResult) or next(results) in places or (dialect.elsewhere and part.call_id in stray):
+        place = next(results) if isinstance(part, ToolResult) else -1
+        if not isinstance(part, ToolResult) or place in places or (dialect.elsewhere and place in stray):
             parts.append(part)
-        elif part.call_id in stray:
+        elif place in stray:
             words += told(part)
     if len(parts) == len(item.message.parts):
         yield item
@@ -391,7 +421,7 @@ def _only(item: Item, stray: frozenset[str], dialect: Dialect, places: Container
 # -- where results stand anywhere behind their calls -------------------------------------------------------------------
 
 
-def _anywhere(items: Sequence[Item], answers: Answers, dialect: Dialect, stray: frozenset[str]) -> Iterator[Item]:
+def _anywhere(items: Sequence[Item], answers: Answers, dialect: Dialect, stray: Places) -> Iterator[Item]:
     """Yield the items with a result for each call somewhere behind it; those that stand so stay."""
     fine: dict[int, set[int]] = defaultdict(set)
     for index, found in answers.items():
@@ -403,7 +433,7 @@ def _anywhere(items: Sequence[Item], answers: Answers, dialect: Dialect, stray: 
             yield item
             yield from _added(items, answers[index], index)
         else:
-            yield from _only(item, stray, dialect, fine[index])
+            yield from _only(item, stray.get(index, ()), dialect, fine[index])
 
 
 def _added(items: Sequence[Item], found: Sequence[Found | None], index: int) -> Iterator[Item]:

@@ -264,7 +264,7 @@ def _beginnings(kinds: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _call(call: ToolCall, dialect: Dialect, role: str) -> ToolCall | None:
-    if role != "assistant" or not call.id or not call.name or call.name.isspace():
+    if role != "assistant" or not call.id or not names_tool(call):
         return None
     name = wire_name(call.name, dialect)
     said = object_text(call) if dialect.object_arguments and not _are_objects((call.arguments,)) else call.arguments
@@ -272,6 +272,11 @@ def _call(call: ToolCall, dialect: Dialect, role: str) -> ToolCall | None:
         return call
     seal = call.seal if may_go(call.seal, dialect) else None
     return replace(call, name=name, arguments=said, seal=seal, raw=None)
+
+
+def names_tool(call: ToolCall) -> bool:
+    """Return whether a call says what is called; one that does not cannot be sent."""
+    return bool(call.name) and not call.name.isspace()
 
 
 def calls_fit(calls: Sequence[ToolCall], dialect: Dialect) -> bool:

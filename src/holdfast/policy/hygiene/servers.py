@@ -11,26 +11,29 @@ from collections.abc import Iterator, Sequence
 from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, Part, ToolCall, ToolResult
-from holdfast.policy.hygiene.ids import is_use
+from holdfast.policy.hygiene.ids import NONE, is_use
 from holdfast.policy.hygiene.items import Item
 from holdfast.policy.hygiene.parts import Places, left_out
 
 
-def pair_servers(items: list[Item], dialect: Dialect) -> list[Item]:
-    """Return the items with no half of a server's call and result."""
+def pair_servers(items: list[Item], dialect: Dialect, *, before: frozenset[str] = NONE) -> list[Item]:
+    """Return the items with no half of a server's call and result, and none that has an id sent ``before``."""
     why = "a call that the server answered and its result stand together or not at all"
-    while broken := halves([item.message for item in items], dialect):
+    while broken := halves([item.message for item in items], dialect, before):
         items = left_out(items, broken, dialect, "server-pair", why)
     return items
 
 
-def halves(messages: Sequence[Message], dialect: Dialect) -> Places:
-    """Return the places of calls of a server's tool without a result, of results without a call, of second calls."""
+def halves(messages: Sequence[Message], dialect: Dialect, before: frozenset[str] = NONE) -> Places:
+    """Return the places of calls of a server's tool without a result, of results without a call, of second calls.
+
+    Calls with the ids ``before`` are sent in front of ``messages``.
+    """
     if not any(_id(part) for message in messages for part in message.parts):
         return {}
     out: Places = {}
     waiting: set[str] = set()
-    seen: set[str] = set()
+    seen = set(before)
     answers = list(_answers(messages, dialect))
     for (start, stop), behind in zip(answers, [*answers[1:], (len(messages), 0)], strict=True):
         parts = [(index, place) for index in range(start, stop) for place in range(len(messages[index].parts))]
@@ -38,14 +41,14 @@ def halves(messages: Sequence[Message], dialect: Dialect) -> Places:
         awaited = {id_ for _, (id_, kind) in marks if kind == _CALLER}
         awaited |= _deferred(messages, (start, stop), behind)
         may_wait = stop == len(messages) and (not dialect.end_user or is_paused(messages[-1]))
-        kept = _kept([mark for _, mark in marks], waiting, seen, awaited, may_wait=may_wait)
+        kept = list(_kept([mark for _, mark in marks], waiting, seen, awaited, may_wait=may_wait))
         for (index, place), (_, kind) in (mark for mark, keep in zip(marks, kept, strict=True) if not keep):
             if kind in {_USE, _RESULT}:
                 out.setdefault(index, set()).add(place)
         used = {id_ for _, (id_, kind) in marks if kind == _USE}
         told = {id_ for _, (id_, kind) in marks if kind == _RESULT}
         waiting = (used | waiting) & awaited - told
-        seen |= used
+        seen |= {id_ for (_, (id_, kind)), keep in zip(marks, kept, strict=True) if keep and kind == _USE}
     return out
 
 

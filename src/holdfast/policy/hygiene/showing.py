@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -11,12 +11,12 @@ from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message, media_of, placeholder, with_parts
 from holdfast.model.parts import Media, Part, Text, ToolResult
 from holdfast.policy.hygiene.items import Item, inserted
-from holdfast.policy.hygiene.pairing import orphans
-from holdfast.policy.hygiene.parts import may_show
+from holdfast.policy.hygiene.pairing import matched, strays
+from holdfast.policy.hygiene.parts import Places, may_show
 
 Shows: TypeAlias = Callable[[Media], bool]
-Moving: TypeAlias = Callable[[ToolResult], Sequence[Media]]
-"""What moves out of a result."""
+Moving: TypeAlias = Sequence[Sequence[Media]]
+"""What moves out of each result of a message."""
 RULE = "result-media"
 _WHY = "a result holds words alone here: a user shows its media behind the results"
 
@@ -28,43 +28,45 @@ def show_media(items: list[Item], dialect: Dialect) -> list[Item]:
     """
     if dialect.media_in_results or not any(media_of(item.message) for item in items if item.message.results):
         return items
-    stray = orphans([item.message for item in items])
-    return shown_behind(items, lambda part: may_show(part, dialect, "user"), stray)
+    messages = [item.message for item in items]
+    return shown_behind(items, lambda part: may_show(part, dialect, "user"), strays(messages, matched(messages)))
 
 
-def shown_behind(items: Sequence[Item], shows: Shows, stray: frozenset[str] = frozenset()) -> list[Item]:
+def shown_behind(items: Sequence[Item], shows: Shows, stray: Places) -> list[Item]:
     """Return the items with what ``shows`` takes of their results' media behind each batch of results.
 
     A batch is all results up to the next answer; nothing stands between them. A line in the result names what moved.
-    Results of ``stray`` ids keep theirs.
+    Results at the places ``stray`` keep theirs.
     """
-
-    def moving(result: ToolResult) -> list[Media]:
-        held = () if result.call_id in stray else result.content
-        return [part for part in held if isinstance(part, Media) and shows(part)]
-
     out: list[Item] = []
-    batch: list[Item] = []
+    batch: list[tuple[Item, Moving]] = []
     names: dict[str, str] = {}
-    for item in items:
+    for at, item in enumerate(items):
         if item.message.role != "assistant":
-            batch.append(item)
+            batch.append((item, _moving(item.message, shows, stray.get(at, ()))))
             continue
-        out += [*_shown(batch, moving, names), item]
+        out += [*_shown(batch, names), item]
         batch = []
         names |= {call.id: call.name for call in item.message.calls}
-    return [*out, *_shown(batch, moving, names)]
+    return [*out, *_shown(batch, names)]
 
 
-def _shown(batch: Sequence[Item], moving: Moving, names: Mapping[str, str]) -> Iterator[Item]:
+def _moving(message: Message, shows: Shows, stray: Collection[int]) -> list[list[Media]]:
+    return [
+        [part for part in result.content if place not in stray and isinstance(part, Media) and shows(part)]
+        for place, result in enumerate(message.results)
+    ]
+
+
+def _shown(batch: Sequence[tuple[Item, Moving]], names: Mapping[str, str]) -> Iterator[Item]:
     """Yield the items between two answers, with their media behind the last result."""
     shown: list[Part] = []
-    for result in [result for item in batch for result in item.message.results]:
-        tool = result.name or names.get(result.call_id) or "a tool"
-        media = moving(result)
-        shown += [Text(f"(from the result of {tool})"), *media] if media else []
-    last = max((at for at, item in enumerate(batch) if item.message.results), default=-1) if shown else -1
-    for at, item in enumerate(batch):
+    for item, moving in batch:
+        for result, media in zip(item.message.results, moving, strict=True):
+            tool = result.name or names.get(result.call_id) or "a tool"
+            shown += [Text(f"(from the result of {tool})"), *media] if media else []
+    last = max((at for at, (item, _) in enumerate(batch) if item.message.results), default=-1) if shown else -1
+    for at, (item, moving) in enumerate(batch):
         worded = _worded(item, moving) if shown else item
         if at == last:
             rest = [part for part in worded.message.parts if not isinstance(part, ToolResult)]
@@ -76,7 +78,8 @@ def _shown(batch: Sequence[Item], moving: Moving, names: Mapping[str, str]) -> I
 
 def _worded(item: Item, moving: Moving) -> Item:
     """Return the item with a line in its results for each of their media that moves."""
-    parts = [_named(part, moving(part)) if isinstance(part, ToolResult) else part for part in item.message.parts]
+    media = iter(moving)
+    parts = [_named(part, next(media)) if isinstance(part, ToolResult) else part for part in item.message.parts]
     message = with_parts(item.message, parts)
     return item if message is item.message else item.changed(message, RULE, _WHY)
 

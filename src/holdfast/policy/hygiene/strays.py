@@ -7,15 +7,16 @@ behind, where there are as many of the one as of the other. A call that Holdfast
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import groupby
+from math import inf
 
 from holdfast.model.dialect import Dialect
 from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque, ToolCall, ToolResult
 from holdfast.policy.hygiene.ids import is_sent, minted_id
 from holdfast.policy.hygiene.items import Item, inserted
-from holdfast.policy.hygiene.pairing import Answers, Names, is_made_up, matched, orphans, with_names
+from holdfast.policy.hygiene.pairing import Answers, Names, asked_first, is_made_up, matched, with_names
 from holdfast.policy.hygiene.parts import Places, left_out
 
 Spot = tuple[int, int]
@@ -39,7 +40,14 @@ def set_free(items: list[Item], _dialect: Dialect) -> list[Item]:
         for call, one in zip(messages[index].calls, answers, strict=True)
         if one is None or is_made_up(one.result)
     }
-    return [one for item in items for one in _apart(item, wanted | orphans(messages))]
+    first = asked_first(messages)
+    return [one for at, item in enumerate(items) for one in _apart(item, _freed(item.message, wanted, first, at))]
+
+
+def _freed(message: Message, wanted: Container[str], first: Mapping[str, int], at: int) -> set[str]:
+    """Return the ids of results in message ``at`` that are ``wanted``, or that nobody called ``first`` by then."""
+    ids = {result.call_id for result in message.results}
+    return {id_ for id_ in ids if id_ in wanted or first.get(id_, inf) > at}
 
 
 def _apart(item: Item, wanted: Container[str]) -> Iterator[Item]:
