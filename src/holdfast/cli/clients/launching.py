@@ -13,7 +13,18 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.cli.clients.pointed import API_BASE, Place, Pointer, files, inside, llm_home, pointers, table
+from holdfast.cli.clients.pointed import (
+    API_BASE,
+    Place,
+    Pointer,
+    files,
+    folder_files,
+    folder_pointers,
+    inside,
+    llm_home,
+    pointers,
+    table,
+)
 from holdfast.config.providers import PROVIDERS, VARIABLES
 from holdfast.proxy.headers import TOKEN
 
@@ -77,7 +88,7 @@ def _is_below(url: str, base: str) -> bool:
 
 def sources(client: str, place: Place) -> tuple[str, ...]:
     """Return the files that must be read before ``client`` is started, where they are there."""
-    beside = {"opencode": opencode_files, "gemini": _gemini_files}.get(client)
+    beside = {"claude": folder_files, "opencode": opencode_files, "gemini": _gemini_files}.get(client)
     return files(client, place) + (beside(place) if beside is not None else ())
 
 
@@ -130,8 +141,11 @@ def _sdks(order: Order) -> Launch:
 
 
 def _claude(order: Order) -> Launch:
-    """Return a variable; where the user's settings set it, they stand above it, so settings of ours above them."""
-    told = pointers("claude", order.place)
+    """Return a variable; where the user's settings set it, they stand above it, so settings of ours above them.
+
+    Those of a folder stand above both; to where they lead, which somebody else may have written, no key is sent.
+    """
+    told, beside = pointers("claude", order.place), folder_pointers(order.place)
     is_told = told and "anthropic" not in order.fixed
     url = order.through(told[-1].url) if is_told else _address(order, "ANTHROPIC_BASE_URL")
     environment = {"ANTHROPIC_BASE_URL": url}
@@ -142,6 +156,12 @@ def _claude(order: Order) -> Launch:
         name for name in ("BEDROCK", "VERTEX", "FOUNDRY") if order.place.environment.get(f"CLAUDE_CODE_USE_{name}")
     ]
     notes = [f"CLAUDE_CODE_USE_{name} is set: what Claude Code asks there goes past the proxy" for name in clouds]
+    if beside and "anthropic" in order.fixed:
+        told = (*told, *beside)
+    elif beside and not told:
+        where, url_there = beside[-1].where, beside[-1].url
+        how = f"for what it asks to go through it give --upstream-anthropic {url_there}"
+        notes.append(f"{where} sets ANTHROPIC_BASE_URL: Claude Code goes there, past the proxy; {how}")
     if told and any(one.partition("=")[0] == "--settings" for one in order.arguments):
         notes.append(
             f"{told[-1].where} sets ANTHROPIC_BASE_URL: take it out there, for --settings of your own is given"

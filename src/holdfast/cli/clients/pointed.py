@@ -68,6 +68,17 @@ def pointers(client: str, place: Place) -> tuple[Pointer, ...]:
     return tuple(Pointer(path, key, url) for path, text in found for key, url in read(text))
 
 
+def folder_files(place: Place) -> tuple[str, ...]:
+    """Return the files of the working folder that Claude Code goes by once its user believes the folder."""
+    return tuple([str(PurePath(place.folder, ".claude", name)) for name in ("settings.json", "settings.local.json")])
+
+
+def folder_pointers(place: Place) -> tuple[Pointer, ...]:
+    """Return the addresses in them, the weakest first: nobody is led there, but it can be told."""
+    found = ((path, place.texts[path]) for path in folder_files(place) if path in place.texts)
+    return tuple(Pointer(path, key, url) for path, text in found for key, url in _claude(text))
+
+
 def table(text: str) -> dict[str, Any]:
     """Return the object that ``text`` is, JSON with comments and commas too many; an empty one if it is none."""
     plain = _TRAILING.sub(lambda found: found[1] or "", _COMMENT.sub(lambda found: found[1] or "", text))

@@ -156,6 +156,24 @@ def test_claude_whose_settings_name_an_address():
     assert "take it out" in both.notes[0]
 
 
+@pytest.mark.parametrize("name", ["settings.json", "settings.local.json"])
+def test_claude_in_a_folder_that_names_an_address(name):
+    """Nobody is led where a folder says, which may have been fetched; it is told, and how it goes through the proxy."""
+    path = f"{FOLDER}/.claude/{name}"
+    told = json.dumps({"env": {"ANTHROPIC_BASE_URL": GATEWAY}})
+    there = Place({}, HOME, FOLDER, {path: told})
+    assert path in sources("claude", there)
+    made = launch("claude", order(there))
+    assert (made.arguments, dict(made.environment)) == ((), {"ANTHROPIC_BASE_URL": PROXY})
+    assert made.notes[0].startswith(f"{path} sets ANTHROPIC_BASE_URL")
+    assert f"--upstream-anthropic {GATEWAY}" in made.notes[0]
+    asked = launch("claude", replace(order(there), fixed=frozenset({"anthropic"})))
+    assert asked.arguments == ("--settings", json.dumps({"env": {"ANTHROPIC_BASE_URL": PROXY}}, separators=(",", ":")))
+    assert asked.notes == ()
+    own = Place({}, HOME, FOLDER, {f"{HOME}/.claude/settings.json": told.replace("://", "://own."), path: told})
+    assert "own." in launch("claude", order(own)).arguments[1]
+
+
 def test_claude_in_a_cloud():
     """What goes past the proxy is said."""
     assert "BEDROCK" in launch("claude", order(place({"CLAUDE_CODE_USE_BEDROCK": "1"}))).notes[0]
