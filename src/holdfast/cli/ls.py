@@ -17,7 +17,7 @@ from holdfast.cli.ranges import Whole
 from holdfast.cli.sizing import about, measured_in
 from holdfast.cli.terminal import Waiting, clean, console, fitting, json_option, say_json, say_line, say_more
 from holdfast.errors import HoldfastError
-from holdfast.model.entries import Answer, Body, Compaction, Request, Said, Usage
+from holdfast.model.entries import Answer, Body, Compaction, Failure, Request, Said, Usage
 from holdfast.model.gauging import HIGHEST, LOWEST, smaller
 from holdfast.store.base import SessionInfo, SessionStore
 
@@ -103,7 +103,8 @@ def listed(store: SessionStore, info: SessionInfo) -> Listed:
         is_answered = is_answered or isinstance(body, Answer)
     tokens, is_counted = _size(store, info, newest)
     if request is None:
-        return Listed(info, client, None, tokens, counted=is_counted)
+        is_refused = not is_answered and any(isinstance(body, Failure) for body in newest)
+        return Listed(info, client, None, tokens, answered=not is_refused, counted=is_counted)
     answered, window = is_answered or _is_answered(store, info), _window(store, info, request) or None
     return Listed(info, client, request.slots + behind, tokens, window, answered, is_counted)
 

@@ -303,6 +303,27 @@ def test_a_session_that_never_had_an_answer_says_so(tmp_path, run):
     assert "overflow: " in run("show", one["key"], "--store", path).stdout
 
 
+def test_a_session_whose_only_request_was_sent_to_nobody_says_so(tmp_path, run):
+    """What is too large of itself is refused by the proxy: no answer, and no request in the log either."""
+    path = str(tmp_path / "unsent.db")
+
+    async def refused():
+        settings, said = Settings(openai="http://up", window=WINDOW), [{"role": "system", "content": "rule " * 60_000}]
+        with open_store(path) as store:
+            async with (
+                application(settings, store, transport=httpx2.ASGITransport(app(Provider(Strict())))) as proxy,
+                httpx2.AsyncClient(transport=httpx2.ASGITransport(proxy), base_url="http://127.0.0.1") as web,
+            ):
+                body = {"model": "gpt-5.1", "messages": [*said, {"role": "user", "content": "Go."}]}
+                return await web.post("/v1/chat/completions", json=body, headers={"host": "127.0.0.1"})
+
+    reply = anyio.run(refused)
+    assert (reply.status_code, reply.headers["x-holdfast-state"]) == (400, "refused")
+    (one,) = json.loads(run("ls", "--store", path, "--json").stdout)
+    assert one["answered"] is False
+    assert "  no answer  " in run("ls", "--store", path).stdout
+
+
 def test_ids_of_the_proxy_keep_their_client():
     """The beginning that is shown has the client and four characters more; other ids are what they were."""
     keys = [
