@@ -145,7 +145,14 @@ class Reader(_Stream):
     def feed(self, chunk: bytes) -> list[Event]:
         """Return the events that ``chunk`` completes; see ``_Stream``."""
         self._has_cr = self._has_cr or b"\r" in chunk
+        if self._taken and not (self._buffer or self._fault or self._has_cr) and self._is_one(chunk):
+            self._taken += len(chunk)
+            return [_parsed(bytes(chunk), chunk.split(b"\n"), ended=True)]
         return super().feed(chunk)
+
+    def _is_one(self, chunk: bytes) -> bool:
+        """Return whether ``chunk`` is one event and no more, as most come: fields, of which each line ends with LF."""
+        return 2 < len(chunk) <= self._limit and chunk[0] not in _OTHERWISE and chunk.find(b"\n\n") == len(chunk) - 2
 
     def _end(self) -> int:
         """Return where a blank line, or a comment before any field, ends."""
