@@ -30,7 +30,8 @@ Each message says what happened, the numbers, and one thing to do.
 
 from __future__ import annotations
 
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 
 class HoldfastError(Exception):
@@ -138,5 +139,5 @@ def check_types(error: type[Exception], /, **given: tuple[object, Any]) -> None:
     """Do nothing for values of their types; raise ``error``, which names the first other one and what it should be."""
     for name, (value, kind) in given.items():
         if not isinstance(value, kind):
-            wanted = getattr(kind, "__name__", str(kind))
+            wanted = " or ".join([one.__name__ for one in get_args(kind) or (kind,) if one is not NoneType])
             raise error(f"{name} is of type {type(value).__name__}; give a value of type {wanted}")

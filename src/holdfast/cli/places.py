@@ -15,6 +15,7 @@ from holdfast.cli.terminal import clean
 from holdfast.errors import UnknownId
 from holdfast.store import at_home, open_store
 from holdfast.store.base import Quota, SessionStore
+from holdfast.store.files import is_there
 
 STORE_VARIABLE = "HOLDFAST_STORE"
 FILE = "holdfast.db"
@@ -53,7 +54,7 @@ def file_of(where: str) -> Path:
 
 def is_missing(where: str) -> bool:
     """Return whether ``where`` names a store in a file that is not there."""
-    return where != ":memory:" and not file_of(where).exists()
+    return where != ":memory:" and not is_there(file_of(where))
 
 
 def absence(given: str | None) -> str:

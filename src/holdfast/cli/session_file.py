@@ -20,6 +20,7 @@ from holdfast.cli.files import PRIVATE_FILE
 from holdfast.errors import FormatError
 from holdfast.formats.repairing import TOOLS, Dropped, Finding, Survey, mended, survey, tool_of, whole
 from holdfast.formats.repairing.tools import Tool
+from holdfast.store.files import is_there
 
 MISSING = "there is no such file; check the path"
 Read = Callable[[int], None]
@@ -66,7 +67,7 @@ def repair_file(path: Path, *, format_: str = "", dry_run: bool = False, read: R
     Memory is bounded by the longest line and a few words of each. Raises ``FormatError`` for what is no session file,
     and where the file changed in the meantime.
     """
-    if not path.exists():
+    if not is_there(path):
         return FileRepaired(str(path), reason=MISSING)
     if not path.is_file():
         raise FormatError("a folder or a device is no session file; give the files in it")

@@ -24,6 +24,18 @@ ACCESS = "give yourself access to it and its folder, or another path with --stor
 """What to do about either."""
 
 
+def is_there(path: Path) -> bool:
+    """Return whether anything is at ``path``; ``OSError`` where that cannot be told, as in a folder of somebody else's.
+
+    ``Path.exists`` says no to that from Python 3.14 on.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: no file can have such a name
+        return False
+    return True
+
+
 def make_directory(path: Path) -> None:
     """Create ``path`` and the parents it lacks; those that are there keep their modes."""
     if path.is_dir():

@@ -27,7 +27,7 @@ HELLO = [Message.of("user", "hello")]
         ({"messages": [{"role": "user", "content": "hi"}]}, r"messages\[0\] is a dict; plan takes Message values"),
         ({"target": "claude-sonnet-4-5"}, "target is of type str; give a value of type Target"),
         ({"policy": "holdfast"}, "policy is of type str; give a value of type Policy"),
-        ({"branch": plan(HELLO, Target())}, "branch is of type Plan; give a value of type .*Branch"),
+        ({"branch": plan(HELLO, Target())}, "branch is of type Plan; give a value of type Branch$"),
         ({"world": {"force": True}}, "world is of type dict; give a value of type World"),
         ({"target": Target(limits=5)}, "target.limits is 5; give a Limits"),
         ({"target": Target(limits=Limits("200k"))}, "target.limits.window is '200k'; give a whole number"),
@@ -93,7 +93,7 @@ def test_a_value_that_cannot_be_is_told_where_it_is_made(made: Any, told: str) -
     [
         ("agent.db", {"durability": "fast"}, "durability is 'fast'; it is one of 'process', 'power'"),
         (":memory:", {"durability": None}, "durability is None; it is one of"),
-        ("agent.db", {"quota": 1_000}, "quota is of type int; give a value of type .*Quota"),
+        ("agent.db", {"quota": 1_000}, "quota is of type int; give a value of type Quota$"),
         (7, {}, "where is of type int; give a value of type"),
     ],
 )

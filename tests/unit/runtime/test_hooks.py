@@ -307,7 +307,7 @@ def test_a_session_goes_on_as_without_its_hooks(hook):
     ("given", "told"),
     [
         ({"on_append": 5}, "the hook on_append is int, which cannot be called"),
-        ({"patience": "x"}, "patience is of type str; give a value of type float"),
+        ({"patience": "x"}, "patience is of type str; give a value of type float or int"),
         ({"patience": float("nan")}, "patience is nan; give the seconds"),
         ({"patience": -1}, "patience is -1; give the seconds"),
     ],

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
 from holdfast.store.blobs import FileBlobs
 from holdfast.store.database import is_damage
-from holdfast.store.files import ACCESS, create, refusal, sync_directory
+from holdfast.store.files import ACCESS, create, is_there, refusal, sync_directory
 from holdfast.store.migrations import check_library, version
 from holdfast.store.repairing.mender import Mender
 from holdfast.store.repairing.salvage import salvage
@@ -64,7 +64,7 @@ def repair_store(path: str | os.PathLike[str], *, dry_run: bool = False, tick: T
     ``StoreCorrupt`` and is not touched.
     """
     file = Path(path)
-    if not file.exists():
+    if not is_there(file):
         return Repaired(str(file))
     if not dry_run:
         return _repaired(file, file.with_name(f"{file.name}.blobs"), tick, dry_run=False)
