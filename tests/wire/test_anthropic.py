@@ -122,7 +122,7 @@ def test_an_unknown_role_survives_byte_for_byte(role):
         b'{"role":"user","content":5}',
         b"{",
         b'{"role":"user","content":"\\ud800"}',
-        b'{"role":"user","content":[' + b"[" * 100_000 + b"]" * 100_000 + b"]}",
+        b'{"role":"user","content":[' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"]}",
     ],
 )
 def test_what_is_no_message_is_a_format_error(raw):

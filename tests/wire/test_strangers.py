@@ -217,7 +217,7 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
 def test_what_is_nested_too_deeply_is_told(api):
     """No list ends in a ``RecursionError``: the error says what is wrong with it."""
     deep: dict[str, Any] = {}
-    for _ in range(5_000):
+    for _ in range(100_000):
         deep = {"more": [deep]}
     with pytest.raises(FormatError, match="nested too deeply"):
         READERS[api].messages([{"role": "user", "content": [{"type": "text", "text": "go", "more": deep}]}])

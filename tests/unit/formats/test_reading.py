@@ -66,8 +66,8 @@ def test_recognised_by_content(data, format_):
         (b'{"trajectory":[],"history":[]}', Unrecognised, "SWE-agent"),
         (b'{"name":"x","version":1}', Unrecognised, "with the keys name, version"),
         (b"hello\nworld\n", Unrecognised, "no line of the file is a JSON object: all its 2 lines"),
-        (b"[" * 100_000, Unrecognised, "the JSON in it is nested too deeply"),
-        (b'{"messages":' + b"[" * 100_000, Unrecognised, "the JSON in it is nested too deeply"),
+        (b"[" * 1_000_000, Unrecognised, "the JSON in it is nested too deeply"),
+        (b'{"messages":' + b"[" * 1_000_000, Unrecognised, "the JSON in it is nested too deeply"),
         (b'{"messages":[]}', Unrecognised, "messages"),
     ],
 )
@@ -148,8 +148,8 @@ def test_any_lines_become_a_tree(lines):
 
 
 def test_deep_json_in_the_middle_is_one_damaged_line():
-    """A line nested 100,000 deep costs that line."""
-    deep = b'{"type":"user","uuid":"x","message":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    """A line nested 1,000,000 deep costs that line."""
+    deep = b'{"type":"user","uuid":"x","message":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
     recording = read(CLAUDE + b"\n" + deep + b"\n")
     assert [problem.line for problem in recording.problems] == [2]
     assert "nested too deeply" in recording.problems[0].reason
