@@ -165,7 +165,7 @@ def _indexes(db: sqlite3.Connection) -> tuple[Mended, ...]:
 
 
 def _faults(db: sqlite3.Connection) -> list[str]:
-    """Return what SQLite finds wrong; the index of words, which it looks at from 3.44 on, is made anew by the mender."""
+    """Return what SQLite finds wrong; the index of words, looked at from 3.44 on, the mender makes anew."""
     told = [line for (text,) in db.execute("PRAGMA integrity_check") for line in str(text).splitlines()]
     return [line for line in told if line != "ok" and not line.startswith("***") and "fts5" not in line.lower()]
 
