@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import ExitStack
 from itertools import pairwise
 
 import httpx2
@@ -121,24 +122,30 @@ def test_the_providers_own_cache_agrees(day):
     assert read / whole > 0.94
 
 
+@pytest.fixture
+def opened(tmp_path):
+    """Opens the store of a test; all that it opened are closed behind the test."""
+    with ExitStack() as stores:
+        yield lambda: stores.enter_context(SqliteStore(tmp_path / "store.db"))
+
+
 @pytest.mark.parametrize("model", [BINDING, MODELS["openai-responses"]])
-def test_a_reload_before_each_request_changes_no_byte(tmp_path, model):
+def test_a_reload_before_each_request_changes_no_byte(opened, model):
     """K2: closed and opened again from disk before each of its requests, a day sends the same bytes."""
-    place = tmp_path / "store.db"
 
     def again(journal):
         journal.store.close()
-        return Journal.open(SqliteStore(place), KEY, journal.policy)
+        return Journal.open(opened(), KEY, journal.policy)
 
-    wanted, found = spent(model), spent(model, again=again, store=SqliteStore(place))
+    wanted, found = spent(model), spent(model, again=again, store=opened())
     assert len(breaks(found)) > 1
     for one, other in zip(wanted, found, strict=True):
         assert one.body == other.body, one.step
 
 
-def test_a_retry_after_a_reload_changes_no_byte(tmp_path):
+def test_a_retry_after_a_reload_changes_no_byte(opened):
     """K2: a request that was prepared and never answered is made again, breakpoints too, by whoever comes next."""
-    store = SqliteStore(tmp_path / "store.db")
+    store = opened()
 
     def again(journal):
         journal.prepare(goal)
