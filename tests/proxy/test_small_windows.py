@@ -58,6 +58,29 @@ def test_what_does_not_fit_a_window_that_nobody_told_is_its_provider_s_to_refuse
     assert upstream.bodies == [body]
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["at first", "behind an answer"])
+@pytest.mark.parametrize("window", [0, 16_000], ids=["assumed", "configured"])
+def test_tools_that_are_too_large_are_their_client_s_fault(window, after, proxied, strict):
+    """Whatever was answered before: refused where the window was told, else its provider's to take, in its API's words;
+    all is well with what is Holdfast's own, and that is told."""
+    through, _, talking = proxied
+    upstream, talk = strict(100_000, overflow="llama.cpp"), talking("openai-chat")
+    talk.fields = {"model": "somebody-s-own"}
+
+    async def go():
+        async with through(upstream, window=window) as client:
+            for number in range(after):
+                await talk.turn(client, f"Note {number}: {WORDS}")
+            talk.say("How high is the tide?")
+            reply = await client.post(talk.path, talk.body() | {"tools": [TOOL]})
+            return reply, (await client.web.get("/livez")).json()
+
+    reply, livez = run(go)
+    assert (reply.status_code, reply.headers[STATE]) == (400, "refused" if window else "relayed")
+    assert "maximum context length" in reply.text
+    assert (livez["status"], [one["what"] for one in livez["troubles"]]) == ("ok", ["WindowTooSmall"])
+
+
 def test_a_refusal_of_ours_tells_the_size_of_the_whole_request(proxied, strict):
     """Its tools and its system prompt too: clients reckon with it how much they cut."""
     through, _, talking = proxied

@@ -64,7 +64,7 @@ def command(session: str, moments: str | None, lines: int, store: str | None, *,
         elif entry is not None:
             log = through(there, info.key, log, entry)
             if isinstance(entry.body, OF_REQUESTS):
-                entry = log.entries[request_of(log, entry)]
+                entry = _went_out(log.entries[request_of(log, entry)])
             before, after = _reduced(_until(there, info.key, log, entry))
         else:
             raise Stopped(_which(log))
@@ -84,6 +84,14 @@ def _which(log: Log) -> str:
     newest = [f"..{clean(id_)[:SHORT]} for what the newest decision changed" for id_, _ in log.branch.law[-1:]]
     told = ", ".join([*newest, "0.. for all since message 0"])
     return f"give two moments behind the session: {told}, A..B for what is between; only a request's id stands alone"
+
+
+def _went_out(entry: Entry) -> Entry:
+    """Return ``entry``, a request; ``Stopped`` for one that was sent to nobody."""
+    if isinstance(entry.body, Request):
+        return entry
+    short = clean(entry.id[:SHORT])
+    raise Stopped(f"request {short} was sent to nobody, so nothing stands beside it: holdfast why {short} tells why")
 
 
 def _asked(moments: str) -> tuple[str, str]:

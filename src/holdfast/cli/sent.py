@@ -17,7 +17,7 @@ from holdfast.cli.terminal import clean, many, say_command, say_whole
 from holdfast.config import Configuration
 from holdfast.errors import UnknownId
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Answer, Decision, Entry, Failure, Request, Usage
+from holdfast.model.entries import UNANSWERED, Answer, Decision, Entry, Failure, Request, Said, Usage
 from holdfast.model.paying import known_dollars
 from holdfast.model.projected import project
 from holdfast.policy import guard
@@ -47,12 +47,13 @@ class Sent(Struct, frozen=True, omit_defaults=True):
     model: str
     policy: str
     window: int
+    """0 where it was sent to nobody."""
     messages: int
     tokens: int
-    """As its client sent it: what went up and an estimate of what that lacked."""
+    """As its client sent it: what went up and an estimate of what that lacked; of its messages, where none went up."""
     shown: int
     shown_tokens: int
-    """Messages and tokens that went up."""
+    """Messages and tokens that went up; none where it was sent to nobody."""
     usage: Usage | None
     """What the provider told of it; nothing where it told nothing."""
     dollars: float | None
@@ -71,18 +72,29 @@ class Sent(Struct, frozen=True, omit_defaults=True):
 
 
 def request_of(log: Log, entry: Entry) -> int:
-    """Return where in ``log`` the request is that ``entry`` is, or that it tells the end of."""
+    """Return where in ``log`` the request is that ``entry`` is, or that it tells the end of.
+
+    That is where ``entry`` itself is, where it tells why what was said behind the last answer was sent to nobody.
+    """
     at = log.entries.index(entry)
     found = next((place for place in range(at, -1, -1) if isinstance(log.entries[place].body, Request)), None)
+    since = log.entries[at if found is None else found + 1 : at]
+    if _is_unanswered(entry) and (found is None or any(isinstance(one.body, Said | Answer) for one in since)):
+        return at
     if found is None:
         raise UnknownId(f"no request is recorded before entry {entry.id[:SHORT]}; holdfast show --all lists the log")
     return found
 
 
+def _is_unanswered(entry: Entry) -> bool:
+    return isinstance(entry.body, Failure) and entry.body.kind == UNANSWERED
+
+
 def sent(info: SessionInfo, log: Log, at: int, known: Configuration) -> Sent:
     """Return the request at place ``at`` of ``log``."""
     entry, branch, end = log.entries[at], requested(log.entries, at), ended(log.entries[at + 1 :])
-    assert isinstance(entry.body, Request)
+    if not isinstance(entry.body, Request):
+        return _unsent(info, entry, branch)
     answer = end.body if end is not None and isinstance(end.body, Answer) else None
     usage = answer.usage if answer is not None and answer.usage.input else None
     place, settings = as_asked(info, branch, known)
@@ -108,6 +120,25 @@ def sent(info: SessionInfo, log: Log, at: int, known: Configuration) -> Sent:
         stop=answer.stop if answer is not None else "",
         failure=_why_not(end),
         counted=size.is_counted,
+    )
+
+
+def _unsent(info: SessionInfo, entry: Entry, branch: Branch) -> Sent:
+    """Return a request that was sent to nobody, which ``entry`` tells of: its messages are what is known of it."""
+    return Sent(
+        session=info.key,
+        request=entry.id,
+        at=entry.at,
+        model=branch.model or info.model or "",
+        policy=branch.policy or "holdfast",
+        window=0,
+        messages=len(branch.slots),
+        tokens=branch.sums[-1] if len(branch.slots) else 0,
+        shown=0,
+        shown_tokens=0,
+        usage=None,
+        dollars=None,
+        failure=entry.body.reason if isinstance(entry.body, Failure) else "",
     )
 
 
@@ -150,8 +181,13 @@ def say(out: Any, found: Sent, session: str) -> None:
 
     head = f"request {clean(found.request)[:SHORT]} {when(found.at)} to {clean(found.model) or 'an unnamed model'}"
     out.print(Text(" ".join(head.split()), "bold"))
+    came = f"as its client sent it: {many(found.messages, 'message')}, {as_sent(found)} tokens"
+    if not found.shown:
+        say_whole(out, Text(f"{came} without system and tools"))
+        say_whole(out, Text(f"sent to nobody: {clean(found.failure)}", "red"))
+        return
     share = found.shown_tokens / max(1, found.window)
-    say_whole(out, Text(f"as its client sent it: {many(found.messages, 'message')}, {as_sent(found)} tokens"))
+    say_whole(out, Text(came))
     told = f"as it went up: {many(found.shown, 'message')}, {as_shown(found)} tokens"
     say_whole(out, Text(f"{told}, {share:.1%} of a window of {found.window:,}"))
     for why in found.refused:

@@ -206,7 +206,7 @@ def guard(target: Target, settings: Settings) -> tuple[Room, tuple[Notice, ...]]
             f"{room.frame} for system and tools leaves {room.size} tokens; {least} are needed."
         )
         anew = " Another window that you configure ends what was learned." if origin == LEARNED else ""
-        raise WindowTooSmall(f"{msg} Use a larger window, or send fewer tools.{anew}")
+        raise WindowTooSmall(f"{msg} Use a larger window, a shorter system prompt or fewer tools.{anew}")
     if found.is_small:
         why = f"window of {window} tokens ({origin}) is under {found.warn_below}"
         return room, (Notice("small-window", why),)

@@ -190,7 +190,7 @@ def _fitted(draft: Draft) -> Draft:
         raise WindowTooSmall(
             f"No request fits: the least that can be sent is about {least:,} tokens (system, tools, the newest message "
             f"and open calls, cut short), an answer needs {draft.settings.reserve_min:,}, and the window has "
-            f"{limits.window:,} ({limits.origin}). Use a model with a larger window, or send fewer tools."
+            f"{limits.window:,} ({limits.origin}). Use a larger window, or send less of these."
         )
     if draft.estimate <= most:
         return draft

@@ -8,7 +8,8 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from holdfast.errors import ContextOverflow, HoldfastError, StoreError, UpstreamError, WindowTooSmall
-from holdfast.model.entries import Frame
+from holdfast.model.branch import Branch, extend
+from holdfast.model.entries import Entry, Frame
 from holdfast.model.target import Target
 from holdfast.policy.guard import LEARNED, LEAST_TOLD, REFUSED, UNDER, in_force, measure_room
 from holdfast.proxy.exchange import Turn
@@ -18,6 +19,7 @@ from holdfast.proxy.outgoing import EVENTS
 from holdfast.proxy.relay import Head, Piece, head
 from holdfast.proxy.replies import BAD_GATEWAY, error_reply, labelled
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.following import reframed
 from holdfast.runtime.recording import OF_BYTES
 from holdfast.runtime.recovering import may_help
 from holdfast.runtime.requests import of_body
@@ -38,11 +40,13 @@ TOLD = frozenset({LEARNED, "asked for", "cap"})
 class Unfit(Exception):
     """Nothing that fits can be made of a request; ``attempt`` is what was refused before, if anything went out."""
 
-    def __init__(self, why: WindowTooSmall, attempt: Attempt | None, turn: Turn) -> None:
+    def __init__(self, why: WindowTooSmall, attempt: Attempt | None, turn: Turn, *, may_fit: bool) -> None:
         super().__init__(str(why))
         self.why, self.attempt = why, attempt
+        self.goes_on = may_fit and attempt is None
+        """Whether that is for its provider to say, which was not asked yet."""
         self.state: State = "refused" if attempt is None else turn.state
-        """What was done with the request."""
+        """What was done with the request, where it does not go on."""
 
 
 async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
@@ -73,14 +77,10 @@ async def answer(session: Session, turn: Turn) -> AsyncGenerator[Piece]:
     except (UpstreamError, WindowTooSmall) as error:
         if begun and run.attempt is not None and run.attempt.is_ended:
             return  # its provider ended the answer there
-        goes_on = turn.observe or (isinstance(error, WindowTooSmall) and _may_fit(session, turn))
-        if begun or (goes_on and run.attempt is None):  # nothing went out: it has to
+        if begun:
             raise
-        if isinstance(error, WindowTooSmall) and not turn.observe:
-            raise Unfit(error, run.attempt, turn) from error
-        turn.outgoing.is_unreached = _is_unreached(run.attempt)
-        for piece in _refusal(error, run.attempt, session, turn):
-            yield _named(piece, turn.state, session, turn)
+        for piece in _given_up(error, run.attempt, session, turn):
+            yield piece
     except StoreError:
         for piece in _unwritten(run.attempt, session, turn, begun=begun):
             yield piece
@@ -149,6 +149,18 @@ async def in_words(pieces: AsyncGenerator[Piece], turn: Turn, target: Target) ->
                 yield told
 
 
+def _given_up(
+    error: UpstreamError | WindowTooSmall, attempt: Attempt | None, session: Session, turn: Turn
+) -> list[Piece]:
+    """Return what a client is told of a turn that nothing helped; raise ``Unfit``, or what is ours, to be helped."""
+    if isinstance(error, WindowTooSmall) and (attempt is None or not turn.observe):
+        raise Unfit(error, attempt, turn, may_fit=turn.observe or _may_fit(session, turn)) from error
+    if turn.observe and attempt is None:  # nothing went out: it has to
+        raise error
+    turn.outgoing.is_unreached = _is_unreached(attempt)
+    return [_named(piece, turn.state, session, turn) for piece in _refusal(error, attempt, session, turn)]
+
+
 def _refusal(error: HoldfastError, attempt: Attempt | None, session: Session, turn: Turn) -> list[Piece]:
     """Return an overflow in the client's own words, else that nobody answers, else the refusal as it came."""
     in_bytes = attempt is not None and attempt.verdict.kind in OF_BYTES
@@ -210,21 +222,24 @@ def _said(turn: Turn) -> int:
 
 def _may_fit(session: Session, turn: Turn) -> bool:
     """Whether nobody told that a request is too large: it is smaller than the window, or that is only what we know."""
-    target = _in_force(session, turn)
+    branch, target = _in_force(session, turn)
     is_told = target.limits.origin in TOLD
-    return not is_told or estimate(session.journal.branch, target) <= target.limits.window
+    return not is_told or estimate(branch, target) <= target.limits.window
 
 
 def has_room(session: Session, turn: Turn) -> bool:
     """Whether there is room in the window for a conversation, were it not for what this request brings along."""
-    target = replace(_in_force(session, turn), frame=Frame())
-    return measure_room(target, session.settings).size >= LEAST_TOLD
+    _, target = _in_force(session, turn)
+    return measure_room(replace(target, frame=Frame()), session.settings).size >= LEAST_TOLD
 
 
-def _in_force(session: Session, turn: Turn) -> Target:
-    """Return whom ``turn`` asks, with its frame and what was learned of it."""
-    target = of_body(session.means.target_of(turn.lens.api, turn.model), turn.lens).target
-    return in_force(target, session.journal.branch, session.settings)
+def _in_force(session: Session, turn: Turn) -> tuple[Branch, Target]:
+    """Return the branch with the frame of ``turn``, which no log may have, and whom it asks, by what was learned."""
+    branch, lens = session.journal.branch, turn.lens
+    target = of_body(session.means.target_of(lens.api, turn.model), lens).target
+    frame = reframed(target.frame, branch.slots.slice(0, branch.pinned), lens.slots)
+    branch = extend(branch, Entry("", None, frame))
+    return branch, in_force(replace(target, frame=frame), branch, session.settings)
 
 
 def _overflow(attempt: Attempt | None, session: Session, turn: Turn) -> Verdict:
@@ -233,12 +248,11 @@ def _overflow(attempt: Attempt | None, session: Session, turn: Turn) -> Verdict:
     Clients size their own cut by the two. What was refused without a limit is over what the window counts as from now
     on, and never by a word alone: a guess that was made larger, so that there is room in it, is none of what fits.
     """
-    branch = session.journal.branch
     if attempt is None:
-        target = _in_force(session, turn)
+        branch, target = _in_force(session, turn)
         return _over(target.limits.window, estimate(branch, target))
     verdict, requested = attempt.verdict, attempt.verdict.requested or attempt.plan.after
-    window = in_force(attempt.target, branch, session.settings).limits.window
+    window = in_force(attempt.target, session.journal.branch, session.settings).limits.window
     return _over(verdict.limit or min(window, int(REFUSED * requested)), requested)
 
 

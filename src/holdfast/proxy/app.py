@@ -34,7 +34,6 @@ from holdfast.errors import (
     StoreLocked,
     StoreReadOnly,
     UpstreamError,
-    WindowTooSmall,
 )
 from holdfast.policy.projection import send_slots
 from holdfast.proxy.admission import Refusal, refusal
@@ -78,6 +77,10 @@ NOT_ASKED = (
     "set summaries to client for its own"
 )
 """What is said where somebody asked for the summaries of a model that is not asked for them."""
+UNFIT = "nothing that fits can be made of a request, so it is refused"
+"""What it means that a window is too small for a request."""
+GOES_ON = "what may fit all the same goes on as it is known"
+"""The same, where its provider may know better."""
 PATIENCE = 1.0
 """[H] Seconds in which a client takes the few words that it gets instead of an answer."""
 AFTER = 5.0
@@ -304,12 +307,9 @@ class Proxy:
         outgoing.session = turn.session
         try:
             return await self._continued(turn)
-        except (InvalidRequest, WindowTooSmall) as error:  # whether it is taken as it came is its provider's to say
+        except InvalidRequest:  # whether it is taken as it came is its provider's to say
             if outgoing.is_answered:
                 raise
-            if isinstance(error, WindowTooSmall):
-                self._degrade(error, "what may fit all the same goes on as it is known")
-                return await forward(turn, await self._reduce(turn), "relayed")
             return await forward(turn, turn.lens.body, "relayed")
         except UpstreamError:  # what was begun broke off: so it does for the client
             return turn.state
@@ -344,10 +344,7 @@ class Proxy:
                 if not isinstance(error, HoldfastError):
                     self._degrade(error)
                 reads_on = not isinstance(error, StoreLocked)
-        pieces = turn.onward.relay(await self._reduce(turn) if reads_on else turn.lens.body)
-        if not turn.observe:
-            pieces = in_words(pieces, turn, self.means.target_of(turn.api, turn.model))
-        return await give_back(pieces, turn, "unrecorded")
+        return await self._as_known(turn, await self._reduce(turn) if reads_on else turn.lens.body, "unrecorded")
 
     async def _continued(self, turn: Turn) -> State:
         """Let the session that a turn belongs to go on with it, and give its answer to the client.
@@ -361,11 +358,20 @@ class Proxy:
                 await deliver(answer(session, turn), turn.outgoing, sign, self._settings.keepalive)
                 await turn.outgoing.end()
             except Unfit as error:
-                so = "nothing that fits can be made of a request, so it is refused"
-                self._degrade(error.why, so, is_ours=not has_room(session, turn))
-                await send_whole(turn.outgoing, await unfit(error, session, turn))
-                return error.state
-        return turn.state
+                self._degrade(error.why, GOES_ON if error.goes_on else UNFIT, is_ours=not has_room(session, turn))
+                if not error.goes_on:
+                    await send_whole(turn.outgoing, await unfit(error, session, turn))
+                    return error.state
+            else:
+                return turn.state
+        return await self._as_known(turn, await self._reduce(turn), "relayed")
+
+    async def _as_known(self, turn: Turn, body: bytes, state: State) -> State:
+        """Send ``body`` on, what is known of ``turn``; its answer comes back, an overflow in the client's words."""
+        pieces = turn.onward.relay(body)
+        if not turn.observe:
+            pieces = in_words(pieces, turn, self.means.target_of(turn.api, turn.model))
+        return await give_back(pieces, turn, state)
 
     async def _is_new(self, error: StoreError, store: SessionStore, branches: OpenBranches) -> bool:
         """Whether others are in use now than ``store`` or ``branches``; a store that failed for good is opened anew."""

@@ -303,25 +303,54 @@ def test_a_session_that_never_had_an_answer_says_so(tmp_path, run):
     assert "overflow: " in run("show", one["key"], "--store", path).stdout
 
 
-def test_a_session_whose_only_request_was_sent_to_nobody_says_so(tmp_path, run):
-    """What is too large of itself is refused by the proxy: no answer, and no request in the log either."""
+@pytest.fixture
+def unsent(tmp_path):
+    """Return a store, and the answers to a request that was taken, if ``after`` says so, and one that no window has."""
     path = str(tmp_path / "unsent.db")
 
-    async def refused():
-        settings, said = Settings(openai="http://up", window=WINDOW), [{"role": "system", "content": "rule " * 60_000}]
+    async def go(after):
+        settings = Settings(openai="http://up", window=WINDOW)
+        fine = [{"role": "user", "content": "Go."}]
+        more = [*fine, {"role": "assistant", "content": "ok 1"}, {"role": "user", "content": "On."}] if after else fine
+        tool = {"type": "function", "function": {"name": "look", "description": "rule " * 60_000, "parameters": {}}}
+        bodies = [{"messages": fine}] * after + [{"messages": more, "tools": [tool]}]
         with open_store(path) as store:
             async with (
                 application(settings, store, transport=httpx2.ASGITransport(app(Provider(Strict())))) as proxy,
                 httpx2.AsyncClient(transport=httpx2.ASGITransport(proxy), base_url="http://127.0.0.1") as web,
             ):
-                body = {"model": "gpt-5.1", "messages": [*said, {"role": "user", "content": "Go."}]}
-                return await web.post("/v1/chat/completions", json=body, headers={"host": "127.0.0.1"})
+                sent = [web.post("/v1/chat/completions", json={"model": "gpt-5.1", **one}) for one in bodies]
+                return [await one for one in sent]
 
-    reply = anyio.run(refused)
+    return lambda after: (path, anyio.run(go, after))
+
+
+def test_a_session_whose_only_request_was_sent_to_nobody_says_so(unsent, run):
+    """What is too large of itself is refused by the proxy: no answer, and no request in the log either."""
+    path, (reply,) = unsent(0)
     assert (reply.status_code, reply.headers["x-holdfast-state"]) == (400, "refused")
     (one,) = json.loads(run("ls", "--store", path, "--json").stdout)
     assert one["answered"] is False
     assert "  no answer  " in run("ls", "--store", path).stdout
+
+
+@pytest.mark.parametrize("after", [0, 1], ids=["at first", "behind an answer"])
+def test_a_request_that_was_sent_to_nobody_is_explained_by_its_id(after, unsent, run):
+    """Why it was refused, by its own numbers, and what helps; no request before it is told in its place."""
+    path, replies = unsent(after)
+    assert [reply.headers["x-holdfast-state"] for reply in replies] == ["managed"] * after + ["refused"]
+    request = replies[-1].headers["x-holdfast-request"]
+    told = " ".join(run("why", request, "--store", path).stdout.split())
+    for words in (f"request {request[:8]}", "to gpt-5.1", "sent to nobody: ", "Use a larger window, a shorter system"):
+        assert words in told, told
+    assert f"as its client sent it: {'3 messages' if after else '1 message'}, " in told
+    found = json.loads(run("why", request, "--store", path, "--json").stdout)
+    assert (found["request"], found["shown"], found["usage"]) == (request, 0, None)
+    assert "for system and tools leaves" in found["failure"]
+    failed = run("diff", request, "--store", path)
+    assert (failed.exit_code, f"holdfast why {request[:8]}" in failed.stderr) == (2, True)
+    for command in ("show", "context"):
+        assert run(command, request, "--store", path).exit_code == 0
 
 
 def test_ids_of_the_proxy_keep_their_client():
