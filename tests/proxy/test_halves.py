@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import anyio
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,9 +57,46 @@ def test_a_conversation_with_one_goes_on(api, write, proxied):
     assert len(list(store.sessions())) == 1
 
 
+class Lenient(httpx2.AsyncBaseTransport):
+    """In front of a provider, one who reads halves of characters as most readers of JSON do; what came is kept."""
+
+    def __init__(self, inner):
+        self.inner, self.bodies = inner, []
+
+    async def handle_async_request(self, request):
+        """Answer what the provider does to the same without halves."""
+        self.bodies.append(await request.aread())
+        content = whole(self.bodies[-1])
+        return await self.inner.handle_async_request(httpx2.Request(request.method, request.url, content=content))
+
+
+@pytest.mark.parametrize("write", PUT)
 @pytest.mark.parametrize("api", APIS)
-def test_who_only_looks_changes_nothing(api, proxied):
-    """The provider is sent what came, and its refusal comes as it came."""
+def test_who_only_looks_changes_nothing_and_writes_it_down(api, write, proxied):
+    """The provider is sent what came, its answer comes as it came, and the conversation is one that is recorded."""
+    through, upstreams, talking = proxied
+    upstream, talk, store = Lenient(upstreams(Provider(Strict(window=200_000)))), talking(api), MemoryStore()
+    sent = []
+
+    async def go():
+        async with through(upstream, store, observe=True) as client:
+            for text in ("It begins well \N{OCTOPUS}.", CUT, "And on \N{OCTOPUS}."):
+                talk.say(text)
+                sent.append(write(talk.body()))
+                reply = await client.post(talk.path, sent[-1])
+                assert (reply.status_code, reply.headers[STATE]) == (200, "observed"), reply.text
+                assert reply.content == upstream.inner.answers[-1]
+                talk.hear(reply.content)
+
+    anyio.run(go)
+    assert upstream.bodies == sent
+    (one,) = store.sessions()
+    assert [slot.message.text for slot in store.branch(one.key).slots][2] == CUT.replace("\ud83d", "\ufffd")
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_refusal_of_one_comes_as_it_came_to_who_only_looks(api, proxied):
+    """It is asked once, and written down."""
     through, upstreams, talking = proxied
     upstream, talk = upstreams(Provider(Strict(window=200_000))), talking(api)
     talk.say(CUT)
@@ -69,6 +107,7 @@ def test_who_only_looks_changes_nothing(api, proxied):
 
     reply = anyio.run(go)
     assert (upstream.bodies, reply.content) == ([escaped(talk.body())], upstream.answers[-1])
+    assert reply.headers[STATE] == "observed"
 
 
 @given(st.text(st.characters(exclude_categories=[]) | st.sampled_from('\\u d8\ud83d\ude00"')))

@@ -218,7 +218,9 @@ class Proxy:
         return await to_thread.run_sync(decoded, body, packed, most) if packed else decoded(body, packed, most)
 
     async def _by_purpose(self, exchange: Exchange, body: bytes) -> State:
-        """Answer a request of which the whole body is here, by what it is for."""
+        """Answer a request of which the whole body is here, by what it is for; who only looks sends that body on."""
+        if self._settings.observe:
+            exchange = replace(exchange, onward=exchange.onward.saying(body))
         body, wrapped = unwrapped(body, exchange.route)
         lens = await self._open(body, exchange.api)
         turn = None if lens is None else self._identify(exchange, lens)
@@ -274,7 +276,7 @@ class Proxy:
         try:
             return await self._bodies.read(body, api)
         except FormatError:
-            if self._settings.observe or (mended := await self._bodies.aside(body, whole)) is body:
+            if (mended := await self._bodies.aside(body, whole)) is body:
                 raise
         return await self._bodies.read(mended, api)
 

@@ -41,10 +41,19 @@ Piece: TypeAlias = Head | bytes
 
 
 class Onward:
-    """The upstream of one request: its own address and headers, over connections that all requests share."""
+    """The upstream of one request: its own address and headers, over connections that all requests share.
 
-    def __init__(self, client: httpx2.AsyncClient, url: str, headers: Headers, method: str = "POST") -> None:
-        self.client, self.url, self.headers, self.method = client, url, headers, method
+    With a ``body`` of its own that one goes out, whatever is asked of it.
+    """
+
+    def __init__(
+        self, client: httpx2.AsyncClient, url: str, headers: Headers, method: str = "POST", body: bytes | None = None
+    ) -> None:
+        self.client, self.url, self.headers, self.method, self.body = client, url, headers, method, body
+
+    def saying(self, body: bytes) -> Onward:
+        """Return the same with ``body`` as its own."""
+        return Onward(self.client, self.url, self.headers, self.method, body)
 
     def send(self, sent: Sent) -> AbstractAsyncContextManager[Reply]:
         """Return the reply to ``sent`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
@@ -84,7 +93,7 @@ class Onward:
         A provider may end one that lay idle while the request is on its way to it, which shows at once. It goes again
         once: a provider that fails over the request itself ends every connection that it comes on.
         """
-        way, began = _Way(), get_running_loop().time()
+        way, began, body = _Way(), get_running_loop().time(), body if self.body is None else self.body
         try:
             return await self._sent(body, headers, way)
         except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
