@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from itertools import pairwise
 
 import anyio
 import httpx2
@@ -109,6 +110,35 @@ def test_a_conversation_goes_on_in_its_window(api, after, told, proxied, strict,
     assert (reply.status_code, reply.headers[STATE], livez["status"]) == (200, "managed", "ok")
     assert [(one["what"], one["times"]) for one in livez["troubles"]] == [("QuotaExceeded", 40 - after)]
     assert capfd.readouterr().err.count("not recorded") == 1
+
+
+@pytest.mark.parametrize("api", list(MODELS))
+def test_what_was_learned_and_decided_stands_until_something_is_recorded_again(api, proxied, strict):
+    """The window is learned by one refusal, and each request begins like the one before but where it is made smaller;
+    from when the store takes something again it goes by the log alone, and what fails later goes on from that."""
+    through, _, talking = proxied
+    upstream, talk, store, asked = strict(WINDOW, overflow="llama.cpp"), talking(api), Failing(), []
+
+    async def go():
+        async with through(upstream, store) as client:
+            for number in range(60):
+                store.full = None if number < 10 or number == 40 else StoreLocked("held")
+                reply = await talk.turn(client, f"Note {number}: {WORDS}", VERSION)
+                state = "unrecorded" if store.full else "managed"
+                assert (reply.status_code, reply.headers[STATE]) == (200, state), (number, reply.text)
+                asked.append((len(upstream.bodies), upstream.bodies[-1]))
+
+    run(go)
+    refused = [count - before for (before, _), (count, _) in pairwise([(0, b""), *asked])]
+    assert (sum(refused[:40]), sum(refused[40:]) <= 21) == (41, True), "one refusal, and at most one more"
+    smaller = [number for number in range(1, 60) if not goes_on(asked[number - 1][1], asked[number][1])]
+    assert len(smaller) <= 6, smaller
+
+
+def goes_on(before, body):
+    """Whether a body begins like the one before it, nearly to where that ends."""
+    most = len(before) * 9 // 10
+    return body[:most] == before[:most]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -331,8 +331,8 @@ class Proxy:
     async def _unrecorded(self, turn: Turn, why: Exception) -> State:
         """Answer a turn that cannot be recorded, and ``why``: by a copy of its branch, else as it is known.
 
-        What is decided on the copy is forgotten with it, so that no model is asked for a summary there. A store that
-        was waited for in vain is not read once more.
+        What is decided on the copy is forgotten once the store takes something again, so that no model is asked for a
+        summary there. A store that was waited for in vain is not read once more.
         """
         turn.outgoing.state, reads_on = "unrecorded", True
         if isinstance(why, StoreError) and not (turn.is_unkept or turn.observe):
@@ -354,7 +354,10 @@ class Proxy:
         Its run plans, sends and records; what comes of that is relayed piece by piece.
         """
         sign = sign_of(turn.api, stream=turn.streams and not turn.observe)
-        hold = self._branches.copied if turn.is_unkept else partial(self._branches.continued, aside=turn.is_summary)
+        if turn.is_unkept:
+            hold = partial(self._branches.copied, stays=turn.outgoing.state == "unrecorded")
+        else:
+            hold = partial(self._branches.continued, aside=turn.is_summary)
         async with hold(turn.session, turn.lens.slots) as session:
             try:
                 await deliver(answer(session, turn), turn.outgoing, sign, self._settings.keepalive)

@@ -1,6 +1,7 @@
 """The branches that are being talked on: which of them a request continues, without reading the store again.
 
-What is held here is memory only. Whatever is not here is looked up in the log, which says the same.
+What is held here is memory only. Whatever is not here is looked up in the log, which says the same; what the log could
+not take is here alone, until it takes something of that session again.
 """
 
 from __future__ import annotations
@@ -16,13 +17,11 @@ from holdfast.errors import LogConflict, StoreError, UnknownId, UnknownPolicy
 from holdfast.model.branch import Branch
 from holdfast.model.slots import Slot
 from holdfast.policy.pipeline import Policy
-from holdfast.proxy.bodies import OF_A_SLOT
+from holdfast.proxy.held_branches import HeldBranches, OpenBranch
 from holdfast.proxy.trees import Trees
-from holdfast.runtime.following import Repeated
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.means import Means
 from holdfast.runtime.session import Session
-from holdfast.store.active import Gapped
 from holdfast.store.base import SessionStore
 from holdfast.store.memory import MemoryStore
 
@@ -33,50 +32,6 @@ MOST_BYTES = 256 << 20
 
 STALE = (UnknownId, LogConflict)
 """What a store says to a branch in memory whose session was removed, or removed and begun anew, by somebody else."""
-
-
-class OpenBranch:
-    """A branch in memory. Who holds it has it alone."""
-
-    def __init__(self, session: Session, others: int) -> None:
-        self.session, self.key = session, session.key
-        self.is_held = False
-        self.others = others
-        """How often somebody else had written to its session when it was read, or compared with what they wrote."""
-
-    @property
-    def is_gapped(self) -> bool:
-        """Whether turns that gave way are in the log only."""
-        return isinstance(self.session.journal.branch.slots, Gapped)
-
-    @property
-    def size(self) -> int:
-        """About the bytes that what is in memory takes as it was sent; what was counted before is not counted again."""
-        slots = self.session.journal.branch.slots
-        return slots.total(_bytes, slots.gap.stop if isinstance(slots, Gapped) else 0)
-
-    def repeats(self, slots: Sequence[Slot]) -> int:
-        """Return how many of ``slots``, a whole conversation, were said here."""
-        return self._repeated(slots).count
-
-    def takes(self, slots: Sequence[Slot]) -> bool:
-        """Whether ``slots``, a whole conversation, goes on here with new words alone, or asks for the last answer.
-
-        Where it has answers that were not given here somebody else gave them, and the log knows where.
-        """
-        if self.is_held or self.is_gapped:
-            return False
-        same = self._repeated(slots)
-        left, new = self.session.journal.branch.slots.slice(len(same.slots)), slots[same.count :]
-        is_asked_again = not new and all(slot.message.role == "assistant" for slot in left)
-        return is_asked_again or (not left and all(slot.message.role != "assistant" for slot in new))
-
-    def _repeated(self, slots: Sequence[Slot]) -> Repeated:
-        return self.session.journal.repeats(slots)
-
-
-def _bytes(slot: Slot) -> int:
-    return OF_A_SLOT + len(slot.raw or b"")
 
 
 class OpenBranches:
@@ -92,8 +47,9 @@ class OpenBranches:
     ) -> None:
         self._means, self._policy, self._named = means, policy, named
         self._most, self._most_bytes = most, most_bytes
-        self._open: dict[OpenBranch, int] = {}
-        """How large each was when it was used last; the last used is the last."""
+        self._open = HeldBranches(most, most_bytes)
+        self._copies = HeldBranches(most, most_bytes)
+        """Of branches that nothing can be written to for the time being."""
         self._trees = Trees(means.store)
         self._choosing: WeakValueDictionary[str, Lock] = WeakValueDictionary()
         """Held by session while it is chosen where a request goes on."""
@@ -112,30 +68,44 @@ class OpenBranches:
             yield (await self._from_log(key, slots, aside=True)).session
             return
         async with self._choosing.setdefault(key, Lock()):
-            branch = self._known(key, slots)
+            branch = self._open.taking(key, slots)
             if branch is not None and await self._is_behind(branch, slots):
                 self.forget(branch.session)
                 branch = None
             branch = branch or await self._from_log(key, slots, aside=self._is_held(key))
             branch.is_held = True
-            self._touch(branch)
+            self._open.touch(branch)
         try:
             yield branch.session
+            self._copies.drop(lambda one: one.key == key)  # the log takes it again
         except StoreError as error:
             self.forget(branch.session)
             if isinstance(error, STALE):  # so are all that nobody holds: who does learns it alone
-                self._open = {one: size for one, size in self._open.items() if one.is_held or one.key != key}
+                self._open.drop(lambda one: one.key == key and not one.is_held)
             raise
         finally:
             branch.is_held = False
             if branch in self._open:
-                self._touch(branch)
+                self._open.touch(branch)
             await self._labelled(branch.session)
 
     @asynccontextmanager
-    async def copied(self, key: str, slots: Sequence[Slot]) -> AsyncIterator[Session]:
-        """Yield a copy, in memory alone, of the branch that ``slots`` continues: what is said there is over with it."""
-        yield (await self._from_log(key, slots, aside=True, kept=False)).session
+    async def copied(self, key: str, slots: Sequence[Slot], *, stays: bool = False) -> AsyncIterator[Session]:
+        """Yield a copy, in memory alone, of the branch that ``slots`` continues: what is said there is over with it.
+
+        Unless it ``stays``: then what is said next goes on there, until the session takes something again.
+        """
+        branch = self._copies.taking(key, slots) if stays else None
+        branch = branch or await self._from_log(key, slots, aside=True, kept=False)
+        branch.is_held = True
+        if stays:
+            self._copies.touch(branch)
+        try:
+            yield branch.session
+        finally:
+            branch.is_held = False
+            if branch in self._copies:
+                self._copies.touch(branch)
 
     async def knows(self, key: str) -> bool:
         """Whether anything was said in session ``key``."""
@@ -145,14 +115,14 @@ class OpenBranches:
                 return self._means.store.session(key).key == key
             return False
 
-        return bool(self._of(key)) or await self._means.in_worker(looked_up)
+        return bool(self._open.of(key)) or await self._means.in_worker(looked_up)
 
     async def glimpsed(self, key: str, slots: Sequence[Slot]) -> tuple[Branch, Policy]:
         """Return the branch that says most of what ``slots`` do, and who decides there; nothing is written.
 
         One in memory, held or not, else the log's; an empty one where there is none.
         """
-        branches = [branch for branch in self._of(key) if not branch.is_gapped]
+        branches = [branch for branch in (*self._open.of(key), *self._copies.of(key)) if not branch.is_gapped]
         best = max(branches, key=lambda branch: branch.repeats(slots), default=None)
         if best is not None and all(slot.message.role != "assistant" for slot in slots[best.repeats(slots) :]):
             return best.session.journal.branch, best.session.journal.policy
@@ -166,18 +136,7 @@ class OpenBranches:
 
     def forget(self, session: Session) -> None:
         """Hold ``session`` no more: something is wrong with it, and the log knows better."""
-        self._open = {branch: size for branch, size in self._open.items() if branch.session is not session}
-
-    def _of(self, key: str) -> list[OpenBranch]:
-        """Return the branches of session ``key``, the last used last."""
-        return [branch for branch in self._open if branch.key == key]
-
-    def _known(self, key: str, slots: Sequence[Slot]) -> OpenBranch | None:
-        """Return the branch in memory that ``slots`` goes on in, the one that says most of it."""
-        taking = [branch for branch in reversed(self._of(key)) if branch.takes(slots)]
-        if len(taking) < 2:
-            return taking[0] if taking else None
-        return max(taking, key=lambda branch: branch.repeats(slots))
+        self._open.drop(lambda branch: branch.session is session)
 
     async def _is_behind(self, branch: OpenBranch, slots: Sequence[Slot]) -> bool:
         """Whether somebody else went on with ``slots`` behind ``branch``, where that has new words to take."""
@@ -195,18 +154,8 @@ class OpenBranches:
 
         return await self._means.in_worker(looked)
 
-    def _touch(self, branch: OpenBranch) -> None:
-        """Hold ``branch`` as the last used, and let those go that were used longest ago."""
-        self._open.pop(branch, None)
-        self._open[branch] = branch.size
-        alone = branch.size if branch.size > self._most_bytes else 0
-        spare, left = len(self._open) - self._most, sum(self._open.values()) - alone - self._most_bytes
-        for one in [*self._open][:-1] if max(spare, left) > 0 else ():
-            if max(spare, left) > 0 and not one.is_held:
-                spare, left = spare - 1, left - self._open.pop(one)
-
     def _is_held(self, key: str) -> bool:
-        return any(branch.is_held for branch in self._of(key))
+        return any(branch.is_held for branch in self._open.of(key))
 
     async def _from_log(self, key: str, slots: Sequence[Slot], *, aside: bool, kept: bool = True) -> OpenBranch:
         """Return the branch that the log has for ``slots``, by the policy that it began with."""
