@@ -291,6 +291,7 @@ def test_an_address_that_is_nobodys_is_told_so(path, proxy):
     reply = proxy.send(sockets.request(path, b"{}", authorization="Bearer k"))
     assert reply.status == 404
     assert (reply.json["error"]["type"], reply.json["error"]["code"]) == ("invalid_request_error", None), "no model"
+    assert f"base address to http://{sockets.LOOPBACK}/u/ with its server's own" in reply.json["error"]["message"]
     assert proxy.upstream.heard == []
 
 

@@ -157,8 +157,7 @@ class Proxy:
             why = "no tunnels are made here; point the client at this address, or at /u/https://HOST below it"
             return Refusal("invalid_request", why, 405)
         if not self._leads_on(route):  # a key is sent to nobody whom it may not be for
-            why = f"nobody is known who answers {method} {route.place[:200]}; name them: /u/https://HOST/PATH"
-            return Refusal("invalid_request", why, 404)
+            return Refusal("invalid_request", _nobody(incoming), 404)
         if route.endpoint == "probe":
             return Refusal("invalid_request", "WebSockets are not spoken here; send POST over HTTP", 426)
         if now >= self._settings.concurrent:
@@ -454,6 +453,15 @@ def _write(line: str) -> None:
     """Write ``line`` on standard error, which nobody may read, or which there may not be."""
     with suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(f"holdfast: {line}\n")
+
+
+def _nobody(incoming: Incoming) -> str:
+    """Return that nobody is known who answers, and where the client is to be pointed then."""
+    here = f"http://{incoming.headers.get('host', '')[:100] or 'HOST:PORT'}/u/"
+    return (
+        f"nobody is known who answers {incoming.method} {incoming.route.place[:200]}; set the client's base address to "
+        f"{here} with its server's own behind it, as {here}https://openrouter.ai/api/v1"
+    )
 
 
 def _posted_to(incoming: Incoming) -> str:

@@ -38,7 +38,8 @@ _UPSTREAMS = {"anthropic": "anthropic", "gemini": "gemini", "openai-chat": "open
 
 _TAIL = re.compile(
     r"(?P<version>/v1(?:alpha|beta)?)?"
-    rf"(?:(?P<posted>{'|'.join(_POSTED)})|/models/(?P<model>[^/]+):(?P<asked>{'|'.join(_GEMINI)})|/models(?:/[^/:]+)?)/?"
+    rf"(?:(?P<posted>{'|'.join(_POSTED)})|/models/(?P<model>[^/]+?)(?::|%3[aA])(?P<asked>{'|'.join(_GEMINI)})|"
+    r"/models(?:/[^/:]+)?)/?"
 )
 """A path that is known, whole; or the end of one that names its upstream."""
 _VERTEX = re.compile(r"/(?:publishers/[^/]+|projects/[^/]+/locations/[^/]+)/")
@@ -51,6 +52,8 @@ _NAMED = re.compile(
 """A path that names its upstream; some clients make one stroke of two."""
 _FIRST = re.compile(r"/v\d\w*(?=/)")
 """A path that begins with a version."""
+_TWICE = re.compile(r"(?:/v1(?:alpha|beta)?)+(?=/v1(?:alpha|beta)?/)")
+"""Versions before another one: a client adds its own to the one in its base address."""
 _VERSION = re.compile(r"/v\d\w*\Z")
 """A base address that names a version of its own (``…/v1``, ``…/paas/v4``)."""
 _OF_GOOGLE = re.compile(r"(?:/upload)?/v1(?:alpha|beta)/(?!projects/)")
@@ -133,9 +136,11 @@ def asking(route: Route, model: str) -> Route:
 
 
 def _own(path: str) -> str:
-    """Return the path alone, beginning with one stroke."""
+    """Return the path alone, beginning with one stroke, and with one version at most."""
     server = _SERVER.match(path)
-    return "/" + path[server.end() if server else 0 :].lstrip("/")
+    own = "/" + path[server.end() if server else 0 :].lstrip("/")
+    twice = _TWICE.match(own)
+    return own[twice.end() :] if twice else own
 
 
 def _end(path: str) -> re.Match[str] | None:

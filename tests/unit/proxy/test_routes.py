@@ -27,9 +27,13 @@ pieces = st.text("abz/.:%2Fu?v1 @\\#é", max_size=12)
 @pytest.mark.parametrize(("path", "api", "endpoint"), KNOWN)
 @pytest.mark.parametrize("query", ["", "beta=true", "alt=sse&key=/v1/other"])
 def test_what_is_posted(path, api, endpoint, query):
-    """Every endpoint is known by its path, with its version and without, with a query and without, beneath any host."""
+    """Every endpoint is known by its path, with its version and without, with a query and without, beneath any host.
+
+    A colon may be written as any other sign, and a version may stand before the one that the client adds.
+    """
     bare = path.replace("/v1beta", "").replace("/v1", "", 1)
-    for asked in (path, bare, f"{path}/", f"/{path}", f"http://localhost:8642{path}"):
+    twice = (f"/v1{path}", f"/v1beta{path}", f"//v1/v1{path}")
+    for asked in (path, bare, f"{path}/", f"/{path}", path.replace(":", "%3A"), f"http://localhost:8642{path}", *twice):
         found = route("POST", asked, query)
         assert (found.api, found.endpoint, found.base) == (api, endpoint, "")
         assert found.path.partition("?")[2] == query
@@ -149,6 +153,9 @@ def test_an_upstream_that_cannot_be(name):
         ("https://h/v1beta", "/v1beta/models/m:countTokens", "https://h/v1beta/models/m:countTokens"),
         ("https://h", "/embeddings", "https://h/embeddings"),
         ("https://h/v1", "/v1internal:x", "https://h/v1/v1internal:x"),
+        ("https://h", "/v1/v1/messages", "https://h/v1/messages"),
+        ("https://h/v1", "/v1/v1/embeddings", "https://h/v1/embeddings"),
+        ("https://h", "/v1/v1beta/models/m:generateContent", "https://h/v1beta/models/m:generateContent"),
     ],
 )
 def test_addresses_below_a_base(base, path, whole):
