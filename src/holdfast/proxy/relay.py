@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from holdfast.errors import UpstreamError
 from holdfast.proxy.headers import downward, is_unpacked, named
+from holdfast.proxy.redirects import led_through
 from holdfast.runtime.redacting import secrets
 from holdfast.runtime.upstream import Reply, Sent
 
@@ -77,7 +78,7 @@ class Onward:
         try:
             answer = await self._asked(body, headers)
             try:
-                raw = answer.headers.raw
+                raw = led_through(answer.status_code, answer.headers.raw, self.url)
                 told = named(raw)
                 is_read = _PACKED in told and is_unpacked(raw) and not as_it_came
                 chunks = answer.aiter_bytes() if is_read else aiter(cast("httpx2.AsyncByteStream", answer.stream))
