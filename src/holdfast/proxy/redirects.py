@@ -1,6 +1,6 @@
 """Where a provider sends a client on to: by way of the proxy, where it is to ask the same provider again.
 
-A client takes a place without a host for one of the proxy that it asked, which would ask somebody else there, with a key
+A client takes a place without a host for one of the proxy that it asked: that would ask somebody else there, with a key
 that is not meant for them. And a whole address leads past the proxy.
 """
 
