@@ -187,7 +187,7 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         """Yield what is known of the window of ``model``, with where that was found, then what is assumed."""
         known = _first(self.model, model, "window")
         if known is not None:
-            yield f"catalog: {_pattern(known)}", known.window
+            yield f"catalog: {next(_patterns(known, model), '')}", known.window
         yield f"default: the catalog has no window for {model or 'an unnamed model'}", DEFAULT_WINDOW
 
     def rules(self, api: str, model: str) -> CacheRules:
@@ -244,11 +244,13 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
 
 def _matching(lines: Iterable[Line], model: str) -> Iterator[Line]:
     """Yield the lines about ``model``, in order."""
-    name = model.lower()
-    for line in lines:
-        patterns = (line.match,) if isinstance(line.match, str) else line.match
-        if any(fnmatchcase(name, pattern.lower()) for pattern in patterns):
-            yield line
+    return (line for line in lines if next(_patterns(line, model), None) is not None)
+
+
+def _patterns(line: Model | Price, model: str) -> Iterator[str]:
+    """Yield the patterns of ``line`` that ``model`` has."""
+    patterns = (line.match,) if isinstance(line.match, str) else line.match
+    return (pattern for pattern in patterns if fnmatchcase(model.lower(), pattern.lower()))
 
 
 def _first(lines: Iterable[Model], model: str, field: str) -> Model | None:
@@ -258,10 +260,6 @@ def _first(lines: Iterable[Model], model: str, field: str) -> Model | None:
 
 def _provider(api: str) -> str:
     return api.split("-", 1)[0]
-
-
-def _pattern(line: Model) -> str:
-    return line.match if isinstance(line.match, str) else line.match[0]
 
 
 def dialect(api: str, model: str, provider: str = "") -> Dialect:
