@@ -50,6 +50,8 @@ _NAMED = re.compile(
     r"/u/(?P<scheme>https?)(?::|%3A)(?:/|%2F){1,2}(?P<host>[^/?#@%\\\s]+)(?P<path>/[^?#\s]*)?", re.IGNORECASE
 )
 """A path that names its upstream; some clients make one stroke of two."""
+_ENCODED = re.compile(r"(?<=\A/u/)https?%3A[^/]*", re.IGNORECASE)
+"""The same, as one who encodes all of an address writes it."""
 _FIRST = re.compile(r"/v\d\w*(?=/)")
 """A path that begins with a version."""
 _TWICE = re.compile(r"(?:/v1(?:alpha|beta)?)+(?=/v1(?:alpha|beta)?/)")
@@ -96,7 +98,7 @@ def route(method: str, path: str, query: str = "", headers: Mapping[str, str] = 
     neither an API nor a base.
     """
     asked = f"?{query}" if query else ""
-    path = _own(path)
+    path = _ENCODED.sub(lambda found: unquote(found[0]), _own(path))
     named = _NAMED.fullmatch(path)
     if named is None and path.lower().startswith("/u/http"):
         return Route(path=path + asked)

@@ -108,6 +108,8 @@ def test_a_stream_that_is_no_events_is_passed_on():
         ("/u/https://h:81/backend-api/codex/responses", "https://h:81/backend-api/codex", "/responses"),
         ("/u/HTTPS://[::1]:80/messages", "https://[::1]:80", "/messages"),
         ("/u/http%3A%2F%2Fh/v1/messages", "http://h", "/v1/messages"),
+        ("/u/https%3A%2F%2Fh%3A81%2Fapi%2Fv1/chat/completions", "https://h:81/api", "/v1/chat/completions"),
+        ("/u/https%3a%2f%2fh%2Fa%2520b/v1/messages", "https://h/a%20b", "/v1/messages"),
         ("/u/https://h/v1/models/v1/messages", "https://h/v1/models", "/v1/messages"),
         ("/u/https://h/a/v1/embeddings", "https://h", "/a/v1/embeddings"),
         ("/u/https://h", "https://h", "/"),
@@ -125,6 +127,9 @@ def test_the_path_names_the_upstream(path, base, rest):
     [
         "https://",
         "https:///v1/messages",
+        "https%3A%2F%2Fh%3Fa%3D1/v1/messages",
+        "https%3A%2F%2Fu:p%40h/v1/messages",
+        "https%3A%2F%2Fh%0d%0ax/v1/messages",
         "https://u:p@h/v1/messages",
         "httpx://h",
         "http",
