@@ -125,6 +125,11 @@ def bare(url: str) -> Child:
     return Child([sys.executable, __file__, "bare", url])
 
 
+def least(url: str, file: Path) -> Child:
+    """Return the relay that writes down what passes, in ``file``, and does nothing else."""
+    return Child([sys.executable, str(Path(__file__).with_name("least.py")), url, str(file)])
+
+
 def holdfast(url: str, store: Path, *options: str, **environment: str) -> Child:
     """Return our proxy, which keeps its sessions in ``store``."""
     port = free_port()
@@ -293,7 +298,7 @@ def stack() -> str:
 _HOP = frozenset({b"host", b"connection", b"content-length", b"transfer-encoding", b"keep-alive"})
 
 
-class _Bare:
+class Bare:
     """An ASGI application that passes a request on and its answer back, and knows nothing of either."""
 
     def __init__(self, base: str) -> None:
@@ -301,15 +306,25 @@ class _Bare:
         self._base, self._client = base, httpx2.AsyncClient(limits=limits, timeout=600)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass one request on."""
         headers = [(name, value) for name, value in scope["headers"] if name not in _HOP]
         body = b"".join([chunk async for chunk in _received(receive)])
-        url = self._base + scope["path"]
+        await self.before(body)
+        url, passed = self._base + scope["path"], list[bytes]()
         async with self._client.stream(scope["method"], url, content=body, headers=headers) as reply:
             told = [(name, value) for name, value in reply.headers.raw if name.lower() not in _HOP]
             await send({"type": "http.response.start", "status": reply.status_code, "headers": told})
             async for chunk in reply.aiter_raw():
+                passed.append(chunk)
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await self.after(passed)
         await send({"type": "http.response.body", "body": b""})
+
+    async def before(self, body: bytes) -> None:
+        """Do nothing with a request."""
+
+    async def after(self, answer: Sequence[bytes]) -> None:
+        """Do nothing with an answer."""
 
 
 async def _received(receive: Any) -> AsyncIterator[bytes]:
@@ -320,11 +335,12 @@ async def _received(receive: Any) -> AsyncIterator[bytes]:
         more = message.get("more_body", False)
 
 
-def _relay(base: str) -> None:
+def listening(app: Bare) -> None:
+    """Serve ``app``, and print its port."""
     listener = socket.create_server((LOOPBACK, 0), backlog=1_000)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as the proxy's
     print(listener.getsockname()[1], flush=True)
-    config = uvicorn.Config(_Bare(base), log_config=None, access_log=False, lifespan="off")
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
     uvicorn.Server(config).run([listener])
 
 
@@ -377,4 +393,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "upstream":
         asyncio.run(_upstream())
     else:
-        _relay(sys.argv[2])
+        listening(Bare(sys.argv[2]))

@@ -15,7 +15,8 @@ round, since a machine is not as fast in the next. Requests stream, as clients' 
   ``--check``; ms an event. Nothing may fail, and memory may not grow after the second fifth.
 
 *bare* is ``children.py``: uvicorn and httpx2 with nothing between them, on the same event loop and parser as the proxy:
-uvloop and httptools where they are installed (the first line tells), asyncio and h11 elsewhere. *litellm* routes to the
+uvloop and httptools where they are installed (the first line tells), asyncio and h11 elsewhere. *least* is
+``least.py``: the same, which writes each message down and does nothing else. *litellm* routes to the
 same upstream with all off that can be, *litellm raw* is its pass-through, which neither reads nor routes. Both run on
 uvloop and ask with aiohttp, which are compiled, whatever the others run on.
 """
@@ -40,7 +41,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import msgspec
-from children import PATHS, Child, asked, bare, canned, holdfast, litellm, said, stack, upstream
+from children import PATHS, Child, asked, bare, canned, holdfast, least, litellm, said, stack, upstream
 from transcript import transcript
 
 from holdfast.model.messages import Message
@@ -215,7 +216,7 @@ def medians(row: Row) -> dict[str, float]:
 
 def ratios(row: Row, name: str) -> dict[str, float]:
     """Return the ratios of one scenario."""
-    peers = [peer for peer in ("bare", "litellm", "litellm raw") if peer in row]
+    peers = [peer for peer in ("bare", "least", "litellm", "litellm raw") if peer in row]
     return {f"{name} / {peer}": _ratio(row["holdfast"], row[peer]) for peer in peers}
 
 
@@ -269,7 +270,11 @@ def measure(program: str | None, seconds: float, only: Sequence[str]) -> tuple[T
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         begun = partial(_begun, stack)
         url = begun(upstream()).url
-        peers = {"bare": begun(bare(url)), "holdfast": begun(holdfast(url, folder / "store.db", "--window", WINDOW))}
+        peers = {
+            "bare": begun(bare(url)),
+            "least": begun(least(url, folder / "least.db")),
+            "holdfast": begun(holdfast(url, folder / "store.db", "--window", WINDOW)),
+        }
         if program:
             peers["litellm"] = peers["litellm raw"] = begun(litellm(url, program, folder))
         table = {APIS[path]: {name: alone(name, path, peers) for name in only} for path in PATHS}
