@@ -15,6 +15,7 @@ from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.policy.projection import send_slots
+from holdfast.view.sealed import is_known, sealed_as, slot_by
 from holdfast.view.tokens import measure, measures_of
 
 
@@ -36,7 +37,7 @@ def plan(
     check_types(TypeError, target=(target, Target), policy=(policy, Policy), world=(world, World))
     if fault := target.fault or world.fault:
         raise fault.error(fault.why)
-    return advance(reconcile(branch or Branch(), messages), target, policy, world)
+    return advance(_asking(reconcile(branch or Branch(), messages), target.model), target, policy, world)
 
 
 def apply(messages: Sequence[Message], plan: Plan) -> list[Message]:
@@ -59,12 +60,31 @@ def reconcile(branch: Branch, messages: Sequence[Message]) -> Branch:
     Where they part, the past was edited: the branch goes on from there, with the decisions about what stands. The same
     words in other bytes (a cache marker that moved on) are no edit.
     """
-    count = len(branch.slots)
+    messages, count = _as_sealed(branch, messages), len(branch.slots)
     if count > len(messages) or not branch.messages.same_as(messages, count):
         same = _same_words(branch, messages)
         branch = restated(cut_back(branch, len(same)), same)
         count = len(same)
     return extended(branch, [Entry("", None, Said(slot)) for slot in _measured(messages[count:], count)])
+
+
+def _asking(branch: Branch, model: str) -> Branch:
+    """Return ``branch`` as it goes to ``model``: where another was asked until now, what is sealed is known as its."""
+    if model == branch.model or not branch.model:
+        return branch
+    return restated(branch, [slot_by(slot, branch.model) for slot in branch.slots])
+
+
+def _as_sealed(branch: Branch, messages: Sequence[Message]) -> Sequence[Message]:
+    """Return ``messages`` with what ``branch`` knows of whose seals are in them: their bytes do not say it."""
+    if not branch.messages.total(is_known):
+        return messages
+    known = branch.messages.slice(0, len(messages))
+    try:
+        told = [sealed_as(*pair) if is_known(pair[1]) else pair[0] for pair in zip(messages, known, strict=False)]
+    except (TypeError, AttributeError):
+        return messages  # one is no message; it is named where it is measured
+    return [*told, *messages[len(told) :]]
 
 
 def _measured(messages: Sequence[Message], first: int) -> list[Slot]:
@@ -107,8 +127,8 @@ def _one_measured(message: Message, index: int) -> Slot:
 def _same_words(branch: Branch, messages: Sequence[Message]) -> list[Slot]:
     """Return the slots of what the branch and ``messages`` have in common from the start, in the newer bytes."""
     same: list[Slot] = []
-    for slot, message in zip(branch.slots, messages, strict=False):
-        new = slot if slot.message is message else measure(message)
+    for index, (slot, message) in enumerate(zip(branch.slots, messages, strict=False)):
+        new = slot if slot.message is message else _one_measured(message, index)
         if new.digest != slot.digest:
             break
         same.append(new)

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from holdfast.model.messages import Message, with_parts
 from holdfast.model.parts import Media, Part, Seal, Thinking, ToolResult
+from holdfast.model.slots import Slot
 
 _SIGNED = "gemini"
 """The API whose signatures stand on parts of every kind; elsewhere only thinking is sealed by a model."""
@@ -20,6 +21,12 @@ def sealed_by(message: Message, model: str) -> Message:
     return with_parts(message, [_sealed(part, model) for part in message.parts])
 
 
+def slot_by(slot: Slot, model: str) -> Slot:
+    """Return ``slot`` with the seals in its message known to be those of ``model``; itself where it has none."""
+    message = sealed_by(slot.message, model)
+    return slot if message is slot.message else replace(slot, message=message)
+
+
 def sealed_as(message: Message, known: Message) -> Message:
     """Return ``message`` with the models of the same seals in ``known``, which says the same in other bytes."""
     seals = [seal for part in known.parts if (seal := _seal(part)) is not None and seal.model]
@@ -27,6 +34,11 @@ def sealed_as(message: Message, known: Message) -> Message:
     if not models:
         return message
     return with_parts(message, [_sealed(part, models.get(bare(_data(part)), "")) for part in message.parts])
+
+
+def is_known(message: Message) -> bool:
+    """Whether ``message`` has a seal of which it is known whose it is."""
+    return any((seal := _seal(part)) is not None and bool(seal.model) for part in message.parts)
 
 
 def signatures(message: Message) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Branch, Message, Policy, Target, World, apply, open_store, plan
 from holdfast.errors import ConfigError
-from holdfast.model.parts import Text, ToolCall
+from holdfast.model.parts import Seal, Text, Thinking, ToolCall
 from holdfast.model.target import Limits
 from holdfast.policy.draft import Draft
 from holdfast.wire.convert import convert
@@ -58,6 +58,24 @@ def test_a_message_that_is_none_is_told_by_its_place(parts: Any, place: str) -> 
     with pytest.raises(TypeError, match=r"^messages\[1\] is no message: ") as raised:
         plan([*HELLO, Message("user", parts)], Target())
     assert f"at `{place}`" in str(raised.value)
+
+
+@pytest.mark.parametrize("model", ["one", "another"])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (None, "a NoneType; plan takes Message values"),
+        (Message("assistant", None), "no message: "),  # type: ignore[arg-type]
+        (Message("assistant", ("hello",)), "no message: "),  # type: ignore[arg-type]
+    ],
+)
+def test_a_message_that_is_none_is_told_where_the_past_has_it(wrong: Any, told: str, model: str) -> None:
+    """It is named too where the branch knows another message in its place, whichever models were asked."""
+    sealed = Message("assistant", (Thinking("hm", Seal("anthropic", "", "c2VhbA==")), Text("hello")))
+    branch = plan([*HELLO, sealed, *HELLO], Target(model="one")).branch
+    branch = plan([*HELLO, sealed, *HELLO], Target(model=model), branch=branch).branch
+    with pytest.raises(TypeError, match=rf"^messages\[1\] is {told}"):
+        plan([*HELLO, wrong, *HELLO, *HELLO], Target(model=model), branch=branch)
 
 
 def test_a_plan_is_applied_to_messages() -> None:
