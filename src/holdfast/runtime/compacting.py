@@ -89,6 +89,11 @@ async def planned(
         plan = await course.means.in_worker(lambda: journal.plan(target, world))
     if plan.compaction is not None and plan.compaction is journal.branch.compaction:
         return plan, world  # that request again
+    if plan.ask is not None and _by(course, request) == "extract":  # a hook may write it: in time, where it does not
+        known = replace(world, writes=False)
+        extract = await course.means.in_worker(lambda: journal.plan(target, known))
+        if extract.compaction is None:
+            return extract, known
     if plan.ask is not None or plan.compaction is not None:
         world = replace(world, restored=await course.means.in_worker(lambda: _restored(course)))
     if plan.ask is not None:

@@ -151,6 +151,21 @@ def test_a_compaction_is_told_when_it_begins_whoever_writes(says, by):
     assert trigger == "manual"
 
 
+def test_a_hook_is_called_before_compactions_alone():
+    """A hook that writes nothing is called as often as something is compacted, and each beginning has its end."""
+    called = []
+
+    async def ask(session):
+        for _ in range(24):
+            await session.append(*talk(2))
+            await session.ask("And now?")
+
+    _, _, heard = done(ask, notes=30, hooks=Hooks(before_compaction=lambda _, reason: called.append(reason)))
+    told = [type(event) for event in heard if isinstance(event, events.Compacting | events.Compacted)]
+    assert told == [events.Compacting, events.Compacted] * len(called)
+    assert called
+
+
 def test_a_prompt_of_a_hook_is_not_for_the_provider():
     """Who has words of their own wants a writer that reads them: the provider's own compaction is left out."""
 
