@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from asyncio import _get_running_loop
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, nullcontext, suppress
@@ -74,8 +75,9 @@ class Engine:
         summaries, tried in turn, and ``native`` lets the provider compact where it can; without any of them an extract
         is made. ``listen``, a plain function, is told of everything that happens. At most ``permits`` model calls run
         at once. With ``check`` a request that breaks a rule of its API is an ``InvalidRequest`` before it is sent.
-        Raises ``ConfigError`` for what is none of these.
+        Raises ``ConfigError`` for what is none of these, and outside of asyncio's event loop.
         """
+        _check_loop()
         known = configuration()
         chosen = known.policy(policy) if isinstance(policy, str) else policy
         check_types(ConfigError, policy=(chosen, Policy), target=(target, Target | None), hooks=(hooks, Hooks))
@@ -152,6 +154,15 @@ class Engine:
             flight.unsubscribe()
         with CancelScope(shield=True), suppress(DeadlineExceeded):
             await self.means.lanes.drain(deadline=CLOSING)
+
+
+def _check_loop() -> None:
+    """Raise ``ConfigError`` where no loop of asyncio runs: workers and lanes wait in one."""
+    if _get_running_loop() is None:
+        raise ConfigError(
+            "an engine works in asyncio's event loop, and none is running here; call it from asyncio.run, "
+            'anyio.run(main, backend="asyncio"), or use holdfast.runtime.sync, under trio in a thread'
+        )
 
 
 def _is_closed(session: Session) -> bool:

@@ -712,3 +712,10 @@ def test_who_leaves_a_run_is_told_that_nothing_could_be_written(how):
         anyio.run(go)
     rules = [event.rule for event in told if isinstance(event, events.Noticed)]
     assert rules == (["unwritten"] if how == "an error of its own" else [])
+
+
+def test_an_engine_says_whose_event_loop_it_needs():
+    """Where no loop of asyncio runs, as under trio, it is not opened, and the error says what to do instead."""
+    opening = Engine.open(MemoryStore(), upstream=ScriptedUpstream([]), target=OPUS).__aenter__()
+    with pytest.raises(ConfigError, match=r"in asyncio's event loop, and none is running here; .*\.sync"):
+        opening.send(None)
