@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, get_type_hints
+
 import pytest
 from anthropic.types import TextBlock, ToolUseBlock
 from google.genai.types import Content, FunctionCall, Part
@@ -9,7 +12,7 @@ from openai.types.chat import ChatCompletionMessage
 
 from holdfast.errors import FormatError
 from holdfast.model.parts import Text, ToolCall
-from holdfast.wire import anthropic, gemini, openai_chat
+from holdfast.wire import anthropic, gemini, openai_chat, openai_responses
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "sh", "arguments": '{"c":"ls"}'}}
 
@@ -17,7 +20,7 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "sh", "argument
 def test_a_message_of_an_sdk() -> None:
     """Its words and calls arrive, and what is not there (``refusal``, ``audio``) is not in the next request either."""
     said = ChatCompletionMessage.model_validate({"role": "assistant", "content": None, "tool_calls": [CALL]})
-    (message,) = openai_chat.messages([said])  # type: ignore[list-item]
+    (message,) = openai_chat.messages([said])
     assert message.calls == (ToolCall("call_1", "sh", '{"c":"ls"}', raw=message.calls[0].raw),)
     assert openai_chat.dicts([message]) == [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
 
@@ -37,7 +40,7 @@ def test_blocks_of_an_sdk_in_a_dict() -> None:
 def test_a_content_of_an_sdk() -> None:
     """Gemini's own names of fields stand in the request, not those of Python."""
     said = Content(role="model", parts=[Part(text="I look."), Part(function_call=FunctionCall(name="sh", args={}))])
-    (message,) = gemini.messages([said])  # type: ignore[list-item]
+    (message,) = gemini.messages([said])
     assert isinstance(message.parts[0], Text)
     assert gemini.dicts([message])[0]["parts"][1]["functionCall"]["name"] == "sh"
 
@@ -49,3 +52,10 @@ def test_what_has_no_form_in_json(value: object) -> None:
         FormatError, match=f"a value of type {type(value).__name__} has no form in JSON; give plain values"
     ):
         openai_chat.messages([{"role": "user", "content": value}])
+
+
+@pytest.mark.parametrize("wire", [anthropic, openai_chat, openai_responses, gemini])
+def test_a_type_checker_takes_what_an_sdk_gives_and_wants(wire: Any) -> None:
+    """Neither side says ``dict``: SDKs give objects, and want types of their own that plain dicts are not."""
+    assert get_type_hints(wire.messages)["wire"] in (Sequence[Any], str | Sequence[Any])
+    assert get_type_hints(wire.dicts)["return"] == list[Any]

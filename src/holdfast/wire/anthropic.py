@@ -334,15 +334,15 @@ def _source(part: Media) -> dict[str, str] | None:
 # -- whole lists, for callers who hold dicts ---------------------------------------------------------------------------
 
 
-def messages(wire: Sequence[dict[str, Any]]) -> list[Message]:
-    """Return ``messages`` of a request, as dicts, as values.
+def messages(wire: Sequence[Any]) -> list[Message]:
+    """Return ``messages`` of a request, as dicts or objects of an SDK, as values.
 
     Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
     """
     return strangers.read_all(wire, API, decode)
 
 
-def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
+def dicts(values: Sequence[Message]) -> list[Any]:
     """Return values as the ``messages`` of a request, as dicts.
 
     Raises ``FormatError`` where arguments hold a number that Python has no value for (``1e999``).

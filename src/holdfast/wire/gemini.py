@@ -459,15 +459,15 @@ def _nameless(result: ToolResult) -> bool:
 # -- whole lists, for callers who hold dicts ---------------------------------------------------------------------------
 
 
-def messages(wire: Sequence[dict[str, Any]]) -> list[Message]:
-    """Return ``contents`` of a request, as dicts, as values; results carry the ids of their calls.
+def messages(wire: Sequence[Any]) -> list[Message]:
+    """Return ``contents`` of a request, dicts or objects of an SDK, as values; results carry the ids of their calls.
 
     Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
     """
     return linked(strangers.read_all(wire, API, decode))
 
 
-def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
+def dicts(values: Sequence[Message]) -> list[Any]:
     """Return values as the ``contents`` of a request, as dicts.
 
     Raises ``FormatError`` where arguments hold a number that Python has no value for (``1e999``).

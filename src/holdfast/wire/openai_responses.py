@@ -392,8 +392,8 @@ def _fitted(wire: bytes, kinds: Mapping[str, str]) -> bytes:
 # -- whole lists, for callers who hold dicts ---------------------------------------------------------------------------
 
 
-def messages(wire: str | Sequence[dict[str, Any]]) -> list[Message]:
-    """Return the ``input`` of a request, a string or dicts, as values.
+def messages(wire: str | Sequence[Any]) -> list[Message]:
+    """Return the ``input`` of a request, a string, dicts or objects of an SDK, as values.
 
     Raises ``FormatError`` with the JSON path of what cannot be read or belongs to another API.
     """
@@ -402,7 +402,7 @@ def messages(wire: str | Sequence[dict[str, Any]]) -> list[Message]:
     return grouped([Raw(one) for one in strangers.written(wire, API)])
 
 
-def dicts(values: Sequence[Message]) -> list[dict[str, Any]]:
+def dicts(values: Sequence[Message]) -> list[Any]:
     """Return values as the ``input`` of a request, as dicts."""
     return [
         msgspec.json.decode(wire)
