@@ -138,6 +138,7 @@ def target(
     """
     check_types(ConfigError, api=(api, str), model=(model, str), frame=(frame, Frame))
     check_types(ConfigError, window=(window, int | None), asked_output=(asked_output, int | None))
+    check_types(ConfigError, catalog=(catalog, Catalog | None))
     known = catalog or shipped()
     return Target(
         api=api,

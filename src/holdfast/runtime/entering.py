@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from holdfast.errors import LogConflict, StoreError, UnknownId
+from holdfast.errors import LogConflict, StoreError, UnknownId, check_types
 from holdfast.model.branch import Branch
 from holdfast.model.entries import POLICY, Answer, Body, Decision, Entry, Note, Request, Usage
 from holdfast.model.messages import Message
@@ -70,7 +70,13 @@ def decided(branch: Branch, plan: Plan, target: Target, policy: str) -> list[Bod
 
 
 def cost(branch: Branch, usage: Usage, stop: str, *, as_planned: bool) -> Answer:
-    """Return what the newest request of ``branch`` cost; of one that went out otherwise it says nothing of its size."""
+    """Return what the newest request of ``branch`` cost; of one that went out otherwise it says nothing of its size.
+
+    ``LogConflict`` for what is no usage: every later request would be planned by it.
+    """
+    check_types(LogConflict, usage=(usage, Usage), stop=(stop, str))
+    if why := fault(usage, Usage):
+        raise LogConflict(f"this is no usage: {why}; nothing was written: give Usage(input=…, output=…) in tokens")
     return Answer(branch.basis if as_planned else "", usage, stop)
 
 

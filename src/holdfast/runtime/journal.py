@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import StoreError, UnknownId
+from holdfast.errors import StoreError, UnknownId, check_types
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Blob
 from holdfast.model.entries import (
@@ -277,6 +277,7 @@ class Journal(Strand):
 
     def plan(self, target: Target, world: World = World()) -> Plan:
         """Return the plan of the next request; nothing is written. It may ``ask`` for a summary."""
+        check_types(TypeError, target=(target, Target), world=(world, World))
         self._catch_up()
         if self._ready is not None and self._ready.target == target and not is_pressed(world):
             return self._ready.plan

@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import ConfigError, UpstreamError
+from holdfast.errors import ConfigError, UpstreamError, check_types
 from holdfast.runtime.upstream import CONNECT, PATIENCE, Reply, Sent
 from holdfast.testing.provider.app import Answering
 from holdfast.testing.provider.calls import Answered, Asked, Refusal, Said, Used
@@ -58,6 +58,7 @@ class ProviderUpstream:
     def __init__(
         self, provider: Answering, faults: Striking = (), *, patience: float = PATIENCE, latency: float = 0.0
     ) -> None:
+        check_types(ConfigError, faults=(faults, Sequence | Callable))
         self.provider = provider
         self.patience = patience
         self.latency = latency
@@ -113,6 +114,7 @@ class ProviderUpstream:
 
 def _checked(fault: Fault) -> Fault:
     """Return the fault with what is usual for its kind; one that strikes while connecting has its own names."""
+    check_types(ConfigError, fault=(fault, Fault))
     early = fault.stage == "connect" or (fault.kind in CONNECTING and fault.kind not in KINDS)
     if not early:
         return checked(fault)
@@ -190,6 +192,7 @@ class ScriptedUpstream:
     """
 
     def __init__(self, replies: Sequence[Scripted]) -> None:
+        check_types(ConfigError, replies=(replies, Sequence))
         self.replies = list(replies)
         self.sent: list[Sent] = []
 

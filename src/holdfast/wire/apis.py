@@ -119,6 +119,6 @@ APIS = tuple(FORMS)
 
 def form_of(api: str) -> Form:
     """Return the form of ``api``; ``Unrecognised`` names those there are."""
-    if api not in FORMS:
+    if not isinstance(api, str) or api not in FORMS:
         raise Unrecognised(f"no module speaks {api!r}; the APIs are {', '.join(APIS)}")
     return FORMS[api]

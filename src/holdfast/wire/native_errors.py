@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import Unrecognised
+from holdfast.errors import Unrecognised, check_types
 from holdfast.wire.overflow.report import OVERFLOWS, Kind, Verdict
 
 JSON = "application/json"
@@ -136,7 +136,8 @@ def _error(
     api: str, verdict: Verdict, output: int | None, message: str, status: int = 0
 ) -> tuple[_Form, dict[str, Any]]:
     """Return the form of an error, and the error object of ``api``."""
-    if api not in _FORMS:
+    check_types(TypeError, verdict=(verdict, Verdict))
+    if not isinstance(api, str) or api not in _FORMS:
         raise Unrecognised(f"no error can be said for {api!r}; the APIs are {', '.join(_FORMS)}")
     kind = said_as(verdict.kind)
     form = _FORMS[api][kind]

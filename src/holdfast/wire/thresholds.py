@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, check_types
 from holdfast.wire.splice import fields
 
 ANTHROPIC, RESPONSES = "anthropic", "openai-responses"
@@ -35,6 +35,7 @@ def threshold_fields(api: str, tokens: int, *, instructions: str = "", pause: bo
     ``pause`` lets it stop behind the compaction (Anthropic alone); ``instructions`` take the place of its own prompt
     there. ``ConfigError`` for an API that cannot, and for a threshold that its provider refuses.
     """
+    check_types(ConfigError, api=(api, str), tokens=(tokens, int))
     least = LEAST_THRESHOLD.get(api)
     if least is None:
         raise ConfigError(f"{api} has no compaction at a threshold; compact with a model, or make an extract")
@@ -71,6 +72,9 @@ def clearing_fields(
 
 def together(*options: Json) -> Json:
     """Return fields of ``threshold_fields`` and ``clearing_fields`` as one, in the order the provider wants."""
+    for at, one in enumerate(options):
+        if not isinstance(one, dict) or "edits" not in one.get("context_management", ()):
+            raise ConfigError(f"options[{at}] has no edits of Anthropic's; give what clearing_fields(…) returns")
     edits = [edit for one in options for edit in one["context_management"]["edits"]]
     return {"context_management": {"edits": sorted(edits, key=lambda edit: not edit["type"].startswith("clear_"))}}
 

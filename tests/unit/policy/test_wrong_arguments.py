@@ -7,14 +7,23 @@ from typing import Any
 import pytest
 
 from holdfast import Branch, Message, Policy, Target, World, apply, open_store, plan
-from holdfast.errors import ConfigError
+from holdfast.config import target
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.model.parts import Seal, Text, Thinking, ToolCall
 from holdfast.model.target import Limits
 from holdfast.policy.draft import Draft
+from holdfast.testing.provider import Provider
+from holdfast.testing.provider import Settings as ProviderSettings
+from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
+from holdfast.wire.answers import Fold
+from holdfast.wire.apis import form_of
 from holdfast.wire.convert import convert
 from holdfast.wire.lens import open_body
+from holdfast.wire.mending import mend
 from holdfast.wire.native_errors import render
 from holdfast.wire.overflow import Verdict, classify
+from holdfast.wire.rules import validate
+from holdfast.wire.thresholds import threshold_fields, together
 
 HELLO = [Message.of("user", "hello")]
 
@@ -165,4 +174,28 @@ def test_a_stage_that_returns_no_draft_is_named(policy: Policy) -> None:
 def test_the_wire_takes_what_it_knows(asked: Any, told: str) -> None:
     """Bytes, reports and APIs are told from what is none, by what to give."""
     with pytest.raises((TypeError, ValueError), match=f"^{told}"):
+        asked()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (lambda: mend({"model": "m"}, "anthropic"), "body is of type dict; give a value of type bytes"),
+        (lambda: form_of(["anthropic"]), r"no module speaks \['anthropic'\]; the APIs are"),
+        (lambda: Fold(["anthropic"]), "nothing is known of answers of"),
+        (lambda: validate({}, ["anthropic"]), "no rules are known for"),
+        (lambda: render("anthropic", "overflow"), "verdict is of type str; give a value of type Verdict"),
+        (lambda: threshold_fields("anthropic", "120k"), "tokens is of type str; give a value of type int"),
+        (lambda: together({}), r"options\[0\] has no edits"),
+        (lambda: target("anthropic", "m", catalog="holdfast.toml"), "catalog is of type str; give a value of type"),
+        (lambda: Provider({"window": 9}), "settings is of type dict; give a value of type"),
+        (lambda: Provider().ask("claude", {}), "no module speaks 'claude'; the APIs are"),
+        (lambda: ProviderSettings(window="32k"), "window is of type str; give a value of type int"),
+        (lambda: ProviderUpstream(Provider(), ["529:head:2"]), "fault is of type str; give a value of type Fault"),
+        (lambda: ScriptedUpstream(None), "replies is of type NoneType; give a value of type Sequence"),
+    ],
+)
+def test_what_is_of_another_type_is_told_by_its_name(asked: Any, told: str) -> None:
+    """Functions of the wire and of the shipped fakes name the argument, its type, and what is wanted."""
+    with pytest.raises((HoldfastError, TypeError), match=f"^{told}"):
         asked()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast import Policy, World
 from holdfast.config import target
-from holdfast.errors import StoreLocked, StoreReadOnly, UnknownId, WindowTooSmall
+from holdfast.errors import LogConflict, StoreLocked, StoreReadOnly, UnknownId, WindowTooSmall
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Answer, Compaction, Decision, Failure, Frame, Note, Request, Revoke, Said, Usage
 from holdfast.model.messages import Message, media_of, result_text
@@ -693,3 +693,31 @@ def test_what_an_answer_holds_sealed_is_of_the_model_that_was_asked():
     again = Journal.open(store, KEY)
     assert b"U0VBTEVE" in sent(again.prepare(target("gemini", "gemini-3-pro")))
     assert b"U0VBTEVE" not in sent(again.prepare(target("gemini", "gemini-2.5-pro")))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (({"input_tokens": 900},), "usage is of type dict; give a value of type Usage"),
+        ((Usage(input="900"),), "this is no usage: Expected `int`, got `str`"),
+        ((Usage(), None), "stop is of type NoneType; give a value of type str"),
+    ],
+)
+def test_what_is_no_usage_is_not_written(given, told):
+    """An answer with it is refused before anything is in the log, and the session goes on."""
+    store = MemoryStore()
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    journal.prepare(target("anthropic", "claude-opus-5-5"))
+    before = kinds(store)
+    with pytest.raises(LogConflict, match=told):
+        journal.record(Message.of("assistant", "Which file?"), *given)
+    assert kinds(store) == before
+    Journal.open(store, KEY).prepare(target("anthropic", "claude-opus-5-5"))
+
+
+def test_a_request_is_prepared_for_a_target():
+    """What is none is named, and nothing is written."""
+    journal = Journal.open(MemoryStore(), KEY)
+    with pytest.raises(TypeError, match="target is of type str; give a value of type Target"):
+        journal.prepare("claude-opus-5-5")

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, check_types
 
 Stage: TypeAlias = Literal["body", "head", "first", "middle", "end"]
 """``body`` while the request's body is being sent, ``head`` before the first byte of the answer, ``first`` before its
@@ -117,6 +117,7 @@ def checked(fault: Fault) -> Fault:
 
     Raises ``ConfigError`` for a kind or a stage there is not, and for a stage at which the kind cannot strike.
     """
+    check_types(ConfigError, fault=(fault, Fault), **{"fault.kind": (fault.kind, str)})
     kind = KINDS.get(fault.kind)
     if kind is None:
         near = get_close_matches(fault.kind, KINDS, n=3, cutoff=0.5) or KINDS

@@ -25,6 +25,7 @@ from holdfast.testing.provider.script import Script, Speaker
 from holdfast.testing.provider.settings import Settings
 from holdfast.testing.provider.shelf import Shelf
 from holdfast.testing.provider.signing import Chain, Checked
+from holdfast.wire.apis import form_of
 
 
 class Judged(Struct, frozen=True):
@@ -52,6 +53,7 @@ class Provider:
         clock: Callable[[], float] | None = None,
     ) -> None:
         """Open a provider that will say ``script``, then answer by a simple rule (``Script``), or as a speaker does."""
+        check_types(ConfigError, settings=(settings, Settings | None))
         self.settings = settings or Settings()
         if self.settings.overflow not in overflowing.NAMES:
             names = ", ".join(overflowing.NAMES)
@@ -89,6 +91,7 @@ class Provider:
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """Return the reply to a body that is given as a value, or as its bytes."""
+        form_of(api)
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         return self.answer(Asked(api, endpoint, data, model, headers=dict(headers or {})))
 

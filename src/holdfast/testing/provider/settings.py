@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, check_types
 
 
 class Settings(Struct, frozen=True):
@@ -42,6 +42,8 @@ class Settings(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse what no provider can be."""
+        check_types(ConfigError, factor=(self.factor, int | float), window=(self.window, int))
+        check_types(ConfigError, max_output=(self.max_output, int | None), max_bytes=(self.max_bytes, int | None))
         if not (isfinite(self.factor) and self.factor > 0):
             raise ConfigError(f"a factor of {self.factor} counts nothing; give a finite number above 0, usually 1")
         for name in ("window", "max_output", "max_bytes"):

@@ -36,7 +36,7 @@ _VOICES: dict[str, _Voice] = {
 
 
 def _voice(api: str) -> _Voice:
-    if api not in _VOICES:
+    if not isinstance(api, str) or api not in _VOICES:
         raise Unrecognised(f"nothing is known of answers of {api!r}; the APIs are {', '.join(_VOICES)}")
     return _VOICES[api]
 

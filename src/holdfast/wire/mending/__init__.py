@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from holdfast.errors import FormatError, check_types
 from holdfast.model.dialect import Dialect
 from holdfast.wire.apis import form_of
 from holdfast.wire.mending.around import mended_around
@@ -52,6 +53,7 @@ def mend(
     ``betas`` are those of the request's headers; a ``whole`` request must name its model and its ``max_tokens`` too.
     Raises ``FormatError`` for what is no JSON object, and ``Unrecognised`` for one of no API.
     """
+    check_types(FormatError, body=(body, bytes))
     body, halves = readable(body)
     found = body_fields(body)
     api = api or recognise(found)

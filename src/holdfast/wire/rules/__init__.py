@@ -113,7 +113,7 @@ def validate(
 def _told(api: str | None, found: Mapping[str, Raw]) -> str:
     """Return the API of a body; raises ``Unrecognised`` where there are no rules for it."""
     name = api or recognise(found)
-    if name not in _BY_API:
+    if not isinstance(name, str) or name not in _BY_API:
         raise Unrecognised(f"no rules are known for {name!r}; the APIs are {', '.join(_BY_API)}")
     return name
 
