@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from asyncio import _get_running_loop
+from asyncio import get_running_loop
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, nullcontext, suppress
@@ -158,11 +158,13 @@ class Engine:
 
 def _check_loop() -> None:
     """Raise ``ConfigError`` where no loop of asyncio runs: workers and lanes wait in one."""
-    if _get_running_loop() is None:
+    try:
+        get_running_loop()
+    except RuntimeError:
         raise ConfigError(
             "an engine works in asyncio's event loop, and none is running here; call it from asyncio.run, "
             'anyio.run(main, backend="asyncio"), or use holdfast.runtime.sync, under trio in a thread'
-        )
+        ) from None
 
 
 def _is_closed(session: Session) -> bool:
