@@ -263,7 +263,23 @@ def test_an_extract_has_its_headings_and_its_size(messages, budget, cut):
     assert headings(text) == HEADINGS
     newest = [message.text.strip() for message in messages[:cut] if message.starts_turn and message.text.strip()][-1:]
     whole = sum(count(one) for one in newest)
-    assert count(text) <= max(budget, whole + 400) * 1.05 + 60
+    assert count(text) <= max(budget, whole + 400)
+
+
+@pytest.mark.parametrize("budget", [600, 1_000, 2_000, 5_000, 10_000])
+def test_an_extract_whose_lines_come_from_everywhere_keeps_its_size(budget):
+    """Y1: the headings that tell where quoted lines stood are within the budget, as the lines are."""
+    said = []
+    for turn in range(400):
+        path = f"src/app/module_{turn}/part_{turn}.py"
+        text = f"def compute_{turn}(): return total_{turn}\n"
+        said += [
+            Message("assistant", (ToolCall(f"c{turn}", "read", f'{{"path":"{path}"}}'),)),
+            Message("tool", (ToolResult(f"c{turn}", "read", (Text(text),)),)),
+        ]
+    text = extract([measure(message) for message in [Message.of("user", "Go."), *said]], [], budget)
+    assert 0.75 * budget <= count(text) <= budget
+    assert "\n[module_" in text
 
 
 @given(long_talks, st.sampled_from([400, 3_000]))

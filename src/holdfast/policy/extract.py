@@ -7,6 +7,7 @@ weighted cover of the references that the agent is likely to need, by the lines 
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
@@ -45,10 +46,10 @@ _SENTENCE = re.compile(r"(?<=[.!?。!?])\s+|\n+")
 def extract(
     head: Sequence[Slot], tail: Sequence[Slot], budget: int, settings: Settings = Settings(), told: str = ""
 ) -> str:
-    """Return a summary of ``head`` in at most about ``budget`` estimator tokens, of which the settings give shares.
+    """Return a summary of ``head`` in at most ``budget`` estimator tokens, the newest request apart.
 
-    ``tail`` and ``told`` are what stays visible behind it: a reference that stands there needs no line here. What a
-    section leaves over goes to the coverage lines.
+    The settings give each section a share; what one leaves over goes to the coverage lines. ``tail`` and ``told`` are
+    what stays visible behind it: a reference that stands there needs no line here.
     """
     return _render(len(head), _sections(head, tail, budget, settings, told))
 
@@ -190,9 +191,22 @@ class Quote(Struct, frozen=True):
 
 
 def cover(head: Sequence[Slot], weights: dict[Reference, float], budget: int) -> tuple[list[str], set[Reference]]:
-    """Return lines of ``head`` that cover the heaviest references, in order, and the references they cover."""
-    chosen, covered = _greedy(_quotes(head, weights), weights, budget)
-    return _by_source(head, sorted(chosen, key=lambda quote: quote.place)), covered
+    """Return lines of ``head`` that cover the heaviest references, in order, and the references they cover.
+
+    With the headings that tell where they stood they are within ``budget``.
+    """
+    chosen = _greedy(_quotes(head, weights), weights, budget)
+    calls = {call.id: call for slot in head for call in slot.message.calls}
+
+    def told(number: int) -> list[str]:
+        return _by_source(head, calls, sorted(chosen[:number], key=lambda quote: quote.place))
+
+    def size(number: int) -> int:
+        return count("\n".join(told(number)))
+
+    every = len(chosen)
+    held = every if size(every) <= budget else bisect(range(1, every), budget, key=size)
+    return told(held), {ref for quote in chosen[:held] for ref in quote.line.refs if ref in weights}
 
 
 def _weights(head: Sequence[Slot], shown: set[Reference]) -> dict[Reference, float]:
@@ -215,19 +229,16 @@ def _quotes(head: Sequence[Slot], weights: dict[Reference, float]) -> list[Quote
     return list(newest.values())
 
 
-def _greedy(quotes: list[Quote], weights: dict[Reference, float], budget: int) -> tuple[list[Quote], set[Reference]]:
-    """Return the quotes that cover most for their cost within the budget, and the references they cover."""
-    left = dict(weights)
-    taken = lazy_greedy([(quote.line.refs, quote.cost) for quote in quotes], left, budget)
-    chosen = [quotes[number] for number in taken]
-    return chosen, {ref for ref in weights if ref not in left}
+def _greedy(quotes: list[Quote], weights: dict[Reference, float], budget: int) -> list[Quote]:
+    """Return the quotes that cover most for their cost within the budget, the best first."""
+    taken = lazy_greedy([(quote.line.refs, quote.cost) for quote in quotes], dict(weights), budget)
+    return [quotes[number] for number in taken]
 
 
-def _by_source(head: Sequence[Slot], quotes: Sequence[Quote]) -> list[str]:
+def _by_source(head: Sequence[Slot], calls: dict[str, ToolCall], quotes: Sequence[Quote]) -> list[str]:
     """Return the lines in order, with a heading wherever they come from another result."""
     out: list[str] = []
     source = ""
-    calls = {call.id: call for slot in head for call in slot.message.calls}
     for quote in quotes:
         heading = _heading(parts_said(head[quote.place[0]].message)[quote.place[1]], calls)
         if heading and heading != source:
