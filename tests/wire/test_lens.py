@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -15,6 +15,7 @@ from holdfast.model.parts import Text, ToolResult
 from holdfast.model.plan import Options
 from holdfast.store.rows import decoders
 from holdfast.view.tokens import measure
+from holdfast.wire.breakpoints import MOST
 from holdfast.wire.lens import body, measured, open_body, render
 
 SPACED = (
@@ -217,12 +218,21 @@ _CHAT = st.one_of(
 )
 
 
+_FULL = [{"role": "user", "content": [{"type": "text", "text": "", "cache_control": []}] * count} for count in (2, 3)]
+"""A breakpoint more than the API takes."""
+
+
 @given(st.lists(_ANTHROPIC, max_size=5), st.dictionaries(_TEXT, _JSON, max_size=3), st.booleans())
+@example(messages=_FULL, fields={}, spaced=False)
 def test_anthropic_bodies_come_back(messages, fields, spaced):
-    """Any body comes back as the object it was, and message by message as equal JSON."""
+    """Any body comes back as the object it was, and message by message as equal JSON, if the API takes its breakpoints.
+
+    Of more than it takes only the newest are said anew.
+    """
     raw = json.dumps({**fields, "messages": messages}, indent=1 if spaced else None).encode()
     lens = open_body(raw, "anthropic")
     assert render(lens, lens.slots) is raw
+    assume(json.dumps(messages).count('"cache_control"') <= MOST)
     _comes_back(raw, messages, lens)
 
 
