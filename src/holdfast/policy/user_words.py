@@ -105,11 +105,11 @@ def excerpts(texts: Sequence[str], budget: int, each: float = EACH, laws: Contai
     """Return what is quoted of each of ``texts``, the most wanted first; nothing of those that find no room.
 
     ``each`` is the share that one has before others had their turn. Of the texts numbered ``laws`` all sounds like a
-    rule.
+    rule. A rule has its place once, however often it is said: pasted lines are.
     """
     pieces = [_pieces(text, REACH * budget) for text in texts]
     chosen, left = set[Place](), float(budget)
-    rules = (place for place in _places(pieces) if place[0] in laws or _RULE.search(pieces[place[0]][place[1]]))
+    rules = _rules(pieces, laws)
     for places, share, most in ((rules, RULES, inf), (_places(pieces), 1.0, each), (_places(pieces), 1.0, inf)):
         left -= _take(places, pieces, chosen, left - (1 - share) * budget, most * budget)
     return [_quoted(own, [(number, at) in chosen for at in range(len(own))]) for number, own in enumerate(pieces)]
@@ -126,6 +126,16 @@ def _places(pieces: Sequence[Pieces]) -> Iterator[Place]:
     """Yield where the pieces of each message are, its end first: what is asked stands behind what it is about."""
     for number, own in enumerate(pieces):
         yield from ((number, at) for at in (-1 % len(own), *range(len(own) - 1)) if own[at]) if own else ()
+
+
+def _rules(pieces: Sequence[Pieces], laws: Container[int]) -> Iterator[Place]:
+    """Yield where what sounds like a rule is, as all does of the messages ``laws``; first what is wanted first."""
+    said = set[str]()
+    for number, at in _places(pieces):
+        text = pieces[number][at]
+        if (number in laws or _RULE.search(text)) and text.strip() not in said:
+            said.add(text.strip())
+            yield number, at
 
 
 def _take(places: Iterator[Place], pieces: Sequence[Pieces], chosen: set[Place], budget: float, each: float) -> float:

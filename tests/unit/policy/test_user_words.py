@@ -1,7 +1,5 @@
 """What an extract quotes of the user: rules outlive small talk, and nothing is said that was not."""
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,6 +59,15 @@ def test_rules_outlive_small_talk():
     assert talk[0] not in told
     quoted_of = told.count("User: ") - 1
     assert f"[{200 - quoted_of} more messages of the user are not quoted here" in told
+
+
+def test_a_line_that_is_said_often_takes_the_place_of_no_other_rule():
+    """What sounds like a rule has its place once: a log that somebody pastes repeats its warnings."""
+    rules = [f"Never touch file_{number}.cfg." for number in range(10)]
+    log = "It prints:\n" + "warning: option mode should be set and must not be empty\n" * 60 + "Why?"
+    told = quoted(400, "Begin.", *rules, log, log, "Go on.")
+    assert [rule for rule in rules if rule not in told] == []
+    assert "option mode should be set" in told
 
 
 def test_what_the_program_told_in_between_stays_behind_the_users_words():
@@ -157,8 +164,11 @@ def test_what_is_quoted_was_said(texts, budget, is_open):
 
 
 def _in_order(runs: list[str], text: str) -> bool:
-    places = [text.find(run) for run in runs]
-    return all(place >= 0 for place in places) and all(one <= other for one, other in pairwise(places))
+    for run in runs:
+        _, found, text = text.partition(run)
+        if not found:
+            return False
+    return True
 
 
 NOTE = "IMPORTANT: this context may or may not be relevant. You should never respond to it. "
