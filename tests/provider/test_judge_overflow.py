@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -147,6 +149,17 @@ def test_what_fits_but_for_its_output_is_not_told_as_too_long(api, name):
     assert (found.is_overflow, found.limit) == (True, 200)
     assert "prompt is too long" not in reply.message
     assert "resulted in" not in reply.message
+
+
+@pytest.mark.parametrize("name", sorted(WORDINGS))
+def test_no_wording_names_a_size_below_the_limit_alone(name):
+    """Where the output is what does not fit, a server that names one size means both together."""
+    provider = Provider(Settings(window=2_000, tokenizer="words", counts_output=True, overflow=name))
+    reply = Client(provider, "openai-chat", max_tokens=1_999).say("hello there, and how are you today?")
+    assert isinstance(reply, Refusal)
+    tokens = provider.requests[-1].tokens
+    told = {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", reply.message)}
+    assert not told & {tokens, 4 * tokens} or 1_999 in told
 
 
 def test_the_last_token_fits():

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import ConfigError
 from holdfast.testing.provider.calls import Refusal
@@ -34,8 +35,9 @@ NATIVE = {
     "gemini": "gemini",
 }
 """The wording of each API's own provider."""
-SUMS = {"anthropic": "anthropic-sum", "openai": "openai-sum"}
-"""What stands for a wording where the input fits and the output asked for does not, so that its numbers are true."""
+SUMS = {"anthropic": "anthropic-sum", "openai": "openai-sum", "azure": "openai-sum"}
+"""What stands for a wording where the input fits and the output asked for does not, so that its numbers are true. The
+others name the sum of both, or both."""
 
 WORDINGS: Mapping[str, Wording] = {
     "anthropic": Wording(400, "invalid_request_error", "prompt is too long: {tokens} tokens > {limit} maximum"),
@@ -255,6 +257,8 @@ def refuse(name: str, api: str, measured: Measured, *, stream: bool) -> Refusal:
     found = WORDINGS.get(said if measured.tokens > measured.limit else SUMS.get(said, said))
     if found is None:
         raise ConfigError(f"no provider says an overflow as {name!r}; choose one of {', '.join(NAMES)}")
+    if measured.tokens <= measured.limit and "{output}" not in found.text:  # one number for both
+        measured = replace(measured, tokens=measured.tokens + measured.output, output=0)
     text = found.text.format(
         tokens=measured.tokens,
         limit=measured.limit,
