@@ -17,8 +17,9 @@ from holdfast.policy.client_notes import apart
 from holdfast.policy.earlier import said_by_user
 from holdfast.view.tokens import count
 
-LEAST = 64
-"""[H] Estimator tokens for what the user said before the newest request, however long that is."""
+LEAST, OLDER = 64, 1 / 3
+"""[H] Estimator tokens for what the user said before the newest request, however long that is; or so much of the
+budget, where that is more."""
 FRAME = 6
 """[H] Estimator tokens of what stands around the quotes of one message: who said it, marks, the end of a line."""
 RULES, EACH = 0.5, 1 / 3
@@ -57,7 +58,7 @@ def user_words(messages: Sequence[Message], budget: int, *, is_open: bool = True
     first = said[0] if said else newest
     older = [text for text in dict.fromkeys([first, *reversed(said)]) if text != newest]
     wanted, spent = (older, count(newest)) if is_open or not newest else ([newest, *older], 0)
-    left, orders = max(LEAST, budget - spent), _told_by_program(messages)
+    left, orders = max(LEAST, round(OLDER * budget), budget - spent), _told_by_program(messages)
     share = min(ORDERS * left, _cost(orders))
     *held, noted = excerpts([*wanted, _noted_beside(before)], round(left - share))
     quotes = dict(zip(wanted, held, strict=True))

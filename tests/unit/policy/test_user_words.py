@@ -70,6 +70,14 @@ def test_a_line_that_is_said_often_takes_the_place_of_no_other_rule():
     assert "option mode should be set" in told
 
 
+def test_a_long_request_under_way_leaves_room_for_the_rules_before_it():
+    """The newest request is quoted whole, and beside it a third of the budget stays for what was laid down before."""
+    rules = [f"Never touch anything under src/part_{number}/vendor." for number in range(8)]
+    told = quoted(720, "Begin.", *rules, TALK * 120, is_open=True)
+    assert (TALK * 120).strip() in told
+    assert [rule for rule in rules if rule not in told] == []
+
+
 def test_what_the_program_told_in_between_stays_behind_the_users_words():
     """The program's rules are quoted, the newest first, each once; however long, they take none of the user's."""
     told = [
