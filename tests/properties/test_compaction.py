@@ -26,6 +26,8 @@ from holdfast.policy.guard import measure_room
 from holdfast.policy.pipeline import advance
 from holdfast.policy.presets import PRESETS
 from holdfast.policy.projection import send_slots
+from holdfast.policy.settings import Settings
+from holdfast.policy.user_words import OLDER
 from holdfast.testing.driving import drive, points
 from holdfast.testing.histories import words
 from holdfast.testing.strategies import broken_histories, conversations
@@ -256,14 +258,17 @@ def headings(text):
 
 @given(long_talks | broken_histories(most=4, longest=2_000), st.sampled_from([300, 1_000, 4_000, 20_000]), positions)
 def test_an_extract_has_its_headings_and_its_size(messages, budget, cut):
-    """Y1: all headings in order, and no more than the budget, the newest request and fixed lines apart."""
+    """Y1: all headings in order, and no more than the budget, or than the newest request and what is said beside it.
+
+    That is fixed lines, and a third of the user's share of what was said before.
+    """
     slots = [measure(message) for message in messages]
     cut = min(cut, len(slots))
     text = extract(slots[:cut], slots[cut:], budget)
     assert headings(text) == HEADINGS
     newest = [message.text.strip() for message in messages[:cut] if message.starts_turn and message.text.strip()][-1:]
     whole = sum(count(one) for one in newest)
-    assert count(text) <= max(budget, whole + 400)
+    assert count(text) <= max(budget, whole + 400 + round(OLDER * Settings().summary_user_share * budget))
 
 
 @pytest.mark.parametrize("budget", [600, 1_000, 2_000, 5_000, 10_000])
