@@ -260,7 +260,7 @@ def headings(text):
 def test_an_extract_has_its_headings_and_its_size(messages, budget, cut):
     """Y1: all headings in order, and no more than the budget, or than the newest request and what is said beside it.
 
-    That is fixed lines, and a third of the user's share of what was said before.
+    That is fixed lines, and half of the user's share of what was said before.
     """
     slots = [measure(message) for message in messages]
     cut = min(cut, len(slots))

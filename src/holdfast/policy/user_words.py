@@ -17,7 +17,7 @@ from holdfast.policy.client_notes import apart
 from holdfast.policy.earlier import said_by_user
 from holdfast.view.tokens import count
 
-LEAST, OLDER = 64, 1 / 3
+LEAST, OLDER = 64, 0.5
 """[H] Estimator tokens for what the user said before the newest request, however long that is; or so much of the
 budget, where that is more."""
 FRAME = 6

@@ -71,7 +71,7 @@ def test_a_line_that_is_said_often_takes_the_place_of_no_other_rule():
 
 
 def test_a_long_request_under_way_leaves_room_for_the_rules_before_it():
-    """The newest request is quoted whole, and beside it a third of the budget stays for what was laid down before."""
+    """The newest request is quoted whole, and beside it half of the budget stays for what was laid down before."""
     rules = [f"Never touch anything under src/part_{number}/vendor." for number in range(8)]
     told = quoted(720, "Begin.", *rules, TALK * 120, is_open=True)
     assert (TALK * 120).strip() in told
