@@ -17,6 +17,11 @@ from holdfast.model.entries import Answer, BranchSummary, Entry, Frame, Request,
 SYNTHETIC, FAILED, ABORTED = "synthetic", "error", "aborted"
 """Values of ``Answer.stop`` for answers that no model finished: made by the tool, failed, cut off by the user."""
 NO_STEP = frozenset({SYNTHETIC, FAILED, ABORTED})
+PAID = "paid"
+"""``Answer.basis`` where the request that was paid for showed other words than stand before the answer now.
+
+So its usage is no measure of them. It is also what the field ``holdfast`` says of such an answer in a tool's file.
+"""
 
 
 class Problem(Struct, frozen=True):

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
-from holdfast.formats.base import FAILED, SYNTHETIC, Recording
+from holdfast.formats.base import FAILED, PAID, SYNTHETIC, Recording
 from holdfast.formats.claude_tree import Node, Record, children, climbed, tree
 from holdfast.formats.lines import UNREADABLE, Row, Shape, millis, rows
 from holdfast.formats.log import Call, Log, origin_of, slot_of
@@ -258,7 +258,9 @@ def _call(members: list[Record[Line, ApiMessage]]) -> Call:
     elif model == "<synthetic>":
         stop = SYNTHETIC
     told = next((found for api in reversed(apis) if (found := usage(API, api.usage)) is not None), None)
-    return Call("" if model == "<synthetic>" else model, told or Usage(), stop, members[-1].number if told else 0)
+    is_paid = any(record.line.holdfast == PAID for record in members)
+    number = members[-1].number if told else 0
+    return Call("" if model == "<synthetic>" else model, told or Usage(), stop, number, is_paid)
 
 
 def _model(records: list[Record[Line, ApiMessage]], node: Node) -> str:

@@ -140,7 +140,9 @@ def _as_it_came(writer: _Writer, entry: Entry, lines: Iterable[bytes]) -> tuple[
         link = _LINK.of(clean(line))
         field = "parentUuid" if link.logical_parent_uuid is None else "logicalParentUuid"
         parent = link.parent
-        new: dict[str, Any] = {field: above} if parent is not None and not writer.stands(parent) else {}
+        new = writer.source.mark(entry)
+        if parent is not None and not writer.stands(parent):
+            new[field] = above
         uuid = link.uuid
         if uuid is None or uuid in writer.used:
             new["uuid"] = uuid = uuid_of(f"{entry.id}-{len(out)}")
@@ -170,7 +172,7 @@ def _said(writer: _Writer, entry: Entry, slot: Slot, uuid: str) -> bytes:
         "stop_sequence": None,
         "usage": _counts(answer.usage),
     }
-    return to_json(writer.common(entry, "assistant", uuid) | {"message": api})
+    return to_json(writer.common(entry, "assistant", uuid) | {"message": api} | writer.source.mark(entry))
 
 
 def _counts(usage: Usage) -> dict[str, Any]:

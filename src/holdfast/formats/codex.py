@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError
-from holdfast.formats.base import ABORTED, Recording
+from holdfast.formats.base import ABORTED, PAID, Recording
 from holdfast.formats.codex_items import API, Item, decode_item, grouped, is_answer, item_of, message_of
 from holdfast.formats.lines import UNREADABLE, Row, Shape, millis, rows
 from holdfast.formats.log import Call, Log, origin_of, short, slot_of
@@ -43,6 +43,7 @@ class Line(Struct):
     record_type: str = ""
     id: str | None = None
     instructions: str | None = None
+    holdfast: str | None = None
 
 
 class _Mark(Struct):
@@ -95,7 +96,7 @@ _INFO, _EVENT, _COMPACTED = Shape(_Info), Shape(_Event), Shape(_Compacted)
 class _Move:
     """What one or several lines add to the conversation: words, a compaction, or a rollback."""
 
-    __slots__ = ("items", "kind", "model", "rows", "stop", "told", "usage")
+    __slots__ = ("is_paid", "items", "kind", "model", "rows", "stop", "told", "usage")
 
     def __init__(self, kind: str, row: Row[Line], model: str = "") -> None:
         self.kind = kind
@@ -105,6 +106,8 @@ class _Move:
         self.usage: Usage | None = None
         self.told = 0
         """The line that told the usage."""
+        self.is_paid = False
+        """Whether that line says that the request showed other words."""
         self.stop = ""
 
 
@@ -179,7 +182,7 @@ class _File:
         if answer is not None and answer.usage is None:
             cached, written = tokens.cached_input_tokens, tokens.cache_write_input_tokens
             answer.usage = Usage(tokens.input_tokens, tokens.output_tokens, cached, written)
-            answer.told = row.number
+            answer.told, answer.is_paid = row.number, row.value is not None and row.value.holdfast == PAID
 
     def _item(self, row: Row[Line], line: Line, payload: Raw) -> None:
         try:
@@ -277,7 +280,7 @@ def _emit(log: Log, way: _Way, move: _Move) -> None:
     said = Said(slot_of(message, API, origin_of(raws)), origin_of([row.raw for row in move.rows]))
     name = move.items[-1][0].id or f"line-{last}"
     if move.kind == "answer":
-        call = Call(move.model, move.usage or Usage(), move.stop, move.told)
+        call = Call(move.model, move.usage or Usage(), move.stop, move.told, move.is_paid)
         tail = log.answer(name, way.tip, said, call, at, first, last)
     else:
         tail = log.add(name, way.tip, said, at, first, last)

@@ -6,7 +6,8 @@ way to the leaf is written. A compaction of ours is a ``compacted`` line with th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Raw
@@ -49,8 +50,8 @@ def _header(source: Source) -> bytes:
     return _line(at, "session_meta", told | {"source": "exec", "instructions": None})
 
 
-def _line(at: str, kind: str, payload: object) -> bytes:
-    return to_json({"timestamp": at, "type": kind, "payload": payload})
+def _line(at: str, kind: str, payload: object, more: Mapping[str, object] = MappingProxyType({})) -> bytes:
+    return to_json({"timestamp": at, "type": kind, "payload": payload, **more})
 
 
 class _Writer:
@@ -84,7 +85,7 @@ class _Writer:
             for item in _items(body.slot):
                 yield _line(at, "response_item", Raw(item))
         if is_answer:
-            yield _line(at, "event_msg", self._told(entry))
+            yield _line(at, "event_msg", self._told(entry), self.source.mark(entry))
 
     def _told(self, entry: Entry) -> dict[str, Any]:
         """Return the event that ends an answer: its usage, that it was cut off, or that it is complete."""

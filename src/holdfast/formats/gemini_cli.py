@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from holdfast.formats.base import Recording
+from holdfast.formats.base import PAID, Recording
 from holdfast.formats.lines import BOM, UNREADABLE, Row, Shape, elements, fields, millis, rows, whole
 from holdfast.formats.log import Call, Log, origin_of, short, slot_of
 from holdfast.model.entries import Note, Said, Usage
@@ -53,6 +53,7 @@ class Line(Struct, rename=_SPELT):
     calls: Raw = Raw()
     tokens: Raw = Raw()
     model: str = ""
+    holdfast: str | None = None
 
 
 class _Patch(Struct):
@@ -88,12 +89,14 @@ _CALLS_OR_THINKS = re.compile(rb'"(?:functionCall|thought)"\s*:')
 class _Record:
     """A message, and the lines that told it: each takes the place of the one before."""
 
-    __slots__ = ("first", "last", "line", "name", "raws", "tail")
+    __slots__ = ("first", "is_paid", "last", "line", "name", "raws", "tail")
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
         self.first = self.last = number
         self.line = Line()
+        self.is_paid = False
+        """Whether its usage is of a request that showed other words than stand before it now."""
         self.raws: list[bytes] = []
         self.tail: str | None = None
         """Id of its last entry."""
@@ -148,11 +151,14 @@ class _File:
                 self.log.problem(number, "what should be a list of all messages is none; it changes nothing")
             return
         before, self.records = self.records, {}
-        for raw in raws:
+        there, same = [*before.values()], True
+        for place, raw in enumerate(raws):
             line = LINE.of(raw)
             if line.id in before:
                 self.records[line.id] = before.pop(line.id)
-            self._message(number, line, bytes(raw))
+            record = self._message(number, line, bytes(raw))
+            record.is_paid |= not same
+            same &= place >= len(there) or (there[place] is record and record.last < number)
         self.replaced += before.values()
 
     def _rewind(self, number: int, name: str) -> None:
@@ -163,13 +169,14 @@ class _File:
         gone = names[names.index(name) if name in self.records else 0 :]
         self.replaced += [self.records.pop(one) for one in gone]
 
-    def _message(self, number: int, line: Line, raw: bytes) -> None:
+    def _message(self, number: int, line: Line, raw: bytes) -> _Record:
         name = line.id or f"line-{number}-{len(self.records)}"
         record = self.records.setdefault(name, _Record(name, number))
         self._last = record
         if record.raws[-1:] != [raw]:
             record.line, record.last = line, number
             record.raws.append(raw)
+        return record
 
 
 def _rows(data: bytes) -> Iterator[Row[Line]]:
@@ -242,7 +249,8 @@ def _emit(log: Log, record: _Record, answered: set[str], parent: str | None) -> 
     said = _said(_content(role, [*parts, *asked]), record.raws)
     if role == "user":
         return log.add(name, parent, said, at, record.first, record.last)
-    call = Call(line.model, _usage(line), "", record.last if line.tokens else 0)
+    is_paid = record.is_paid or line.holdfast == PAID
+    call = Call(line.model, _usage(line), "", record.last if line.tokens else 0, is_paid)
     tip = log.answer(name, parent, said, call, at, record.first, record.last)
     results = [part for one in calls if _sent(one) not in answered for part in _results(one)]
     if not results:

@@ -113,7 +113,8 @@ class _Writing:
 
     def _as_it_came(self, entry: Entry, origin: bytes) -> None:
         if origin != self.origin:  # results beside their calls come from the same lines
-            self._keep(entry, _Message(*lines_of(Raw(origin))))
+            mark = self.source.mark(entry)
+            self._keep(entry, _Message(*[edited(line, mark) for line in lines_of(Raw(origin))]))
         self.origin = origin
 
     def _keep(self, entry: Entry, message: _Message) -> None:
@@ -130,6 +131,7 @@ class _Writing:
         parts = _parts(message)
         if message.role == "assistant":
             told = head | {"type": "gemini"} | _answer(self.source, entry, message, parts, iso(entry.at))
+            told |= self.source.mark(entry)
         else:
             parts = self._put_beside(parts)
             told = head | {"type": "user", "content": parts}

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from holdfast.formats.base import NO_STEP, Problem, Recording
+from holdfast.formats.base import NO_STEP, PAID, Problem, Recording
 from holdfast.model.entries import Answer, Body, BranchSummary, Entry, Note, Request, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
@@ -24,6 +24,8 @@ class Call(Struct, frozen=True):
     stop: str = ""
     line: int = 0
     """The line that told the usage."""
+    is_paid: bool = False
+    """Whether the usage is of a request that showed other words (``PAID``)."""
 
 
 class Log:
@@ -71,7 +73,7 @@ class Log:
             parent = self.add(f"{id_}+request", parent, body, None, line)
         name = self.add(id_, parent, said, at, line, last)
         kind = "usage" if call.line else "answer"
-        answer = Answer(basis="", usage=call.usage, stop=call.stop)
+        answer = Answer(PAID if call.is_paid else "", call.usage, call.stop)
         return self.add(f"{name}+{kind}", name, answer, at, max(line, last), call.line)
 
     def damage(self, number: int, raw: bytes, reason: str, parent: str | None) -> None:

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.errors import Unrecognised
-from holdfast.formats.base import ABORTED, Problem, Recording
+from holdfast.formats.base import ABORTED, PAID, Problem, Recording
 from holdfast.formats.lines import BOM, Shape, compact, fields, whole
 from holdfast.formats.log import Call, Log, short, slot_of
 from holdfast.formats.opencode_parts import (
@@ -312,7 +312,8 @@ def _call(info: Info, pieces: Sequence[Piece]) -> Call:
     if info.error is not None or not (ends or info.finish):
         return Call(info.model_id, Usage(), ABORTED)
     usage = usage_of(ends[-1].tokens if ends else info.tokens)
-    return Call(info.model_id, usage, ends[-1].reason if ends else info.finish)
+    stop = ends[-1].reason if ends else info.finish
+    return Call(info.model_id, usage, stop, is_paid=info.holdfast == PAID)
 
 
 def _document(stored: Stored, parts: Sequence[tuple[str, bytes]], drop: tuple[str, ...] = ()) -> bytes:

@@ -81,6 +81,7 @@ class Info(Struct, rename={"parent": "parentID", "model_id": "modelID", "provide
     tokens: Tokens = Tokens()
     finish: str = ""
     error: Failure | None = None
+    holdfast: str | None = None
 
 
 class State(Struct, frozen=True):

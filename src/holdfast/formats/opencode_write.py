@@ -164,6 +164,7 @@ class _Writing:
             self.number = max(self.number, _number(found.id))
             own = self._own("msg", found.id, entry.id)
             self.messages.append(_Written(own, fields(document["info"]) | {"id": own}, found.id))
+        self.messages[-1].info |= self.source.mark(entry)
         self.at = max(self.at, found.time.at)
         self.named[entry.id] = own = self.messages[-1].id
         self.user = own if found.role == "user" else self.user
@@ -239,6 +240,7 @@ class _Writing:
         for part in message.parts:
             self._answer_part(part)
         self._part("step-finish", reason=stop, cost=0, tokens=_tokens(answer.usage))
+        self.messages[-1].info |= self.source.mark(entry)
 
     def _begin(self, entry: Entry, usage: Usage, stop: str, mode: str = AGENT) -> _Written:
         """Begin a message of the model's."""

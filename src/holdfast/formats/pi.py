@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError
-from holdfast.formats.base import Recording
+from holdfast.formats.base import PAID, Recording
 from holdfast.formats.lines import UNREADABLE, Row, Shape, millis, rows
 from holdfast.formats.log import Call, Log, ordered, origin_of, slot_of
 from holdfast.formats.pi_messages import (
@@ -53,6 +53,7 @@ class Line(Struct, rename="camel"):
     content: Raw = Raw(b"[]")
     target_id: str = ""
     label: str | None = None
+    holdfast: str | None = None
 
 
 LINE = Shape(Line)
@@ -235,12 +236,13 @@ def _emit_message(file: _File, record: _Record, name: str, parent: str | None) -
     if found.role != "assistant":
         return log.add(name, parent, said, at, row.number)
     file.api, file.model = APIS.get(found.api, found.api) or file.api, found.model or file.model
-    return log.answer(name, parent, said, _call(found, row.number), at, row.number)
+    return log.answer(name, parent, said, _call(found, record), at, row.number)
 
 
-def _call(found: PiMessage, number: int) -> Call:
+def _call(found: PiMessage, record: _Record) -> Call:
     usage = usage_of(found)
-    return Call(found.model, usage or Usage(), found.stop_reason, number if usage is not None else 0)
+    number = record.row.number if usage is not None else 0
+    return Call(found.model, usage or Usage(), found.stop_reason, number, record.line.holdfast == PAID)
 
 
 def _keep(file: _File, links: list[int], index: int, count: int) -> int:

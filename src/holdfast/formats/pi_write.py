@@ -60,7 +60,7 @@ def _entry(source: Source, entry: Entry) -> Iterator[bytes]:
     """Yield the lines of ``entry``, each behind the one before."""
     body, above = entry.body, source.above(entry)
     if isinstance(body, Said) and body.slot.api == API and body.origin is not None:
-        yield _as_it_came(bytes(body.origin), entry.id, above)
+        yield edited(_as_it_came(bytes(body.origin), entry.id, above), source.mark(entry))
     elif isinstance(body, Said):
         yield from _said(source, entry, body.slot)
     elif isinstance(body, Note):
@@ -96,7 +96,7 @@ def _said(source: Source, entry: Entry, slot: Slot) -> Iterator[bytes]:
         id_ = entry.id if not number else f"{entry.id}-{number}"
         told = message | (_answered(source, entry, slot) if slot.message.role == "assistant" else {})
         head = _head(source, entry, "message") | {"id": id_, "parentId": above}
-        yield to_json(head | {"message": told | {"timestamp": entry.at or 0}})
+        yield to_json(head | {"message": told | {"timestamp": entry.at or 0}} | source.mark(entry))
         above = id_
 
 

@@ -7,15 +7,27 @@ message that a compaction kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from msgspec.structs import replace
 
 from holdfast.formats import claude_code, codex, pi
-from holdfast.formats.base import Recording, context, path
+from holdfast.formats.base import PAID, Recording, context, path
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit
-from holdfast.model.entries import Answer, Body, BranchSummary, Compaction, Decision, Entry, Label, Note, Said, Usage
+from holdfast.model.entries import (
+    Answer,
+    Body,
+    BranchSummary,
+    Compaction,
+    Decision,
+    Entry,
+    Label,
+    Note,
+    Request,
+    Said,
+    Usage,
+)
 from holdfast.model.projected import shown
 from holdfast.model.slots import Slot
 from holdfast.view.tokens import measure
@@ -30,7 +42,8 @@ def reduced(recording: Recording) -> Recording:
     """Return the way to the leaf with the decisions in force applied to its messages; other branches are left out.
 
     Usage of the newest answer goes where the request held more than the next one will: a tool takes a session for full
-    by it. So do the lines of a recorded compaction that kept a message which is shorter now; it is written anew.
+    by it. That of older ones which counted what is shorter now is marked: it was paid, and measures nothing any more.
+    The lines of a recorded compaction that kept a message which is shorter now are written anew.
     """
     branch, way = context(recording), path(recording)
     short = _short(branch)
@@ -60,6 +73,7 @@ def _bodies(way: Sequence[Entry], branch: Branch, short: Mapping[int, Slot]) -> 
     """Return what the entries say instead that do not stay as they are."""
     said = [entry for entry in way if isinstance(entry.body, Said | BranchSummary)]
     bodies = {entry.id: new for entry in way if (new := _without(entry.body, short)) is not None}
+    bodies |= _marked(way, _changed_at(way, branch, short))
     bodies |= _unpaid(way, {id_ for id_, _ in branch.law})
     bodies |= _unquoted(way, branch, {said[index].id for index in short})
     return bodies | {said[index].id: _said(said[index].body, slot) for index, slot in short.items()}
@@ -77,7 +91,34 @@ def _without(body: Body, short: Mapping[int, Slot]) -> Body | None:
 
 
 def _is_said(edit: Edit, short: Mapping[int, Slot]) -> bool:
-    return any(index in short for index in range(edit.span.start, edit.span.stop))
+    return any(index in short for index in _covered(edit))
+
+
+def _changed_at(way: Sequence[Entry], branch: Branch, short: Mapping[int, Slot]) -> list[int]:
+    """Return for each number of slots where on the way the last decision stands that made one of them shorter."""
+    law = {id_ for id_, _ in branch.law}
+    at: dict[int, int] = {}
+    for place, entry in enumerate(way):
+        body = entry.body
+        if entry.id in law and isinstance(body, Decision | Compaction):
+            at |= dict.fromkeys((index for edit in body.edits for index in _covered(edit) if index in short), place)
+    return [*accumulate((at.get(index, -1) for index in range(len(branch.slots))), max, initial=-1)]
+
+
+def _covered(edit: Edit) -> range:
+    return range(edit.span.start, edit.span.stop)
+
+
+def _marked(way: Sequence[Entry], changed_at: Sequence[int]) -> dict[str, Body]:
+    """Return the answers whose requests showed in full what was decided to be shorter only later."""
+    asked, bodies = 0, dict[str, Body]()
+    for place, entry in enumerate(way):
+        body = entry.body
+        if isinstance(body, Request):
+            asked = body.slots
+        elif isinstance(body, Answer) and body.usage.total and changed_at[asked] > place:
+            bodies[entry.id] = replace(body, basis=PAID)
+    return bodies
 
 
 def _unpaid(way: Sequence[Entry], law: set[str]) -> dict[str, Body]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
-from holdfast.formats.base import Recording, path
+from holdfast.formats.base import PAID, Recording, path
 from holdfast.formats.lines import UNREADABLE, Shape
 from holdfast.model.entries import Answer, BranchSummary, Compaction, Decision, Entry, Note, Request, Said, Usage
 from holdfast.model.messages import Message, placeholder
@@ -44,6 +45,10 @@ class Source:
         if not self._short[entry.id] or (isinstance(body, Said) and body.origin is not None):
             return answer
         return replace(answer, usage=Usage())
+
+    def mark(self, entry: Entry) -> dict[str, Any]:
+        """Return the field that an answer has in a tool's file where its request showed other words than are there."""
+        return {"holdfast": PAID} if self.answer(entry).basis == PAID else {}
 
     def model(self, entry: Entry) -> str:
         """Return the model that gave an answer."""

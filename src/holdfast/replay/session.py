@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.formats.base import NO_STEP, Recording, path
+from holdfast.formats.base import NO_STEP, PAID, Recording, path
 from holdfast.model.entries import Answer, BranchSummary, Compaction, Entry, Frame, Said, Usage
 from holdfast.model.slots import Slot
 from holdfast.replay.tokenizer import Counter, Reading, message_tokens, usage_ratio
@@ -70,7 +70,8 @@ def session_of(recording: Recording, api: str) -> Session:
         elif isinstance(body, Frame) and body.tokens:
             frame = body
         elif isinstance(body, Answer) and newest is not None and body.stop not in NO_STEP:
-            steps.append(Step(newest[0], newest[1].at, body.usage if body.usage.input else None, compacted))
+            usage = body.usage if body.usage.input and body.basis != PAID else None
+            steps.append(Step(newest[0], newest[1].at, usage, compacted))
             compacted = False
     if not steps:  # a request body records no answers: every assistant message is one
         steps = [Step(index) for index, slot in enumerate(slots) if slot.message.role == "assistant"]

@@ -131,6 +131,37 @@ def test_the_tool_does_not_take_it_for_full(recorded, reduced, form, run):
     assert new == [*whole[:-1], 0]
 
 
+@pytest.mark.parametrize("form", [*FORMS, "gemini-cli", "opencode-json"])
+def test_what_was_paid_for_longer_words_measures_nothing(run, home, write, line, talk, form):
+    """Imported again, a reduced session is as large as what it shows; all answers but the newest cost what they did."""
+    told = [*talk(3, session=KEY), *talk(12, session=KEY)[12:]]
+    told[6] = line(6, "user", [{"type": "tool_result", "tool_use_id": "toolu_1", "content": BIG}], session=KEY)
+    told = as_counted(told)
+    assert run("import", write(home / "first.jsonl", told)).exit_code == 0
+    recorded = run("context", KEY, "--policy", "holdfast", "--window", "48000", "--record", "--json")
+    assert json.loads(recorded.stdout)["decided"]["recorded"]
+    assert run("export", KEY, "--format", form, "--reduced", "-o", home / "reduced").exit_code == 0
+    assert run("import", home / "reduced", "--as", "again").exit_code == 0
+    new = json.loads(run("context", "again", "--json").stdout)["tokens"]
+    with open_store(home / "store" / "holdfast.db") as store:
+        assert new == pytest.approx(2_000 + Branch.build(store.path("again")).held, rel=0.15)
+    paid = [json.loads(one)["message"].get("usage", {}).get("input_tokens", 0) for one in told]
+    assert json.loads(run("stats", "again", "--json").stdout)["input"] == sum(paid) - paid[-1]
+    assert run("export", "again", "--format", form, "-o", home / "twice").exit_code == 0
+    assert run("import", home / "twice", "--as", "twice").exit_code == 0
+    assert json.loads(run("context", "twice", "--json").stdout)["tokens"] == new
+
+
+def as_counted(told):
+    """Return lines whose answers tell what a provider would have counted: a frame, and all that was said before."""
+    sums = (2_000, *Branch.build(read("\n".join(told).encode()).entries).sums)
+    found = [json.loads(one) for one in told]
+    for index, one in enumerate(found):
+        if one["type"] == "assistant":
+            one["message"]["usage"] = {"input_tokens": sums[index] + 2_000 * (index > 0), "output_tokens": 20}
+    return [json.dumps(one) for one in found]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_nothing_decided_is_the_log(recorded, run, form):
     """A session that nothing was decided about is written as it came."""

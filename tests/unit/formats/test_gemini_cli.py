@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from holdfast.formats import gemini_cli, read
-from holdfast.formats.base import Recording, history, path, steps
-from holdfast.model.entries import Note, Said, Usage
+from holdfast.formats.base import PAID, Recording, history, path, steps
+from holdfast.model.entries import Answer, Note, Said, Usage
 from holdfast.model.messages import result_text
 from holdfast.model.parts import Media, Text
 from holdfast.store import open_store
@@ -138,6 +138,18 @@ def test_a_list_of_all_messages_takes_their_place() -> None:
     assert [entry.id for entry in path(recording)].count("2") == 1
     with open_store(":memory:") as store:
         assert store.put("S", recording.entries, leaf=recording.leaf).added == len(recording.entries)
+
+
+def test_usage_behind_other_messages_than_it_counted_was_paid() -> None:
+    """In a list of all messages the answers behind the first that is another one measure nothing; they were paid."""
+    before = [said("1", "user", "one"), answer("2", "two"), said("3", "user", "three"), answer("4", "four")]
+    same = [*before, said("5", "user", "five"), answer("6", "six")]
+    other = [*before[:2], said("s", "user", "what was said"), before[3]]
+    for now, bases in ((same, ["", "", ""]), (other, ["", PAID])):
+        recording = read(file(HEADER, *before, {"$set": {"messages": now}}))
+        answers = [entry.body for entry in recording.entries if isinstance(entry.body, Answer)]
+        assert [one.basis for one in answers] == bases
+        assert all(one.usage.input == 103 for one in answers)
 
 
 def test_lines_that_nobody_said() -> None:
