@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
-from holdfast.cli.describing import part_in_short, session_line
+from holdfast.cli.describing import beginnings, part_in_short, session_line
 from holdfast.cli.explaining import SHORT, Log, branch_at, named, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.next_plan import InForce, Prospect, in_force, in_words, prospect, recorded, world_of
@@ -256,9 +256,10 @@ def _say_decided(out: Any, found: Context) -> None:
     if found.in_force:
         out.print()
         out.print(Text(f"in force: {many(len(found.in_force), 'entry').replace('entrys', 'entries')}", style="dim"))
+    short = beginnings(one.id for one in found.in_force)
     for one in found.in_force[-_LISTED:]:
         rules = ", ".join(f"{clean(rule)} {count:,}" for rule, count in one.rules.items())
-        say_whole(out, Text(f"  {one.kind:10} {clean(one.id)[:SHORT]} {rules}".rstrip()))
+        say_whole(out, Text(f"  {one.kind:10} {clean(short[one.id])} {rules}".rstrip()))
     if found.decided is not None:
         out.print()
         for line in in_words(found.decided):

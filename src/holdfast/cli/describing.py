@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -95,6 +96,20 @@ def shortest(keys: list[str]) -> dict[str, str]:
         near = [_common(key, other) for other in (*ordered[max(0, at - 1) : at], *ordered[at + 1 : at + 2])]
         least = len(client_of(key)) + len("-") + BEHIND if client_of(key) else SHORTEST
         out[key] = key[: max(least, 1 + max(near, default=0))]
+    return out
+
+
+def beginnings(ids: Iterable[str]) -> dict[str, str]:
+    """Return for each id of an entry its shortest beginning that means it, of at least eight characters.
+
+    Ids that go on from it with a ``+`` are no others: a beginning of all of them means the shortest.
+    """
+    ordered = sorted(set(ids))
+    out = {}
+    for at, id_ in enumerate(ordered):
+        behind = bisect_left(ordered, f"{id_},", at)  # what begins with the id and a + comes before
+        near = (*ordered[max(0, at - 1) : at], *ordered[behind : behind + 1])
+        out[id_] = id_[: max(SHORTEST, 1 + max((_common(id_, other) for other in near), default=0))]
     return out
 
 

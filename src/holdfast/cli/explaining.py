@@ -219,17 +219,30 @@ def _with_entry(store: SessionStore, name: str) -> Iterator[tuple[SessionInfo, E
 def entry_named(store: SessionStore, key: str, log: Log, name: str) -> Entry:
     """Return the entry that ``name`` means: a message's number (``12`` or ``#12``), a label, or an id's beginning.
 
-    A number is no id's beginning: where the branch has no such message, none is meant. Raises ``UnknownId`` that says
-    what there is.
+    A number is no id's beginning: where the branch has no such message, none is meant. Of several entries whose ids
+    begin so the decision or compaction is meant, else the message. Raises ``UnknownId`` that says what there is.
     """
     number, labels = numbered(name), {label: id_ for id_, label in store.labels(key).items()}
     if number is not None and number < len(log.said):
         return log.said[number]
     if number is None or name in labels:
-        return store.entry(key, labels.get(name, name))
+        return _entry(store, key, log, labels.get(name, name))
     last = f"its last one is #{len(log.said) - 1}" if log.said else "it has none"
     elsewhere = "a message of another branch is named by the id of its entry, in 8 characters or more"
     raise UnknownId(f"the branch where the session goes on has no message #{number} ({last}); {elsewhere}")
+
+
+def _entry(store: SessionStore, key: str, log: Log, name: str) -> Entry:
+    """Return the entry whose id begins with ``name``, of several the one that decides, else the one that says."""
+    try:
+        return store.entry(key, name)
+    except UnknownId:
+        meant = [one for one in log.entries if name and one.id.startswith(name)]
+        acts = [one for one in meant if isinstance(one.body, Decision | Compaction)]
+        found = acts or [one for one in meant if isinstance(one.body, Said | BranchSummary)]
+        if len(found) != 1:
+            raise
+        return found[0]
 
 
 def numbered(name: str) -> int | None:

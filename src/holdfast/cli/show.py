@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 import msgspec
 from msgspec import Struct
 
-from holdfast.cli.describing import LINE, in_short, session_line, when
+from holdfast.cli.describing import LINE, beginnings, in_short, session_line, when
 from holdfast.cli.explaining import SHORT, as_shown, branch_at, named, states, tokens_of
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
@@ -40,6 +40,7 @@ Examples:
   holdfast show 4d56 --all --json
 """
 _MARKS = {"compaction": "⟱", "decision": "✂", "note": "!", "failure": "✗", "revoke": "↺"}
+_LAW = frozenset({"decision", "compaction"})
 _BESIDE = frozenset({"request", "answer", "frame"})
 """Kinds that are shown only with ``--all``."""
 MOST = 1_000
@@ -50,6 +51,8 @@ _STYLES = {
     "user": "bright_green", "assistant": "blue", "tool": "yellow", "system": "bright_black",
     "compaction": "magenta", "decision": "yellow", "note": "dim", "failure": "red",
 }  # fmt: skip
+_ID = 12
+"""[H] Characters of an id that are shown at most: a message that needs more has its number."""
 _FOR_ID, _FOR_TIME = 50, 72
 """[H] Columns from which on there is room for ids, and for times too: else too little of the words is left."""
 
@@ -154,9 +157,10 @@ def told(
     match body:
         case Compaction():
             after = f"{about(body.before)} → {about(body.after)} tokens"
-            size = after if body.after else f"from {about(body.before)} tokens"
+            known = after if body.after else f"from {about(body.before)} tokens" if body.before else ""
+            size = f", {known}" if known else ""
             summary = f"a summary of {about(by.of(body.size))} tokens stands" if body.summary else "nothing stands"
-            return f"compaction ({clean(body.trigger, 20)}), {size}: {summary} for what came before #{body.keep}"
+            return f"compaction ({clean(body.trigger, 20)}){size}: {summary} for what came before #{body.keep}"
         case Decision():
             return "; ".join(f"{edit.rule} #{edit.span.start}: {clean(edit.why, LINE)}" for edit in body.edits)
         case Answer():
@@ -183,18 +187,28 @@ def _say(info: SessionInfo, lines: list[Line]) -> None:
     told = " · ".join(piece for piece in (info.format, clean(info.model), clean(info.cwd)) if piece)
     say_line(out, session_line(info))
     say_line(out, Text(told, style="dim"))
+    ids = _short(lines)
     for line in lines:
         style = _STYLES.get(line.role or line.kind, "")
         tokens = about(line.tokens, is_counted=line.kind == "answer") if line.tokens is not None else ""
         who = (f"{line.role or line.kind:10}", style)
         what = (f" {tokens:>8}  ", (_left(line), "yellow"), clean(line.text))
-        say_line(out, Text.assemble((_place(line, out.width), "dim"), who, *what))
+        say_line(out, Text.assemble((_place(line, ids, out.width), "dim"), who, *what))
 
 
-def _place(line: Line, width: int) -> str:
+def _short(lines: Iterable[Line]) -> dict[str, str]:
+    """Return the beginnings of ids that mean the entries, as far as they are short or nothing else names the entry."""
+    said = beginnings(line.id for line in lines if line.slot is not None)
+    short = {id_: one if len(one) <= _ID else "" for id_, one in said.items()}
+    law = beginnings(line.id for line in lines if line.kind in _LAW)
+    return {line.id: line.id[:SHORT] for line in lines} | short | law
+
+
+def _place(line: Line, ids: Mapping[str, str], width: int) -> str:
     """Return which entry a line is: its number, and where ``width`` has room its id and when it was made."""
     number = f"#{line.slot}" if line.slot is not None else _MARKS.get(line.kind, "·")
-    id_ = f"{clean(line.id)[:SHORT]:{SHORT}} " if width >= _FOR_ID else ""
+    wide = max(SHORT, min(_ID, max(map(len, ids.values()))))
+    id_ = f"{clean(ids[line.id]):{wide}} " if width >= _FOR_ID else ""
     return f"{number:>6} {id_}{f'{when(line.at):14} ' if width >= _FOR_TIME else ''}"
 
 

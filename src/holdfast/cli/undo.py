@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from holdfast import config
 from holdfast.cli.at_leaf import at_leaf
-from holdfast.cli.describing import session_line, when
-from holdfast.cli.explaining import SHORT, Log, State, acting, edits_shown, log_of, read_log, states
+from holdfast.cli.describing import beginnings, session_line, when
+from holdfast.cli.explaining import Log, State, acting, edits_shown, log_of, read_log, states
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
@@ -266,14 +266,16 @@ def _say(info: SessionInfo, found: Undone | Forgotten) -> None:
         told = f"the window is {found.after:,} tokens again ({found.origin}); it was learned to be {found.before:,}"
         say_whole(out, Text(told, "green"))
         return
-    for one in (found.revoked, *found.also):
-        say_whole(out, Text(f"{_name(one)} no longer counts: {_back(one)}", "green"))
+    undone = (found.revoked, *found.also)
+    ids = beginnings(one.id for one in undone)
+    for one in undone:
+        say_whole(out, Text(f"{_name(one, ids[one.id])} no longer counts: {_back(one)}", "green"))
     say_whole(out, Text(f"the next request holds {about(found.after)} tokens; it was {about(found.before)}"))
 
 
-def _name(one: Standing) -> str:
+def _name(one: Standing, id_: str) -> str:
     rules = "" if one.rules == (one.kind,) else f" ({', '.join(map(clean, one.rules))})"
-    return f"{one.kind} {clean(one.id)[:SHORT]}{rules}"
+    return f"{one.kind} {clean(id_)}{rules}"
 
 
 def _back(one: Standing) -> str:
@@ -292,6 +294,8 @@ def _say_list(info: SessionInfo, found: Law, count: int, *, as_json: bool) -> No
     say_line(out, session_line(info))
     if not found.in_force:
         out.print("nothing is in force that could be undone")
+    ids = beginnings(one.id for one in found.in_force)
     for one in found.in_force:
-        say_whole(out, Text.assemble((f"{when(one.at):14} ", "dim"), f"without it {_back(one)}: {_name(one)}"))
+        told = f"without it {_back(one)}: {_name(one, ids[one.id])}"
+        say_whole(out, Text.assemble((f"{when(one.at):14} ", "dim"), told))
     say_more(count - len(found.in_force), "older one", "--limit")

@@ -219,8 +219,8 @@ def ratio(branch: Branch, target: Target) -> float:
 
 def cautious_ratio(branch: Branch, target: Target) -> float:
     """Return the ratio, a tenth more while no usage was reported."""
-    is_anchored = branch.anchor is not None and is_same_model(branch, target)
-    told = is_anchored or known_of(branch, target.model).gauge.estimated > 0
+    is_measured = branch.measured is not None and is_same_model(branch, target)
+    told = is_measured or known_of(branch, target.model).gauge.estimated > 0
     return ratio(branch, target) * (1.0 if told else UNSEEN_MARGIN)
 
 

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from holdfast.cli.describing import in_short, words
+from holdfast.cli.describing import beginnings, in_short, words
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall
 from holdfast.view.tokens import measure
+
+
+def test_beginnings_mean_one_entry():
+    """A beginning is no other entry's; what goes on from an id with a ``+`` belongs to it."""
+    ids = ["line-104", "line-1040", "line-1040+usage", "0123456789", "x", "x+lines", "abcdefgh+1", "abcdefgh+2"]
+    assert beginnings(ids) == {
+        "line-104": "line-104",
+        "line-1040": "line-1040",
+        "line-1040+usage": "line-1040+",
+        "0123456789": "01234567",
+        "x": "x",
+        "x+lines": "x+lines",
+        "abcdefgh+1": "abcdefgh+1",
+        "abcdefgh+2": "abcdefgh+2",
+    }
 
 
 def test_a_text_in_pieces_is_shown_as_one():

@@ -435,6 +435,29 @@ def test_the_last_lines_are_those_of_the_whole(run, decided, store):
             assert json.loads(run("show", decided, "--json", "--last", str(last), *options).stdout) == whole[-last:]
 
 
+@pytest.mark.parametrize("form", ["codex", "opencode-json", "pi", "claude-code", "gemini-cli"])
+def test_an_id_that_is_shown_means_its_line(run, home, decided, form):
+    """Any id that ``show`` prints of a message, and that ``undo --list`` prints of a decision, means just that one."""
+    assert run("export", decided, "--format", form, "-o", home / "other").exit_code == 0
+    assert run("import", home / "other", "--as", "other").exit_code == 0
+    lines = run("show", "other").stdout.splitlines()[2:]
+    assert lines
+    for line in lines:
+        number, *named = line[:20].split()
+        if number.startswith("#") and "-0" not in named[0]:  # the time, where there is no id
+            assert json.loads(run("why", "other", named[0], "--json").stdout)["message"] == int(number[1:])
+    listed = run("undo", "other", "--list").stdout.splitlines()[1:]
+    for name in [line.split()[-1] for line in listed if "without it" in line]:
+        assert run("diff", "other", f"..{name}").exit_code == 0
+
+
+def test_what_nobody_told_of_a_compaction_is_left_out(run, decided, store):
+    """A compaction that came without the size before it has none in its line."""
+    store.append(decided, [Entry("c2", store.session(decided).leaf, Compaction(6, Message.of("user", "so far")))])
+    line = run("show", decided, "--last", "1").stdout.splitlines()[-1]
+    assert "compaction (auto): a summary of" in line
+
+
 def test_the_last_lines_cost_what_they_show(run, work, store):
     """Of a session ten times as long, most of it folded away, the last lines take hardly more work to show."""
     needed = []

@@ -177,6 +177,17 @@ def test_what_each_preset_looks_at():
     assert request_size(draft_of(PI, silent, frame=1_000)) == 1_100
 
 
+def test_what_was_counted_is_no_less_known_when_something_is_taken_away():
+    """Once a count was told, a decision makes the next request smaller by what it saves: no part of it grows."""
+    branch = Branch.build([said("user", "x" * 40_000), said("user", "y" * 4_000), *asked(1), said("user", "z" * 400)])
+    short = Edit(Span(0, 1), (Message.of("user", "gone"),), "prune", "old", branch.slots[0].size - 9)
+    less = extend(branch, Entry("", None, Decision((short,))))
+    before, after = (draft_of(PRESETS["holdfast"], one) for one in (branch, less))
+    assert branch.anchor is not None
+    assert less.anchor is None
+    assert after.scale == before.scale
+
+
 # -- when that is too large --------------------------------------------------------------------------------------------
 
 
