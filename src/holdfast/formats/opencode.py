@@ -323,9 +323,10 @@ def _document(stored: Stored, parts: Sequence[tuple[str, bytes]], drop: tuple[st
 
 
 def _named(raw: bytes, id_: str, drop: tuple[str, ...]) -> dict[str, object]:
-    """Return the fields of an object without those of ``drop``, its id among them."""
+    """Return the fields of an object without those of ``drop``, its id the last: so a database and an export agree."""
     found: dict[str, object] = {key: value for key, value in fields(raw).items() if key not in drop}
-    return found if "id" in found or not id_ else found | {"id": id_}
+    named = found.pop("id", id_)
+    return found | ({"id": named} if named else {})
 
 
 def _emptied(raw: bytes, piece: Piece) -> bytes:

@@ -182,6 +182,15 @@ def test_export_of_another_tools_session(run, session, home, form):
     assert len(first) > 0
 
 
+def test_what_is_exported_either_way_is_the_same_session(run, decided, home):
+    """What opencode imports, and the database, are read as one: the second adds nothing, a compaction neither."""
+    assert run("export", decided, "--format", "opencode-json", "-o", home / "first.json").exit_code == 0
+    (first,) = imported(run, home / "first.json", "--as", "back")
+    assert run("export", "back", "--format", "opencode", "-o", home / "second.db").exit_code == 0
+    (second,) = imported(run, home / "second.db", "--as", "back")
+    assert (second["added"], second["kept"]) == (0, first["added"])
+
+
 def test_the_newest_session_of_opencode(run, home, write, talk):
     """``replay --latest`` and ``--all`` look into the database too, and ``doctor`` names it."""
     older = write(home / ".claude" / "projects" / "-w" / "a.jsonl", talk(2))
