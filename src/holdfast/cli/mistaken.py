@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from holdfast.errors import HoldfastError
+from holdfast.wire.recognise import wide
 
 _TOOLS = {"claude-code": "Claude Code", "codex": "Codex", "gemini-cli": "Gemini CLI", "pi": "pi"}
 """Readers of files with an object on each line, by the names of their tools."""
@@ -24,7 +25,8 @@ def instead(data: bytes) -> str:
     """Return what to do with ``data``, which is no request; nothing where it is not of many lines."""
     tool = session_of(data)
     if tool:
-        return f"it is a session of {tool}: holdfast repair mends it, holdfast import takes it into the store"
+        done = "mends it, holdfast import takes it into the store"
+        return f"it is a session of {tool}: holdfast {'import tells how' if wide(data) else f'repair {done}'}"
     return "for a request on every line, give --jsonl" if has_lines(data) else ""
 
 

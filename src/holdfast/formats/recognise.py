@@ -130,7 +130,7 @@ def _whole(data: bytes, seen: dict[str, Raw], broken: int) -> str:
 
 
 def _what_else(data: bytes, broken: int) -> str:
-    """Return what a file is of which no line is a JSON object, nor all of it."""
+    """Return what a file is of which no line is a JSON object with fields, nor all of it."""
     if broken == 1 and data[:1] in (b"{", b"["):
         try:
             msgspec.json.decode(data)
@@ -139,7 +139,7 @@ def _what_else(data: bytes, broken: int) -> str:
         except msgspec.DecodeError as error:
             return f"the JSON in it cannot be read ({error})"
     those = "its one line is" if broken == 1 else f"all its {broken:,} lines are"
-    return f"no line of the file is a JSON object: {those} something else"
+    return f"no line of the file is a JSON object with fields: {those} something else"
 
 
 def _refuse_other_encodings(start: bytes) -> None:

@@ -297,6 +297,9 @@ def test_a_session_is_no_request_and_no_error(run, session):
     result = run("classify", session)
     assert result.exit_code == 2
     assert "a session of Claude Code and no error" in result.stderr
+    session.write_bytes(session.read_text().encode("utf-16"))
+    told = " ".join(run("fix", session).stderr.split())  # repair takes no such file either, and import says what does
+    assert "encode it as UTF-8 (it is a session of Claude Code: holdfast import tells how)" in told
 
 
 def test_requests_on_lines_hint_at_jsonl(run, home):

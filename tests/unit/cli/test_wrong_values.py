@@ -58,9 +58,9 @@ def test_json_that_ends_early(run, home, verb):
     file.write_bytes(b'{"model":"m","messages":[{"role":"user"')
     assert "the JSON in it cannot be read (Input data was truncated)" in run(verb, file).stderr
     file.write_bytes(b"hello\n")
-    assert "no line of the file is a JSON object: its one line is something else" in run(verb, file).stderr
+    assert "no line of the file is a JSON object with fields: its one line is something else" in run(verb, file).stderr
     file.write_bytes(b"hello\n" * 2_000)
-    assert "no line of the file is a JSON object: all its 2,000 lines are something else" in run(verb, file).stderr
+    assert "a JSON object with fields: all its 2,000 lines are something else" in run(verb, file).stderr
 
 
 def test_requests_go_into_a_folder(run, home, session):
