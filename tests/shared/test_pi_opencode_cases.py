@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from reference.opencode import judge
 
 from holdfast import Policy
 from holdfast.config import target
@@ -23,7 +24,6 @@ from holdfast.policy.pipeline import advance
 from holdfast.policy.presets import OPENCODE_2
 from holdfast.policy.prune import CLEARED
 from holdfast.policy.select import cut_point, preserve_recent_budget, select
-from holdfast.policy.summary.reference.opencode import judge
 from holdfast.policy.triggers import is_over, usable
 from holdfast.policy.truncate_lines import truncate
 from holdfast.view.tokens import measure

@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 from msgspec.structs import replace
+from reference import opencode
 
 from holdfast import Policy, plan
 from holdfast.agent.repeating import Circles
@@ -23,7 +24,6 @@ from holdfast.model.projected import project
 from holdfast.policy.pipeline import advance
 from holdfast.policy.presets import OPENCLAW_2026_9
 from holdfast.policy.recovery import Press, Refused, Stop, Useless, after, begin
-from holdfast.policy.summary.reference import opencode
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.summarise import Writer
 from holdfast.store.memory import MemoryStore

@@ -13,6 +13,8 @@ from pathlib import Path
 import anyio
 import pytest
 from msgspec.structs import replace
+from reference import openclaw, openclaw_chunks, openclaw_turns, opencode
+from reference.pi import carried, files
 
 from holdfast import Policy, World
 from holdfast.config import target
@@ -27,8 +29,6 @@ from holdfast.policy.pipeline import advance
 from holdfast.policy.select import cut_point
 from holdfast.policy.settings import Settings
 from holdfast.policy.summary.prompts import HEADINGS
-from holdfast.policy.summary.reference import openclaw, openclaw_chunks, openclaw_turns, opencode
-from holdfast.policy.summary.reference.pi import carried, files
 from holdfast.runtime.summarise import Terms, Writer, summarise
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.provider.calls import Refusal

@@ -24,6 +24,8 @@ from holdfast.view.saying import parts_said
 from holdfast.view.text import sound
 
 _LABELS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
+_TAIL = 0.3
+"""Share of a cut result that shows its end, where that looks like an error or an outcome."""
 _FORGED = re.compile(r"^([ \t]*)\[(?=(?:system|user|assistant|tool)\b)", re.IGNORECASE | re.MULTILINE)
 """A line in somebody's words that begins like a label of ours."""
 
@@ -37,12 +39,6 @@ class Style(Struct, frozen=True):
     """Characters of one argument of a call."""
     texts: int = 0
     """Characters of a message's own words."""
-    tail: float = 0.3
-    """Share of a cut result that shows its end, where that looks like an error or an outcome."""
-    failures: bool = True
-    """Whether the label of a result says that it failed."""
-    guarded: bool = True
-    """Whether lines that look like labels are told apart from them."""
 
     def at_most(self, most: int) -> Style:
         """Return the style with nothing longer than ``most`` characters."""
@@ -73,17 +69,17 @@ def _blocks(message: Message, style: Style) -> Iterator[str]:
 def _words(part: Part, style: Style) -> str:
     """Return what a part says in plain words; nothing for thinking, and for calls and results, told apart."""
     if isinstance(part, Text):
-        return _guarded(_cut(part.text, style.texts), style)
+        return _guarded(_cut(part.text, style.texts))
     if isinstance(part, Thinking | ToolCall | ToolResult):
         return ""
     found = words_of(part) if isinstance(part, Opaque) else ""
-    return _guarded(_cut(found or placeholder(part), style.texts or style.results), style)
+    return _guarded(_cut(found or placeholder(part), style.texts or style.results))
 
 
 def _result(result: ToolResult, style: Style) -> str:
     others = [_words(part, style) for part in result.content if not isinstance(part, Text)]
-    told = "\n".join(filter(None, [_guarded(_cut(result_text(result), style.results, style.tail), style), *others]))
-    failed = ", failed" if result.is_error and style.failures else ""
+    told = "\n".join(filter(None, [_guarded(_cut(result_text(result), style.results, _TAIL)), *others]))
+    failed = ", failed" if result.is_error else ""
     return f"[Tool result{failed}]: {told}" if told.strip() or failed else ""
 
 
@@ -96,7 +92,7 @@ def _call(call: ToolCall, style: Style) -> str:
     named = given.items() if isinstance(given, dict) else ()
     told = [f"{name}={_cut(_json(value), style.arguments)}" for name, value in named]
     whole = ", ".join(told) if isinstance(given, dict) else _cut(call.arguments, style.arguments)
-    return _guarded(f"{call.name}({whole})", style)
+    return _guarded(f"{call.name}({whole})")
 
 
 def _json(value: Any) -> str:
@@ -118,6 +114,6 @@ def _cut(text: str, most: int, tail: float = 0.0) -> str:
     return f"{head}\n\n{gone}\n\n{end}" if end else f"{head}\n\n{gone}"
 
 
-def _guarded(text: str, style: Style) -> str:
+def _guarded(text: str) -> str:
     """Return ``text`` with a backslash before whatever looks like a label at the start of a line."""
-    return _FORGED.sub(r"\1\\[", text) if style.guarded else text
+    return _FORGED.sub(r"\1\\[", text)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from holdfast.model.messages import Message, media_of, result_text
+from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import ToolResult
 from holdfast.policy.summary.cutting import before
 
-RECENT_TURNS, RECENT_MOST, RECENT_CHARS = 3, 12, 600
-"""[O] User turns quoted word for word, the most that may be asked for, and the characters of each message."""
+RECENT_TURNS, RECENT_MOST = 3, 12
+"""[O] User turns quoted word for word, and the most that may be asked for."""
 FAILURES, FAILURE_CHARS = 8, 240
 """[O] Failed results that are listed, and the characters of each."""
 
@@ -47,28 +47,6 @@ def _newest(said: Sequence[int], users: Sequence[int], most: int) -> Iterator[in
             return
         kept.add(at)
         yield at
-
-
-def quoted(messages: Sequence[Message]) -> str:
-    """Return the section that quotes recent messages of user and agent, each cut; nothing where they say nothing."""
-    lines = [_quote(one) for one in messages if one.role in {"user", "assistant"}]
-    told = [line for line in lines if line]
-    return "\n".join(["## Recent turns preserved verbatim", *told]) if told else ""
-
-
-def _quote(message: Message) -> str:
-    text = message.text.strip()
-    short = text if len(text) <= RECENT_CHARS else f"{text[: before(text, RECENT_CHARS)]}..."
-    said = " ".join(filter(None, [short, _beside(message)]))
-    return f"- {message.role.capitalize()}: {said}" if said else ""
-
-
-def _beside(message: Message) -> str:
-    """Return what a message holds beside words: kinds and how many."""
-    kinds = [media.kind for media in media_of(message)] + ["tool call"] * len(message.calls)
-    counts = {kind: kinds.count(kind) for kind in kinds}
-    listed = ", ".join(f"{kind} x{times}" if times > 1 else kind for kind, times in counts.items())
-    return f"[non-text content: {listed}]" if listed else ""
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------

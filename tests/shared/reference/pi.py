@@ -1,4 +1,4 @@
-"""How pi tells a conversation to the writer of a summary, and the files that it lists behind one."""
+"""The files that pi lists behind a summary."""
 
 from __future__ import annotations
 
@@ -7,49 +7,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.model.messages import Message, result_text
-from holdfast.model.parts import Media, Opaque, Part, Text, ToolResult
-from holdfast.policy.measures import utf16
-from holdfast.policy.summary.rendering import Style, rendered
+from holdfast.model.messages import Message
 from holdfast.view.references import arguments
 
-RESULT_CHARS = 2_000
-"""[P] Characters of a result, as JavaScript counts them."""
-_STYLE = Style(results=0, arguments=0, tail=0.0, failures=False, guarded=False)
 _READS, _CHANGES = frozenset({"read"}), frozenset({"write", "edit"})
 """[P] Tools whose calls name a file by ``path``."""
-
-
-# -- the conversation --------------------------------------------------------------------------------------------------
-
-
-def serialized(messages: Iterable[Message]) -> str:
-    """Return ``messages`` as pi tells them: no media, no thinking, each result cut behind its first characters."""
-    return rendered(map(_shown, messages), _STYLE)
-
-
-def _shown(message: Message) -> Message:
-    return Message(message.role, tuple([_part(part) for part in message.parts if not isinstance(part, Media | Opaque)]))
-
-
-def _part(part: Part) -> Part:
-    if not isinstance(part, ToolResult):
-        return part
-    return ToolResult(part.call_id, part.name, (Text(_cut(result_text(part))),), part.is_error)
-
-
-def _cut(text: str) -> str:
-    """Return the first characters of ``text`` and how many more there were; a pair of surrogates stays whole."""
-    size = utf16(text)
-    if size <= RESULT_CHARS:
-        return text
-    units = text.encode("utf-16-le", "surrogatepass")[: 2 * RESULT_CHARS]
-    is_torn = 0xD8 <= units[-1] <= 0xDB
-    held = (units[:-2] if is_torn else units).decode("utf-16-le", "surrogatepass")
-    return f"{held}\n\n[... {size - RESULT_CHARS + is_torn} more characters truncated]"
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
 
 
 class Files(Struct, frozen=True):

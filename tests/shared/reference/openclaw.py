@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.policy.summary.cutting import before
 from holdfast.policy.summary.keeping import exact, is_hex, missing, reflects
 
-SUMMARY_CHARS = 16_000
-"""[O] Characters of a summary with all that is added to it."""
 HEADINGS = ("## Decisions", "## Open TODOs", "## Constraints/Rules", "## Pending user asks", "## Exact identifiers")
 """[O] What its summary is made of."""
 IDENTIFIERS = 12
 """[O] Most identifiers that are looked for in a text."""
-CUT = "\n\n[Compaction summary truncated to fit budget]"
-"""[O] What stands where a summary was cut."""
-
-
-def capped(body: str, suffix: str = "", most: int = SUMMARY_CHARS) -> str:
-    """Return ``body`` and ``suffix`` in ``most`` characters: the suffix is whole, the body is cut and says so."""
-    if len(suffix) >= most:
-        return suffix[len(suffix) - most :]
-    room = most - len(suffix)
-    if len(body) <= room:
-        return body + suffix
-    left = room - len(CUT)
-    return (body[: before(body, left)] + CUT if left > 0 else body[: before(body, room)]) + suffix
 
 
 def identifiers(text: str) -> tuple[str, ...]:

@@ -14,14 +14,12 @@ from holdfast.view.boundaries import legal_cuts
 
 RATIO, LEAST_RATIO = 0.4, 0.15
 """[O] Share of the window that one chunk may have, and the least it comes down to where messages are long."""
-SAFETY, OVERHEAD = 1.2, 4_096
-"""[O] What is counted counts for this much more; tokens of a chunk that are left to the instructions."""
+SAFETY = 1.2
+"""[O] What is counted counts for this much more."""
 LONG = 0.1
 """[O] Share of the window from which on the messages are long, on average."""
-OVERSIZED = 0.5
-"""[O] Share of the window over which one message is too large to be summarised with others."""
-HISTORY_SHARE, PARTS, SPLIT_FROM = 0.5, 2, 4
-"""[O] Share of the window for history; parts it is dropped or summarised in; messages from which it is."""
+HISTORY_SHARE, PARTS = 0.5, 2
+"""[O] Share of the window for history; parts it is dropped in."""
 
 
 def chunk_ratio(sizes: Sequence[int], window: int) -> float:
@@ -30,38 +28,6 @@ def chunk_ratio(sizes: Sequence[int], window: int) -> float:
         return RATIO
     long = sum(sizes) / len(sizes) * SAFETY / window
     return RATIO if long <= LONG else max(LEAST_RATIO, RATIO - min(2 * long, RATIO - LEAST_RATIO))
-
-
-def chunk_tokens(sizes: Sequence[int], window: int) -> int:
-    """Return the tokens that one chunk may have, instructions aside."""
-    return max(1, math.floor(window * chunk_ratio(sizes, window)) - OVERHEAD)
-
-
-def is_oversized(size: int, window: int) -> bool:
-    """Return whether a message of ``size`` is too large to be summarised with others."""
-    return size * SAFETY > window * OVERSIZED
-
-
-def is_split(sizes: Sequence[int], most: int, parts: int = PARTS) -> bool:
-    """Return whether messages are summarised in parts: they are some, and more than one chunk."""
-    return parts > 1 and len(sizes) >= SPLIT_FROM and sum(sizes) > most
-
-
-def by_tokens(messages: Sequence[Message], most: int) -> list[list[Message]]:
-    """Return ``messages`` in chunks of at most ``most`` tokens over safety; a longer one, or a call group, is alone."""
-    limit = max(1, math.floor(most / SAFETY))
-    chunks: list[list[Message]] = []
-    held, tokens = list[Message](), 0
-    for group in _groups(messages):
-        size = _size(group)
-        if held and tokens + size > limit:
-            chunks.append(held)
-            held, tokens = [], 0
-        held, tokens = held + group, tokens + size
-        if size > limit:
-            chunks.append(held)
-            held, tokens = [], 0
-    return [*chunks, held] if held else chunks
 
 
 def by_share(messages: Sequence[Message], parts: int = PARTS) -> list[list[Message]]:
