@@ -6,18 +6,16 @@ import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
-import msgspec
 from msgspec import Raw
-from msgspec.json import Decoder
 
 from holdfast.wire.recognise import body_fields
 from holdfast.wire.splice import fields, spliced, write
+from holdfast.wire.unsure import items_of, text_of
 
 Step: TypeAlias = str | int
 """A key of an object, or an index of a list."""
 Steps: TypeAlias = tuple[Step, ...]
 
-_LIST = Decoder(list[Raw])
 _INDEX = re.compile(r"\[(\d+)\]")
 _END = re.compile(r"[.\[]|\Z")
 
@@ -61,22 +59,9 @@ class Tree:
         return steps
 
 
-def listed(raw: Raw) -> list[Raw]:
-    """Return the elements of a list; none when it is no list."""
-    try:
-        return _LIST.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return []
-
-
 def opens(raw: Raw | None) -> str:
     """Return the first character of a JSON value, which tells its type; nothing for no value."""
     return "" if raw is None else bytes(memoryview(raw)[:1]).decode(errors="replace")
-
-
-def text_of(raw: Raw | None) -> str:
-    """Return a JSON string as text; empty for any other value."""
-    return str(msgspec.json.decode(raw)) if raw is not None and opens(raw) == '"' else ""
 
 
 def _held(raw: Raw) -> dict[Step, Raw]:
@@ -85,7 +70,7 @@ def _held(raw: Raw) -> dict[Step, Raw]:
     if opens(raw) == "{":
         held.update(fields(raw))
     elif opens(raw) == "[":
-        held.update(enumerate(listed(raw)))
+        held.update(enumerate(items_of(raw)))
     return held
 
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from holdfast.wire import anthropic
 from holdfast.wire.answers.base import NOTHING, decoded, lookup, said
-from holdfast.wire.answers.pieces import Place, count_of, fields_of, given, items_of, text_of, usual
 from holdfast.wire.answers.values import Answer, Stop
 from holdfast.wire.splice import as_object, write
+from holdfast.wire.unsure import Place, count_of, fields_of, given, items_of, text_of, usual
 
 STOPS: dict[str, Stop] = {
     "end_turn": "end",

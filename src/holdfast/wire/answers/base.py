@@ -10,9 +10,9 @@ from msgspec import Raw
 from holdfast.errors import FormatError
 from holdfast.model.messages import Message
 from holdfast.wire.answers.faults import fault_of
-from holdfast.wire.answers.pieces import text_of
 from holdfast.wire.answers.usage import counted
 from holdfast.wire.answers.values import Answer, Stop
+from holdfast.wire.unsure import text_of
 
 NOTHING = Message("assistant")
 

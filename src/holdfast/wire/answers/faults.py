@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from msgspec import Raw
 
-from holdfast.wire.answers.pieces import count_of, fields_of, given, text_of
 from holdfast.wire.overflow.report import ErrorReport
 from holdfast.wire.splice import write
+from holdfast.wire.unsure import count_of, fields_of, given, text_of
 
 _NO_ERROR = frozenset({b"{}", b"[]", b'""', b"false"})
 

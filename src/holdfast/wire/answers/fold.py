@@ -11,11 +11,11 @@ from holdfast.errors import FormatError, Unrecognised
 from holdfast.wire.answers import anthropic, gemini, openai_chat, openai_responses
 from holdfast.wire.answers.base import Folding
 from holdfast.wire.answers.faults import fault_of
-from holdfast.wire.answers.pieces import fields_of, is_mended, is_text, readable
 from holdfast.wire.answers.values import Answer
 from holdfast.wire.overflow.report import ErrorReport
 from holdfast.wire.splice import write
 from holdfast.wire.sse import DONE, Event
+from holdfast.wire.unsure import fields_of, is_mended, is_text, readable
 
 _Fields = Mapping[str, Raw]
 

@@ -15,9 +15,9 @@ from msgspec import Raw
 from holdfast.wire import gemini
 from holdfast.wire.answers.base import NOTHING, decoded, lookup, said, with_calls
 from holdfast.wire.answers.partial_args import PartialCall, is_partial
-from holdfast.wire.answers.pieces import count_of, fields_of, given, items_of, text_of
 from holdfast.wire.answers.values import Answer, Stop
 from holdfast.wire.splice import write
+from holdfast.wire.unsure import count_of, fields_of, given, items_of, text_of
 
 STOPS: dict[str, Stop] = {
     "stop": "end",

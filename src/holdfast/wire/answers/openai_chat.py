@@ -16,9 +16,9 @@ from msgspec.json import Decoder
 from holdfast.model.messages import Message
 from holdfast.wire import openai_chat
 from holdfast.wire.answers.base import NOTHING, decoded, lookup, said, with_calls
-from holdfast.wire.answers.pieces import Place, count_of, fields_of, given, items_of, text_of, usual, value_of
 from holdfast.wire.answers.values import Answer, Stop
 from holdfast.wire.splice import write
+from holdfast.wire.unsure import Place, count_of, fields_of, given, items_of, text_of, usual, value_of
 
 STOPS: dict[str, Stop] = {
     "stop": "end",

@@ -14,9 +14,9 @@ from holdfast.model.messages import Message
 from holdfast.model.parts import Opaque
 from holdfast.wire import openai_responses
 from holdfast.wire.answers.base import NOTHING, said, with_calls
-from holdfast.wire.answers.pieces import Place, count_of, fields_of, given, items_of, text_of, usual
 from holdfast.wire.answers.values import Answer, Stop
 from holdfast.wire.responses_items import grouped
+from holdfast.wire.unsure import Place, count_of, fields_of, given, items_of, text_of, usual
 
 _STATUS: dict[str, Stop] = {"completed": "end", "failed": "error", "cancelled": "error"}
 _UNFINISHED = frozenset({"queued", "in_progress", "failed", "cancelled"})

@@ -33,7 +33,7 @@ from msgspec import Raw
 
 from holdfast.errors import Unrecognised
 from holdfast.model.entries import Usage
-from holdfast.wire.answers.pieces import count_of, fields_of, items_of, text_of
+from holdfast.wire.unsure import count_of, fields_of, items_of, text_of
 
 _SAMPLED = ("message", "fallback_message")
 """Iterations whose prompt is the conversation."""

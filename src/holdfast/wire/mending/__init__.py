@@ -26,9 +26,9 @@ from holdfast.wire.mending.shapes import reshaped
 from holdfast.wire.mending.tools import offered
 from holdfast.wire.mending.words import heard, lost
 from holdfast.wire.mending.work import Mend, Mended, Step, Work, refused
-from holdfast.wire.pieces import text_of
 from holdfast.wire.recognise import body_fields, recognise
 from holdfast.wire.rules import Finding
+from holdfast.wire.unsure import text_of
 
 __all__ = ["Mend", "Mended", "mend", "readable"]
 

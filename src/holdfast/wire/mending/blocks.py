@@ -8,8 +8,9 @@ from msgspec import Raw
 
 from holdfast.wire.apis import Form
 from holdfast.wire.mending.words import TEXTS
-from holdfast.wire.pieces import listed, opens, text_of
+from holdfast.wire.pieces import opens
 from holdfast.wire.splice import fields, write
+from holdfast.wire.unsure import items_of, text_of
 
 _SHOWN = frozenset(
     {"image", "document", "search_result", "image_url", "input_image", "input_file", "input_audio", "file",
@@ -33,7 +34,7 @@ _FOREIGN = {
 def as_list(raw: Raw) -> list[Raw]:
     """Return the elements of a list, any other value as a list of it, and nothing for ``null``."""
     if opens(raw) == "[":
-        return listed(raw)
+        return items_of(raw)
     return [] if opens(raw) == "n" else [raw]
 
 
@@ -59,7 +60,7 @@ def _leaves(raw: Raw) -> Iterator[Raw]:
     while waiting:
         one = waiting.pop()
         if opens(one) == "[":
-            waiting += reversed(listed(one))
+            waiting += reversed(items_of(one))
         else:
             yield one
 
@@ -94,7 +95,7 @@ def meant(held: Mapping[str, Raw]) -> str:
     """Return the words of a block, under whichever key it has them; empty where it has none."""
     for key in _WORDED:
         raw = held.get(key)
-        inner = [raw] if raw is not None and opens(raw) in '"{' else listed(raw or Raw(b"[]"))
+        inner = [raw] if raw is not None and opens(raw) in '"{' else items_of(raw)
         said = [text_of(one) if opens(one) == '"' else meant(fields(one)) for one in inner if opens(one) in '"{']
         if text := "\n".join(one for one in said if one):
             return text

@@ -20,10 +20,10 @@ from holdfast.wire.lens import wires
 from holdfast.wire.mending.mixed import Read, apart, read
 from holdfast.wire.mending.work import Mend, Work
 from holdfast.wire.openai_chat import as_seen
-from holdfast.wire.pieces import listed
 from holdfast.wire.recognise import body_fields
 from holdfast.wire.rules import Finding
 from holdfast.wire.splice import spliced, value, write
+from holdfast.wire.unsure import items_of
 from holdfast.wire.whose import THINKING, Strange, strange
 
 _RULE = "foreign-form"
@@ -32,7 +32,7 @@ _RULE = "foreign-form"
 def translated(body: bytes, work: Work, _errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
     """Return the body with what stands in another API's form in that of its own."""
     form, found = work.form, body_fields(body)
-    raws = listed(found.get(form.field, Raw(b"[]")))
+    raws = items_of(found.get(form.field))
     signs = [_signs(raw, form) for raw in raws]
     if not any(signs) and form.api != "openai-chat":
         return body, []

@@ -11,10 +11,11 @@ from holdfast.wire.apis import Form
 from holdfast.wire.mending.blocks import as_list, block_of
 from holdfast.wire.mending.words import SYSTEMS
 from holdfast.wire.mending.work import Mend, Work, made
-from holdfast.wire.pieces import listed, opens, text_of
+from holdfast.wire.pieces import opens
 from holdfast.wire.recognise import body_fields
 from holdfast.wire.rules import Finding
 from holdfast.wire.splice import fields, spliced, write
+from holdfast.wire.unsure import items_of, text_of
 
 
 def framed(body: bytes, work: Work, errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
@@ -36,7 +37,7 @@ def _listed(body: bytes, form: Form, _errors: Sequence[Finding]) -> tuple[bytes,
     kind = opens(raw)
     if raw is None or kind not in ("[", "{", '"') or (kind == '"' and form.text):
         return body, []
-    raws = listed(raw) if kind == "[" else [raw]
+    raws = items_of(raw) if kind == "[" else [raw]
     flat = _flat(raws)
     if kind == "[" and len(flat) == len(raws) and not any(opens(one) == "[" for one in raws):
         return body, []
@@ -50,7 +51,7 @@ def _flat(raws: Sequence[Raw]) -> list[Raw]:
     while waiting:
         one = waiting.pop()
         if opens(one) == "[":
-            waiting += reversed(listed(one))
+            waiting += reversed(items_of(one))
         else:
             out.append(one)
     return out
@@ -106,13 +107,13 @@ def _with_system(found: Mapping[str, Raw], form: Form, blocks: Sequence[Raw]) ->
     if form.text:
         words = [text_of(found.get("instructions")), *(text_of(fields(one).get("text")) for one in blocks)]
         return {**found, "instructions": "\n\n".join(word for word in words if word)}
-    return {**found, form.field: [{"role": "system", "content": blocks}, *listed(found.get(form.field, Raw(b"[]")))]}
+    return {**found, form.field: [{"role": "system", "content": blocks}, *items_of(found.get(form.field))]}
 
 
 def _hoisted(body: bytes, form: Form, _errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
     """Return the body with system messages that stand first in the field that is theirs, where there is one."""
     found = body_fields(body)
-    raws = listed(found.get(form.field, Raw(b"[]"))) if form.system else []
+    raws = items_of(found.get(form.field)) if form.system else []
     blocks: list[Raw] = []
     lead = 0
     while lead < len(raws) - 1 and (said := _said_by_system(raws[lead], form)):

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Raw
 
 from holdfast.wire.mending.work import Mend, Work, made
-from holdfast.wire.pieces import listed, opens, text_of
+from holdfast.wire.pieces import opens
 from holdfast.wire.recognise import body_fields
 from holdfast.wire.rules import Finding
 from holdfast.wire.splice import fields, spliced, write
+from holdfast.wire.unsure import items_of, text_of
 
 _RULE = "openai-chat.legacy-result"
 
@@ -24,7 +25,7 @@ def answered(body: bytes, work: Work, errors: Sequence[Finding]) -> tuple[bytes,
     if not told:
         return body, []
     field, found = work.form.field, body_fields(body)
-    new = list(_named(listed(found.get(field, Raw(b"[]")))))
+    new = list(_named(items_of(found.get(field))))
     return spliced(body, found, {field: write(new)}), list(told.values())
 
 

@@ -17,9 +17,10 @@ from holdfast.view.pixels import pixels
 from holdfast.wire.mending.work import Work
 from holdfast.wire.models import PIXELS, traits
 from holdfast.wire.names import fitting
-from holdfast.wire.pieces import Step, Steps, Tree, listed, opens, replaced, text_of
+from holdfast.wire.pieces import Step, Steps, Tree, opens, replaced
 from holdfast.wire.rules.blocks import BLOCK_KEYS
 from holdfast.wire.splice import write
+from holdfast.wire.unsure import items_of, text_of
 
 Places: TypeAlias = Mapping[Steps, bytes | None]
 _MARKERS = 4
@@ -72,7 +73,7 @@ def _mode(_tree: Tree, work: Work, _steps: Steps) -> Places:
 
 def _first_edit(tree: Tree, _work: Work, steps: Steps) -> Places:
     """Return the context edits with the one at ``steps`` in front."""
-    raws = listed(tree.at(steps[:2]) or Raw(b"[]"))
+    raws = items_of(tree.at(steps[:2]))
     place = steps[2] if len(steps) > 2 else None
     if not isinstance(place, int) or place >= len(raws):
         return {}

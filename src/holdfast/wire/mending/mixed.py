@@ -20,8 +20,9 @@ from holdfast.wire.convert import changes
 from holdfast.wire.mending.blocks import as_list, block_of, given, told
 from holdfast.wire.mending.shapes import numbered
 from holdfast.wire.mending.words import HOLDERS
-from holdfast.wire.pieces import listed, opens, text_of
+from holdfast.wire.pieces import opens
 from holdfast.wire.splice import fields, value, write
+from holdfast.wire.unsure import items_of, text_of
 from holdfast.wire.whose import CALL, RESULT, THINKING, Kind, Strange, kind_of
 
 _CHAT = "openai-chat"
@@ -104,7 +105,7 @@ def _beside(held: Mapping[str, Raw], form: Form) -> tuple[Part, ...]:
         rest = {key: raw for key, raw in held.items() if key not in HOLDERS}
         known = text_of(held.get("role")) in ("user", "assistant", "system", "developer")
         return chat.decode(write(rest if known else {**rest, "role": "assistant"})).parts
-    calls = listed(held.get("tool_calls", _NONE))
+    calls = items_of(held.get("tool_calls"))
     if opens(held.get("function_call")) == "{":
         name = text_of(fields(held["function_call"]).get("name"))
         calls.append(Raw(write({"id": f"{name}#1", "type": "function", "function": held["function_call"]})))

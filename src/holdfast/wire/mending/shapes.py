@@ -14,10 +14,11 @@ from holdfast.wire.apis import Form
 from holdfast.wire.mending.blocks import as_list, block_of, given, meant, told, words
 from holdfast.wire.mending.words import HOLDERS, TEXTS, texts
 from holdfast.wire.mending.work import Mend, Work, made
-from holdfast.wire.pieces import Tree, listed, opens, text_of
+from holdfast.wire.pieces import Tree, opens
 from holdfast.wire.recognise import body_fields
 from holdfast.wire.rules import Finding
 from holdfast.wire.splice import Bytes, fields, spliced, value, write
+from holdfast.wire.unsure import items_of, text_of
 from holdfast.wire.whose import CALL, RESULT, kind_of
 
 _ROLES = {
@@ -38,7 +39,7 @@ _NUMBERED = re.compile(rb'"(?:id|tool_use_id|call_id|tool_call_id)"\s*:\s*-?\d')
 def reshaped(body: bytes, work: Work, errors: Sequence[Finding]) -> tuple[bytes, list[Mend]]:
     """Return the body with each message that is refused in its API's form; the words in it stay."""
     form, found = work.form, body_fields(body)
-    raws = listed(found.get(form.field, Raw(b"[]")))
+    raws = items_of(found.get(form.field))
     blamed = _blamed(Tree(Raw(body)), form.field, errors)
     new: list[Raw | None] = [*raws]
     edits = []
@@ -209,7 +210,7 @@ def _with_ids(raw: Raw) -> Raw:
     new = numbered(held)
     for key in ("content", "tool_calls"):
         if opens(held.get(key)) == "[":
-            old = listed(held[key])
+            old = items_of(held[key])
             inner = [_named(one) for one in old]
             new = new if inner == old else {**new, key: Raw(write(inner))}
     return raw if new == held else Raw(write(new))

@@ -11,10 +11,10 @@ from msgspec import Raw
 from holdfast.wire import asked
 from holdfast.wire.apis import FORMS
 from holdfast.wire.mending.work import Mend, Work
-from holdfast.wire.pieces import listed
 from holdfast.wire.recognise import body_fields
 from holdfast.wire.rules import Finding
 from holdfast.wire.splice import spliced, value, write
+from holdfast.wire.unsure import items_of
 from holdfast.wire.whose import offered_by
 
 _A, _C, _R, _G = "anthropic", "openai-chat", "openai-responses", "gemini"
@@ -29,7 +29,7 @@ def offered(body: bytes, work: Work, _errors: Sequence[Finding]) -> tuple[bytes,
     Which of them is to be called is said as this API says it, where the tools are all of one other.
     """
     form, found = work.form, body_fields(body)
-    pairs = [(offered_by(value(raw)), raw) for raw in listed(found.get(_FIELD, Raw(b"[]")))]
+    pairs = [(offered_by(value(raw)), raw) for raw in items_of(found.get(_FIELD))]
     foreign = {kind.apis[0] for kind, _ in pairs if kind is not None and form.api not in kind.apis}
     new: list[object] = []
     edits = []
