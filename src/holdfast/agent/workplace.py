@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from holdfast.agent.skills import skill_file
 from holdfast.errors import FormatError
 from holdfast.runtime.folder import within
 from holdfast.runtime.recall import Told
-from holdfast.runtime.skills import SCHEME, Skill
+from holdfast.runtime.skills import SCHEME, SKILL, Skill
 
 Allow: TypeAlias = Callable[[str], Awaitable[bool]]
 """Says whether a command may run."""
@@ -57,7 +56,7 @@ class Workplace(Struct, frozen=True):
     def readable(self, named: str) -> Path:
         """Return where ``named`` is: a file of a skill (``skill:NAME``), or a place inside of the working folder."""
         if named.startswith(SCHEME):
-            return skill_file(self.skills, named.removeprefix(SCHEME))
+            return _skill_file(self.skills, named.removeprefix(SCHEME))
         return self.path(named)
 
     def name(self, path: Path) -> str:
@@ -74,3 +73,13 @@ def workplace(folder: str | Path, **more: Any) -> Workplace:
     if not root.is_dir():
         raise FormatError(f"{str(folder)!r} is no folder; give one to work in")
     return Workplace(root, **more)
+
+
+def _skill_file(skills: Sequence[Skill], named: str) -> Path:
+    """Return the file that ``NAME`` or ``NAME/FILE`` is of a skill; ``FormatError`` for what is in none."""
+    name, _, rest = named.partition("/")
+    found = next((skill for skill in skills if skill.name == name), None)
+    if found is None:
+        known = ", ".join(skill.name for skill in skills) or "none"
+        raise FormatError(f"no skill is called {name!r}; there are: {known}")
+    return within(Path(found.path).parent, rest or SKILL)

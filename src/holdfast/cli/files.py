@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.cli.faults import Stopped
-from holdfast.cli.pipes import piped
 from holdfast.errors import FormatError
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 """Sessions are their owner's business (invariant X1)."""
 STDIN = "-"
+PATIENCE = 3.0
+"""Seconds in which somebody must have opened a pipe for writing. [H] A shell that made it has, long before."""
 
 
 def content(name: str) -> bytes:
@@ -33,6 +35,18 @@ def content(name: str) -> bytes:
     if path.is_char_device() or path.is_block_device():  # some never end
         raise FormatError(f"{name} is a device and no file; give a file, or - for standard input")
     return piped(path) if path.is_fifo() else path.read_bytes()
+
+
+def piped(path: Path, patience: float = PATIENCE) -> bytes:
+    """Return what is written into the pipe at ``path``; ``FormatError`` where nobody does."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as pipe:
+        select.select([pipe], [], [], patience)
+        begun = pipe.read(1)  # nothing yet where somebody is about to write, b"" where nobody is
+        if begun == b"":
+            raise FormatError(f"{path} is a pipe into which nobody writes; start who writes, or give a file")
+        os.set_blocking(descriptor, True)
+        return (begun or b"") + pipe.read()
 
 
 def standard_input() -> BinaryIO:

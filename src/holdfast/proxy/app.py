@@ -47,10 +47,9 @@ from holdfast.proxy.headers import State, is_subscription, upward
 from holdfast.proxy.health import Ended, Health
 from holdfast.proxy.identity import session_key
 from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, has_left, watch_client, whole_body
-from holdfast.proxy.keepalive import sign_of
 from holdfast.proxy.modes import Mode, mode_of
 from holdfast.proxy.open_branches import STALE, OpenBranches
-from holdfast.proxy.outgoing import Outgoing, Send, deliver
+from holdfast.proxy.outgoing import Outgoing, Send, deliver, sign_of
 from holdfast.proxy.relay import Onward, Piece
 from holdfast.proxy.replies import about, error_reply, refuse, refuse_body, send_whole
 from holdfast.proxy.routes import Route, address, asking

@@ -13,12 +13,13 @@ from holdfast.model.messages import Message, media_of, placeholder, result_text
 from holdfast.model.parts import Media, Opaque, Part, Thinking, ToolResult
 from holdfast.model.reading import decoder
 from holdfast.model.slots import Slot
+from holdfast.policy.hygiene.items import Item
 from holdfast.policy.hygiene.neighbours import GO_ON
+from holdfast.policy.hygiene.showing import shown_behind
 from holdfast.view.foreign import native, words_of
 from holdfast.wire import asked as asking
 from holdfast.wire.apis import Form, form_of
 from holdfast.wire.asked import Asked
-from holdfast.wire.carried import carried
 from holdfast.wire.lens import Lens, body, open_body
 from holdfast.wire.names import fitting, renamed
 from holdfast.wire.openai_chat import as_seen
@@ -91,14 +92,30 @@ def _said(lens: Lens, asked: Asked, form: Form) -> tuple[list[Message], list[str
     """Return the messages as the other API says them, the system prompt first, and what was done to them."""
     said = [Message.of("system", words) for words in asked.system if words]
     said += [native(slot.message, form.api, lens.api) for slot in lens.slots]
-    notes = []
-    if form.api == "openai-chat":
-        said, moved = carried(said, lambda part: as_seen(part) is not None)
-        notes += [f"{moved} × media in a tool's result: a user shows it behind the results"] if moved else []
+    said, notes = carried(said, form)
     if form.system and said and all(message.role == "system" for message in said):
         said.append(Message.of("user", GO_ON))
         notes.append(f"a user's message was added, since one must stand there: {GO_ON!r}")
     return said, [*notes, *unshown(said, form)]
+
+
+def carried(messages: Sequence[Message], form: Form) -> tuple[list[Message], list[str]]:
+    """Return the messages with the media of results behind each batch of these, and a note on how many moved.
+
+    That is for Chat, whose results hold words alone.
+    """
+    results = [result for message in messages for result in message.results] if form.api == "openai-chat" else []
+    moved = sum(isinstance(part, Media) and _is_seen(part) for result in results for part in result.content)
+    if not moved:
+        return list(messages), []
+    items = [Item(at, at + 1, message) for at, message in enumerate(messages)]
+    told = f"{moved} × media in a tool's result: a user shows it behind the results"
+    return [item.message for item in shown_behind(items, _is_seen, {})], [told]
+
+
+def _is_seen(part: Media) -> bool:
+    """Return whether Chat has a form for ``part`` but a line."""
+    return as_seen(part) is not None
 
 
 def unshown(said: Sequence[Message], form: Form) -> list[str]:

@@ -9,7 +9,7 @@ from threading import Timer
 
 import pytest
 
-from holdfast.cli.pipes import piped
+from holdfast.cli.files import piped
 from holdfast.errors import FormatError
 
 BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "x" * 300_000}]}

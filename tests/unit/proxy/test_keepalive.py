@@ -6,7 +6,7 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.proxy.keepalive import sign_of
+from holdfast.proxy.outgoing import sign_of
 from holdfast.runtime.upstream import Sent
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.provider import Provider

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 from holdfast.errors import FormatError, check_types
 from holdfast.model.dialect import Dialect
+from holdfast.wire import halves
 from holdfast.wire.apis import form_of
 from holdfast.wire.mending.around import mended_around
-from holdfast.wire.mending.characters import readable
 from holdfast.wire.mending.completing import completed
 from holdfast.wire.mending.foreign import translated
 from holdfast.wire.mending.frame import framed
@@ -54,14 +54,13 @@ def mend(
     Raises ``FormatError`` for what is no JSON object, and ``Unrecognised`` for one of no API.
     """
     check_types(FormatError, body=(body, bytes))
-    body, halves = readable(body)
+    body, edits = readable(body)
     found = body_fields(body)
     api = api or recognise(found)
     form, own = form_of(api), text_of(found.get("model"))
     known = model or own
     rules = dialect(api, known) if dialect is not None else form.dialect(known)
     work = Work(form, known, tuple(betas) if betas is not None else None, rules, renamed=known != own, whole=whole)
-    edits = [*halves]
     findings = work.judge(body)
     for _ in range(_ROUNDS):
         errors = refused(findings)
@@ -69,9 +68,18 @@ def mend(
         if made is None:
             break
         body, more = made
-        edits += more
+        edits = (*edits, *more)
         findings = work.judge(body)
-    return Mended(api, body, tuple(edits), findings)
+    return Mended(api, body, edits, findings)
+
+
+def readable(body: bytes) -> tuple[bytes, tuple[Mend, ...]]:
+    """Return the body with U+FFFD for halves of characters, and what is told of it; the same object without any."""
+    clean = halves.whole(body)
+    if clean is body:
+        return body, ()
+    why = "half of a character is no text: U+FFFD stands in its place"
+    return clean, (Mend("characters", why, halves.first(body)),)
 
 
 def _round(body: bytes, work: Work, errors: list[Finding], steps: Sequence[Step]) -> tuple[bytes, list[Mend]] | None:

@@ -14,12 +14,10 @@ from holdfast.errors import FormatError
 from holdfast.model.slots import Slot
 from holdfast.wire import gemini
 from holdfast.wire.apis import Form
-from holdfast.wire.carried import carried
-from holdfast.wire.convert import unshown
+from holdfast.wire.convert import carried, unshown
 from holdfast.wire.lens import wires
 from holdfast.wire.mending.mixed import Read, apart, read
 from holdfast.wire.mending.work import Mend, Work
-from holdfast.wire.openai_chat import as_seen
 from holdfast.wire.recognise import body_fields
 from holdfast.wire.rules import Finding
 from holdfast.wire.splice import spliced, value, write
@@ -53,14 +51,12 @@ def _signs(raw: Raw, form: Form) -> list[Strange]:
         return []
 
 
-def _slots(reads: Sequence[Read], form: Form) -> tuple[list[Slot], int]:
-    """Return what is to be sent, results tied to their calls, and how many media of results stand behind them now."""
+def _slots(reads: Sequence[Read], form: Form) -> tuple[list[Slot], list[str]]:
+    """Return what is to be sent, results tied to their calls, and a note on media that stand behind these now."""
     tied = gemini.linked([one.message for one in reads])
     said = [one.message if one.raw is not None else new for one, new in zip(reads, tied, strict=True)]
     known = {id(message): one for message, one in zip(said, reads, strict=True)}
-    moved = 0
-    if form.api == "openai-chat":
-        said, moved = carried(said, lambda part: as_seen(part) is not None)
+    said, moved = carried(said, form)
     pairs = [(message, known.get(id(message), Read(message))) for message in said]
     slots = [Slot(message, api=form.api, raw=one.raw, base=one.base) for message, one in pairs]
     return [slot for slot in slots if slot.raw is not None or slot.message.parts], moved
@@ -77,11 +73,10 @@ def _told(signs: Sequence[Sequence[Strange]], form: Form) -> Iterator[Mend]:
         yield Mend(_RULE, f"{number} × {kind.told}: written as {form.name} has it", first[kind])
 
 
-def _losses(reads: Sequence[Read], slots: Sequence[Slot], moved: int, form: Form) -> Iterator[Mend]:
+def _losses(reads: Sequence[Read], slots: Sequence[Slot], moved: Sequence[str], form: Form) -> Iterator[Mend]:
     """Yield a line for each kind of thing that has no place in this API."""
     place = f"$.{form.field}"
-    if moved:
-        yield Mend(_RULE, f"{moved} × media in a tool's result: a user shows it behind the results", place)
+    yield from (Mend(_RULE, note, place) for note in moved)
     gone = Counter(note for read in reads for note in read.lost)
     said = [slot.message for slot in slots if slot.raw is None]
     for note in (*(f"{number} × {note}" for note, number in gone.items()), *unshown(said, form)):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from holdfast.wire.rules.anthropic_view import Request, Turn
 from holdfast.wire.rules.blocks import THINKING, paused
-from holdfast.wire.rules.numbers import is_count
-from holdfast.wire.rules.options import foreign, is_name, out_of_range
+from holdfast.wire.rules.options import foreign, is_count, is_name, out_of_range
 from holdfast.wire.rules.rule import DOCS, KNOWN, MET, Broken, Rule, quoted
 
 _LEAST_BUDGET = 1024

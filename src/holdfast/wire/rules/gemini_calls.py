@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from holdfast.wire.rules.gemini_version import version
-from holdfast.wire.rules.gemini_view import Gemini, Piece, Turn
+from holdfast.wire.rules.gemini_view import Gemini, Piece, Turn, version
 from holdfast.wire.rules.options import is_gemini_name
 from holdfast.wire.rules.rule import GOOGLE, KNOWN, MET, Broken, Rule, quoted, type_name
 

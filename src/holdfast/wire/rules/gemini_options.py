@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.wire.rules.gemini_version import version
-from holdfast.wire.rules.gemini_view import Gemini, spelled
-from holdfast.wire.rules.numbers import is_count
-from holdfast.wire.rules.options import foreign, is_gemini_name, outside
+from holdfast.wire.rules.gemini_view import Gemini, spelled, version
+from holdfast.wire.rules.options import foreign, is_count, is_gemini_name, outside
 from holdfast.wire.rules.rule import GOOGLE, KNOWN, MET, Broken, Rule, quoted, type_name
 
 _FOREIGN = ("messages", "input", "system", "instructions", "max_tokens", "max_completion_tokens", "max_output_tokens",

@@ -16,6 +16,8 @@ DATA = ("text", "inlineData", "fileData", "functionCall", "functionResponse", "e
 _BESIDE = ("thought", "thoughtSignature", "videoMetadata", "mediaResolution", "partMetadata", "audioTranscription",
            "mediaProcessing", "speechMetadata", "documentMetadata", "spreadsheetMetadata", "audioMetadata")  # fmt: skip
 """The other fields of a part, in the types of the official SDK 3.4."""
+_VERSION = re.compile(r"gemini-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)")
+"""``gemini-2.5-pro``, ``models/gemini-3.1-pro-preview``, ``google/gemini-3-flash``"""
 
 
 def _spellings(names: tuple[str, ...]) -> dict[str, str]:
@@ -131,3 +133,9 @@ def _piece(part: Mapping[str, Any], at: int, index: int) -> Piece:
     if len(said) != 1:
         return Piece("", None, part, at, index, "")
     return Piece(_DATA[said[0]], part[said[0]], part, at, index, said[0])
+
+
+def version(model: str) -> tuple[int, int]:
+    """Return major and minor version of a Gemini model, 0.0 for a name that does not say."""
+    found = _VERSION.search(model.lower())
+    return (int(found[1]), int(found[2] or 0)) if found else (0, 0)

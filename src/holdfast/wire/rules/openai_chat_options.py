@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.wire.rules.numbers import is_count
 from holdfast.wire.rules.openai_chat_view import Chat
-from holdfast.wire.rules.options import foreign, is_name, out_of_range
+from holdfast.wire.rules.options import foreign, is_count, is_name, out_of_range
 from holdfast.wire.rules.rule import KNOWN, OPENAI, Broken, Rule, quoted, type_name
 from holdfast.wire.whose import offered_by
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.wire.rules.numbers import is_count
 from holdfast.wire.rules.openai_responses_view import Responses
-from holdfast.wire.rules.options import foreign, is_name, out_of_range
+from holdfast.wire.rules.options import foreign, is_count, is_name, out_of_range
 from holdfast.wire.rules.rule import KNOWN, OPENAI, Broken, Rule, quoted, type_name
 
 _FOREIGN = ("messages", "contents", "max_tokens", "max_completion_tokens", "stop", "stop_sequences", "system",

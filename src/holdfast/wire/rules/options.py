@@ -1,4 +1,4 @@
-"""What the rules of several APIs ask alike: fields of others, ranges of numbers, names of tools."""
+"""What the rules of several APIs ask alike: fields of others, numbers and their ranges, names of tools."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
 from holdfast.wire.rules.envelope import Envelope
-from holdfast.wire.rules.numbers import is_number
 from holdfast.wire.rules.rule import Broken, quoted
 
 Range = tuple[float, float]
@@ -35,6 +34,16 @@ def outside(path: str, name: str, value: object, within: Range) -> Broken:
     least, most = within
     if value is not None and not (is_number(value) and least <= value <= most):
         yield path, f"{name} is {quoted(value)}; send a number from {least} to {most}"
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Return whether ``value`` is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether ``value`` is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_name(value: object, most: int = _LONGEST) -> TypeGuard[str]:
