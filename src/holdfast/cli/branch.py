@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from holdfast import config
 from holdfast.cli.branches import branches_at
-from holdfast.cli.describing import in_short, session_line, when
+from holdfast.cli.describing import beginnings, in_short, session_line, when
 from holdfast.cli.explaining import SHORT, end_of, entry_named, read_log
 from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.sizing import Measured, Places, about, measured
 from holdfast.cli.terminal import LEAST, Waiting, clean, console, json_option, many, say_json, say_line, say_whole
-from holdfast.model.entries import BranchSummary, Entry, Said
+from holdfast.model.entries import Answer, BranchSummary, Entry, Note, Said
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -32,6 +32,8 @@ class Twig(Struct, frozen=True):
     """One branch of a session, told by its last entry."""
 
     leaf: str
+    short: str
+    """What names it: a beginning of the id of its last entry, or of the answer that this tells the cost of."""
     active: bool
     """Whether the session goes on here."""
     messages: int
@@ -113,6 +115,7 @@ class _Tree:
     def __init__(self, entries: list[Entry]) -> None:
         self._entries = entries
         self._by_id = {entry.id: entry for entry in entries}
+        self._short = beginnings(self._by_id)
         self._said: dict[str | None, tuple[int, Entry | None]] = {None: (0, None)}
         """How many messages there are up to an entry, and the newest of them."""
         for entry in entries:
@@ -124,9 +127,31 @@ class _Tree:
         """Return the branches to ``leaves``, and to the place where the session goes on if that is inside of one."""
         if info.leaf is not None and info.leaf not in leaves:
             leaves = [*leaves, info.leaf]
+        leaves = self._said_in(leaves, info.leaf)
         grown, places = branches_at(self._entries, leaves), Places(config.configuration())
         seen: set[str] = set()
         return [self._twig(info, leaf, measured(grown[leaf], *places(info, grown[leaf])), seen) for leaf in leaves]
+
+    def _said_in(self, leaves: list[str], goes_on: str | None) -> list[str]:
+        """Return those of ``leaves`` that are branches: a note of a torn line, behind what goes on elsewhere, is none.
+
+        The place where the session goes on is one in any case.
+        """
+        ends = {leaf: leaf if leaf == goes_on else self._unnoted(leaf) for leaf in leaves}
+        inner: set[str | None] = set()
+        for end in ends.values():
+            at = self._by_id[end].parent
+            while at in self._by_id and at not in inner:
+                inner.add(at)
+                at = self._by_id[at].parent
+        return [leaf for leaf, end in ends.items() if leaf in {goes_on, end} or end not in {*inner, goes_on}]
+
+    def _unnoted(self, leaf: str) -> str:
+        """Return the last entry up to ``leaf`` that is no note; ``leaf`` where there is none."""
+        at: str | None = leaf
+        while at in self._by_id and isinstance(self._by_id[at].body, Note):
+            at = self._by_id[at].parent
+        return leaf if at is None else at
 
     def places(self, labels: Mapping[str, str]) -> Iterator[Named]:
         """Yield the entries that ``labels`` name."""
@@ -141,7 +166,8 @@ class _Tree:
             apart += isinstance(self._by_id[at].body, Said | BranchSummary)
             at = self._by_id[at].parent or ""
         text = in_short(newest.body.slot.message) if newest and isinstance(newest.body, Said) else ""
-        return Twig(last.id, last.id == info.leaf, count, apart, size.tokens, last.at, text)
+        named = last.parent if isinstance(last.body, Answer) and last.parent else last.id
+        return Twig(last.id, self._short[named], last.id == info.leaf, count, apart, size.tokens, last.at, text)
 
 
 def _say(info: SessionInfo, found: Branches) -> None:
@@ -154,7 +180,7 @@ def _say(info: SessionInfo, found: Branches) -> None:
     for one in found.branches:
         mark = ("* ", "green") if one.active else ("  ", "")
         told = f"{many(one.messages, 'message')}, {one.apart:,} of its own, {about(one.tokens)} tokens"
-        line = Text.assemble(mark, (f"{clean(one.leaf)[:SHORT]} {when(one.at):14} ", "dim"), told)
+        line = Text.assemble(mark, (f"{clean(one.short)} {when(one.at):14} ", "dim"), told)
         if line.cell_len < out.width - LEAST:
             say_line(out, line.append(f": {clean(one.text)}"))
         else:

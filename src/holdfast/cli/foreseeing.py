@@ -111,8 +111,18 @@ class _Going:
             self.found = replace(self.found, requests=self.found.requests + 1)
             return
         self._planned = extend(self._planned, replace(entry, body=planned))
+        if isinstance(body, Answer):
+            self._counted()
         if entry.id in self._refusals:
             self._request(refused=True)  # it would have gone up once more, with what was learned
+
+    def _counted(self) -> None:
+        """Have the newest request the size that its answer told, as everywhere else; less where less had gone up."""
+        told = self._plain.anchor
+        if told is not None and told.slots == self._plain.seen:
+            sent, up = self._most
+            planned = max(up, round(self._scale * told.tokens))
+            self.found = replace(self.found, largest=max(sent, told.tokens), planned=planned)
 
     def _request(self, *, refused: bool = False) -> None:
         place = replace(self._target, frame=self._plain.frame)

@@ -28,6 +28,30 @@ def test_one_branch(run, decided):
     assert run("branch", decided).stdout.splitlines()[1].startswith("* c1")
 
 
+def test_a_torn_line_is_no_branch(run, home, talk, write):
+    """Notes of damaged lines behind messages that go on are no branches; one behind the end of a branch hides none."""
+    lines = talk(2)
+    torn = [*lines[:3], lines[3][:80], *lines[3:], lines[0][:40]]
+    elsewhere = lines[4].replace("u4", "v4").replace("go on", "stop")
+    for name, given, count in (("a", torn, 1), ("b", [*lines[:5], elsewhere, lines[0][:40], *lines[5:]], 2)):
+        assert run("import", write(home / "torn.jsonl", given), "--as", name).exit_code == 0
+        found = told(run, name)["branches"]
+        assert [one["active"] for one in found].count(True) == 1
+        assert len(found) == count
+        assert sum(one["apart"] for one in found) == 8 + (count - 1)
+
+
+def test_what_a_list_says_means_the_branch(run, home, decided):
+    """The short name of a branch leads to it, however long the ids are that its session came with."""
+    assert run("export", decided, "--format", "opencode-json", "-o", home / "other").exit_code == 0
+    assert run("import", home / "other", "--as", "other").exit_code == 0
+    assert run("branch", "other", "3").exit_code == 0
+    (long, short) = sorted(told(run, "other")["branches"], key=lambda one: -one["messages"])
+    assert (long["active"], short["active"]) == (False, True)
+    found = told(run, "other", long["short"])["branches"]
+    assert [one["active"] for one in found if one["messages"] == long["messages"]] == [True]
+
+
 def test_going_on_from_an_entry(run, decided, store):
     """The session goes on there: what came later, and what was decided later, does not count, and is kept.
 

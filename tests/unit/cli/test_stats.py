@@ -345,6 +345,15 @@ def test_a_session_without_decisions(run, session):
     assert "never broke" in shown
 
 
+def test_what_would_have_been_has_the_sizes_that_were_counted(run, session):
+    """A request that no policy would have changed is as large in what would have been as in what was."""
+    assert run("import", session).exit_code == 0
+    told = json.loads(run("stats", "5e55", "--json").stdout)
+    foreseen = told["foreseen"]
+    assert (foreseen["compactions"], foreseen["reduced"]) == (0, 0)
+    assert foreseen["largest"] == foreseen["planned"] == told["largest"]["up"]
+
+
 def test_nothing_at_all(run, store):
     """No store, an empty store and an empty session are no faults; an unknown session is."""
     assert run("stats").stderr.startswith("there is no store at ")
