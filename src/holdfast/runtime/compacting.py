@@ -21,6 +21,7 @@ from holdfast.policy.pipeline import OVER_WINDOW
 from holdfast.policy.summary.prompts import Order
 from holdfast.runtime import native
 from holdfast.runtime.course import Course
+from holdfast.runtime.entering import is_pressed
 from holdfast.runtime.hooks import Before
 from holdfast.runtime.requests import Request
 from holdfast.runtime.summarise import Terms, Writer, summarise
@@ -89,8 +90,8 @@ async def planned(
         plan = await course.means.in_worker(lambda: journal.plan(target, world))
     if plan.compaction is not None and plan.compaction is journal.branch.compaction:
         return plan, world  # that request again
-    if plan.ask is not None and _by(course, request) == "extract":  # a hook may write it: in time, where it does not
-        known = replace(world, writes=False)
+    if plan.ask is not None and not is_pressed(world) and _by(course, request) == "extract":
+        known = replace(world, writes=False)  # a hook is asked early: not before there is anything to compact
         extract = await course.means.in_worker(lambda: journal.plan(target, known))
         if extract.compaction is None:
             return extract, known
