@@ -182,7 +182,7 @@ def say(out: Any, found: Sent, session: str) -> None:
     head = f"request {clean(found.request)[:SHORT]} {when(found.at)} to {clean(found.model) or 'an unnamed model'}"
     out.print(Text(" ".join(head.split()), "bold"))
     came = f"as its client sent it: {many(found.messages, 'message')}, {as_sent(found)} tokens"
-    if not found.shown:
+    if not found.window:
         say_whole(out, Text(f"{came} without system and tools"))
         say_whole(out, Text(f"sent to nobody: {clean(found.failure)}", "red"))
         return
