@@ -52,7 +52,6 @@ from holdfast.store.base import Decode, SessionStore
 from holdfast.store.naming import CAPPED
 from holdfast.store.tree import new_ids, now_ms
 from holdfast.view.conversation import first_words
-from holdfast.view.sealed import slot_by
 from holdfast.view.text import one_line
 from holdfast.view.tokens import measure
 
@@ -133,11 +132,11 @@ class Journal(Strand):
     def record(self, answer: Message | Slot, usage: Usage = Usage(), stop: str = "", *, as_planned: bool = True) -> str:
         """Append the answer to the last prepared request, with what it cost; return the id of the message.
 
-        What is sealed in it is that model's which was asked. One without a word is no message: what it cost is written
-        alone. What was said while the answer was on its way follows it. Where another request went out than the one
-        that was planned, what it cost tells nothing of the size of that one.
+        One without a word is no message: what it cost is written alone. What was said while the answer was on its way
+        follows it. Where another request went out than the one that was planned, what it cost tells nothing of the
+        size of that one.
         """
-        slot = slot_by(measured(answer), self.branch.model)
+        slot = measured(answer)
         with self.leased():
             said = self._entries_of(slot) if slot.message.parts else []
             entries = self._write([*said, cost(self.branch, usage, stop, as_planned=as_planned)])

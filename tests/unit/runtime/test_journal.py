@@ -14,7 +14,7 @@ from holdfast.errors import LogConflict, StoreLocked, StoreReadOnly, UnknownId, 
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Answer, Compaction, Decision, Failure, Frame, Note, Request, Revoke, Said, Usage
 from holdfast.model.messages import Message, media_of, result_text
-from holdfast.model.parts import Media, Seal, Text, ToolCall, ToolResult
+from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.model.projected import prefix_basis, project
 from holdfast.model.slots import Slot
 from holdfast.runtime.journal import Journal
@@ -680,19 +680,6 @@ def test_words_that_wait_are_not_lost_where_the_log_takes_nothing(store, anthrop
 
 def refuse(*_args, **_more):
     raise StoreReadOnly("the disk is full")
-
-
-def test_what_an_answer_holds_sealed_is_of_the_model_that_was_asked():
-    """A request to another model leaves it out, also in a journal that is opened anew; one to the same shows it."""
-    store = MemoryStore()
-    journal = Journal.open(store, KEY)
-    journal.append(HELLO)
-    journal.prepare(target("gemini", "gemini-3-pro"))
-    journal.record(Message("assistant", (Text("Which file?", Seal("gemini", "", "U0VBTEVE")),)))
-    journal.append(Message.of("user", "That one."))
-    again = Journal.open(store, KEY)
-    assert b"U0VBTEVE" in sent(again.prepare(target("gemini", "gemini-3-pro")))
-    assert b"U0VBTEVE" not in sent(again.prepare(target("gemini", "gemini-2.5-pro")))
 
 
 @pytest.mark.parametrize(
