@@ -20,7 +20,7 @@ def test_an_image_of_too_many_pixels_is_a_line(proxied, strict):
     """Before it is sent, it alone; its neighbours stay, and the next request begins with the same bytes."""
     through, _, talk = proxied
     upstream, said = strict(), talk("anthropic")
-    small, line = picture(8_000), {"type": "text", "text": "[Attached image/png: unnamed]"}
+    small, line = picture(8_000), {"type": "text", "text": "[Attached image/png]"}
 
     async def go():
         async with through(upstream) as web:

@@ -337,12 +337,12 @@ def test_media_without_a_form_are_a_line_and_told():
     """A document's address on Chat, a video and sound on the Messages API leave a line, and it is told."""
     paper = {"type": "document", "source": {"type": "url", "url": "https://x/a.pdf"}}
     parts, notes = arrived("anthropic", "openai-chat", paper, {"type": "text", "text": "a"})
-    assert parts[0] == {"type": "text", "text": "[Attached document: unnamed]"}
-    assert notes == ["1 × document: '[Attached document: unnamed]' stands there"]
+    assert parts[0] == {"type": "text", "text": "[Attached document]"}
+    assert notes == ["1 × document: '[Attached document]' stands there"]
     video = {"fileData": {"fileUri": "https://x/a.mp4", "mimeType": "video/mp4"}}
     parts, notes = arrived("gemini", "anthropic", video, {"text": "a"})
     assert parts[0]["type"] == "text"
-    assert notes == ["1 × video: '[Attached video/mp4: unnamed]' stands there"]
+    assert notes == ["1 × video: '[Attached video/mp4]' stands there"]
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
@@ -365,7 +365,7 @@ def test_a_user_shows_what_tools_have_shown():
     out, notes = turned(with_results([{"type": "text", "text": "one"}, IMAGE], "two"), "openai-chat", "gpt-5")
     roles = [message["role"] for message in out["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
-    assert [one["text"] for one in out["messages"][3]["content"]] == ["one", "[Attached image/png: unnamed]"]
+    assert [one["text"] for one in out["messages"][3]["content"]] == ["one", "[Attached image/png]"]
     assert [one["type"] for one in out["messages"][5]["content"]] == ["text", "image_url", "text"]
     assert "1 × media in a tool's result: a user shows it behind the results" in notes
     assert validate(json.dumps(out).encode(), "openai-chat") == ()

@@ -310,7 +310,7 @@ def test_values_without_a_form_here() -> None:
         user({"text": "[Attached image/png: a.png]"})
     ]
     (out,) = encode(Message("tool", (ToolResult("c", "ls", (Text("see"), Media("image", "", 4, "", "QUJDRA=="))),)))
-    assert out["parts"][0]["functionResponse"]["response"] == {"output": "see\n[Attached image: unnamed]"}
+    assert out["parts"][0]["functionResponse"]["response"] == {"output": "see\n[Attached image]"}
 
 
 def test_a_signature_without_words_is_no_thought() -> None:

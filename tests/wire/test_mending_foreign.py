@@ -215,7 +215,7 @@ def test_a_picture_in_a_tool_message():
     for picture in PICTURES.values():
         call, result = LISTS["openai-chat"]
         sent, why = mended("openai-chat", HI, call, result | {"content": [picture]})
-        assert sent[2] == result | {"content": "[Attached image/png: unnamed]"}
+        assert sent[2] == result | {"content": "[Attached image/png]"}
         behind = {"type": "text", "text": "(from the result of sh)"}
         assert sent[3:] == [{"role": "user", "content": [behind, PICTURES["openai-chat"]]}]
         assert "1 × media in a tool's result: a user shows it behind the results" in why
@@ -227,9 +227,9 @@ SOUND = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}
 @pytest.mark.parametrize(
     ("api", "part", "line"),
     [
-        ("anthropic", SOUND, "[Attached audio/wav: unnamed]"),
-        ("anthropic", {"type": "file", "file": {"file_id": "f"}}, "[Attached document: unnamed]"),
-        ("openai-chat", {"type": "image", "source": {"type": "file", "file_id": "f"}}, "[Attached image: unnamed]"),
+        ("anthropic", SOUND, "[Attached audio/wav]"),
+        ("anthropic", {"type": "file", "file": {"file_id": "f"}}, "[Attached document]"),
+        ("openai-chat", {"type": "image", "source": {"type": "file", "file_id": "f"}}, "[Attached image]"),
     ],
 )
 def test_what_has_no_place_is_a_line_that_is_told(api, part, line):

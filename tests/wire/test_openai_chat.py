@@ -174,7 +174,7 @@ def test_media_have_forms_for_the_user_alone():
     assert [part["type"] for part in out["content"]] == ["image_url", "input_audio", "file"]
     assert out["content"][0]["image_url"]["url"] == "data:image/png;base64,QUJDRA=="
     (result,) = encode(Message("tool", (ToolResult("a", content=(image,)),)))
-    assert result["content"] == "[Attached image/png: unnamed]"
+    assert result["content"] == "[Attached image/png]"
 
 
 def test_media_of_the_wire_are_unpacked():

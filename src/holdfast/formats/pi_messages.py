@@ -13,7 +13,7 @@ from holdfast.errors import FormatError
 from holdfast.formats.lines import UNREADABLE, Shape
 from holdfast.formats.writing import redacted
 from holdfast.model.entries import Usage
-from holdfast.model.messages import Message, Role
+from holdfast.model.messages import Message, Role, placeholder
 from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.wire.splice import as_object, decoded_size
 
@@ -221,7 +221,7 @@ def _block(part: Part) -> object:
         return {"type": "image", "data": part.source, "mimeType": part.mime}
     if isinstance(part, Opaque):
         return part.raw
-    return {"type": "text", "text": f"[Attached {part.mime or part.kind}]"} if isinstance(part, Media) else None
+    return {"type": "text", "text": placeholder(part)} if isinstance(part, Media) else None
 
 
 def _signed(field: str, seal: Seal | None) -> dict[str, str]:

@@ -116,7 +116,8 @@ def part_text(part: Part) -> str:
 
 
 def placeholder(part: Media | Opaque) -> str:
-    """Return the words that stand for a part that is not sent."""
+    """Return the words that stand for a part that is not sent: what it is, and its name where it has one."""
     if type(part) is Media:
-        return f"[Attached {part.mime or part.kind}: {part.name or 'unnamed'}]"
+        name = f": {part.name}" if part.name else ""
+        return f"[Attached {part.mime or part.kind}{name}]"
     return f"[Attached {part.kind}]"

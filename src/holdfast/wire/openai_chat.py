@@ -316,7 +316,7 @@ def _new_piece(part: Part, place: Raw | None, *, media: bool) -> Any:
     if isinstance(part, Media):
         form = as_seen(part) if media else None
         return form or {"type": "text", "text": told(part) or placeholder(part)}
-    return {"type": "text", "text": f"[Attached {part.kind}]"} if isinstance(part, Opaque) else {}
+    return {"type": "text", "text": placeholder(part)} if isinstance(part, Opaque) else {}
 
 
 def as_seen(part: Media) -> dict[str, Any] | None:

@@ -81,7 +81,7 @@ def test_what_a_message_says_of_itself():
 def test_what_stands_for_a_part():
     """A placeholder names what it stands for, by whatever is known of it."""
     assert placeholder(Media("image", "image/png", 3, "a.png")) == "[Attached image/png: a.png]"
-    assert placeholder(Media("image", "")) == "[Attached image: unnamed]"
+    assert placeholder(Media("image", "")) == "[Attached image]"
     assert placeholder(Opaque("x_future")) == "[Attached x_future]"
 
 

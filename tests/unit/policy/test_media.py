@@ -131,7 +131,7 @@ def test_documents_and_results_count():
     shown = [slot.message for slot in project(over.branch)]
     assert shown[0].parts == (Text("look"), Text("[Attached application/pdf: spec.pdf]"))
     words = [part.text for part in shown[2].results[0].content]
-    assert words == ["two", "[Attached image/png: a.png]", "[Attached image/png: unnamed]"]
+    assert words == ["two", "[Attached image/png: a.png]", "[Attached image/png]"]
     assert sum(held(over)) == 3
     assert advance(over.branch, WHERE, POLICY).record == ()
 
