@@ -40,6 +40,10 @@ HISTORY = "history"
 """Trigger of a compaction that shows the last user turns and no more."""
 
 
+REPLAY = "replay"
+"""Trigger of a compaction after an overflow that says the user's newest message again, without its media."""
+
+
 class Compaction(Struct, frozen=True, omit_defaults=True, tag="compaction"):
     """The slots before ``keep`` give way to ``summary``, or to nothing; one record, there or not there."""
 

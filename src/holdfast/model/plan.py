@@ -19,6 +19,8 @@ class Ask(Struct, frozen=True):
     """Real tokens it may have."""
     anchor: str = ""
     """The summary in force, to be brought up to date; ``start`` is then the first slot that it does not cover."""
+    is_replay: bool = False
+    """Whether the user's newest message is said again behind it, without its media."""
 
 
 class Options(Struct, frozen=True, omit_defaults=True):

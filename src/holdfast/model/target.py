@@ -11,8 +11,8 @@ from holdfast.model.dialect import Dialect
 from holdfast.model.entries import Frame
 from holdfast.model.faults import Fault, fault_in
 
-Rung: TypeAlias = Literal["", "truncate", "media", "fallback"]
-"""How hard a request is made smaller beside compaction: results cut · media gone · whatever still gives way."""
+Rung: TypeAlias = Literal["", "compact", "truncate", "media", "fallback"]
+"""How a request that was refused is made smaller: compacted · results cut · media gone · whatever still gives way."""
 Warmth: TypeAlias = Literal["warm", "cold"]
 _KNOWN: dict[str, tuple[str, ...]] = {"cache": get_args(Warmth), "rung": get_args(Rung)}
 """The words of a ``World``, by its field."""
@@ -100,11 +100,11 @@ class World(Struct, frozen=True, omit_defaults=True, dict=True):
     breaker: bool = True
     """Whether automatic compaction is allowed (the breaker is closed)."""
     force: bool = False
-    """Compact now, whatever the trigger says (``/compact``, an overflow)."""
+    """Compact now, whatever the trigger says (``/compact``)."""
     spill: bool = True
     """Whether texts can be stored away; where they cannot, every result stays whole."""
     rung: Rung = ""
-    """What recovery asks for beside a compaction, after an overflow."""
+    """What recovery asks for after an overflow, a compaction too."""
     writes: bool = False
     """Whether somebody can write summaries: the plan asks for one (``Plan.ask``) where it would make an extract."""
     written: Written | None = None
@@ -113,6 +113,8 @@ class World(Struct, frozen=True, omit_defaults=True, dict=True):
     """Texts from their source (rules, plan, skills) that stand behind a new summary, within their budgets."""
     cooled: bool = False
     """Whether compaction failed too often, but so long ago that it may be tried once more."""
+    continues: bool = True
+    """Whether a compaction that cuts a turn may tell the model to go on, where the policy does (``auto_continue``)."""
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for words that there are not, ``TypeError`` for a time that is none."""
@@ -121,6 +123,11 @@ class World(Struct, frozen=True, omit_defaults=True, dict=True):
                 raise ValueError(f"World.{name} is {given!r}; it is one of {', '.join(map(repr, known))}")
         if not isinstance(self.idle, int | float):
             raise TypeError(f"World.idle is of type {type(self.idle).__name__}; give seconds")
+
+    @property
+    def compacts(self) -> bool:
+        """Whether a compaction is asked for, by somebody or by recovery."""
+        return self.force or self.rung == "compact"
 
     @cached_property
     def fault(self) -> Fault | None:

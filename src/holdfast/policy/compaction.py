@@ -15,6 +15,7 @@ from holdfast.policy.breaker import failed_often
 from holdfast.policy.draft import Draft
 from holdfast.policy.guard import Room
 from holdfast.policy.measures import request_size, shown_messages
+from holdfast.policy.overflow_replay import add_overflow_places, as_replay, find_replay, is_crowded
 from holdfast.policy.relief import RELIEF
 from holdfast.policy.select import cuts, open_turn, tail_size, tails
 from holdfast.policy.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
@@ -37,7 +38,7 @@ def compact(draft: Draft) -> Draft:
     Where somebody writes summaries the draft asks for one, if an extract in its place would be committed. What is asked
     for before there is need is planned as if the room were full, so that it is worth having.
     """
-    if not draft.world.force or draft.branch.learned.overflows:
+    if not draft.world.compacts or draft.branch.learned.overflows:
         return _compact(draft)
     return replace(_compact(replace(draft, full=_taken(draft))), full=0)
 
@@ -52,7 +53,7 @@ def _taken(draft: Draft) -> int:
 def _compact(draft: Draft) -> Draft:
     if not _is_due(draft):
         return draft
-    if not draft.world.force and (stopped := _stopped(draft)):
+    if not draft.world.compacts and (stopped := _stopped(draft)):
         return draft.note("breaker", stopped)
     if not _is_said(draft.branch):
         return draft.note("nothing-to-compact", "nobody said anything yet: blanks and tool traffic are no conversation")
@@ -99,6 +100,8 @@ def _first(draft: Draft, places: Sequence[int]) -> Draft:
         if planned is None:
             continue
         why = _refusal(draft, planned)
+        if not why and is_crowded(draft, planned, places):
+            why = f"{planned.at_most:,} tokens would be left, and {draft.room.usable:,} can be used"
         if not why:
             ask = _ask(draft, keep)
             waits = draft.world.writes and ask.cap and not _fits(written, keep)
@@ -112,7 +115,7 @@ def _is_due(draft: Draft) -> bool:
     settings, world = draft.settings, draft.world
     if settings.compact != "summary" or world.rung == "fallback":
         return False
-    return world.force or (settings.auto and over_trigger(draft))
+    return world.compacts or (settings.auto and over_trigger(draft))
 
 
 def _is_said(branch: Branch) -> bool:
@@ -136,7 +139,7 @@ def _places(draft: Draft) -> list[int]:
     if written is not None and branch.keep < written.stop and written.stop in cuts(branch):
         return [written.stop]
     last = _last_place(draft)
-    return [keep for keep in tails(draft) if branch.keep < keep <= last]
+    return add_overflow_places(draft, [keep for keep in tails(draft) if branch.keep < keep <= last])
 
 
 def _last_place(draft: Draft) -> int:
@@ -162,7 +165,13 @@ def _ask(draft: Draft, keep: int) -> Ask:
     if draft.full:
         least = max(3 * settings.summary_least, int(draft.scale * GROWTH * count(anchor)))
         most = min(most, max(least, draft.share(settings.summary_written_share)))
-    return Ask(branch.keep if anchor else branch.pinned, keep, settings.summary_tokens or most, anchor)
+    return Ask(
+        branch.keep if anchor else branch.pinned,
+        keep,
+        settings.summary_tokens or most,
+        anchor,
+        keep == find_replay(draft),
+    )
 
 
 def _stopped(draft: Draft) -> str:
@@ -218,7 +227,10 @@ def _compacted(draft: Draft, keep: int) -> Draft | None:
             return None
         cap = min(cap, left)
     made = stand_in(draft, keep, cap, written if _fits(written, keep) else None)
-    return None if made is None else draft.compact(replace(made, after=draft.compact(made).estimate))
+    if made is None:
+        return None
+    made = as_replay(draft, made)
+    return draft.compact(replace(made, after=draft.compact(made).estimate))
 
 
 def goal(draft: Draft) -> int:
@@ -248,6 +260,6 @@ def _refusal(before: Draft, after: Draft) -> str:
     if new > most:
         return f"{new:,} tokens would be left, over the goal of {most:,}"
     gain = max(settings.gain_share * (old - room.frame), min(settings.gain_tokens, room.share(settings.gain_share)))
-    if old - new < gain and old <= room.usable and not before.world.force:
+    if old - new < gain and old <= room.usable and not before.world.compacts:
         return f"it would free {old - new} tokens; {int(gain)} are wanted"
     return ""

@@ -33,6 +33,9 @@ PREFACE = (
 EXTRACT = PREFACE.partition("{")[0]
 """How every extract begins."""
 BESIDE = "Beside the summary, from the log and verbatim:"
+_BELOW = "(continue from the messages below)"
+_NOTHING_BELOW = "(no messages follow: continue with the newest request above)"
+"""What the section of next steps says, with a kept tail and without one."""
 LINE_TOKENS = 2
 """A line costs its own tokens and about this many for its bullet and newline."""
 _CUES = re.compile(
@@ -51,7 +54,7 @@ def extract(
     The settings give each section a share; what one leaves over goes to the coverage lines. ``tail`` and ``told`` are
     what stays visible behind it: a reference that stands there needs no line here.
     """
-    return _render(len(head), _sections(head, tail, budget, settings, told))
+    return _render(len(head), _sections(head, tail, budget, settings, told), _BELOW if tail else _NOTHING_BELOW)
 
 
 def supplement(head: Sequence[Slot], tail: Sequence[Slot], told: str, budget: int, settings: Settings) -> str:
@@ -122,7 +125,7 @@ class Sections(Struct, frozen=True):
         return [*self.goal, *self.constraints, *self.commands, *self.errors, *self.decisions, *self.files]
 
 
-def _render(messages: int, said: Sections) -> str:
+def _render(messages: int, said: Sections, next_steps: str) -> str:
     return "\n".join(
         [
             PREFACE.format(messages=messages),
@@ -131,7 +134,7 @@ def _render(messages: int, said: Sections) -> str:
             "## Progress\n### Done\n" + _list(said.commands),
             "### In Progress\n(none)\n### Blocked\n" + _list(said.errors),
             "## Key Decisions\n" + _list(said.decisions),
-            "## Next Steps\n(continue from the messages below)",
+            f"## Next Steps\n{next_steps}",
             "## Critical Context\n" + _list(said.quotes, ""),
             "## Relevant Files\n" + _list([*said.files, *said.pointers]),
         ]

@@ -62,7 +62,7 @@ def slide(draft: Draft) -> Draft:
     """Return the draft with its oldest messages out of sight until the request fits. The baseline: no summary."""
     branch = draft.branch
     excess = draft.estimate + int(draft.settings.margin * draft.room.size) - draft.room.usable
-    if draft.settings.compact != "slide" or not (draft.settings.auto or draft.world.force) or excess <= 0:
+    if draft.settings.compact != "slide" or not (draft.settings.auto or draft.world.compacts) or excess <= 0:
         return draft
     goal = draft.own(excess)
     for cut in legal_cuts(branch.messages.slice(branch.keep))[1:]:

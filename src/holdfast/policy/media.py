@@ -202,6 +202,11 @@ def drop_media(draft: Draft) -> Draft:
     return without
 
 
+def media_edits(draft: Draft, slot: int, why: str) -> tuple[Edit, ...]:
+    """Return the edits that put a line in place of all media that slot ``slot`` shows."""
+    return tuple(_edit(one, why) for one in _media(draft, slot) if one.slot == slot)
+
+
 def _surplus(holders: Iterable[Holder], held: Load, most: Most) -> Iterator[Holder]:
     """Yield the oldest holders, as many as it takes until the rest is within ``most``."""
     for one in holders:

@@ -54,6 +54,9 @@ PRESETS: dict[str, Settings] = {
         prune_keep=40_000,
         prune_minimum=20_000,
         retry_base=2.0,
+        overflow_replay=True,
+        auto_continue=True,
+        summary_overflow="stop",
     ),
     "pi": replace(
         _PLAIN,
@@ -94,6 +97,9 @@ PRESETS: dict[str, Settings] = {
         spill_exempt=("recall", "fetch_result", "Read"),
         preview_tail=0.0,
         message_chars=200_000,
+        overflow_replay=True,
+        auto_continue=True,
+        summary_overflow="stop",
     ),
     "openclaw": replace(
         _PLAIN,

@@ -5,8 +5,11 @@ between two answers is counted beforehand. Each action uses one of it up and not
 falls with every event, and ``bound`` is the most requests there can be.
 
 An overflow is never sent again as it was. It climbs a ladder: a compaction, results cut, media gone, the smallest
-request there is; some kinds enter elsewhere. What only bad luck refused goes out again, byte for byte, counted apart.
-What the provider had sealed and takes no more is left out, once; refused like that again, it was no help.
+request there is; some kinds enter elsewhere. What still shows media after a compaction loses these before it is
+compacted once more: a second compaction would fold the message that they came with.
+
+What only bad luck refused goes out again, byte for byte, counted apart. What the provider had sealed and takes no more
+is left out, once; refused like that again, it was no help.
 """
 
 from __future__ import annotations
@@ -36,15 +39,28 @@ TRANSIENT = PASSING | {"unknown"}
 """Kinds that the same bytes may survive a little later; ``quota`` is one where the provider says when."""
 LASTING = frozenset({404, 405, 406, 414, 431, 501, 505})
 """Statuses that no waiting changes, whatever kind they are: it is the address, or the headers, that are wrong."""
+SUMMARY_TOO_LARGE: dict[str, str] = {
+    "history_too_large": (
+        "Conversation history too large to compact: what came before the last message is over the limit of the model"
+        " that was to summarize it"
+    ),
+    "session_too_large": (
+        "Session too large to compact: its messages are over the limit of the model that was to summarize them, even"
+        " without media"
+    ),
+}
+"""[C] Outcomes after which a run stops (``summary_overflow``), and what it says then: the summary's own request was
+too large, with the user's newest message kept beside it, or without one."""
 AGAIN = "the same request would be refused again"
 OVERFLOWED = "context_overflow"
 """Kind of the end of every recovery from an overflow."""
 Rule: TypeAlias = Literal[
-    "permanent", "seen", "switched_off", "terminal", "retry_limit", "wait_too_long", "exhausted", "compaction_failed"
-]
+    "permanent", "seen", "switched_off", "terminal", "retry_limit", "wait_too_long", "exhausted", "compaction_failed",
+    "summary_too_large",
+]  # fmt: skip
 """Why a run stops: sending again cannot help · the client has a part of the answer · ``emergency`` is off · a setting
 ends this kind · tried too often · the provider asks for too long a wait · no rung is left · nothing but a compaction
-of our own went wrong."""
+of our own went wrong · the request for a summary was too large itself."""
 
 
 class Refused(Struct, frozen=True):
@@ -63,6 +79,8 @@ class Refused(Struct, frozen=True):
     seen: bool = False
     """Whether the client already has bytes of an answer."""
     status: int | None = None
+    shows_media: bool = False
+    """Whether the request showed images or documents."""
     sealed: bool = False
     """Whether it is about a signature, or encrypted content, that the provider takes no more."""
 
@@ -120,6 +138,8 @@ class Recovery(Struct, frozen=True):
     """The overflow that is being recovered from."""
     tried: tuple[str, ...] = ()
     """What was done about it, with the outcome where that was useless."""
+    compacted: bool = False
+    """Whether a compaction was made since the last answer."""
     ended: Stop | None = None
 
 
@@ -152,7 +172,10 @@ def counted(state: Recovery, branch: Branch) -> Recovery:
     is_open = branch.failures > state.cooled and failed_often(branch.failures, settings)
     most = 0 if is_open else max(0, most - branch.compactions)
     return replace(
-        state, compact=min(state.compact, most), truncate=min(state.truncate, max(0, 1 - branch.truncations))
+        state,
+        compact=min(state.compact, most),
+        truncate=min(state.truncate, max(0, 1 - branch.truncations)),
+        compacted=branch.compactions > 0,
     )
 
 
@@ -160,6 +183,8 @@ def after(state: Recovery, event: Event) -> tuple[Recovery, Action]:
     """Return what to do about ``event``, and where the run stands then. After a ``Stop`` there is only that stop."""
     if state.ended is not None:
         return state, state.ended
+    if isinstance(event, Useless) and event.outcome in SUMMARY_TOO_LARGE:
+        return _summary_stopped(state, event)
     if isinstance(event, Useless):
         return _climbed(_useless(state, event))
     if event.seen:
@@ -237,17 +262,24 @@ def _useless(state: Recovery, event: Useless) -> Recovery:
 
 def _climbed(state: Recovery) -> tuple[Recovery, Action]:
     """Return the first step that is left; the run ends where none is."""
-    rung = next((step for step in _steps(state.refused) if getattr(state, step)), None)
+    rung = next((step for step in _steps(state) if getattr(state, step)), None)
     if rung is None or not state.settings.emergency:
         return _exhausted(state)
     left = {rung: getattr(state, rung) - 1}
     return replace(state, tried=(*state.tried, rung), **left), Press(rung)
 
 
-def _steps(refused: Refused | None) -> tuple[Step, ...]:
+def _steps(state: Recovery) -> tuple[Step, ...]:
     """Return the steps for an overflow in their order; a picture that is refused has only one."""
-    entry: tuple[Step, ...] = (ENTRY[refused.kind],) if refused and refused.kind in ENTRY else ()
-    return (*entry, *LADDER) if refused is None or refused.is_overflow else entry
+    refused = state.refused
+    if refused is None:
+        return LADDER
+    entry: tuple[Step, ...] = (ENTRY[refused.kind],) if refused.kind in ENTRY else ()
+    if not refused.is_overflow:
+        return entry
+    if refused.shows_media and state.compacted:
+        return (*entry, "media", *LADDER)
+    return (*entry, *LADDER)
 
 
 def _exhausted(state: Recovery) -> tuple[Recovery, Action]:
@@ -256,6 +288,15 @@ def _exhausted(state: Recovery) -> tuple[Recovery, Action]:
         ended = Stop("unknown", f"the compaction before the request failed; tried: {done}", "compaction_failed")
         return replace(state, ended=ended), ended
     return _stopped(state, state.refused, "exhausted", f"nothing is left that would make it smaller; tried: {done}")
+
+
+def _summary_stopped(state: Recovery, event: Useless) -> tuple[Recovery, Action]:
+    """Return the end of a run whose summary could not be asked for: [C] does not try anything else then."""
+    why = SUMMARY_TOO_LARGE[event.outcome]
+    if state.refused is not None:
+        return _stopped(state, state.refused, "summary_too_large", why)
+    ended = Stop(OVERFLOWED, why, "summary_too_large")
+    return replace(state, ended=ended), ended
 
 
 def _stopped(state: Recovery, event: Refused, rule: Rule, why: str) -> tuple[Recovery, Action]:

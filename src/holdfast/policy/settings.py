@@ -231,6 +231,17 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         tuple[Literal["compact", "truncate", "media", "fallback"], ...],
         _origin("[H] what an overflow may try; [O] compact and truncate, [P] compact alone"),
     ] = ("compact", "truncate", "media", "fallback")
+    overflow_replay: Annotated[
+        bool,
+        _origin("[C] a compaction after an overflow keeps the user's newest message, less its media, and what follows"),
+    ] = False
+    auto_continue: Annotated[
+        bool, _origin("[C] an automatic compaction that cuts a turn ends with a sentence to go on; a hook says no")
+    ] = False
+    summary_overflow: Annotated[
+        Literal["extract", "stop"],
+        _origin("[H] after an overflow, where the summary's own request is too large: an extract; [C] the run stops"),
+    ] = "extract"
     tpm_terminal: Annotated[bool, _origin("[O] 2026.9: a request over the limit of a minute ends the run")] = False
     retries_most: Annotated[int, _origin("[H] the same bytes again, between two answers; [P] 3, [K] 10")] = 8
     retry_base: Annotated[float, _origin("[H] seconds of the first wait; each is twice the last; [P][C] 2")] = 0.5

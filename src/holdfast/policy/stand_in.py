@@ -23,6 +23,7 @@ from holdfast.policy.draft import Draft
 from holdfast.policy.earlier import CARRIED, is_summary, newest_summary, summaries, unwrapped
 from holdfast.policy.extract import EXTRACT, extract, supplement
 from holdfast.policy.neutralise import harmless_summary
+from holdfast.policy.overflow_replay import continuation
 from holdfast.policy.restored import restored
 from holdfast.policy.settings import SCAN
 from holdfast.view.clipping import clipped
@@ -48,7 +49,7 @@ def stand_in(draft: Draft, keep: int, cap: float, written: Written | None = None
     head = told(draft, keep)
     if not any(slot.message.text.strip() or slot.message.calls or slot.message.results for slot in head):
         return None
-    files, sources = _files(draft, head), list(_sources(draft))
+    files, sources = _files(draft, head), [*_sources(draft), *filter(None, [continuation(draft, keep)])]
     counted = [*files, *sources] if draft.settings.goal_share else sources
     budget = draft.own(cap) - sum(map(count, counted))
     texts = [*_words(draft, head, keep, budget, written), *files, *sources]
@@ -149,9 +150,13 @@ def _words(draft: Draft, head: Sequence[Slot], keep: int, budget: int, written: 
 
 
 def _files(draft: Draft, head: Sequence[Slot]) -> tuple[str, ...]:
-    """Return the files of the head that the agent touched last, as it read them; in a share of the room by a goal."""
+    """Return the files of the head that the agent touched last, as it read them.
+
+    They stay within a share of the room where a goal or an overflow says how small the request must get.
+    """
     settings, messages = draft.settings, [slot.message for slot in head]
-    together = draft.share(settings.restore_share) if settings.goal_share else inf
+    is_bounded = settings.goal_share or draft.world.rung == "compact"
+    together = draft.share(settings.restore_share) if is_bounded else inf
     return restored(messages, settings.restore_files, settings.restore_tokens, draft.scale, together)
 
 

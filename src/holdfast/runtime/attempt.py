@@ -159,6 +159,7 @@ class Attempt:
             tokens=self._prepared.plan.after,
             seen=self.seen,
             status=self._status,
+            shows_media=self.plan.branch.media > 0,
             sealed=self.is_sealed,
         )
 

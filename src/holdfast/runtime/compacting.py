@@ -17,14 +17,16 @@ from holdfast.model.slots import Slot
 from holdfast.model.target import Target, World, Written
 from holdfast.policy.breaker import is_closed
 from holdfast.policy.guard import in_force
+from holdfast.policy.overflow_replay import tells_to_continue
 from holdfast.policy.pipeline import OVER_WINDOW
+from holdfast.policy.recovery import SUMMARY_TOO_LARGE
 from holdfast.policy.summary.prompts import Order
 from holdfast.runtime import native
 from holdfast.runtime.course import Course
 from holdfast.runtime.entering import is_pressed
 from holdfast.runtime.hooks import Before
 from holdfast.runtime.requests import Request
-from holdfast.runtime.summarise import Terms, Writer, summarise
+from holdfast.runtime.summarise import Terms, TooLarge, Writer, summarise
 from holdfast.telemetry import events
 from holdfast.telemetry.events import Outcome
 from holdfast.view.tokens import estimate
@@ -43,11 +45,20 @@ class Occasion(Struct, frozen=True):
     """What a summary is asked for."""
 
     request: Request
-    ask: Ask
     trigger: str
     instructions: str
     is_warm: bool
     """Whether the provider still holds what it read last."""
+
+
+class Made(Struct, frozen=True):
+    """What came of asking for a summary: the summary, or why there is none."""
+
+    written: Written | None = None
+    outcome: Outcome = "compacted"
+    why: str = ""
+    is_too_large: bool = False
+    """Whether each writer was asked for too much at once, however short it was told."""
 
 
 def world(course: Course, request: Request, *, asked: bool = False) -> World:
@@ -83,8 +94,23 @@ async def planned(
     """Return the plan of the next request with its summary made, and what the planner was told for it.
 
     ``plan`` is the one to begin with, where it is made already.
-    A summary that does not come, or does not help, is told, written down, and replaced by an extract.
+    A summary that does not come, or does not help, is told, written down, and replaced by an extract. A hook may take
+    back the sentence at its end that tells the model to go on.
     """
+    occasion = Occasion(request, trigger, instructions, world.cache == "warm")
+    plan, world = await _planned(course, occasion, world, plan)
+    made = plan.compaction
+    if made is None or made is course.journal.branch.compaction or not tells_to_continue(made):
+        return plan, world
+    if await course.hooked("autocontinue") is False:
+        world = replace(world, writes=False, continues=False)
+        plan = await course.means.in_worker(lambda: course.journal.plan(request.target, world))
+    return plan, world
+
+
+async def _planned(course: Course, occasion: Occasion, world: World, plan: Plan | None) -> tuple[Plan, World]:
+    """Return the plan of the next request with its summary made, whether or not it tells the model to go on."""
+    request = occasion.request
     target, journal = request.target, course.journal
     if plan is None:
         plan = await course.means.in_worker(lambda: journal.plan(target, world))
@@ -98,29 +124,35 @@ async def planned(
     if plan.ask is not None or plan.compaction is not None:
         world = replace(world, restored=await course.means.in_worker(lambda: _restored(course)))
     if plan.ask is not None:
-        occasion = Occasion(request, plan.ask, trigger, instructions, world.cache == "warm")
-        return await _summarised(course, occasion, world)
+        return await _summarised(course, occasion, plan.ask, world)
     if plan.compaction is not None:
-        course.tell(events.Compacting(course.key, trigger))
+        course.tell(events.Compacting(course.key, occasion.trigger))
         plan = await course.means.in_worker(lambda: journal.plan(target, world)) if world.restored else plan
     return plan, world
 
 
-async def _summarised(course: Course, occasion: Occasion, world: World) -> tuple[Plan, World]:
-    """Return the plan with the summary that was asked for, or with an extract; what hooks said meanwhile is in it."""
+async def _summarised(course: Course, occasion: Occasion, ask: Ask, world: World) -> tuple[Plan, World]:
+    """Return the plan with the summary that was asked for, or with an extract; what hooks said meanwhile is in it.
+
+    Where the request for a summary was too large after an overflow, a policy may want neither: the plan says so.
+    """
     target = occasion.request.target
     try:
-        written, outcome, why = await _in_flight(course, occasion)
+        made = await _in_flight(course, occasion, ask)
     finally:
         await course.means.in_worker(course.note_costs)
+    written, outcome, why = made.written, made.outcome, made.why
+    stops = made.is_too_large and occasion.trigger == "overflow" and course.settings.summary_overflow == "stop"
     await _told(course, target, _by(course, occasion.request), outcome, why)
-    plan, world = await _with(course, target, world, written, outcome)
-    if outcome == "cancelled":
-        plan = _cancelled(plan, why)
+    plan, world = await _with(course, target, world, written, without=stops or outcome == "cancelled")
+    if stops:
+        plan = _without_compaction(plan, "history_too_large" if ask.is_replay else "session_too_large", why)
+    elif outcome == "cancelled":
+        plan = _without_compaction(plan, "cancelled", why)
     if written is not None and plan.compaction is None:
         outcome, why = _why(plan)
         await _told(course, target, written.by, outcome, why)
-        plan, world = await _with(course, target, world, None, outcome)
+        plan, world = await _with(course, target, world, None)
     if outcome not in {"compacted", "nothing_to_compact", "cancelled"}:
         await course.means.in_worker(lambda: course.journal.fail(why, outcome))
     return plan, world
@@ -156,12 +188,12 @@ def _by(course: Course, request: Request) -> str:
 
 
 async def _with(
-    course: Course, target: Target, world: World, written: Written | None, outcome: Outcome
+    course: Course, target: Target, world: World, written: Written | None, *, without: bool = False
 ) -> tuple[Plan, World]:
-    """Return the plan with what was written, an extract where nothing was, and no compaction where it was cancelled."""
+    """Return the plan with what was written, or with an extract; ``without`` any compaction where none is wanted."""
     known = replace(world, writes=False, written=written)
-    if outcome == "cancelled":
-        known = replace(known, force=False, breaker=False)
+    if without:
+        known = replace(known, force=False, rung="", breaker=False)
     return await course.means.in_worker(lambda: course.journal.plan(target, known)), known
 
 
@@ -212,6 +244,11 @@ def goes_along(course: Course) -> Callable[[], bool]:
     return lambda: not stays and course.journal.go_along()
 
 
+def summary_overflow(plan: Plan) -> str:
+    """Return the outcome of ``SUMMARY_TOO_LARGE`` that ended the compaction of ``plan``, or nothing."""
+    return next((notice.rule for notice in plan.notices if notice.rule in SUMMARY_TOO_LARGE), "")
+
+
 def useless(plan: Plan, rung: str) -> Outcome | Literal[""]:
     """Return why a plan that was pressed for is no smaller than the request that was refused, or nothing."""
     if plan.compaction is None and not plan.record:
@@ -221,46 +258,46 @@ def useless(plan: Plan, rung: str) -> Outcome | Literal[""]:
     return "not_smaller" if plan.after >= plan.before or too_large else ""
 
 
-async def _in_flight(course: Course, occasion: Occasion) -> tuple[Written | None, Outcome, str]:
+async def _in_flight(course: Course, occasion: Occasion, ask: Ask) -> Made:
     """Return what ``_written`` does, while everybody may know that a compaction is under way, and stop it."""
-    made: tuple[Written | None, Outcome, str] = (None, "cancelled", "the session was closed")
+    made = Made(outcome="cancelled", why="the session was closed")
     with CancelScope() as scope:
         course.inflight.start(scope.cancel)
         try:
-            made = await _written(course, occasion)
+            made = await _written(course, occasion, ask)
         finally:
             waited_for = course.inflight.flight.pending_retry
-            again = occasion.trigger == "overflow" and made[0] is not None and not waited_for
-            course.inflight.end(made[1], will_retry=again)
+            again = occasion.trigger == "overflow" and made.written is not None and not waited_for
+            course.inflight.end(made.outcome, will_retry=again)
     return made
 
 
-async def _written(course: Course, occasion: Occasion) -> tuple[Written | None, Outcome, str]:
+async def _written(course: Course, occasion: Occasion, ask: Ask) -> Made:
     """Return the summary that was asked for; or nothing, with what became of it and why."""
-    means, ask, trigger = course.means, occasion.ask, occasion.trigger
+    means, trigger = course.means, occasion.trigger
     head = await means.in_worker(lambda: course.journal.slots_said(ask.start, ask.stop))
     told = await course.hooked("before_compaction", [slot.message for slot in head], trigger)
     before = told if isinstance(told, Before) else Before()
     if before.cancel:
-        return None, "cancelled", "the hook before_compaction cancelled it"
+        return Made(outcome="cancelled", why="the hook before_compaction cancelled it")
     is_supplied = bool(before.summary.strip())
     by = "hook" if is_supplied else _by(course, occasion.request)
     course.tell(events.Compacting(course.key, trigger, by))
     if is_supplied:
-        return Written(ask.stop, before.summary, by="hook"), "compacted", ""
+        return Made(Written(ask.stop, before.summary, by="hook"))
     if by == "extract":
-        return None, "compacted", ""
+        return Made()
     try:
-        return await _asked(course, occasion, head, before), "compacted", ""
+        return Made(await _asked(course, occasion, ask, head, before))
     except CompactionFailed as failed:
-        return None, _outcome(failed.outcome), str(failed)
+        return Made(None, _outcome(failed.outcome), str(failed), isinstance(failed, TooLarge))
 
 
-async def _asked(course: Course, occasion: Occasion, head: Sequence[Slot], before: Before) -> Written:
+async def _asked(course: Course, occasion: Occasion, ask: Ask, head: Sequence[Slot], before: Before) -> Written:
     """Return the summary of the first that makes one: the provider's own compaction, then the models in their order."""
     if _is_native(course, occasion.request.target) and not before.prompt:
         try:
-            return await _by_provider(course, occasion)
+            return await _by_provider(course, occasion, ask)
         except CompactionFailed:
             if not writers(course, occasion.request):
                 raise
@@ -270,22 +307,22 @@ async def _asked(course: Course, occasion: Occasion, head: Sequence[Slot], befor
         prefix = None  # somebody else said the same, under instructions of their own
     target = in_force(occasion.request.target, course.journal.branch, course.settings)
     asked = [one.beside(target) for one in writers(course, occasion.request)]
-    return await summarise(head, occasion.ask, asked, _terms(course), order, prefix=prefix)
+    return await summarise(head, ask, asked, _terms(course), order, prefix=prefix)
 
 
-async def _by_provider(course: Course, occasion: Occasion) -> Written:
+async def _by_provider(course: Course, occasion: Occasion, ask: Ask) -> Written:
     """Return what the provider made of the slots that were asked for."""
-    means, journal, stop = course.means, course.journal, occasion.ask.stop
+    means, journal, stop = course.means, course.journal, ask.stop
     sent = await means.in_worker(lambda: native.head_request(journal.branch, occasion.request, stop, journal.policy))
-    beside = await means.in_worker(lambda: _beside(course, occasion))
+    beside = await means.in_worker(lambda: _beside(course, occasion, ask))
     terms = _terms(course)
     made = await native.compacted(means.upstream, sent, terms, instructions=occasion.instructions, beside=beside)
     return Written(stop, "", "native", made)
 
 
-def _beside(course: Course, occasion: Occasion) -> tuple[str, ...]:
+def _beside(course: Course, occasion: Occasion, ask: Ask) -> tuple[str, ...]:
     """Return the texts that stand behind what the provider makes: the user's words where it keeps none, and sources."""
-    journal, ask = course.journal, occasion.ask
+    journal = course.journal
     journal.slots_said(0, ask.stop)  # a branch that was opened again may not have the oldest at hand
     words = native.quoted(journal.branch, occasion.request.target, ask, course.settings)
     return tuple(filter(None, (words, *_restored(course))))
@@ -327,10 +364,10 @@ def _why(plan: Plan) -> tuple[Outcome, str]:
     return _OUTCOMES[told[-1].rule], told[-1].why
 
 
-def _cancelled(plan: Plan, why: str) -> Plan:
+def _without_compaction(plan: Plan, rule: str, why: str) -> Plan:
     """Return ``plan``, made as if the breaker were open, with the reason that is known in place of that one."""
     others = [notice for notice in plan.notices if notice.rule != "breaker"]
-    return replace(plan, notices=(*others, Notice("cancelled", why)))
+    return replace(plan, notices=(*others, Notice(rule, why)))
 
 
 def _outcome(word: str) -> Outcome:

@@ -24,6 +24,8 @@ async def smaller_request(course: Course, request: Request, world: World, rung: 
     """Return the request planned anew under pressure, or why it would not be smaller; then nothing is written."""
     while True:
         plan, known = await compacting.planned(course, request, world, trigger="overflow")
+        if stopped := compacting.summary_overflow(plan):
+            return stopped
         useless = compacting.useless(plan, rung)
         if useless:
             await compacting.made(course, plan, useless)

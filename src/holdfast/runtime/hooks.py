@@ -84,7 +84,7 @@ class OnAppend(Protocol):
 
 
 class AutoContinue(Protocol):
-    """Called where the window cut an answer, before the model is told to go on."""
+    """Called where the window cut an answer, or a compaction a turn, before the model is told to go on."""
 
     def __call__(self) -> Either[bool | None]:
         """Return ``False`` to have nothing added."""
@@ -104,7 +104,7 @@ class Hooks(Struct, frozen=True, kw_only=True, omit_defaults=True):
     on_append: OnAppend | None = None
     """May put another message in place of one that is said."""
     autocontinue: AutoContinue | None = None
-    """Says whether an answer that the window cut goes on by itself."""
+    """Says whether the work goes on by itself where the window cut an answer, or a compaction a turn."""
     patience: float = PATIENCE
     """Seconds that one call may take."""
 

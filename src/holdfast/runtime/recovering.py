@@ -148,7 +148,8 @@ async def pressed(course: Course, request: Request, prepared: Prepared, press: P
     if press.rung == "output":
         lower = _with_less_output(course, request, prepared)
         return lower if isinstance(lower, str) else (lower, await next_request(course, lower, world))
-    harder = replace(world, force=True) if press.rung == "compact" else replace(world, rung=press.rung, writes=False)
+    writes = world.writes and press.rung == "compact"
+    harder = replace(world, rung=press.rung, writes=writes)
     smaller = await smaller_request(course, request, harder, press.rung)
     return smaller if isinstance(smaller, str) else (request, smaller)
 

@@ -30,7 +30,7 @@ from holdfast.runtime.upstream import Sent
 from holdfast.telemetry.events import Noticed
 from holdfast.view.tokens import count
 
-__all__ = ["Prefix", "Terms", "Writer", "summarise"]
+__all__ = ["Prefix", "Terms", "TooLarge", "Writer", "summarise"]
 
 WORDS = 0.5
 """Words for one token, as a writer is told its limit: prose has 0.75, paths and code less, and models overrun. [H]"""
@@ -65,7 +65,7 @@ async def summarise(
     Of ``order`` the user's own ``focus`` and a hook's ``context`` and ``prompt`` count; ``prefix`` is the request that
     the provider's cache holds. Raises ``CompactionFailed`` with what became of it: ``nothing_to_compact``,
     ``summary_rejected``, ``provider_error``, ``cancelled``, or ``timed_out`` after ``summary_deadline`` seconds for all
-    of it.
+    of it; ``TooLarge``, which is one, where every writer found the request itself too large.
     """
     work = _work([slot.message for slot in head], ask, terms.settings, order)
     failed: list[CompactionFailed] = []
@@ -102,7 +102,10 @@ def _work(head: Sequence[Message], ask: Ask, settings: Settings, order: Order) -
 def _failure(failed: Sequence[CompactionFailed]) -> CompactionFailed:
     if not failed:
         return CompactionFailed("nobody is there to write a summary; name a model, or go on with an extract")
-    return CompactionFailed("; ".join(map(str, failed)), failed[-1].outcome)
+    text = "; ".join(map(str, failed))
+    if all(isinstance(error, TooLarge) for error in failed):
+        return TooLarge(text)
+    return CompactionFailed(text, failed[-1].outcome)
 
 
 class _Desk:

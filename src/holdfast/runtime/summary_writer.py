@@ -166,12 +166,12 @@ class Prefix(Struct, frozen=True):
 
 
 class TooLarge(CompactionFailed):
-    """A request for a summary was itself too large, by the numbers that the provider gave."""
+    """A request for a summary was itself too large, by the numbers that the provider gave (0 where it gave none)."""
 
-    def __init__(self, text: str, verdict: Verdict) -> None:
+    def __init__(self, text: str, limit: int = 0, requested: int = 0) -> None:
         super().__init__(text)
-        self.limit = verdict.limit or 0
-        self.requested = verdict.requested or 0
+        self.limit = limit
+        self.requested = requested
 
 
 async def answered(writer: Writer, sent: Sent, terms: Terms, tokens: int = 0) -> Answer:
@@ -184,7 +184,8 @@ async def answered(writer: Writer, sent: Sent, terms: Terms, tokens: int = 0) ->
     while True:
         told, verdict, why = await _tried(writer, sent, terms, tokens)
         if verdict.is_overflow:
-            raise TooLarge(f"{_name(writer)} takes no request for a summary this large: {why}", verdict)
+            text = f"{_name(writer)} takes no request for a summary this large: {why}"
+            raise TooLarge(text, verdict.limit or 0, verdict.requested or 0)
         if told is not None:
             return told
         if verdict.kind not in PASSING or attempt >= terms.settings.summary_tries:

@@ -85,8 +85,7 @@ def drive(
     """Yield the requests of ``day``, each sent and its answer recorded.
 
     ``wait`` is called with the seconds before each step, ``again`` with the journal before its request. A request that
-    is refused is yielded and tried once more with compaction forced, as an overflow asks for; refused again, the day
-    is over.
+    is refused is yielded and tried once more compacted, as recovery does it first; refused again, the day is over.
     """
     goal = framed(target, fields(target.api))
     for step in day:
@@ -95,7 +94,7 @@ def drive(
         journal = again(journal)
         wait(step.away)
         world = World(cache="cold" if step.away > COLD else "warm", idle=step.away)
-        for tried in (world, replace(world, force=True)):
+        for tried in (world, replace(world, rung="compact")):
             turn = _sent(journal, goal, step, tried, send)
             yield turn
             if turn.answer.error is None:

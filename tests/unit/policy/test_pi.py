@@ -10,6 +10,7 @@ from holdfast.model.entries import Frame
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.policy.measures import estimate_tokens, json_tokens
+from holdfast.policy.overflow_replay import CONTINUE
 from holdfast.policy.triggers import line
 from holdfast.testing.driving import drive
 
@@ -63,12 +64,15 @@ def test_opencode_keeps_two_turns_at_most():
 
 
 def test_claude_code_restores_what_it_read_last():
-    """[K] behind the summary the five files read last stand again, newest first."""
+    """[K] behind the summary the five files read last stand again, newest first, and a word to go on with the turn."""
     said = work(60)
     steps = compactions("claude-code", said)
     assert len(steps) > 1
     for step in steps:
-        files = [part.text.split(" ", 1)[0] for part in step.plan.compaction.summary.parts[1:]]
+        texts = [part.text for part in step.plan.compaction.summary.parts[1:]]
+        is_cut = step.plan.compaction.keep == step.count
+        assert texts[-1:] == [CONTINUE] if is_cut else CONTINUE not in texts
+        files = [text.split(" ", 1)[0] for text in texts if text != CONTINUE]
         last = [one.calls[0].arguments[9:-2] for one in said[: step.plan.compaction.keep] if one.calls]
         assert files == last[::-1][:5]
 

@@ -14,6 +14,8 @@ from holdfast.model.messages import Message
 from holdfast.policy.presets import OPENCLAW_2026_9
 from holdfast.policy.recovery import (
     ENTRY,
+    OVERFLOWED,
+    SUMMARY_TOO_LARGE,
     Press,
     Refused,
     Retry,
@@ -76,6 +78,28 @@ CUT = Decision((Edit(Span(0, 1), (), "truncate"),))
 def test_an_overflow_compacts_twice_then_cuts_then_drops_media_then_falls_back_then_stops():
     """DESIGN 7: the ladder in its order, and P2: two compactions and one truncation."""
     assert rungs(*[TOO_LARGE] * 6) == ["compact", "compact", "truncate", "media", "fallback", "Stop"]
+
+
+def test_media_go_before_a_second_compaction():
+    """A picture that is still shown after a compaction is a line before the message that it came with is folded."""
+    shown = refused("context_window", shows_media=True)
+    state, _ = after(begin(log(), OURS), shown)
+    steps = []
+    for _ in range(4):
+        state, action = after(counted(state, log(COMPACTED)), shown)
+        steps.append(action.rung)
+    assert steps == ["media", "compact", "truncate", "fallback"]
+    assert rungs(shown, Useless("nothing_to_compact")) == ["compact", "truncate"]
+
+
+@pytest.mark.parametrize("outcome", SUMMARY_TOO_LARGE)
+def test_a_summary_that_could_not_be_asked_for_ends_the_run(outcome):
+    """[C] nothing else is tried, with a text that says whether a message was kept beside what was to be summarized."""
+    actions, _ = done(TOO_LARGE, Useless(outcome), TOO_LARGE)
+    assert (actions[1].kind, actions[1].rule) == (OVERFLOWED, "summary_too_large")
+    assert actions[1].why == SUMMARY_TOO_LARGE[outcome]
+    assert actions[2] is actions[1]
+    assert done(Useless(outcome))[0][0].kind == OVERFLOWED
 
 
 def test_what_was_useless_goes_on_without_a_request():
@@ -251,7 +275,7 @@ def test_compactions_that_nobody_pressed_for_count_too():
     branch = extend(branch, Entry("c", None, COMPACTED))
     assert counted(state, branch).compact == 1
     pressed, _ = after(state, TOO_LARGE)
-    assert counted(pressed, branch) == pressed
+    assert rank(counted(pressed, branch)) == rank(pressed)
 
 
 def test_what_is_sealed_is_left_out_once():
@@ -269,7 +293,7 @@ def test_what_is_only_looked_at_is_sent_again_and_no_more():
     """Nothing of it may change: what may pass is waited for, every other refusal is for good at once."""
     state = begin(log(), OURS, changes=False)
     assert rank(state) == (1, *[0] * 6, OURS.retries_most)
-    assert counted(state, log(COMPACTED)) == state
+    assert rank(counted(state, log(COMPACTED))) == rank(state)
     assert isinstance(after(state, BUSY)[1], Retry)
     ends = [after(state, event)[1] for event in (TOO_LARGE, refused("media"), refused("input_plus_output"), SEALED)]
     assert [end.rule for end in ends] == ["exhausted", "exhausted", "exhausted", "permanent"]

@@ -100,7 +100,7 @@ def test_a_plan_is_applied_to_messages() -> None:
     ("made", "told"),
     [
         (lambda: World(cache="hot"), "World.cache is 'hot'; it is one of 'warm', 'cold'"),
-        (lambda: World(rung="cut"), "World.rung is 'cut'; it is one of '', 'truncate', 'media', 'fallback'"),
+        (lambda: World(rung="cut"), "World.rung is 'cut'; it is one of '', 'compact', 'truncate', 'media', 'fallback'"),
         (lambda: World(idle="900"), "World.idle is of type str; give seconds"),
         (lambda: Message.of("robot", "hi"), "role is 'robot'; the roles are system, user, assistant, tool"),
         (lambda: Message.of("user", 7), "text is of type int; give words, or make Message"),
