@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from engine_runs import EngineRun, talk
 from msgspec.structs import replace
-from reference.opencode import judge
 
 from holdfast import Policy
 from holdfast.config import target
@@ -26,6 +26,7 @@ from holdfast.policy.prune import CLEARED
 from holdfast.policy.select import cut_point, preserve_recent_budget, select
 from holdfast.policy.triggers import is_over, usable
 from holdfast.policy.truncate_lines import truncate
+from holdfast.telemetry.events import Compacted
 from holdfast.view.tokens import measure
 
 _CASES = Path(__file__).parents[3] / "shared" / "cases"
@@ -257,16 +258,25 @@ def opencode_truncate(given, params):
 
 def opencode_v2(given, _):
     if "summary_text" in given:
-        requests, verdict = 1, judge(given["summary_text"], 1)
-        while verdict.status == "remind":
-            requests += 1
-            verdict = judge(given["summary_text"], requests)
-        return {"status": verdict.status, "after_requests": requests, "message": verdict.message}
+        return opencode_v2_summary(given["summary_text"])
     turns = [said(role, Text("words")) for _ in range(4) for role in ("user", "assistant")]
     branch = Branch.build([*turns, entry(Compaction(2, Message.of("user", "summary")))])
     frame = Frame("f", given["estimate"], exact=True)
     where = target("anthropic", "claude-sonnet-4-5", window=given["estimate"] + 25_000, frame=frame)  # over its line
     return advance(branch, where, Policy.preset("opencode").with_settings(**OPENCODE_2)).compaction is not None
+
+
+def opencode_v2_summary(text):
+    """Return what an engine makes of ``text`` as a summary; an extract takes its place where it is refused."""
+    policy = Policy.preset("opencode").with_settings(**OPENCODE_2)
+    made = EngineRun(talk(), ["ok"], policy, written=[text] * 2, compacts=True)
+    first = made.events(Compacted)[0]
+    is_refused = first.outcome == "summary_rejected" and "headings" in first.why
+    return {
+        "status": "failed" if is_refused else "completed",
+        "after_requests": len(made.writing.sent),
+        "message": "Compaction summary did not match the required template" if is_refused else "",
+    }
 
 
 def opencode_v2_required(given, params):

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import anyio
 import pytest
+from engine_runs import EngineRun
 from msgspec.structs import replace
-from reference import opencode
 
 from holdfast import Policy, plan
 from holdfast.agent.repeating import Circles
 from holdfast.config import target
+from holdfast.errors import UpstreamError
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import OVERFLOW, Compaction, Entry, Failure, Frame, Request, Said
 from holdfast.model.messages import Message
@@ -27,9 +28,10 @@ from holdfast.policy.recovery import Press, Refused, Stop, Useless, after, begin
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.summarise import Writer
 from holdfast.store.memory import MemoryStore
+from holdfast.telemetry.events import Retrying
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider import Provider
-from holdfast.testing.upstream import ProviderUpstream
+from holdfast.testing.upstream import Given, ProviderUpstream
 from holdfast.view.tokens import measure
 from holdfast.wire.answers import Fold
 from holdfast.wire.overflow import AnswerReport, ErrorReport, classify
@@ -47,6 +49,7 @@ _AREAS = {
 
 DEVIATIONS = {
     "ovf-07": "nothing compacts behind the runner's back: a request refused after a compaction is compacted once more",
+    "oc-retry-03": "a wait of our own has one cap, whether headers came or not",
     "pi-auto-06": "an answer that its length ended is kept: what the model said is in the log, to go on from",
 }
 """Cases that we answer otherwise on purpose, and why; each of them must differ."""
@@ -147,12 +150,21 @@ def _loop_guard(case):
     return {"abort": bool(told) or circles.is_one}
 
 
+OPENCODE = Policy.preset("opencode")
+
+
 def _retry_delay(case):
-    return opencode.delay(case["input"]["attempt"], case["input"]["headers"])
+    """Return the milliseconds that an engine waits before its retry of that number; nothing came where no headers."""
+    attempt, headers = case["input"]["attempt"], case["input"]["headers"]
+    failed = Given((b"busy",), 503, headers) if headers is not None else UpstreamError("no answer came", "network")
+    made = EngineRun([Message.of("user", "go")], [failed] * attempt + ["ok"], OPENCODE)
+    return made.events(Retrying)[-1].seconds * 1_000
 
 
 def _retryable(case):
-    return opencode.retries(case["input"]["status"], case["input"]["isRetryable"])
+    """Return whether an engine sends a request again that was answered with this status."""
+    made = EngineRun([Message.of("user", "go")], [Given((b"no",), case["input"]["status"]), "ok"], OPENCODE)
+    return made.error is None and len(made.upstream.sent) == 2
 
 
 # -- pi's automatic compaction -----------------------------------------------------------------------------------------

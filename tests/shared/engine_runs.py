@@ -1,0 +1,77 @@
+"""Worked cases played through an engine: what goes out, what is told meanwhile, and how it ends. No clock passes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import Policy
+from holdfast.config import target
+from holdfast.errors import HoldfastError
+from holdfast.model.messages import Message
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.hooks import Hooks
+from holdfast.runtime.summarise import Writer
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.clock import run
+from holdfast.testing.provider.calls import Refusal
+from holdfast.testing.upstream import ScriptedUpstream
+
+WHERE = target("anthropic", "claude-sonnet-4-5")
+TOO_LARGE = Refusal(400, "invalid_request_error", "prompt is too long")
+
+
+class EngineRun:
+    """One session: ``said`` is appended, then compacted by hand if ``compacts``, and the last message is asked."""
+
+    def __init__(self, said, replies, policy=Policy(), *, written=(), compacts=False, hooks=Hooks()):
+        self.upstream, self.writing = ScriptedUpstream(replies), ScriptedUpstream(written)
+        self.told = []
+        self.error = None
+        self._said, self._compacts = said, compacts
+        self._opens = {
+            "upstream": self.upstream,
+            "target": WHERE,
+            "policy": policy,
+            "hooks": hooks,
+            "listen": self.told.append,
+            "writers": [Writer(self.writing, WHERE)] if written else [],
+        }
+        run(self._play)
+
+    async def _play(self):
+        async with Engine.open(MemoryStore(), **self._opens) as engine:
+            session = await engine.session("case")
+            await session.append(*self._said[:-1])
+            if self._compacts:
+                await session.append(self._said[-1])
+                await session.compact()
+            try:
+                await (session.ask() if self._compacts else session.ask(self._said[-1]))
+            except HoldfastError as error:
+                self.error = error
+
+    def events(self, kind):
+        """Return what was told of one kind."""
+        return [event for event in self.told if isinstance(event, kind)]
+
+    @property
+    def request(self):
+        """All texts of the last request, joined."""
+        said = msgspec.json.decode(self.upstream.sent[-1].body)["messages"]
+        contents = [[{"text": one["content"]}] if isinstance(one["content"], str) else one["content"] for one in said]
+        return "\n".join(block.get("text", "") for blocks in contents for block in blocks)
+
+    @property
+    def summary_prompts(self):
+        """What the writer of summaries was asked, one text for each request."""
+        bodies = [msgspec.json.decode(sent.body) for sent in self.writing.sent]
+        return ["\n".join(map(str, body["messages"])) for body in bodies]
+
+
+def talk(turns=4, words=400):
+    """Return turns of a user and an agent, long enough to be worth a summary."""
+    return [
+        Message.of(role, f"{role} {turn} says " + "barnacle kelp " * words)
+        for turn in range(turns)
+        for role in ("user", "assistant")
+    ]
