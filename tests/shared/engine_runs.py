@@ -16,25 +16,25 @@ from holdfast.testing.clock import run
 from holdfast.testing.provider.calls import Refusal
 from holdfast.testing.upstream import ScriptedUpstream
 
-WHERE = target("anthropic", "claude-sonnet-4-5")
 TOO_LARGE = Refusal(400, "invalid_request_error", "prompt is too long")
 
 
 class EngineRun:
     """One session: ``said`` is appended, then compacted by hand if ``compacts``, and the last message is asked."""
 
-    def __init__(self, said, replies, policy=Policy(), *, written=(), compacts=False, hooks=Hooks()):
+    def __init__(self, said, replies, policy=Policy(), *, written=(), compacts=False, hooks=Hooks(), window=200_000):
         self.upstream, self.writing = ScriptedUpstream(replies), ScriptedUpstream(written)
         self.told = []
         self.error = None
         self._said, self._compacts = said, compacts
+        where = target("anthropic", "claude-sonnet-4-5", window=window)
         self._opens = {
             "upstream": self.upstream,
-            "target": WHERE,
+            "target": where,
             "policy": policy,
             "hooks": hooks,
             "listen": self.told.append,
-            "writers": [Writer(self.writing, WHERE)] if written else [],
+            "writers": [Writer(self.writing, where)] if written else [],
         }
         run(self._play)
 
