@@ -15,7 +15,7 @@ from holdfast.policy.breaker import failed_often
 from holdfast.policy.draft import Draft
 from holdfast.policy.guard import Room
 from holdfast.policy.measures import request_size, shown_messages
-from holdfast.policy.overflow_replay import add_overflow_places, as_replay, find_replay, is_crowded
+from holdfast.policy.overflow_replay import add_overflow_places, as_replay, find_overflow_refusal, find_replay
 from holdfast.policy.relief import RELIEF
 from holdfast.policy.select import cuts, open_turn, tail_size, tails
 from holdfast.policy.settings import LEAST_SUMMARY, SUMMARY_SLACK, Settings
@@ -99,9 +99,7 @@ def _first(draft: Draft, places: Sequence[int]) -> Draft:
         planned = _compacted(draft, keep)
         if planned is None:
             continue
-        why = _refusal(draft, planned)
-        if not why and is_crowded(draft, planned, places):
-            why = f"{planned.at_most:,} tokens would be left, and {draft.room.usable:,} can be used"
+        why = _refusal(draft, planned) or find_overflow_refusal(draft, planned, places)
         if not why:
             ask = _ask(draft, keep)
             waits = draft.world.writes and ask.cap and not _fits(written, keep)

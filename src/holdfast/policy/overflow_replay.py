@@ -67,11 +67,15 @@ def add_overflow_places(draft: Draft, places: Sequence[int]) -> list[int]:
     return list(dict.fromkeys([*first, *places]))
 
 
-def is_crowded(before: Draft, after: Draft, places: Sequence[int]) -> bool:
-    """Return whether a cut after an overflow leaves too much, while a later place would leave less."""
-    if not is_after_overflow(before) or after.branch.keep == places[-1]:
-        return False
-    return after.at_most > before.room.usable or after.estimate >= before.estimate
+def find_overflow_refusal(before: Draft, after: Draft, places: Sequence[int]) -> str:
+    """Return why a cut after an overflow is not made, or nothing: it is no help, or a later place leaves less."""
+    if not is_after_overflow(before):
+        return ""
+    if after.estimate >= before.estimate:
+        return f"{after.estimate:,} tokens would be left of {before.estimate:,}: it would not get smaller"
+    if after.branch.keep != places[-1] and after.at_most > before.room.usable:
+        return f"{after.at_most:,} tokens would be left, and {before.room.usable:,} can be used"
+    return ""
 
 
 def as_replay(draft: Draft, made: Compaction) -> Compaction:
