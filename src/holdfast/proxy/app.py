@@ -46,7 +46,7 @@ from holdfast.proxy.forwarding import forward, give_back, pass_through
 from holdfast.proxy.headers import State, is_subscription, upward
 from holdfast.proxy.health import Ended, Health
 from holdfast.proxy.identity import session_key
-from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, has_left, watch_client, whole_body
+from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, has_left, throw_away_rest, watch_client, whole_body
 from holdfast.proxy.modes import Mode, mode_of
 from holdfast.proxy.open_branches import STALE, OpenBranches
 from holdfast.proxy.outgoing import Outgoing, Send, deliver, sign_of
@@ -203,6 +203,8 @@ class Proxy:
         try:
             body = await self._read(incoming, receive)
         except BadBody as error:
+            if incoming.closes:
+                outgoing.before_end = partial(throw_away_rest, receive)
             return await refuse_body(outgoing, error, incoming.route.api)
         with beside(partial(watch_client, receive, lambda: outgoing.is_ended)):
             state = await self._by_purpose(Exchange(incoming, self._onward(incoming), outgoing), body)

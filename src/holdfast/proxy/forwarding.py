@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from functools import partial
 
-from anyio import Event
-
 from holdfast.errors import UpstreamError
 from holdfast.proxy.beside import beside
 from holdfast.proxy.exchange import Exchange
 from holdfast.proxy.headers import State
-from holdfast.proxy.incoming import Gone, Receive, body_pieces, watch_client
+from holdfast.proxy.incoming import Gone, Receive, UploadProgress, body_pieces, wait_for_rest, watch_client
 from holdfast.proxy.outgoing import deliver
 from holdfast.proxy.relay import Head, Piece
 from holdfast.proxy.replies import BAD_GATEWAY, error_reply, labelled, refuse_body, send_whole
@@ -30,13 +28,18 @@ async def forward(exchange: Exchange, body: bytes, state: State) -> State:
 
 async def pass_through(exchange: Exchange, receive: Receive, state: State) -> State:
     """Send a request on while it comes in, whatever it holds, and its answer back as it comes."""
-    outgoing, heard = exchange.outgoing, Event()
+    outgoing = exchange.outgoing
     has_body = {"content-length", "transfer-encoding"} & exchange.incoming.headers.keys()
-    body = body_pieces(receive, heard) if has_body else b""
+    progress = UploadProgress() if has_body else None
+    body = body_pieces(receive, progress) if progress is not None else b""
+    if progress is not None and exchange.incoming.closes:
+        outgoing.before_end = partial(wait_for_rest, progress)
     try:
-        with beside(partial(watch_client, receive, lambda: outgoing.is_ended, heard if has_body else None)):
+        with beside(partial(watch_client, receive, lambda: outgoing.is_ended, progress)):
             await give_back(exchange.onward.relay(body, as_it_came=True), exchange, state)
     except BadBody as why:
+        if progress is not None:
+            progress.complete.set()  # the rest does not come, so the end does not wait for it
         if outgoing.is_answered:
             raise Gone from why
         return await refuse_body(outgoing, why, exchange.api)

@@ -22,6 +22,10 @@ COARSE = 1.0
 """[H] Seconds by which the wait may be shorter: to move a deadline makes a timer, and a body has many pieces."""
 
 
+LINGER = 5.0
+"""[H] Seconds that the end of an answer waits for the rest of a body that nobody wants: as web servers linger."""
+
+
 class Gone(Exception):
     """The client left."""
 
@@ -49,6 +53,11 @@ class Incoming(Struct, frozen=True):
     headers: dict[str, str]
     """By their names in lower case."""
 
+    @property
+    def closes(self) -> bool:
+        """Whether the connection ends with the answer, as the client wants it."""
+        return "close" in self.headers.get("connection", "").lower()
+
     @classmethod
     def of(cls, scope: Scope) -> Incoming:
         """Return what an ASGI ``scope`` says."""
@@ -58,22 +67,54 @@ class Incoming(Struct, frozen=True):
         return cls(scope["method"], asked, scope["headers"], headers)
 
 
-async def body_pieces(receive: Receive, heard: Event | None = None) -> AsyncIterator[bytes]:
-    """Yield the body as it comes, and set ``heard`` at its end; ``Gone`` where the client leaves before.
+class UploadProgress:
+    """How far the body of a request has been taken from its client, where it is sent on while it comes in."""
+
+    def __init__(self) -> None:
+        self.unwanted = Event()
+        """Set when nobody asks for the body any more: at its end, or when its server has refused it."""
+        self.complete = Event()
+        """Set when all of the body was taken, also what was thrown away."""
+
+
+async def wait_for_rest(progress: UploadProgress) -> None:
+    """Wait until all of a body was taken from its client, or it takes too long.
+
+    A connection that is closed with something unread takes along what its client has not read yet, so the client would
+    see a connection that broke and no answer.
+    """
+    with move_on_after(LINGER):
+        await progress.complete.wait()
+
+
+async def throw_away_rest(receive: Receive) -> None:
+    """Take the rest of a body that nobody wants, for the same reason, where nobody else takes it."""
+    with move_on_after(LINGER):
+        while (message := await receive())["type"] != "http.disconnect" and message.get("more_body"):
+            pass
+
+
+async def body_pieces(receive: Receive, progress: UploadProgress) -> AsyncIterator[bytes]:
+    """Yield the body as it comes; ``Gone`` where the client leaves before its end.
 
     ``Stalled`` where it says nothing for long.
     """
     more = True
-    while more:
-        piece = b""
-        with move_on_after(SILENT) as waiting:
-            piece, more = _told(await receive())
-        if waiting.cancelled_caught:
-            raise Stalled
-        if piece:
-            yield piece
-    if heard is not None:
-        heard.set()
+    try:
+        while more:
+            piece = b""
+            with move_on_after(SILENT) as waiting:
+                piece, more = _told(await receive())
+            if waiting.cancelled_caught:
+                raise Stalled
+            if not more:
+                progress.complete.set()
+            if piece:
+                yield piece
+    except GeneratorExit:  # its server has refused it
+        progress.unwanted.set()
+        raise
+    progress.unwanted.set()
 
 
 def _told(message: Mapping[str, Any]) -> tuple[bytes, bool]:
@@ -83,15 +124,17 @@ def _told(message: Mapping[str, Any]) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def watch_client(receive: Receive, is_ended: Callable[[], bool], heard: Event | None = None) -> None:
+async def watch_client(receive: Receive, is_ended: Callable[[], bool], progress: UploadProgress | None = None) -> None:
     """Raise ``Gone`` when the client leaves before the answer ``is_ended``.
 
-    Its body is read to the end, or will be when it is ``heard``.
+    Its body was read to the end. With ``progress`` somebody else reads it, and what they no longer want is thrown away:
+    many clients read no answer before they have sent everything.
     """
-    if heard is not None:
-        await heard.wait()
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    if progress is not None:
+        await progress.unwanted.wait()
+    while (message := await receive())["type"] != "http.disconnect":
+        if progress is not None and not message.get("more_body"):
+            progress.complete.set()
     if not is_ended():
         raise Gone
 

@@ -48,6 +48,10 @@ def _nothing() -> None:
     return
 
 
+async def _at_once() -> None:
+    return
+
+
 class Outgoing:
     """The answer to one request, on its way to the client.
 
@@ -70,6 +74,8 @@ class Outgoing:
         """What the request came to if its client leaves now, which some do as soon as they have read the last event."""
         self.when_told: Callable[[], None] = _nothing
         """Called before the last of the answer is sent; a client may ask again as soon as it has that."""
+        self.before_end: Callable[[], Awaitable[None]] = _at_once
+        """Awaited before the end of the answer is sent, with which its connection may be closed."""
         self._left = inf
         """Bytes that are still to come of a body that says how many it has."""
         self.state: State = "managed"
@@ -103,6 +109,7 @@ class Outgoing:
         ended = self.if_left()
         self.is_ended, self.if_left = True, lambda: ended
         self.when_told()
+        await self.before_end()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def keep_alive(self, sign: bytes, patience: float) -> None:

@@ -25,6 +25,7 @@ from holdfast.proxy.health import Health
 from holdfast.proxy.modes import switch_of
 from holdfast.proxy.open_branches import OpenBranches
 from holdfast.proxy.settings import Settings, as_decided
+from holdfast.runtime.connections import mount_listening
 from holdfast.runtime.lanes import Permits
 from holdfast.runtime.means import Means
 from holdfast.runtime.upstream import CONNECT, PATIENCE, Reply, Sent
@@ -147,10 +148,11 @@ def _web(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> htt
     No cookie is kept: it would go out with the requests of others.
     """
     limits = httpx2.Limits(max_keepalive_connections=settings.concurrent, keepalive_expiry=IDLE)
+    mounts = mount_listening(limits) if transport is None else {}
     web = httpx2.AsyncClient(
         timeout=httpx2.Timeout(PATIENCE, connect=CONNECT),
         limits=limits,
-        mounts=dict.fromkeys(HERE),
+        mounts=mounts | dict.fromkeys(HERE, mounts.get("all://")),
         transport=transport,
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
     )

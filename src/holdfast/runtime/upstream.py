@@ -13,6 +13,7 @@ import httpx2
 from msgspec import Struct
 
 from holdfast.errors import ConfigError, FormatError, UpstreamError
+from holdfast.runtime.connections import mount_listening
 from holdfast.runtime.redacting import redacted, secrets
 from holdfast.wire.apis import form_of
 
@@ -119,6 +120,7 @@ class Http:
                 headers=known,
                 timeout=httpx2.Timeout(PATIENCE, connect=CONNECT),
                 transport=transport,
+                mounts=mount_listening() if transport is None else None,
             )
         except (TypeError, ValueError) as error:
             why = f"{type(error).__name__}; their names and values are texts of ASCII letters"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.proxy.incoming import SILENT, Gone, Stalled, body_pieces, whole_body
+from holdfast.proxy.incoming import SILENT, Gone, Stalled, UploadProgress, body_pieces, whole_body
 from holdfast.proxy.unpacking import TooLarge
 from holdfast.testing.clock import now, run
 
@@ -42,7 +42,7 @@ def whole(*told, most=1_000):
 
 
 async def _streamed(*told):
-    return [piece async for piece in body_pieces(Client(*told).receive)]
+    return [piece async for piece in body_pieces(Client(*told).receive, UploadProgress())]
 
 
 def streamed(*told):

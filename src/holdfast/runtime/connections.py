@@ -1,0 +1,227 @@
+"""Connections to providers on which an answer is heard while its request is still being sent.
+
+A server may refuse a large request before it has read it: it answers 413, 401 or 429 and closes the connection. The
+HTTP client reads the answer only when its own write has failed, and by then the operating system has thrown the answer
+away together with the connection. So the connections made here read while they write, and stop writing at a refusal.
+They use the extension points that httpcore2 documents: a network backend, and the streams that it opens.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+from urllib.request import getproxies
+
+import httpcore2
+import httpx2
+from anyio import CancelScope, Event, create_task_group, move_on_after
+
+SENT_AT_ONCE = 65_536
+"""[H] Bytes of a request that are written without listening: the buffers of any connection take as much, so that the
+write cannot wait for a server that has stopped reading. Most requests are smaller, and cost nothing more."""
+HEARD_AT_MOST = 262_144
+"""[H] Bytes of an answer that are held while its request is being sent: a refusal is far smaller, and memory stays flat
+where a server answers at length before it has read everything."""
+PIECE = 65_536
+"""Bytes that are read at a time: as many as httpcore2 asks for."""
+SETTLING = 0.05
+"""[H] Seconds for bytes that have arrived to come through the event loop. On an encrypted connection they may be none
+of an answer (a session ticket), so nobody waits longer for one."""
+REFUSAL = re.compile(rb"(?:HTTP/1\.\d 1\d\d[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n)*HTTP/1\.\d [345]\d\d")
+"""The beginning of an answer, behind interim ones such as 100 Continue, that is no success. A server that has begun a
+success may still read, so it is sent the rest."""
+
+
+class ListeningStream(httpcore2.AsyncNetworkStream):
+    """A connection that keeps what arrives while it is written to, for whoever reads next."""
+
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+        self._stream = stream
+        self._sent = 0
+        """Bytes written since the last read: of the request that is on its way."""
+        self._heard = b""
+        """What arrived meanwhile."""
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 -- as it is called
+        """Return what arrived while the request was sent, then what arrives now; nothing at the end."""
+        self._sent = 0
+        if self._heard:
+            data, self._heard = self._heard[:max_bytes], self._heard[max_bytes:]
+            return data
+        return await self._stream.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Send ``buffer``; ``WriteError`` where the other side refused the request or closed the connection.
+
+        httpcore2 takes that as a reason to stop sending, and to read the answer.
+        """
+        is_first, self._sent = not self._sent, self._sent + len(buffer)
+        has_arrived = not is_first and self._stream.get_extra_info("is_readable")
+        if is_first or (self._sent <= SENT_AT_ONCE and not has_arrived):
+            await self._stream.write(buffer, timeout)
+            return
+        failure: Exception | None = None
+        writing, something, over = CancelScope(), Event(), Event()
+        async with create_task_group() as tasks:
+            tasks.start_soon(self._listen, writing, something, over)
+            try:
+                with writing:
+                    if has_arrived:  # to write now may be what closes the connection, with all that it holds
+                        with move_on_after(SETTLING):
+                            await something.wait()
+                    await self._stream.write(buffer, timeout)
+            except Exception as error:  # noqa: BLE001 -- it is raised behind the group, which would wrap it
+                failure = error
+                with move_on_after(SETTLING):
+                    await over.wait()
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if writing.cancelled_caught:
+            raise httpcore2.WriteError("the request was refused before all of it was sent")
+
+    async def _listen(self, writing: CancelScope, something: Event, over: Event) -> None:
+        """Keep what arrives until the connection ends; a refusal cancels ``writing``."""
+        try:
+            while len(self._heard) < HEARD_AT_MOST:
+                data = await self._stream.read(PIECE)
+                if not data:
+                    return
+                self._heard += data
+                if REFUSAL.match(self._heard):
+                    writing.cancel()
+                    return
+                something.set()
+        except httpcore2.ReadError:
+            return  # whoever reads next is told the same
+        finally:
+            something.set()
+            over.set()
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._stream.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> httpcore2.AsyncNetworkStream:
+        """Return the same connection, encrypted."""
+        return ListeningStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return what is asked of the connection; it is readable, too, where something was heard."""
+        if info == "is_readable" and self._heard:
+            return True
+        return self._stream.get_extra_info(info)
+
+
+class ListeningBackend(httpcore2.AsyncNetworkBackend):
+    """Opens connections that listen while they are written to."""
+
+    def __init__(self) -> None:
+        self._network = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Return a connection to ``port`` of ``host``."""
+        stream = await self._network.connect_tcp(host, port, timeout, local_address, socket_options)
+        return ListeningStream(stream)
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,  # noqa: ASYNC109
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Return a connection to the socket at ``path``."""
+        return ListeningStream(await self._network.connect_unix_socket(path, timeout, socket_options))
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait between two tries to connect."""
+        await self._network.sleep(seconds)
+
+
+class ListeningTransport(httpx2.AsyncBaseTransport):
+    """The transport of an ``httpx2.AsyncClient`` over connections that listen."""
+
+    def __init__(self, limits: httpx2.Limits) -> None:
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=httpx2.create_ssl_context(),
+            max_connections=limits.max_connections,
+            max_keepalive_connections=limits.max_keepalive_connections,
+            keepalive_expiry=limits.keepalive_expiry,
+            network_backend=ListeningBackend(),
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Return the answer to ``request``, its body not read yet."""
+        url = httpcore2.URL(
+            scheme=request.url.raw_scheme, host=request.url.raw_host, port=request.url.port, target=request.url.raw_path
+        )
+        asked = httpcore2.Request(
+            request.method, url, headers=request.headers.raw, content=request.stream, extensions=request.extensions
+        )
+        with _errors_of_httpx2():
+            answer = await self._pool.handle_async_request(asked)
+        return httpx2.Response(
+            answer.status, headers=answer.headers, stream=_Answered(answer), extensions=answer.extensions
+        )
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._pool.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Return the transport; it is closed at the end of the block."""
+        return self
+
+
+class _Answered(httpx2.AsyncByteStream):
+    """The body of an answer, as httpx2 reads it."""
+
+    def __init__(self, answer: httpcore2.Response) -> None:
+        self._answer = answer
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with _errors_of_httpx2():
+            async for piece in self._answer.aiter_stream():
+                yield piece
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()
+
+
+_SAME_NAME = {
+    error: getattr(httpx2, name)
+    for name in httpcore2.__all__
+    if isinstance(error := getattr(httpcore2, name), type) and issubclass(error, Exception) and hasattr(httpx2, name)
+}
+"""The errors of httpcore2, and those that httpx2 raises for them: they have the same names."""
+
+
+@contextmanager
+def _errors_of_httpx2() -> Iterator[None]:
+    try:
+        yield
+    except tuple(_SAME_NAME) as error:
+        raise _SAME_NAME[type(error)](str(error)) from error
+
+
+def mount_listening(limits: httpx2.Limits = httpx2.Limits()) -> dict[str, httpx2.AsyncBaseTransport | None]:
+    """Return the ``mounts`` with which an ``httpx2.AsyncClient`` listens on every connection of its own.
+
+    Connections through a proxy of the network (``HTTPS_PROXY``, ``ALL_PROXY``) stay those of httpx2.
+    """
+    return {} if getproxies().get("all") else {"all://": ListeningTransport(limits)}
