@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from holdfast.model.branch import Branch
 from holdfast.model.entries import REPLAY, Compaction
 from holdfast.model.messages import Message, media_of
+from holdfast.model.parts import Text
 from holdfast.policy.client_notes import apart
 from holdfast.policy.draft import Draft
 from holdfast.policy.earlier import said_by_user
@@ -30,6 +31,7 @@ MEDIA_REMOVED = (
     " so and ask for a smaller one."
 )
 """[C] Stands before ``CONTINUE``, but only where the compaction took media out of sight."""
+_CONTINUE_WITHOUT_MEDIA = f"{MEDIA_REMOVED}\n\n{CONTINUE}"
 _WHY = "the request was refused as too large: the message is said again without its media"
 
 
@@ -94,12 +96,13 @@ def continuation(draft: Draft, keep: int) -> str:
     is_manual = world.force and world.rung != "compact"
     if not draft.settings.auto_continue or not world.continues or is_manual or not _cuts_turn(draft.branch, keep):
         return ""
-    return f"{MEDIA_REMOVED}\n\n{CONTINUE}" if _hides_media(draft.branch, keep) else CONTINUE
+    return _CONTINUE_WITHOUT_MEDIA if _hides_media(draft.branch, keep) else CONTINUE
 
 
 def tells_to_continue(made: Compaction) -> bool:
-    """Return whether the summary of ``made`` ends with ``CONTINUE``."""
-    return made.summary is not None and made.summary.text.endswith(CONTINUE)
+    """Return whether the summary of ``made`` ends with what ``continuation`` returns."""
+    last = made.summary.parts[-1] if made.summary is not None and made.summary.parts else None
+    return isinstance(last, Text) and last.text in {CONTINUE, _CONTINUE_WITHOUT_MEDIA}
 
 
 def find_newest_user_message(branch: Branch, start: int) -> int:

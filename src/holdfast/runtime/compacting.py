@@ -165,9 +165,10 @@ async def made(course: Course, plan: Plan, outcome: Outcome = "compacted") -> No
 
 
 def tell_decided(course: Course, plan: Plan) -> None:
-    """Tell what ``plan`` decided."""
+    """Tell what ``plan`` decided, also about what its compaction keeps."""
     rules: dict[str, list[int]] = {}
-    for edit in plan.record:
+    kept = plan.compaction.edits if plan.compaction is not None else ()
+    for edit in (*plan.record, *kept):
         rules.setdefault(edit.rule, []).append(edit.saves)
     for rule, saves in rules.items():
         course.tell(events.Decided(course.key, rule, len(saves), sum(saves)))

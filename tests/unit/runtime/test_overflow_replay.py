@@ -88,6 +88,7 @@ def test_a_refused_picture_goes_and_the_words_beside_it_are_said_again(name, wri
     (_, sent), heard = asked([*TALK, QUESTION], [TOO_LARGE, "yes"], name, written=written)
     assert [block["text"] for block in sent[-1]["content"]][-2:] == [QUESTION.text, "[Attached image/png: tide.png]"]
     assert rungs(heard) == ["compact"]
+    assert [event.rule for event in heard if isinstance(event, events.Decided)] == ["media"]
     assert CONTINUE not in words(sent)
     assert ("barnacles" in words(sent)) is bool(written)
 
