@@ -21,7 +21,7 @@ from holdfast import Policy, config
 from holdfast.cli.replay.session_report import Order, Report, replayed
 from holdfast.policy.presets import PRESETS
 from holdfast.replay.cuts import interval, pool
-from holdfast.replay.report import BASELINE, OURS, Row, pooled, thousands
+from holdfast.replay.report import BASELINE, HEADLINE, OURS, Row, pooled, thousands
 
 PAGE = Path(__file__).parent / "results.md"
 README = Path(__file__).parents[1] / "README.md"
@@ -88,9 +88,10 @@ def at_cuts(rows: Sequence[Row], sessions: Sequence[Report]) -> str:
     lines = []
     for row in rows:
         own = [one for report in sessions for one in report.rows if one.measured.policy == row.measured.policy]
-        figures = {budget: pool([score]) for budget, score in row.cuts.items()}
-        middle = figures["8000"]
-        pairs = [(one.cuts["8000"].facts, one.cuts["8000"].dependencies) for one in own]
+        figures = {budget: pool([row.cuts[budget]] if budget not in row.missing else []) for budget in row.cuts}
+        middle = figures[HEADLINE]
+        scores = [one.cuts_measured().get(HEADLINE) for one in own]
+        pairs = [(score.facts, score.dependencies) for score in scores if score is not None]
         edges = interval(pairs) if len(pairs) > 1 else None
         facts = [_share(figure.fact_recall) + _over(own, budget) for budget, figure in figures.items()]
         spread = "-" if edges is None else f"{edges[0]:.3f} to {edges[1]:.3f}"

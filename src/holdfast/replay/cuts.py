@@ -15,7 +15,8 @@ from hashlib import sha256
 from itertools import accumulate
 
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
+from zstandard import ZstdError
 
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Part, ToolCall, ToolResult
@@ -52,6 +53,8 @@ ROUNDS = 1_000
 """Resamples of the bootstrap."""
 LEVEL = 0.95
 """Share of the resamples that lie within an interval."""
+OUT_OF_MEMORY = (MemoryError, RecursionError, ZstdError)
+"""What ends the computation of a figure on a small machine; zstd tells of memory in an error of its own."""
 SEED = 20_251_121
 """Fixed, so that a report is the same when made twice."""
 
@@ -78,6 +81,10 @@ class CutScore(Struct, frozen=True):
     """Bytes of the future that the whole history saves."""
     oracle: int = 0
     """Dependencies that lines chosen with knowledge of the future keep in the same budget."""
+    without_gain: int = 0
+    """Cuts whose ``z_gain`` could not be computed, so that the figure is missing."""
+    without_oracle: int = 0
+    """Cuts whose oracle could not be computed, so that the figure is missing."""
 
     def __add__(self, other: CutScore) -> CutScore:
         return CutScore(*[getattr(self, f.name) + getattr(other, f.name) for f in fields(self)])
@@ -125,7 +132,12 @@ class Cut:
         """What the assistant will use, knew, and is not shown again: references, sorted."""
         self._said = self._sorted_by_reference(said)
         self._results = Results(history, self.dependencies, self._lookup, counter)
-        self._future = gain.future(history, after)
+        self._future: gain.Future | None = None
+        self._has_gain = True
+        try:
+            self._future = gain.future(history, after)
+        except OUT_OF_MEMORY:
+            self._has_gain = False
         self._oracles: dict[int, int] = {}
 
     def _needed(self, after: Sequence[Message], known: set[Reference]) -> set[Reference]:
@@ -163,7 +175,7 @@ class Cut:
         dated = [(source, paths) for ref, source in origins if source and (paths := self._paths(source, ref))]
         missing = [ref for ref, kept in held.items() if not kept]
         reread = self._results.reached(missing, context, texts)
-        return CutScore(
+        score = CutScore(
             dependencies=len(held),
             names=len(origins),
             facts=sum(source is not None for _, source in origins),
@@ -171,10 +183,27 @@ class Cut:
             reread_tokens=reread.tokens,
             dated=len(dated),
             stale=sum(self._results.edited(paths, source.position) for source, paths in dated),
-            saved=self._future.saved(gain.said(context)) if self._future else 0,
-            room=self._future.room if self._future else 0,
-            oracle=self.oracle(budget) if budget is not None else 0,
         )
+        return self._with_oracle(self._with_gain(score, context), budget)
+
+    def _with_gain(self, score: CutScore, context: Sequence[Message]) -> CutScore:
+        """Add what a compressor gains by ``context``; compressing with a long history takes hundreds of megabytes."""
+        if not self._has_gain:
+            return replace(score, without_gain=1)
+        if self._future is None:
+            return score
+        try:
+            return replace(score, saved=self._future.saved(gain.said(context)), room=self._future.room)
+        except OUT_OF_MEMORY:
+            return replace(score, without_gain=1)
+
+    def _with_oracle(self, score: CutScore, budget: int | None) -> CutScore:
+        if budget is None:
+            return score
+        try:
+            return replace(score, oracle=self.oracle(budget))
+        except OUT_OF_MEMORY:
+            return replace(score, without_oracle=1)
 
     def _origin(self, ref: Reference, kept: list[str]) -> Source | None:
         """Return the newest place of the history whose evidence of ``ref`` the context keeps."""
@@ -383,9 +412,9 @@ def pool(scores: Iterable[CutScore]) -> Figures:
         name_recall=_share(total.names, total.dependencies),
         handle_recall=_share(total.handles, total.dependencies),
         reread_tokens=total.reread_tokens,
-        z_gain=_share(total.saved, total.room),
+        z_gain=None if total.without_gain else _share(total.saved, total.room),
         stale=_share(total.stale, total.dated),
-        oracle=_share(total.oracle, total.dependencies),
+        oracle=None if total.without_oracle else _share(total.oracle, total.dependencies),
     )
 
 

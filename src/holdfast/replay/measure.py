@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from statistics import quantiles
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.errors import HoldfastError
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Frame
 from holdfast.model.messages import Message
@@ -19,7 +21,7 @@ from holdfast.model.target import Target
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.settings import HANDLE
 from holdfast.replay.cache import FRAME, Block, Cache, Hit, blocks, cost, read_share
-from holdfast.replay.cuts import Cut, CutScore, pool, positions
+from holdfast.replay.cuts import OUT_OF_MEMORY, Cut, CutScore, pool, positions
 from holdfast.replay.recall import Dependencies, Hits
 from holdfast.replay.session import Session
 from holdfast.replay.simulate import Judge, Sent, simulate
@@ -31,8 +33,8 @@ BUDGETS = (4_000, 8_000, 16_000)
 """Rooms in tokens at which contexts are scored (METRICS, "Recall, at cuts")."""
 LARGEST_RESERVE = 20_000
 """usable = window - min(20,000, window / 4) (METRICS, "Reserve")."""
-
-
+UNMEASURABLE = (HoldfastError, *OUT_OF_MEMORY)
+"""What may end the run for one figure; the other figures of the row stand."""
 GAP = "fewest steps between compactions"
 """How the note begins that every policy has which compacts twice."""
 
@@ -145,18 +147,25 @@ def window_for(room: int, frame: int) -> int:
     return window
 
 
-def requests(study: Study, policy: Policy, window: int) -> Iterator[Sent]:
-    """Yield the requests of ``policy`` over the session, with a window of ``window``."""
-    setting = study.setting
-    judge = Judge(study.tokens, setting.frame)
-    return simulate(study.session, policy, with_window(setting.target, window, setting.frame), judge)
+def simulate_requests(study: Study, policy: Policy, target: Target) -> Iterator[Sent]:
+    """Yield the requests of ``policy`` over the session, planned for ``target``."""
+    return simulate(study.session, policy, target, Judge(study.tokens, study.setting.frame))
 
 
-def with_window(target: Target, window: int, frame: int) -> Target:
-    """Return ``target`` with another window and a frame of so many tokens."""
+def target_at_cuts(setting: Setting, budget: int) -> Target:
+    """Return the target of the run that is scored at cuts: its window leaves ``budget`` tokens for messages.
+
+    That window is none that anybody gave, so messages say what it was made for.
+    """
+    window = window_for(budget, setting.frame)
+    return with_window(setting.target, window, setting.frame, f"made for {budget:,} tokens of messages")
+
+
+def with_window(target: Target, window: int, frame: int, origin: str = "--window") -> Target:
+    """Return ``target`` with another window and a frame of so many tokens; messages name ``origin`` for the window."""
     return replace(
         target,
-        limits=replace(target.limits, window=window, origin="--window"),
+        limits=replace(target.limits, window=window, origin=origin),
         frame=Frame("replay", frame, exact=True),
     )
 
@@ -170,7 +179,7 @@ def measure_policy(
     """Return the figures of ``policy`` over the session; ``keep`` is given each request's step and body."""
     setting = study.setting
     run = _Run(study, policy, keep)
-    for sent in requests(study, policy, setting.window):
+    for sent in simulate_requests(study, policy, with_window(setting.target, setting.window, setting.frame)):
         run.take(sent)
         tick()
     return run.measured()
@@ -357,36 +366,59 @@ class Kept(Struct, frozen=True):
     """What a policy keeps at the cuts of a session in one room."""
 
     score: CutScore = CutScore()
+    """Where it is missing, the dependencies alone: they are the session's, not the policy's."""
     over: int = 0
     """Requests scored that did not fit; they are scored as they are, not squeezed."""
+    missing: str = ""
+    """Why the score could not be measured; empty where it was."""
 
 
 def measure_cuts(study: Study, policy: Policy, tick: Callable[[], Any] = lambda: None) -> dict[str, Kept]:
-    """Return what ``policy`` keeps at the cuts, for each budget of ``BUDGETS``."""
-    return {str(room): _kept(study, policy, room, tick) for room in BUDGETS}
+    """Return what ``policy`` keeps at the cuts, for each budget of ``BUDGETS``.
+
+    A budget at which the run fails, as one that leaves no room for a request, says why; the others are measured.
+    """
+    found: dict[str, Kept] = {}
+    for budget in BUDGETS:
+        try:
+            found[str(budget)] = _measure_cuts_at(study, policy, budget, tick)
+        except UNMEASURABLE as error:
+            why = str(error).partition(". ")[0] or type(error).__name__  # the advice behind it is for --window
+            found[str(budget)] = Kept(_count_dependencies(study), missing=why)
+    return found
 
 
-def _kept(study: Study, policy: Policy, room: int, tick: Callable[[], Any]) -> Kept:
+def _measure_cuts_at(study: Study, policy: Policy, budget: int, tick: Callable[[], Any]) -> Kept:
     cuts = {cut.position: cut for cut in study.cuts()}
     if not cuts:
         return Kept()
     score, over = CutScore(), 0
-    window = window_for(room, study.setting.frame)
-    for sent in requests(study, policy, window):
+    target = target_at_cuts(study.setting, budget)
+    for sent in simulate_requests(study, policy, target):
         tick()
         cut = cuts.pop(sent.step.index, None)
         if cut is not None:
-            score += cut.score([slot.message for slot in sent.slots], room)
-            over += sent.tokens > usable(window)
+            score += cut.score([slot.message for slot in sent.slots], budget)
+            over += sent.tokens > usable(target.limits.window)
         if not cuts:
             break
     return Kept(score, over)
 
 
-def cuts_json(scores: dict[str, CutScore]) -> dict[str, Any]:
-    """Return the figures of cuts as the report gives them."""
+def _count_dependencies(study: Study) -> CutScore:
+    """Return the dependencies at all cuts of the session; none where the cuts themselves could not be made."""
+    try:
+        return CutScore(dependencies=sum(len(cut.dependencies) for cut in study.cuts()))
+    except UNMEASURABLE:
+        return CutScore()
+
+
+def cuts_json(scores: dict[str, CutScore], missing: Container[str] = ()) -> dict[str, Any]:
+    """Return the figures of cuts as the report gives them; of a budget in ``missing`` all but the dependencies null."""
     out: dict[str, Any] = {}
-    for room, score in scores.items():
-        figures = pool([score])
-        out[room] = {name: getattr(figures, name) for name in figures.__struct_fields__}
+    for budget, score in scores.items():
+        figures = msgspec.structs.asdict(pool([score]))
+        if budget in missing:
+            figures = {name: value if name == "dependencies" else None for name, value in figures.items()}
+        out[budget] = figures
     return out

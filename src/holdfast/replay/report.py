@@ -70,11 +70,17 @@ class Row(Struct, frozen=True):
     cuts: dict[str, CutScore] = {}
     notes: tuple[str, ...] = ()
     """What is to be said beside the figures, as of a degenerate preset."""
+    missing: dict[str, str] = {}
+    """Budgets of ``cuts`` that could not be measured, each with why."""
 
     @property
     def is_sound(self) -> bool:
         """Whether every request would have been taken."""
         return not self.measured.refused
+
+    def cuts_measured(self) -> dict[str, CutScore]:
+        """Return the scores at the budgets that could be measured."""
+        return {budget: score for budget, score in self.cuts.items() if budget not in self.missing}
 
 
 def strange_factor(factor: float) -> tuple[str, ...]:
@@ -115,9 +121,27 @@ def record(subject: Subject, row: Row) -> dict[str, Any]:
         "compactions": measured.compactions,
         "policy_ms_p50": round(measured.policy_ms_p50, 3),
         "policy_ms_p95": round(measured.policy_ms_p95, 3),
-        "notes": [*subject.damage, *row.notes, *measured.notes],
-        "cuts": cuts_json(row.cuts),
+        "notes": [*subject.damage, *row.notes, *explain_missing(row), *measured.notes],
+        "cuts": cuts_json(row.cuts, row.missing),
     }
+
+
+def explain_missing(row: Row) -> list[str]:
+    """Return a note for each figure of the cuts that could not be computed, with the reason."""
+    notes = [f"nothing measured at cuts of {int(budget):,}: {why}" for budget, why in row.missing.items()]
+    for figure, cuts_without in (("z_gain", _count_without_gain), ("oracle", _count_without_oracle)):
+        budgets = [f"{int(budget):,}" for budget, score in row.cuts.items() if cuts_without(score)]
+        if budgets:
+            notes.append(f"no {figure} at cuts of {', '.join(budgets)}: computing it ran out of memory")
+    return notes
+
+
+def _count_without_gain(score: CutScore) -> int:
+    return score.without_gain
+
+
+def _count_without_oracle(score: CutScore) -> int:
+    return score.without_oracle
 
 
 # -- several sessions together -----------------------------------------------------------------------------------------
@@ -132,7 +156,9 @@ def pooled(reports: Sequence[tuple[Subject, Sequence[Row]]]) -> list[Row]:
     return [
         Row(
             together([row.measured for subject, row in own if subject.is_judged]),
-            _added([row.cuts for _, row in own]),
+            _added([row.cuts_measured() for _, row in own]),
+            missing=_missing_everywhere([row for _, row in own]),
+            notes=_uneven([row for _, row in own]),
         )
         for own in by_policy.values()
         if any(subject.is_judged for subject, _ in own)
@@ -167,6 +193,22 @@ def together(parts: Sequence[Measured]) -> Measured:
 def _added(scores: Sequence[dict[str, CutScore]]) -> dict[str, CutScore]:
     budgets = dict.fromkeys(budget for one in scores for budget in one)
     return {budget: sum((one[budget] for one in scores if budget in one), CutScore()) for budget in budgets}
+
+
+def _missing_everywhere(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the budgets at which no session was measured, with the reason that the first one gave."""
+    every = {budget: why for row in reversed(rows) for budget, why in row.missing.items()}
+    return {budget: why for budget, why in every.items() if all(budget in row.missing for row in rows)}
+
+
+def _uneven(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return a note for each budget that was measured in some of the sessions only: other policies have more."""
+    notes = []
+    for budget in dict.fromkeys(budget for row in rows for budget in row.missing):
+        left_out = sum(budget in row.missing for row in rows)
+        if left_out < len(rows):
+            notes.append(f"recall at cuts of {int(budget):,} is without {left_out} of {len(rows)} sessions")
+    return tuple(notes)
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -283,7 +325,8 @@ def cut_table(
     rows = [row for row in _ours_last(rows) if any(score.dependencies for score in row.cuts.values())]
     if not rows:
         return None
-    budgets = list(rows[0].cuts)
+    budgets = list(dict.fromkeys(budget for row in rows for budget in (*row.cuts, *row.missing)))
+    budgets.sort(key=int)
     names = [f"facts\n{int(budget):,}" for budget in budgets]
     names += [f"{name}\n{int(HEADLINE):,}" for name in ("oracle", "handles", "z_gain", "stale")]
     names += ["facts, 95 %\n8,000"] if intervals else []
@@ -309,9 +352,10 @@ def _edges(row: Row, intervals: dict[str, list[tuple[int, int]]]) -> str:
 
 
 def _cut_cells(row: Row, budgets: Sequence[str]) -> list[str]:
-    figures = {budget: pool([score]) for budget, score in row.cuts.items()}
-    middle = figures.get(HEADLINE, pool([]))
-    values = [figures[budget].fact_recall for budget in budgets]
+    figures = {budget: pool([score]) for budget, score in row.cuts_measured().items()}
+    nothing = pool([])
+    middle = figures.get(HEADLINE, nothing)
+    values = [figures.get(budget, nothing).fact_recall for budget in budgets]
     values += [middle.oracle, middle.handle_recall, middle.z_gain, middle.stale]
     return ["-" if value is None else _recall(value) for value in values]
 
@@ -331,7 +375,7 @@ def remarks(rows: Sequence[Row]) -> Text:
     out = Text(style=_DIM)
     for row in _ours_last(rows):
         own = [f"noticed {note}" for note in row.measured.notes if not note.startswith(GAP)]  # left to the JSON
-        if notes := [*row.notes, *own]:
+        if notes := [*row.notes, *explain_missing(row), *own]:
             out.append(f"{row.measured.policy}: {'; '.join(notes)}\n")
     out.right_crop(1)
     return out

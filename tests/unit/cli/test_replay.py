@@ -79,6 +79,61 @@ def test_holdfast_fits_a_window_that_append_only_outgrows(run, long_session):
     assert ours["tokens_sum"] < plain["tokens_sum"]
 
 
+@pytest.fixture
+def crowded_session(home, talk, line, write):
+    """Return a session that begins with an open call too large for 4,000 tokens: it cannot be cut or left out."""
+    body = "\n".join(f"value_{number} = {number}" for number in range(900))
+    call = {"type": "tool_use", "id": "toolu_open", "name": "Write", "input": {"file_path": "big.py", "content": body}}
+    said = [("user", "write it"), ("assistant", [call]), ("user", "go on")]
+    said.append(("assistant", [{"type": "text", "text": "It is written."}]))
+    said += [(one["type"], one["message"]["content"]) for one in map(json.loads, talk(20, words=150))]
+    lines = [line(number, role, content, session="10009-cccc") for number, (role, content) in enumerate(said)]
+    return write(home / "crowded.jsonl", lines)
+
+
+def test_a_budget_without_room_leaves_the_other_figures(run, crowded_session):
+    """Where a run at cuts has no room for a request, its figures alone are null, and a note says why."""
+    asked = ("replay", crowded_session, "--window", "32000", "--frame", "1000", "--policy")
+    (one,) = figures(run(*asked, "holdfast", "--json"))
+    assert (list(one), one["requests"], one["invalid_requests"]) == (KEYS, 42, 0)
+    assert [list(cut) for cut in one["cuts"].values()] == [CUT_KEYS] * 3
+    missing, *others = one["cuts"].values()
+    assert {name for name, value in missing.items() if value is not None} == {"dependencies"}
+    assert missing["dependencies"] == others[0]["dependencies"] > 0
+    assert all(cut["fact_recall"] is not None for cut in others)
+    (note,) = [note for note in one["notes"] if note.startswith("nothing measured at cuts of 4,000: ")]
+    assert "made for 4,000 tokens of messages" in note
+    assert "--window" not in note
+    shown = " ".join(run(*asked, "append-only", "--cuts").stdout.split())
+    assert "nothing measured at cuts of 4,000: No request fits" in shown
+    assert "append-only - 1.000 1.000" in shown
+
+
+def test_a_pool_says_which_figures_are_of_fewer_sessions(run, long_session, crowded_session):
+    """A figure that one session lacks is pooled over the others, and a note says so."""
+    asked = ("--window", "16000", "--frame", "1000", "--policy", "append-only", "--cuts")
+    pool = run("replay", long_session, crowded_session, *asked).stdout.partition("all sessions together")[2]
+    assert "append-only: recall at cuts of 4,000 is without 1 of 2 sessions" in pool
+
+
+def test_a_policy_that_cannot_run_leaves_the_others(run, home, write):
+    """A recorded frame that leaves ours no room costs its row alone; the message tells the window that was given."""
+    tool = {"name": "look", "description": "It looks at files. " * 4_000, "parameters": {"type": "object"}}
+    body = {
+        "model": "gpt-4o",
+        "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],
+        "tools": [{"type": "function", "function": tool}],
+    }
+    asked = ("replay", write(home / "body.json", [json.dumps(body)]), "--window", "29000")
+    plain, ours = figures(run(*asked, "--json", "--no-cuts", "--policy", "holdfast,append-only"))
+    assert (plain["policy"], plain["requests"]) == ("append-only", 1)
+    assert (list(ours), ours["policy"]) == (["file", "policy", "error"], "holdfast")
+    assert "window 29000 (--window)" in ours["error"]
+    shown = run(*asked, "--policy", "holdfast,append-only", "--show", "append-only").stdout
+    assert "holdfast could not be replayed: No room for a conversation: window 29000 (--window)" in shown
+    assert "append-only, request by request" in shown
+
+
 def test_two_runs_give_the_same_figures(run, long_session):
     """Everything but the time it took is the same when run twice."""
     asked = ("replay", long_session, *SMALL, "--json", "--no-cuts", "--policy", "holdfast")

@@ -7,9 +7,11 @@ from hashlib import sha256
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.replay import gain
 from holdfast.replay.cuts import (
     SMALLEST_SESSION,
     Cut,
@@ -63,6 +65,30 @@ def test_dependencies() -> None:
         ("id", "scan_header"),
         ("number", "8123"),
     ]
+
+
+def test_what_runs_out_of_memory_is_missing_alone() -> None:
+    """A gain or an oracle that cannot be computed is null, also among others; what is counted stands."""
+    whole = cut().score(HISTORY, 10_000)
+    for name, figure in (("without_gain", "z_gain"), ("without_oracle", "oracle")):
+        figures = pool([whole, replace(whole, **{name: 1})])
+        assert getattr(pool([whole]), figure) is not None
+        assert getattr(figures, figure) is None
+        assert (figures.dependencies, figures.fact_recall) == (8, 1.0)
+
+
+def test_a_context_that_cannot_be_compressed_costs_the_gain_alone() -> None:
+    """Where zstd gets no memory the score goes on without its gain."""
+
+    class Full(gain.Future, frozen=True):
+        def saved(self, context: bytes) -> int:
+            raise MemoryError
+
+    full = cut()
+    full._future = Full(b"", b"", 2, 1)
+    score = full.score(HISTORY, 10_000)
+    assert (score.without_gain, score.saved, score.room) == (1, 0, 0)
+    assert (score.facts, score.oracle) == (4, 4)
 
 
 def test_the_horizon_is_thirty_steps() -> None:

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console
 
 from holdfast.replay.cuts import CutScore
@@ -83,6 +84,31 @@ def test_a_record_can_be_written_as_json_and_keeps_its_notes_in_order():
     assert found["notes"] == ["line 3: broken", "degenerate: too small", "spill x2"]
     assert (found["metrics"], found["online_recall"], found["online_fact_recall"]) == (METRICS, 0.8, 0.6)
     assert found["cuts"]["8000"]["fact_recall"] == 0.5
+
+
+def test_a_figure_that_is_missing_is_null_and_a_note_says_why():
+    """What could not be measured at one budget leaves the rest of the row, in the record and in the table."""
+    scores = {"4000": CutScore(8), "8000": CutScore(8, 4, 2, 4, saved=1, room=2, oracle=3, without_gain=1)}
+    row = Row(measured("pi"), scores, missing={"4000": "no request fits"})
+    found = record(subject(), row)
+    notes = ["nothing measured at cuts of 4,000: no request fits"]
+    notes.append("no z_gain at cuts of 8,000: computing it ran out of memory")
+    assert found["notes"] == notes
+    assert found["cuts"]["4000"] == dict.fromkeys(found["cuts"]["4000"], None) | {"dependencies": 8}
+    assert (found["cuts"]["8000"]["z_gain"], found["cuts"]["8000"]["oracle"]) == (None, 0.375)
+    assert shown(cut_table([row])).splitlines()[-1].split() == ["pi", "-", "0.250", "0.375", "0.500", "-", "-"]
+    assert remarks([row]).plain == f"pi: {'; '.join(notes)}"
+
+
+def test_a_pool_leaves_out_what_is_missing():
+    """A session without a figure adds nothing to the pool of it, and a note says how many are missing."""
+    good, bad = Row(measured(), {"4000": CutScore(10, 9, 8)}), Row(measured(), {"4000": CutScore(10)})
+    bad = replace(bad, missing={"4000": "no request fits"})
+    (half,) = pooled([(subject(), [good]), (subject(), [bad])])
+    assert (half.cuts["4000"], half.missing) == (CutScore(10, 9, 8), {})
+    assert half.notes == ("recall at cuts of 4,000 is without 1 of 2 sessions",)
+    (none,) = pooled([(subject(), [bad])])
+    assert (none.cuts, none.missing, none.notes) == ({}, {"4000": "no request fits"}, ())
 
 
 def test_nothing_to_recall_is_null():

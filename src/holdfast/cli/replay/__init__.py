@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from holdfast.cli.places import changed, own_sessions, stored, tools
 from holdfast.cli.ranges import Whole
 from holdfast.cli.recordings import Source, sources
 from holdfast.cli.replay.dump import Dump
-from holdfast.cli.replay.session_report import DEFAULT_FRAME, Order, Report, check, reported
+from holdfast.cli.replay.session_report import DEFAULT_FRAME, FailedPolicy, Order, Report, check, reported
 from holdfast.cli.terminal import Waiting, clean, console, has_colours, json_option, say_json, say_table
 from holdfast.errors import UnknownPolicy
 from holdfast.policy.presets import PRESETS
@@ -200,6 +201,7 @@ def _say_json(outcomes: Sequence[Report | Failed]) -> None:
             out.append({"file": outcome.file, "error": outcome.error})
         else:
             out += [record(outcome.subject, row) for row in outcome.rows]
+            out += [{"file": outcome.subject.file, "policy": one.policy, "error": one.error} for one in outcome.failed]
     say_json(out)
 
 
@@ -228,8 +230,8 @@ def _say_report(report: Report, order: Order, out: Any, *, wants_picture: bool) 
     from holdfast.replay.report import cut_table, heading, policy_table, remarks, verdict
 
     subject, rows = replace(report.subject, file=clean(report.subject.file)), report.rows
-    parts = [heading(subject), policy_table(rows, out.width), cut_table(rows, width=out.width)]
-    parts += [remarks(rows), verdict(rows)]
+    parts: list[Any] = [heading(subject), policy_table(rows, out.width), cut_table(rows, width=out.width)]
+    parts += [remarks(rows), *map(_failure, report.failed), verdict(rows)]
     drawn = next((row.measured for row in rows if row.measured.policy == order.points_of), None)
     if wants_picture and drawn is not None:
         letters = not has_colours(out)
@@ -238,18 +240,31 @@ def _say_report(report: Report, order: Order, out: Any, *, wants_picture: bool) 
 
 
 def _say_pool(reports: Sequence[Report], order: Order, out: Any) -> None:
-    from holdfast.replay.report import cut_table, policy_table, pool_heading, pooled, verdict
+    from holdfast.replay.report import HEADLINE, cut_table, policy_table, pool_heading, pooled, remarks, verdict
 
     rows = pooled([(report.subject, report.rows) for report in reports])
     by_session: dict[str, list[tuple[int, int]]] = {}
     for row in (row for report in reports for row in report.rows if order.cuts):
-        score = row.cuts["8000"]
-        by_session.setdefault(row.measured.policy, []).append((score.facts, score.dependencies))
+        score = row.cuts_measured().get(HEADLINE)
+        if score is not None:
+            by_session.setdefault(row.measured.policy, []).append((score.facts, score.dependencies))
     parts: list[Any] = [pool_heading([report.subject for report in reports])]
     if rows:
-        parts += [policy_table(rows, out.width), cut_table(rows, by_session, width=out.width), verdict(rows)]
+        parts += [policy_table(rows, out.width), cut_table(rows, by_session, width=out.width)]
+        parts += [remarks(rows), _failures_in_pool(reports), verdict(rows)]
     out.print()
     _print(out, parts)
+
+
+def _failure(failed: FailedPolicy) -> str:
+    """Return why there is no row of a policy; the others of its session stand."""
+    return clean(f"{failed.policy} could not be replayed: {failed.error}")
+
+
+def _failures_in_pool(reports: Sequence[Report]) -> str:
+    """Return a line for each policy that misses sessions which others have; its figures are of the rest alone."""
+    missed = Counter(one.policy for report in reports for one in report.failed)
+    return "\n".join(f"{policy}: without {number} of {len(reports)} sessions" for policy, number in missed.items())
 
 
 def _print(out: Any, parts: Sequence[Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.cli.faults import EXPECTED, reason
 from holdfast.cli.files import content
 from holdfast.cli.recordings import Source
 from holdfast.cli.replay.dump import Bodies, Dump
@@ -23,15 +24,14 @@ from holdfast.policy.draft import Draft
 from holdfast.policy.guard import guard, measure_room
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.settings import Settings
-from holdfast.replay.cuts import CutScore
 from holdfast.replay.measure import (
     BUDGETS,
     Setting,
     Study,
     measure_cuts,
     measure_policy,
+    target_at_cuts,
     usable,
-    window_for,
     with_window,
 )
 from holdfast.replay.report import OURS, Row, Subject, strange_factor
@@ -59,11 +59,19 @@ class Order(Struct, frozen=True):
     """The policy whose requests are kept for the picture."""
 
 
+class FailedPolicy(Struct, frozen=True):
+    """A policy that could not be replayed over a session that others could, and why."""
+
+    policy: str
+    error: str
+
+
 class Report(Struct, frozen=True):
-    """What came of one file."""
+    """What came of one file: a row for each policy, or why there is none."""
 
     subject: Subject
     rows: tuple[Row, ...]
+    failed: tuple[FailedPolicy, ...] = ()
 
 
 class Ticking(Protocol):
@@ -102,13 +110,19 @@ def reported(source: Source, order: Order, waiting: Ticking, dump: Dump | None =
         said = many(len(session.slots), "message")
         raise FormatError(f"no answer of a model is recorded in it ({said}); nothing to replay")
     study = _study(session, api, order)
-    fitting = [fitted(policy, study.setting.target) for policy in order.policies]
     bodies = dump.of(file) if dump else None
-    rows = []
-    for policy, notes in fitting:
+    rows: list[Row] = []
+    errors: list[tuple[str, Exception]] = []
+    for policy in order.policies:
         waiting.begin(f"{Path(file).name}  {policy.name}", len(session.steps) * (4 if order.cuts else 1))
-        rows.append(_row(study, policy, notes, order, waiting, bodies))
-    return Report(_subject(file, recording, study), tuple(rows))
+        try:
+            rows.append(_row(study, policy, order, waiting, bodies))
+        except EXPECTED as error:
+            errors.append((policy.name, error))
+    if not rows:
+        raise errors[-1][1]  # ours is the last where all were asked for
+    failed = tuple([FailedPolicy(name, reason(error)) for name, error in errors])
+    return Report(_subject(file, recording, study), tuple(rows), failed)
 
 
 def _api(recording: Recording, order: Order) -> str:
@@ -126,21 +140,27 @@ def _study(session: Session, api: str, order: Order) -> Study:
     return Study(session, Setting(order.window, frame, place, name, counter))
 
 
-def _row(
-    study: Study, policy: Policy, notes: tuple[str, ...], order: Order, waiting: Ticking, bodies: Bodies | None
-) -> Row:
+def _row(study: Study, policy: Policy, order: Order, waiting: Ticking, bodies: Bodies | None) -> Row:
+    """Return the row of ``policy``; raises where its requests cannot be made, but not for a figure at cuts alone."""
+    policy, notes = fitted(policy, study.setting.target)
     numbers = {step.index: number for number, step in enumerate(study.session.steps)}
     with bodies.of(policy.name) if bodies else nullcontext() as write:
         keep = (lambda step, body: write(numbers[step], body)) if write else None
         measured = measure_policy(study, policy, waiting.tick, keep)
-    cuts: dict[str, CutScore] = {}
-    if order.cuts:
-        notes = (*notes, *_degenerate_at_cuts(study, policy))
-        kept = measure_cuts(study, _unguarded(policy), waiting.tick)
-        cuts = {room: one.score for room, one in kept.items()}
-        notes = (*notes, *(f"over at {one.over} cuts of {int(room):,}" for room, one in kept.items() if one.over))
-    points = measured.points if policy.name == order.points_of else ()
-    return Row(replace(measured, points=points), cuts, notes)
+    row = Row(replace(measured, points=measured.points if policy.name == order.points_of else ()), notes=notes)
+    return _with_cuts(row, study, policy, waiting) if order.cuts else row
+
+
+def _with_cuts(row: Row, study: Study, policy: Policy, waiting: Ticking) -> Row:
+    """Return ``row`` with what the policy keeps at cuts, as far as that can be measured."""
+    kept = measure_cuts(study, _unguarded(policy), waiting.tick)
+    over = [f"over at {one.over} cuts of {int(budget):,}" for budget, one in kept.items() if one.over]
+    return replace(
+        row,
+        cuts={budget: one.score for budget, one in kept.items()},
+        notes=(*row.notes, *_degenerate_at_cuts(study, policy), *over),
+        missing={budget: one.missing for budget, one in kept.items() if one.missing},
+    )
 
 
 def _subject(file: str, recording: Recording, study: Study) -> Subject:
@@ -223,7 +243,6 @@ def _degenerate(settings: Settings, place: Target) -> str:
 
 def _degenerate_at_cuts(study: Study, policy: Policy) -> tuple[str, ...]:
     """Return a note on the budgets of the cuts at which the policy is below its own minimum."""
-    frame = study.setting.frame
-    places = {room: with_window(study.setting.target, window_for(room, frame), frame) for room in BUDGETS}
+    places = {room: target_at_cuts(study.setting, room) for room in BUDGETS}
     found = [f"{room:,}" for room, place in places.items() if _degenerate(policy.settings, place)]
     return (f"degenerate at cuts of {', '.join(found)}",) if found else ()
