@@ -14,11 +14,14 @@ round, since a machine is not as fast in the next. Requests stream, as clients' 
 - *streams*: 200 such answers beside each other, ten events a second each, in sessions that grow, for a minute with
   ``--check``; ms an event. Nothing may fail, and memory may not grow after the second fifth.
 
-*bare* is ``children.py``: uvicorn and httpx2 with nothing between them, on the same event loop and parser as the proxy:
-uvloop and httptools where they are installed (the first line tells), asyncio and h11 elsewhere. *least* is
-``least.py``: the same, which writes each message down and does nothing else. *litellm* routes to the
-same upstream with all off that can be, *litellm raw* is its pass-through, which neither reads nor routes. Both run on
-uvloop and ask with aiohttp, which are compiled, whatever the others run on.
+*bare* is ``children.py``: uvicorn and httpx2 with nothing between them, on the same event loop and parser of requests
+as the proxy: uvloop and httptools where they are installed (the first line tells), asyncio and h11 elsewhere. *least*
+is ``least.py``: the same, which writes each message down and does nothing else. *litellm* routes to the same upstream
+with all off that can be, *litellm raw* is its pass-through, which neither reads nor routes. Both run on uvloop and ask
+with aiohttp, which are compiled, whatever the others run on.
+
+The goals stand beside the ratios that they are for: what keeps a session is measured against the least that writes it
+down, what only passes an answer on against LiteLLM's pass-through. ``--check`` judges ratios alone, never ms.
 """
 
 from __future__ import annotations
@@ -71,11 +74,14 @@ SECONDS, MINUTE = 15.0, 60.0
 MODELS = {"/v1/messages": "claude-sonnet-4-5", "/v1/chat/completions": "gpt-5.1"}
 """Models whose rules are known: what keeps them is passed on as it came."""
 APIS = {"/v1/messages": "anthropic", "/v1/chat/completions": "openai-chat"}
-_BARE = {"grown / bare": 1.6, "new / bare": 8.0, "relay / bare": 1.3}
-_THIRD = {f"{name} / litellm": 1 / 3 for name in ("grown", "new", "relay")}
-GOALS = {"anthropic": _BARE, "openai-chat": _BARE | _THIRD}
-"""What the project promises. A third of LiteLLM is judged on Chat, where it reads what passes, as we do. Answers of
-Messages it hands on as bytes, on compiled code: a third of that is less than *bare* takes. The table shows it all."""
+GOALS = {
+    "grown / least": 1.5,
+    "grown / litellm": 0.2,
+    "new / least": 2.0,
+    "relay / litellm raw": 1.0,
+    "burst / litellm raw": 1.0,
+}
+"""What the project promises, on either API. *new* happens once in a session, and *mended* rarely: that has no goal."""
 PEER = "litellm[proxy]>=1.100, in an environment of its own; name its program with --litellm"
 
 Body = dict[str, Any]
@@ -232,7 +238,7 @@ def show(table: Table, streams: Mapping[str, dict[str, Any]]) -> None:
         print(f"{api + ', ms':>18}" + "".join(f"{peer:>13}" for peer in peers))
         for name, row in rows.items():
             print(f"{name:>18}" + "".join(f"{ms:>13.2f}" for ms in medians(row).values()), end="   ")
-            print("  ".join(_told(api, *one) for one in ratios(row, name).items()))
+            print("  ".join(_told(*one) for one in ratios(row, name).items()))
     for peer, figures in streams.items():
         print(f"{STREAMS} streams, {peer}: {', '.join(f'{key} {_short(value)}' for key, value in figures.items())}")
 
@@ -243,19 +249,19 @@ def _short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _told(api: str, name: str, value: float) -> str:
-    goal = GOALS[api].get(name)
+def _told(name: str, value: float) -> str:
+    goal = GOALS.get(name)
     return f"{name} {value:.2f}" + (f" ({goal:.2g} {'ok' if value <= goal else 'OVER'})" if goal else "")
 
 
 def over(table: Table, streams: Mapping[str, dict[str, Any]]) -> list[str]:
     """Return the goals that are not met, of those that can be told."""
     told = {
-        f"{api}: {name}": (value, GOALS[api][name])
+        f"{api}: {name}": (value, GOALS[name])
         for api, rows in table.items()
         for scenario, row in rows.items()
         for name, value in ratios(row, scenario).items()
-        if name in GOALS[api]
+        if name in GOALS
     }
     missed = [f"{name} is {value:.2f}, more than {goal:.2f}" for name, (value, goal) in told.items() if value > goal]
     ours = streams.get("holdfast")
