@@ -12,6 +12,7 @@ import sockets
 
 from holdfast.errors import StoreReadOnly
 from holdfast.model.entries import Answer
+from holdfast.proxy import serving
 from holdfast.runtime import replies
 from holdfast.store.memory import MemoryStore
 from holdfast.wire.sse import Reader
@@ -315,6 +316,22 @@ def test_no_tunnel_is_made(address, proxy):
     told = proxy.send(sockets.request(address, method="CONNECT", x_api_key="k", content_length="-"))
     assert told.status == 405
     assert proxy.upstream.heard == []
+
+
+def test_without_httptools_answers_are_the_same(proxy, monkeypatch):
+    """Where it has no wheels, h11 parses requests and answers; no byte of them is another one."""
+    sent = [asked(api, "hello", stream=stream) for api in APIS for stream in (True, False)]
+    sent.append(sockets.request("example.com:443", method="CONNECT", x_api_key="k", content_length="-"))
+    proxy.upstream.play = sockets.well
+    fast = [proxy.send(data) for data in sent]
+    monkeypatch.setattr(serving, "has_httptools", lambda: False)
+    with sockets.proxied() as slow_proxy:
+        slow = [slow_proxy.send(data) for data in sent]
+        slow_proxy.at_rest()
+    assert [(one.status, one.body, one.complete) for one in slow] == [
+        (one.status, one.body, one.complete) for one in fast
+    ]
+    assert [one.status for one in fast] == [*[200] * (len(sent) - 1), 405]
 
 
 # -- what goes wrong behind them ---------------------------------------------------------------------------------------

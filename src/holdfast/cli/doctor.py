@@ -91,6 +91,7 @@ def _checks(store: str | None, *, quiet: bool) -> Iterator[Check]:
     yield from _configuration()
     yield _extra("exact tokenizer", "bpe_openai", "replay counts with our estimate")
     yield _extra("mcp", "mcp", "holdfast mcp cannot serve", "mcp")
+    yield _relay_stack()
     yield from _tools()
 
 
@@ -218,6 +219,17 @@ def _extra(what: str, module: str, without: str, extra: str = "exact") -> Check:
         return Check(what, "ok", f"{module} is installed")
     told = f"uv tool install '.[{extra}]', or pip install '.[{extra}]', in the checkout of Holdfast brings it"
     return Check(what, "note", f"{module} is not installed: {without}; {told}")
+
+
+def _relay_stack() -> Check:
+    """Return what the proxy parses HTTP with and runs on, and which of the faster ones are missing."""
+    parser, loop = "httptools", "uvloop"
+    missing = [name for name in (parser, loop) if find_spec(name) is None]
+    text = f"the proxy runs with {'h11' if parser in missing else parser} on {'asyncio' if loop in missing else loop}"
+    if not missing:
+        return Check("relay", "ok", text)
+    told = f"{' and '.join(missing)}, which come along where they have wheels (CPython on Linux and macOS), are faster"
+    return Check("relay", "note", f"{text}; {told}")
 
 
 def _tools() -> Iterator[Check]:

@@ -78,6 +78,7 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
     import anyio
 
     from holdfast.cli.clients.accompanied import NOT_BEGUN, Served, accompanied
+    from holdfast.proxy.serving import backend
 
     path = _path(ctx, client[0])
     found = in_force(given | OF_OUR_OWN | {"port": given["port"] or 0}, _unpointed(os.environ))
@@ -94,7 +95,7 @@ def command(ctx: click.Context, /, client: tuple[str, ...], store: str | None, *
     elif why := unrecorded(served.store):
         _say(why)
     with _quiet():
-        ended = anyio.run(accompanied, served, prepared)
+        ended = anyio.run(accompanied, served, prepared, backend_options=backend())
     if ended.code == NOT_BEGUN:
         _not_begun(ctx, ended, found.settings.port, client[0])
     _tell(ended, served, store, as_json=as_json)

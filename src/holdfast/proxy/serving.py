@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from asyncio import Task, wait
@@ -11,6 +12,8 @@ from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
+from urllib.request import getproxies
 
 import httpx2
 from anyio import CancelScope, Event, create_task_group
@@ -25,7 +28,7 @@ from holdfast.proxy.health import Health
 from holdfast.proxy.modes import switch_of
 from holdfast.proxy.open_branches import OpenBranches
 from holdfast.proxy.settings import Settings, as_decided
-from holdfast.runtime.connections import mount_listening
+from holdfast.runtime.connections import ListeningTransport
 from holdfast.runtime.lanes import Permits
 from holdfast.runtime.means import Means
 from holdfast.runtime.upstream import CONNECT, PATIENCE, Reply, Sent
@@ -45,11 +48,13 @@ IDLE = 60.0
 
 
 def backend() -> dict[str, bool]:
-    """Return the options of ``anyio.run`` for the fastest loop there is: uvloop, where it is installed.
-
-    So it is with the parser of HTTP, which uvicorn chooses: httptools, where it is installed.
-    """
+    """Return the options of ``anyio.run`` for the fastest loop there is: uvloop, where it is installed."""
     return {"use_uvloop": find_spec("uvloop") is not None}
+
+
+def has_httptools() -> bool:
+    """Return whether HTTP is parsed by httptools, on either side; without it h11 does, in Python."""
+    return find_spec("httptools") is not None
 
 
 class Nobody:
@@ -148,16 +153,29 @@ def _web(settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> htt
     No cookie is kept: it would go out with the requests of others.
     """
     limits = httpx2.Limits(max_keepalive_connections=settings.concurrent, keepalive_expiry=IDLE)
-    mounts = mount_listening(limits) if transport is None else {}
     web = httpx2.AsyncClient(
         timeout=httpx2.Timeout(PATIENCE, connect=CONNECT),
         limits=limits,
-        mounts=mounts | dict.fromkeys(HERE, mounts.get("all://")),
+        mounts=_own_mounts(settings, limits) if transport is None else dict.fromkeys(HERE),
         transport=transport,
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
     )
     web.headers.clear()
     return web
+
+
+def _own_mounts(settings: Settings, limits: httpx2.Limits) -> dict[str, httpx2.AsyncBaseTransport | None]:
+    """Return which servers are asked over connections of our own: all that no proxy of the network stands before.
+
+    httpx2 looks for the most particular pattern, so that a proxy for ``https://`` stays before ``all://``; one for
+    ``all://`` itself would not.
+    """
+    patterns = HERE if getproxies().get("all") else (*HERE, "all://")
+    if not has_httptools():
+        return dict.fromkeys(patterns, ListeningTransport(limits))
+    from holdfast.proxy.direct_transport import DirectTransport
+
+    return dict.fromkeys(patterns, DirectTransport(settings.concurrent, IDLE))
 
 
 # -- the server --------------------------------------------------------------------------------------------------------
@@ -215,6 +233,7 @@ def _config(app: Proxy, settings: Settings) -> Config:
     """Return how the application is served: no logs of its own, no header that tells more than the provider's."""
     return Config(
         app,
+        http=_http_protocol(),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -225,6 +244,23 @@ def _config(app: Proxy, settings: Settings) -> Config:
         timeout_keep_alive=int(IDLE),
         timeout_graceful_shutdown=_patience(settings),
     )
+
+
+def _http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:
+    """Return what parses requests."""
+    if not has_httptools():
+        return "h11"
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    class HttpTools(HttpToolsProtocol):
+        """As uvicorn's own, which answers a CONNECT to ``HOST:PORT`` itself, in no words that help."""
+
+        def on_headers_complete(self) -> None:
+            if self.parser.get_method() == b"CONNECT":
+                self.url = b"/"
+            super().on_headers_complete()
+
+    return HttpTools
 
 
 def _patience(settings: Settings) -> int:
