@@ -96,20 +96,25 @@ def presets() -> str:
 
 def commands() -> str:
     """Return a section for each command: what it does, arguments, options, examples."""
-    context = click.Context(program, info_name="holdfast")
+    context = click.Context(program, info_name="holdfast", **program.context_settings)
     parts = []
     for name in COMMANDS:
         found = program.get_command(context, name)
         assert found is not None
-        parts += list(one_command(f"holdfast {name}", found))
+        parts += list(one_command(f"holdfast {name}", found, context))
     return "\n".join(parts)
 
 
-def one_command(name: str, found: click.Command) -> Iterator[str]:
-    """Yield the section of a command, then those of the commands in it."""
+def one_command(name: str, found: click.Command, parent: click.Context) -> Iterator[str]:
+    """Yield the section of a command, then those of the commands in it.
+
+    ``parent`` carries the settings of the whole program: click keeps the help option that a command is first asked
+    for, so a context without them would take ``-h`` away from it for the rest of the process.
+    """
+    context = click.Context(found, parent=parent, info_name=found.name)
     rows = [(f"`{_names(one)}`", _about(one)) for one in found.params if isinstance(one, click.Option)]
     inside = sorted(found.commands.items()) if isinstance(found, click.Group) else []
-    wanted = "COMMAND" if inside else " ".join(found.collect_usage_pieces(click.Context(found))[1:])
+    wanted = "COMMAND" if inside else " ".join(found.collect_usage_pieces(context)[1:])
     usage = f"{name}{' [OPTIONS]' if rows else ''} {wanted}".rstrip()
     more, _, examples = (found.epilog or "").replace("\b\n", "").rpartition("Examples:\n")
     text = "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(found.help or "").split("\n\n"))
@@ -117,7 +122,7 @@ def one_command(name: str, found: click.Command) -> Iterator[str]:
     more = f"```\n{more.strip()}\n```\n\n" if more.strip() else ""
     yield f"## {name}\n\n```\n{usage}\n```\n\n{text}\n\n{options}{more}```sh\n{dedent(examples).strip()}\n```\n"
     for inner, command in inside:
-        yield from one_command(f"{name} {inner}", command)
+        yield from one_command(f"{name} {inner}", command, context)
 
 
 def _names(option: click.Option) -> str:

@@ -97,12 +97,12 @@ def test_shell_lines_are_commands_that_exist(where, line):
     words = [word for word in shlex.split(line, comments=True)[1:] if word != ";"]
     words = words[: next((at for at, word in enumerate(words) if word.startswith(">")), len(words))]
     found: click.Command = program
-    context = click.Context(program, info_name="holdfast")
+    context = click.Context(program, info_name="holdfast", **program.context_settings)
     while isinstance(found, click.Group) and words and not words[0].startswith("-"):
         inner = found.get_command(context, words[0])
         assert inner is not None, f"{where}: there is no command {words[0]!r}"
         found, words = inner, words[1:]
-        context = click.Context(found, info_name=found.name)
+        context = click.Context(found, parent=context, info_name=found.name)
     found.make_parser(context).parse_args(words)
 
 
