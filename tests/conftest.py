@@ -1,4 +1,4 @@
-"""How long Hypothesis looks (``ci`` by default, ``thorough`` with HOLDFAST_THOROUGH=1), and what all tests may use."""
+"""How much the tests try (``tests/support/counts.py``), which of them take long, and what all of them may use."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import counts
 import pytest
 from coverage import Coverage
 from hypothesis import HealthCheck, settings
@@ -21,14 +22,32 @@ NOBODY = 65_534
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 """Whole conversations are drawn; a busy machine is no error."""
 
+EXAMPLES = counts.choose(quick=20, ci=100, thorough=300)
+"""How many examples a property is tried on.
+
+Below ``thorough`` they are the same in each run, so that a failure is of the change and not of the dice.
+"""
+
 settings.register_profile(
-    "ci", max_examples=100, derandomize=True, deadline=None, print_blob=True, suppress_health_check=SLOW
+    counts.LEVEL,
+    max_examples=EXAMPLES,
+    derandomize=not counts.IS_THOROUGH,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=SLOW,
 )
-settings.register_profile("thorough", max_examples=300, deadline=None, print_blob=True, suppress_health_check=SLOW)
-settings.load_profile("thorough" if os.environ.get("HOLDFAST_THOROUGH") == "1" else "ci")
+settings.load_profile(counts.LEVEL)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background: its children would ignore ^C
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark what measures time as ``long``: it repeats its work at eight times the size until the clock is trusted."""
+    for item in items:
+        if "grows_slowly" in getattr(item, "fixturenames", ()):
+            item.add_marker("long")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -48,8 +67,7 @@ def pytest_runtest_call(item):
 
 
 def _is_uncounted(item: pytest.Item) -> bool:
-    draws = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-    return draws or "grows_slowly" in item.fixturenames or item.get_closest_marker("uncounted") is not None
+    return any(item.get_closest_marker(name) for name in ("hypothesis", "long", "counts", "uncounted"))
 
 
 @pytest.fixture

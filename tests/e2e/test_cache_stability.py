@@ -1,15 +1,16 @@
 """A long session with oversized results and too many at once, judged by the strict provider and its own cache.
 
-120 of the day's 300 steps; all of them with HOLDFAST_THOROUGH=1, and in ``bench/cache.py``.
+60 of the day's 300 steps, 120 with HOLDFAST_COUNTS=ci, all of them with HOLDFAST_COUNTS=thorough and in
+``bench/cache.py``.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from contextlib import ExitStack
 from itertools import pairwise
 
+import counts
 import httpx2
 import pytest
 from msgspec.structs import replace
@@ -30,7 +31,7 @@ from holdfast.testing.samples import KEY
 from holdfast.testing.sending import Whole, breaks, direct, drive
 from holdfast.testing.workday import PACE, fields, workday
 
-STEPS = 300 if os.environ.get("HOLDFAST_THOROUGH") == "1" else 120
+STEPS = counts.choose(quick=60, ci=120, thorough=300)
 DAY = workday(STEPS)
 LONG = ("anthropic", "openai-responses")
 """APIs with which the whole of it is spent; half with the others."""
@@ -97,7 +98,7 @@ def test_the_day_is_as_hard_as_it_should_be(day):
     assert len(spilled) == big + together
     assert big >= len(turns) // 10
     if len(turns) == STEPS:
-        assert (big, together) == ((40, 6) if STEPS == 300 else (16, 3))
+        assert (big, together) == {60: (8, 2), 120: (16, 3), 300: (40, 6)}[STEPS]
         assert sorted(set(spilled.values())) == [1, 2, 3]
 
 

@@ -7,9 +7,9 @@ on as if nothing had been.
 
 from __future__ import annotations
 
-import os
 from functools import partial
 
+import counts
 import pytest
 import trouble
 
@@ -30,9 +30,14 @@ from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 from holdfast.wire.answers import Answer
 
-THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
-HOW = [(always, stream) for always in (False, True) for stream in (False, True) if THOROUGH or always != stream]
-"""Whether a fault strikes always or once, and whether the answer is read as a stream; every other of them in CI."""
+WAYS = [(False, True), (True, False), (False, False), (True, True)]
+"""Whether a fault strikes always or once, and whether the answer is read as a stream."""
+
+
+def choose_ways(api):
+    """Return the ways to try with an API: all of them, two in CI, one in a quick run; neighbours try different ones."""
+    first = list(MODELS).index(api) % 2
+    return counts.choose(quick=WAYS[first : first + 1], ci=WAYS[:2], thorough=WAYS)
 
 
 def test_every_pair_is_run_or_said_to_be_impossible():
@@ -72,6 +77,7 @@ async def in_trouble(api, bad, *, stream):
     return outcome
 
 
+@pytest.mark.counts
 @pytest.mark.parametrize("api", MODELS)
 @pytest.mark.parametrize(
     ("fault", "stage"), [pair for pair in trouble.POSSIBLE if not pair[1].startswith("summary")], ids=lambda one: one
@@ -80,7 +86,7 @@ def test_a_run_in_trouble_ends_and_the_session_goes_on(fault, stage, api):
     """P4, P6, P8: once or for ever, streamed or not: an answer or a typed error, and no trace of it."""
     place = trouble.struck_at(fault, stage)
     struck, late = Fault(trouble.FAULTS[fault][place], place), stage == trouble.STAGES[8]
-    for always, stream in HOW:
+    for always, stream in choose_ways(api):
         bad = trouble.Trouble(struck, first=1 + late, always=always, before=late)
         outcome = on_fake_clock(partial(in_trouble, api, bad, stream=stream))
         passes = fault not in trouble.LASTING and (fault, api) != ("429 of tokens", "gemini")
@@ -131,6 +137,7 @@ def test_a_summary_that_nothing_troubles_is_taken(api):
     assert on_fake_clock(partial(summary_in_trouble, api, None, always=False)) == ["model"]
 
 
+@pytest.mark.counts
 @pytest.mark.parametrize("api", MODELS)
 @pytest.mark.parametrize(
     ("fault", "stage"), [pair for pair in trouble.POSSIBLE if pair[1].startswith("summary")], ids=lambda one: one
@@ -138,7 +145,7 @@ def test_a_summary_that_nothing_troubles_is_taken(api):
 def test_a_summary_in_trouble_never_costs_the_turn(fault, stage, api):
     """P5: whatever becomes of the summary there is one compaction, the model's or an extract, and the answer comes."""
     place = trouble.struck_at(fault, stage)
-    for always in (False, True):
+    for always in sorted({always for always, _ in choose_ways(api)}):
         struck = Fault(trouble.FAULTS[fault][place], place)
         assert len(on_fake_clock(partial(summary_in_trouble, api, struck, always=always))) == 1
 

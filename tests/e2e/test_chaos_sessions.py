@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AsyncExitStack, suppress
 from random import Random
 
 import anyio
+import counts
 import pytest
 import trouble
 
@@ -23,9 +23,7 @@ from holdfast.testing.provider.client import MODELS
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 
-THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
-
-WALKS, STEPS = 2_000 if THOROUGH else 50, 100
+WALKS, STEPS = counts.choose(quick=3, ci=50, thorough=2_000), 100
 """Random sessions, and what is done in each. 50 are two minutes, all are more than an hour."""
 PLACES = [
     (kind, stage)
@@ -196,6 +194,7 @@ ACTS = {
 """What may happen next, and how often."""
 
 
+@pytest.mark.counts
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_a_session_survives_whatever_happens_to_it(seed):
     """Answers, refusals, silence, giving up, two at once and starting again, in any order: nothing said is lost."""

@@ -1,7 +1,7 @@
 """A process that works with an engine on a real disk is killed at random points, and the next one goes on.
 
-20 kills, 500 with HOLDFAST_THOROUGH=1 (``-s`` shows where they struck), half of them in each of two APIs; the seed is
-fixed.
+6 kills, 20 with HOLDFAST_COUNTS=ci, 500 with HOLDFAST_COUNTS=thorough (``-s`` shows where they struck), half of them in
+each of two APIs; the seed is fixed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+import counts
 import dying_engine as dying
 import pytest
 
@@ -33,8 +34,7 @@ from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider.calls import Answered
 from holdfast.testing.samples import KEY, same_request
 
-THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
-SESSIONS, KILLS = (10, 25) if THOROUGH else (1, 10)
+SESSIONS, KILLS = counts.choose(quick=(1, 3), ci=(1, 10), thorough=(10, 25))
 """Sessions of each API, and the kills in each."""
 ONWARD = 4
 """Verbs of the engine that goes on after each kill."""
@@ -138,7 +138,8 @@ def ids(told):
 # -- the kills ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(3_600 if THOROUGH else 120)
+@pytest.mark.counts
+@pytest.mark.timeout(3_600 if counts.IS_THOROUGH else 120)
 @pytest.mark.parametrize("api", APIS)
 def test_a_killed_engine_goes_on(workers, tmp_path, api):
     """S1, S5, S10, S11, P10: after each kill the session opens at once, whole, and a new engine goes on."""
@@ -178,7 +179,7 @@ def killed_session(workers, place, api, random, table):
 
 def report(api, table):
     """Show where the kills struck and what they left."""
-    if THOROUGH:
+    if counts.IS_THOROUGH:
         rows = [f"{count:>8}  {when}: {what}" for (when, what), count in sorted(table.items())]
         print(f"\n{api}", *rows, sep="\n")  # noqa: T201 -- shown with -s
 

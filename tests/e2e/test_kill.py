@@ -1,6 +1,6 @@
 """A process that works on a real disk is killed at random points: nothing that was acknowledged is lost.
 
-20 kills, 200 with HOLDFAST_THOROUGH=1; the seed is fixed.
+4 kills, 20 with HOLDFAST_COUNTS=ci, 200 with HOLDFAST_COUNTS=thorough; the seed is fixed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+import counts
 import dying
 import pytest
 
@@ -25,7 +26,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.samples import KEY, same_request
 
-KILLS = 200 if os.environ.get("HOLDFAST_THOROUGH") == "1" else 20
+KILLS = counts.choose(quick=4, ci=20, thorough=200)
 STEPS = 8 * KILLS
 SEED = 15_9
 LETTERS = {"Note": "n", "Said": "S", "Answer": "A", "Frame": "F", "Decision": "D", "Compaction": "C", "Request": "Q"}
@@ -106,6 +107,7 @@ def check(store, acknowledged):
     return path
 
 
+@pytest.mark.counts
 def test_a_killed_session_goes_on_as_if_nothing_had_happened(workers, tmp_path, undisturbed, api):
     """K2: after each kill the next request has the bytes of a session that was never disturbed, and so to the end."""
     random, acknowledged, ends = Random(SEED), [], set()

@@ -1,15 +1,15 @@
 """One task of many steps in a small window, against a provider that counts otherwise than the planner believes.
 
-40 steps of each API and factor; 1,000 with HOLDFAST_THOROUGH=1. The provider judges every request it gets, counts with
-a real tokenizer times a factor that nobody tells the planner, and words each overflow as another server does.
+40 steps of each API and factor; 1,000 with HOLDFAST_COUNTS=thorough. The provider judges every request it gets, counts
+with a real tokenizer times a factor that nobody tells the planner, and words each overflow as another server does.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from functools import cache, partial
 
+import counts
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,8 +33,7 @@ from holdfast.testing.upstream import ProviderUpstream
 from holdfast.testing.workday import fields
 from holdfast.wire.overflow import ErrorReport, classify
 
-THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
-STEPS = 1_000 if THOROUGH else 40
+STEPS = 1_000 if counts.IS_THOROUGH else 40
 WINDOW = 32_000
 FACTORS = (1.0, 1.3, 2.0)
 WORDINGS = [name for name in NAMES if name != "silent"]
@@ -269,10 +268,10 @@ async def overflowed(api, wording, window=WINDOW, believed=WINDOW, chars=5_600):
 
 
 def _places():
-    """Each wording in one API, the API's own words in each; all in all with HOLDFAST_THOROUGH=1."""
+    """Each wording in one API, the API's own words in each; all in all with HOLDFAST_COUNTS=thorough."""
     apis = list(MODELS)
     names = [name for name in WORDINGS if name != TIER]
-    if THOROUGH:
+    if counts.IS_THOROUGH:
         return [(api, name) for api in apis for name in names]
     return [(apis[at % 4], name) for at, name in enumerate(names)] + [(api, "native") for api in apis[1:]]
 

@@ -12,6 +12,7 @@ import urllib.request
 from contextlib import contextmanager
 from random import Random
 
+import counts
 import pytest
 
 from holdfast.testing.provider import Provider, Said, Settings
@@ -20,7 +21,7 @@ from holdfast.testing.provider.serving import serving
 
 WINDOW = 16_000
 TURNS = 24
-KILLS = 20 if os.environ.get("HOLDFAST_THOROUGH") == "1" else 3
+KILLS = counts.choose(quick=2, ci=3, thorough=20)
 WORDS = "kelp on the rock, and the tide comes in. " * 110
 
 
@@ -92,7 +93,8 @@ def talked(tmp_path, api, kills):
     return sent
 
 
-@pytest.mark.parametrize("api", ["anthropic", "openai-chat"])
+@pytest.mark.counts
+@pytest.mark.parametrize("api", ["anthropic", pytest.param("openai-chat", marks=pytest.mark.long)])
 def test_a_proxy_that_was_killed_goes_on_with_the_same_bytes(api, tmp_path):
     """K2 over processes: while an answer was on its way too, and behind a compaction."""
     dice = Random(15_10)

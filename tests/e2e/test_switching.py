@@ -6,11 +6,11 @@ disk each time. The provider judges every request: seals of another model, or of
 
 from __future__ import annotations
 
-import os
 import re
 from functools import partial
 from itertools import permutations
 
+import counts
 import pytest
 
 from holdfast.config import target
@@ -30,7 +30,6 @@ from holdfast.testing.workday import fields
 from holdfast.view.tokens import ratio
 from holdfast.wire.overflow import ErrorReport, classify
 
-THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
 WINDOW = 32_000
 STEPS = 12
 MODELS = {
@@ -45,7 +44,7 @@ PAIRS = [
     *[((one, MODELS[one][0]), (other, MODELS[other][0])) for one, other in permutations(MODELS, 2)],
 ]
 NATIVE = [pair for pair in PAIRS if pair[0][0] in ("anthropic", "openai-responses")]
-NATIVE = NATIVE if THOROUGH else NATIVE[:4]
+NATIVE = NATIVE if counts.IS_THOROUGH else NATIVE[:4]
 
 
 def words(step):

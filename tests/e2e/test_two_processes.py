@@ -1,6 +1,7 @@
 """Two processes with an engine each work on one session at once, on a real disk.
 
-3 rounds of two that work at random in each of two APIs, 20 with HOLDFAST_THOROUGH=1; the seed is fixed.
+One round or more of two that work at random in each of two APIs, 3 with HOLDFAST_COUNTS=ci, 20 with thorough; the seed
+is fixed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from shutil import copytree
 from threading import Thread
 
 import anyio
+import counts
 import dying_engine as dying
 import obeying_engine as obeying
 import pytest
@@ -31,8 +33,7 @@ from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.samples import KEY, same_request
 
-THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
-ROUNDS = 20 if THOROUGH else 3
+ROUNDS, MOST_ROUNDS = counts.choose(quick=(1, 15), ci=(3, 15), thorough=(20, 100))
 SEED = 15_11
 APIS = ("anthropic", "openai-responses")
 WRITERS = ("extract", "model")
@@ -219,7 +220,8 @@ def pair():
         yield one, two
 
 
-@pytest.mark.timeout(3_600 if THOROUGH else 120)
+@pytest.mark.counts
+@pytest.mark.timeout(3_600 if counts.IS_THOROUGH else 120)
 @pytest.mark.parametrize("api", APIS)
 def test_two_that_work_at_once_lose_nothing(pair, tmp_path, api):
     """S1, S10: each request is valid; what either was told to be stored is; one that is killed blocks nobody."""
@@ -235,7 +237,7 @@ def test_two_that_work_at_once_lose_nothing(pair, tmp_path, api):
         done = max(branches) > 1 and kinds_in(place) >= {"Said", "Compaction", "Decision", "Answer"}
         if done and turn >= ROUNDS:  # how far they come before they are killed is chance
             break
-        assert turn < 5 * ROUNDS, kinds_in(place)
+        assert turn < MOST_ROUNDS, kinds_in(place)
 
 
 def kinds_in(place):

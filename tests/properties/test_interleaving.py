@@ -9,10 +9,10 @@ be what those would.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import counts
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -30,11 +30,10 @@ from holdfast.store.base import SessionStore
 from holdfast.store.memory import MemoryStore
 from holdfast.wire.lens import Lens, measured, open_body, render
 
-THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
 OFTEN = settings(
-    max_examples=10_000 if THOROUGH else 500,
+    max_examples=counts.choose(quick=60, ci=500, thorough=10_000),
     deadline=None,
-    derandomize=not THOROUGH,
+    derandomize=not counts.IS_THOROUGH,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     database=None,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from contextlib import suppress
 
 import anyio
+import counts
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from holdfast.errors import Aborted, LaneCleared
 from holdfast.runtime.lanes import Lanes, Permits
 from holdfast.testing.clock import run
 
-CLOCKS = {"fake": run} | ({"real": anyio.run} if os.environ.get("HOLDFAST_THOROUGH") == "1" else {})
+CLOCKS = {"fake": run} | ({"real": anyio.run} if counts.IS_THOROUGH else {})
 """The real one takes a quarter of a minute."""
 BRANCHES, TASKS, PERMITS = 200, 20, 4
 

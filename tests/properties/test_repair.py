@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from random import Random
 
+import counts
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -32,10 +32,11 @@ from holdfast.wire.mending import mend
 from holdfast.wire.rules import validate
 
 FAMILIES = [(api, model) for api in APIS for model in MODELS[api]]
-COUNT = 2_000 if os.environ.get("HOLDFAST_THOROUGH") == "1" else 182
+COUNT = counts.choose(quick=60, ci=182, thorough=2_000)
 """Histories for each model family; the million is ``python -m holdfast.testing.mangle --count 1000000``."""
 
 
+@pytest.mark.counts
 @pytest.mark.parametrize(("api", "model"), FAMILIES)
 def test_mangled_histories_keep_every_law(api, model):
     """Whatever happened to a history: valid, repaired once for all, nothing lost, no real result replaced."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from random import Random
 
+import counts
 import httpx2
 import pytest
 
@@ -21,7 +21,7 @@ from holdfast.wire.lens import body
 from holdfast.wire.models import traits
 
 FAMILIES = [(api, model) for api in APIS for model in MODELS[api]]
-COUNT = 500 if os.environ.get("HOLDFAST_THOROUGH") == "1" else 100
+COUNT = counts.choose(quick=30, ci=100, thorough=500)
 """Histories for each model family."""
 LENIENT = Settings(window=1_000_000, seals="any", binds="never")
 """The histories hold signatures that other providers made, over what stood there before."""
@@ -61,6 +61,7 @@ def wants_thinking_first(reply):
     return isinstance(reply, Refusal) and "Expected `thinking`" in reply.message
 
 
+@pytest.mark.counts
 @pytest.mark.parametrize(("api", "model"), FAMILIES)
 def test_the_provider_answers_what_was_repaired(api, model):
     """W1: whatever was mangled, the strict provider answers."""
@@ -84,6 +85,7 @@ def test_mangled_histories_are_refused(api, model):
     assert any(isinstance(reply, Refusal) for reply in replies)
 
 
+@pytest.mark.counts
 def test_some_of_them_go_over_http():
     """W1: one history in a hundred goes to the provider as a client would send it, and comes back with 200."""
     with serving(Provider(LENIENT)) as url, httpx2.Client(base_url=url) as client:

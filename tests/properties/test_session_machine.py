@@ -6,11 +6,11 @@ bytes it saw sent, and the log as it was.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import counts
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -49,12 +49,11 @@ from holdfast.wire.apis import form_of
 from holdfast.wire.lens import body
 from holdfast.wire.rules import validate
 
-THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
 STEPS = settings(
-    max_examples=200 if THOROUGH else 20,
-    stateful_step_count=50 if THOROUGH else 25,
+    max_examples=counts.choose(quick=4, ci=20, thorough=200),
+    stateful_step_count=50 if counts.IS_THOROUGH else 25,
     deadline=None,
-    derandomize=not THOROUGH,
+    derandomize=not counts.IS_THOROUGH,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     database=None,
@@ -453,6 +452,7 @@ class StoredMachine(SessionMachine):
     where = "agent.db"
 
 
+@pytest.mark.counts
 @pytest.mark.parametrize("machine", [SessionMachine, StoredMachine])
 def test_a_session_keeps_its_promises(machine: type[SessionMachine]) -> None:
     """S1, K1, K2, W1 and the law of the fold hold after every step of any sequence, in memory and on disk."""

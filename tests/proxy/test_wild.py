@@ -3,7 +3,7 @@
 They speak all four APIs in a window that is soon full: tools beside each other, results of any length, pictures,
 thinking, other models and system prompts; they ask twice, go back, change what was said, lose a message, leave in the
 middle of an answer, are interrupted before a result is there, and begin anew with a summary of their own. The provider
-is the strict one. 3 seeds of 120 steps; 40 of 300 with HOLDFAST_THOROUGH=1.
+is the strict one. One seed of 120 steps; 3 with HOLDFAST_COUNTS=ci, 40 of 300 with HOLDFAST_COUNTS=thorough.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import random
 import re
 import struct
 from contextlib import suppress
 
+import counts
 import msgspec
 import pytest
 
@@ -28,8 +28,7 @@ from holdfast.testing.provider.calls import Said
 from holdfast.wire.answers import Fold, answer
 from holdfast.wire.sse import Reader
 
-THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
-SEEDS, STEPS = (range(40), 300) if THOROUGH else (range(3), 120)
+SEEDS, STEPS = counts.choose(quick=(range(1), 120), ci=(range(3), 120), thorough=(range(40), 300))
 WINDOW = 24_000
 """Tokens: some ten steps."""
 FIELDS = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
@@ -270,6 +269,7 @@ class World:
             await asking
 
 
+@pytest.mark.counts
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_clients_do_each_request_is_answered_and_nothing_is_lost(seed, proxied, tmp_path):
     """No refusal reaches a client, newest words and laws go up, all that was said is in the log, which is sound."""

@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 
 import anyio
+import counts
 import pytest
 import sockets
 import zstandard
@@ -19,7 +20,6 @@ from hypothesis import strategies as st
 APIS = list(sockets.PATHS)
 MOST = 200_000
 """Bytes of a body that this proxy takes."""
-THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +84,13 @@ def test_a_body_that_is_no_conversation_is_for_its_provider_to_judge(api, what, 
 def test_json_that_was_cut_is_for_its_provider_to_judge(api, proxy):
     """At whatever byte a body ends, it goes up as it came."""
     data = sockets.body(api, "cut", "short", "again")
-    places = range(0, len(data), 1 if THOROUGH else 7)
+    places = range(0, len(data), 1 if counts.IS_THOROUGH else 7)
     for at in places:
         assert proxy.send(sockets.request(sockets.PATHS[api], data[:at])).status == 200
     assert [heard.body for heard in proxy.upstream.heard] == [data[:at] for at in places]
 
 
-@settings(max_examples=300 if THOROUGH else 40)
+@settings(max_examples=counts.choose(quick=20, ci=40, thorough=300))
 @given(
     api=st.sampled_from(APIS),
     cut=st.tuples(st.floats(0, 1), st.integers(0, 20)),
@@ -200,7 +200,7 @@ def test_a_body_at_the_limit_is_taken(proxy):
 
 def test_a_large_body_that_is_relayed_is_not_held(proxy):
     """What nobody looks at passes through piece by piece, whatever its size, over every limit."""
-    size, piece = (200 if THOROUGH else 24) * 1_000_000, bytes(1_000_000)
+    size, piece = (200 if counts.IS_THOROUGH else 24) * 1_000_000, bytes(1_000_000)
     before, most = _resident(), [0]
 
     async def go():

@@ -47,7 +47,7 @@ def anew(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(source, tmp_path_factory.mktemp("made") / "session.jsonl")
 
 
-@pytest.fixture(params=["shipped", "anew"])
+@pytest.fixture(params=["shipped", pytest.param("anew", marks=pytest.mark.long)])
 def session(request: pytest.FixtureRequest) -> Path:
     """Return the file under examples/, then the one just made."""
     return SHIPPED if request.param == "shipped" else request.getfixturevalue("anew")
@@ -169,6 +169,7 @@ def test_leans_on_the_past(session: Path) -> None:
     assert len(found) - last_shown > 200
 
 
+@pytest.mark.long
 def test_same_bytes(source: Path, anew: Path, tmp_path: Path) -> None:
     """The same sources give the same bytes."""
     assert make(source, tmp_path / "again.jsonl").read_bytes() == anew.read_bytes()

@@ -52,7 +52,7 @@ def test_a_rule_is_needed(name):
     assert any({hit.rule for hit in found} == {name} for one, found in of_rule(name) if not one["kept"])
 
 
-@pytest.mark.uncounted
+@pytest.mark.long
 def test_deleting_any_rule_is_noticed():
     """With any one rule deleted, some case is judged wrong; with all of them, none."""
     assert [one["id"] for listed in FOUND.values() for one, found in listed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import counts
 import delete_rules
 import pytest
 from hypothesis import given
@@ -71,11 +72,11 @@ def damaged(value, path, odd):
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.uncounted
+@pytest.mark.counts
 @pytest.mark.parametrize("odd", ODD, ids=json.dumps)
 def test_no_damage_makes_the_validator_fail(odd):
     """Whatever stands in place of any value of any case, the validator answers with findings."""
-    for api, body in CASES[::2]:
+    for api, body in CASES[:: counts.choose(quick=6, ci=2, thorough=1)]:
         for path in places(body):
             assert isinstance(validate(damaged(body, path, odd), api), tuple)
 

@@ -76,7 +76,7 @@ def test_it_dies_without_and_finishes_with(told):
     assert 0 < told["seconds"] < 60
 
 
-@pytest.mark.uncounted
+@pytest.mark.long
 def test_it_is_the_same_each_time(both, tmp_path):
     """A run has the numbers of the run before, to the token."""
     one, two = both[0].aided, second_run(tmp_path, lambda _: None)

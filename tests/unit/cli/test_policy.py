@@ -40,7 +40,9 @@ def test_every_number_of_the_settings_page_is_among_them():
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    "name", ["holdfast", *(pytest.param(name, marks=pytest.mark.long) for name in PRESETS if name != "holdfast")]
+)
 def test_a_person_sees_all_of_it(run, name):
     """The page has each group, each setting and each constant."""
     done = run("policy", "show", name)

@@ -18,7 +18,7 @@ from holdfast.replay.report import Row, verdict
 from holdfast.replay.session import session_of
 from holdfast.view.tokens import count
 
-SETTINGS = [(32_000, 3_000), (64_000, 10_000)]
+SETTINGS = [pytest.param(32_000, 3_000, marks=pytest.mark.long), (64_000, 10_000)]
 
 
 class Talk:
@@ -149,6 +149,7 @@ def test_a_request_that_is_refused_for_two_reasons_is_one():
     assert "1 of 2 requests" in verdict([Row(made)]).plain
 
 
+@pytest.mark.long
 def test_the_same_bytes_whatever_the_hash_seed(tmp_path):
     """Two processes with different hash seeds send the same requests, byte for byte."""
     talk = Talk()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import asynccontextmanager, suppress
 
+import counts
 import pytest
 
 from holdfast.config import target
@@ -22,8 +22,7 @@ from holdfast.testing.provider.steps import BROKEN
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 
-THOROUGH = os.environ.get("HOLDFAST_THOROUGH") == "1"
-STRIDE = 1 if THOROUGH else 41
+STRIDE = counts.choose(quick=97, ci=41, thorough=1)
 """Bytes from one broken place to the next; every byte of 22,000 takes minutes."""
 FIELDS = {
     "anthropic": {
@@ -91,6 +90,7 @@ async def gone_on(place, api, stream):
     return upstream.size
 
 
+@pytest.mark.counts
 @pytest.mark.uncounted
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("api", FIELDS)

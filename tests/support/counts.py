@@ -1,0 +1,30 @@
+"""How much the tests try.
+
+``HOLDFAST_COUNTS`` chooses one of three levels: ``quick`` (the default) is what everybody runs before each change, in
+minutes; ``ci`` tries more of the same kind; ``thorough`` is for a release and takes hours.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, TypeVar, get_args
+
+Level = Literal["quick", "ci", "thorough"]
+T = TypeVar("T")
+
+
+def read_level(value: str) -> Level:
+    """Return the level that ``value`` names; raise ``ValueError`` for a name that is none, so that no run tries less
+    than was asked for."""
+    if value not in get_args(Level):
+        raise ValueError(f"HOLDFAST_COUNTS is {value!r}; set it to one of {', '.join(get_args(Level))}")
+    return value  # type: ignore[return-value]
+
+
+LEVEL: Level = read_level(os.environ.get("HOLDFAST_COUNTS", "quick"))
+IS_THOROUGH = LEVEL == "thorough"
+
+
+def choose(*, quick: T, ci: T, thorough: T) -> T:
+    """Return the value for the level of this run."""
+    return {"quick": quick, "ci": ci, "thorough": thorough}[LEVEL]
