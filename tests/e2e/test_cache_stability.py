@@ -1,7 +1,6 @@
 """A long session with oversized results and too many at once, judged by the strict provider and its own cache.
 
-60 of the day's 300 steps, 120 with HOLDFAST_COUNTS=ci, all of them with HOLDFAST_COUNTS=thorough and in
-``bench/cache.py``.
+120 of the day's 300 steps, all of them with HOLDFAST_COUNTS=thorough and in ``bench/cache.py``.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from holdfast.testing.samples import KEY
 from holdfast.testing.sending import Whole, breaks, direct, drive
 from holdfast.testing.workday import PACE, fields, workday
 
-STEPS = counts.choose(quick=60, ci=120, thorough=300)
+STEPS = 300 if counts.IS_THOROUGH else 120
 DAY = workday(STEPS)
 LONG = ("anthropic", "openai-responses")
 """APIs with which the whole of it is spent; half with the others."""
@@ -98,7 +97,7 @@ def test_the_day_is_as_hard_as_it_should_be(day):
     assert len(spilled) == big + together
     assert big >= len(turns) // 10
     if len(turns) == STEPS:
-        assert (big, together) == {60: (8, 2), 120: (16, 3), 300: (40, 6)}[STEPS]
+        assert (big, together) == {120: (16, 3), 300: (40, 6)}[STEPS]
         assert sorted(set(spilled.values())) == [1, 2, 3]
 
 

@@ -1,6 +1,6 @@
 """A process that works on a real disk is killed at random points: nothing that was acknowledged is lost.
 
-4 kills, 20 with HOLDFAST_COUNTS=ci, 200 with HOLDFAST_COUNTS=thorough; the seed is fixed.
+10 kills, 20 with HOLDFAST_COUNTS=ci, 200 with HOLDFAST_COUNTS=thorough; the seed is fixed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.samples import KEY, same_request
 
-KILLS = counts.choose(quick=4, ci=20, thorough=200)
+KILLS = counts.choose(quick=10, ci=20, thorough=200)
 STEPS = 8 * KILLS
 SEED = 15_9
 LETTERS = {"Note": "n", "Said": "S", "Answer": "A", "Frame": "F", "Decision": "D", "Compaction": "C", "Request": "Q"}
