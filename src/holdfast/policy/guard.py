@@ -71,17 +71,15 @@ class Room(Struct, frozen=True):
         return int(self.size * part)
 
 
-THOUGHT = 0.5
-"""[H] Share of the window that is kept free for an answer at most, however much its model may think in."""
-
-
 def measure_room(target: Target, settings: Settings) -> Room:
     """Return the sizes for requests to ``target``; nothing is judged yet."""
     window = target.limits.window
     ceiling = max(settings.reserve_min, min(settings.reserve_max, int(window * settings.reserve_share)))
     asked, frame = target.limits.asked_output or settings.reserve_max, frame_tokens(target)
     reserve = min(ceiling, max(settings.reserve_min, asked))
-    most = min(int(window * THOUGHT), window - frame - max(LEAST_ROOM, settings.room_min))
+    # An answer cannot be limited to less than its model may think in, so what the provider counts beside the prompt is
+    # kept free, also where that is most of the window: with less room free each request past it would be refused first.
+    most = window - frame - max(LEAST_ROOM, settings.room_min)
     reserve = max(reserve, min(target.limits.least_output, most))
     usable = min(window - reserve, target.limits.max_input or window)
     return Room(window, reserve, usable, frame, usable - frame)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.config import target
-from holdfast.policy.guard import measure_room
+from holdfast.policy.guard import LEAST_ROOM, measure_room
 from holdfast.policy.settings import Settings
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.requests import framed
@@ -27,7 +27,7 @@ def thinking(most, budget):
     return {"max_tokens": most, "thinking": {"type": "enabled", "budget_tokens": budget}}
 
 
-@pytest.mark.parametrize("most", [6_000, 9_000, 16_000])
+@pytest.mark.parametrize("most", [6_000, 9_000, 16_000, 20_000, 26_000])
 def test_no_request_is_refused_for_what_its_model_may_think_in(most):
     """P0: the guard knows what goes out: its answer is never limited to less than the thinking and a token."""
     heard = []
@@ -50,9 +50,10 @@ def test_no_request_is_refused_for_what_its_model_may_think_in(most):
 @pytest.mark.parametrize("window", [6_000, 9_000, 16_000, 32_000, 200_000])
 @pytest.mark.parametrize("budget", [1_024, 5_000, 31_000, 150_000])
 def test_room_for_thinking_takes_none_that_a_conversation_needs(window, budget):
-    """At most half of the window is kept for it, and no session ends for it that had room before."""
+    """All that the model may think in is kept free, but for the least room; no session ends that had room before."""
     place = framed(target("anthropic", MODEL, window=window), thinking(budget + 1, budget))
     bare, settings = replace(place, limits=replace(place.limits, least_output=0)), Settings()
     room, before = measure_room(place, settings), measure_room(bare, settings)
     assert room.size >= min(before.size, settings.room_min)
-    assert before.reserve <= room.reserve <= max(before.reserve, window // 2)
+    most = window - room.frame - max(LEAST_ROOM, settings.room_min)
+    assert room.reserve == max(before.reserve, min(budget + 1, most))
