@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.cli.branches import over, refusals, repeated
 from holdfast.cli.explaining import acting, edits_shown, folded
-from holdfast.cli.sizing import PLAIN, Measured, counted, lacking
+from holdfast.cli.sizing import PLAIN, Measured, counted, lacking, take_all_back
 from holdfast.config import Catalog
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import (
@@ -145,7 +145,13 @@ def account(
     """
     last, others = over(entries, _Telling(session, catalog, model, sized, refusals(entries), repeated(entries)), leaf)
     found = last.account()
-    total = _scaled(together((found, *(one.told_before() for one in others))), sized(last.branch).scale)
+    now = sized(last.branch)
+    gain = now.scale
+    if found.saved > 0:  # as much as the next request grows by once all of it is undone
+        gain = max(0, sized(take_all_back(last.branch)).tokens - now.tokens) / found.saved
+    total = _scaled(together((found, *(one.told_before() for one in others))), now.scale, gain)
+    if found.saved > 0:
+        total = replace(total, said=now.tokens + total.saved)
     limit = min((one.limit for one in (last, *others) if one.limit), default=0)
     return replace(total, session=session, largest=total.largest.limited(limit))
 
@@ -160,14 +166,13 @@ def together(accounts: Iterable[Account]) -> Account:
     return total
 
 
-def _scaled(one: Account, scale: float) -> Account:
-    """Return an account in the estimator's tokens with ``scale`` of the model's for each."""
+def _scaled(one: Account, scale: float, gain: float) -> Account:
+    """Return an account in the estimator's tokens with ``scale`` of the model's for each, ``gain`` for those saved."""
     rules = tuple(
-        replace(rule, saved=round(scale * rule.saved), saved_since=round(scale * rule.saved_since))
-        for rule in one.rules
+        replace(rule, saved=round(gain * rule.saved), saved_since=round(gain * rule.saved_since)) for rule in one.rules
     )
     tokens = {name: round(scale * getattr(one, name)) for name in ("said", "rewritten")}
-    dollars = {name: scale * getattr(one, name) for name in ("saved_dollars", "rewritten_dollars")}
+    dollars = {"saved_dollars": gain * one.saved_dollars, "rewritten_dollars": scale * one.rewritten_dollars}
     saved, since = sum(rule.saved for rule in rules), sum(rule.saved_since for rule in rules)
     return replace(one, rules=rules, saved=saved, saved_since=since, **tokens, **dollars)
 

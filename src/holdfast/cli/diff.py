@@ -16,7 +16,7 @@ from holdfast.cli.faults import Stopped
 from holdfast.cli.places import opened, store_option
 from holdfast.cli.ranges import Whole
 from holdfast.cli.sent import OF_REQUESTS, as_sent, as_shown, request_of, sent
-from holdfast.cli.sizing import about, measured_in, requested
+from holdfast.cli.sizing import about, as_known_later, measured_in, requested
 from holdfast.cli.terminal import Waiting, clean, console, json_option, many, say_json, say_line, say_whole
 from holdfast.model.entries import Compaction, Decision, Entry, Request, Revoke
 from holdfast.store.base import SessionInfo, SessionStore
@@ -127,7 +127,11 @@ def _until(store: SessionStore, key: str, log: Log, entry: Entry) -> Log:
 def _of_moments(info: SessionInfo, before: Side, after: Side) -> tuple[Comparison, tuple[str, str]]:
     """Return two moments compared, and how large a request was at either: at the first by what the second knows."""
     size, found = measured_in(info, after.log.branch), compare(before.log, after.log)
-    found = sized(found, size.tokens - size.of(found.after - found.before), size.tokens, size)
+    first, second = before.log.branch, after.log.branch
+    earlier = size.tokens - size.of(found.after - found.before)
+    if first.model == second.model:
+        earlier = measured_in(info, as_known_later(first, second)).tokens
+    found = sized(found, earlier, size.tokens, size)
     is_same = size.is_counted and found.before == found.after
     counts = about(found.before, is_counted=is_same), about(found.after, is_counted=size.is_counted)
     return found, _sizes(found, *counts)

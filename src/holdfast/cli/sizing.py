@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from holdfast import config
 from holdfast.config import Catalog, Configuration
 from holdfast.model.branch import Branch, extend
+from holdfast.model.deciding import Edits
 from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Request
-from holdfast.model.projected import project
+from holdfast.model.projected import mark_at, project
 from holdfast.model.target import Target
 from holdfast.policy import guard
 from holdfast.policy.presets import PRESETS
@@ -76,6 +77,37 @@ def counted(branch: Branch) -> int:
 def lacking(branch: Branch) -> int:
     """Return what the request that ``branch`` makes lacks of all that was said, in the estimator's tokens."""
     return (branch.sums[-1] if len(branch.slots) else 0) - branch.held
+
+
+def take_all_back(branch: Branch) -> Branch:
+    """Return ``branch`` as far as its size goes, with every decision and compaction taken back at once.
+
+    The request that was counted last stands again where it showed everything that was said, as it does after an undo.
+    Its messages are not shown anew: that would cost the whole history, and no size needs it. So ``keep`` is the end,
+    and what stands before it has one digest.
+    """
+    count = len(branch.slots)
+    whole = branch.sums[-1] if count else 0
+    plain = replace(branch, edits=Edits(), compaction=None, keep=count, held=whole, native=0)
+    told = branch.measured
+    if told is None:
+        return plain
+    showed_all = 0 < told.slots <= count and told.held == branch.sums[told.slots - 1]
+    mark = mark_at(plain, told.slots) if showed_all else b""
+    return replace(plain, measured=replace(told, mark=mark, native=0 if showed_all else told.native))
+
+
+def as_known_later(before: Branch, after: Branch) -> Branch:
+    """Return ``before`` with what was learned of the model's tokens until ``after``, to compare the sizes of the two.
+
+    What was counted of a request that still stands at ``before`` is its size; else the estimate is that of ``after``.
+    """
+    told = after.measured
+    if before.anchor is not None:
+        told = before.measured
+    elif told is not None:
+        told = replace(told, mark=b"")
+    return replace(before, gauge=after.gauge, learned=after.learned, aside=after.aside, measured=told)
 
 
 def settings_of(branch: Branch, known: Configuration) -> Settings:

@@ -133,3 +133,22 @@ def test_a_request_has_one_window(run, store, home, table):
         assert json.loads(run("context", name, "--json").stdout)["window"] == 18_000
     assert json.loads(run("why", request, "--json").stdout)["window"] == 18_000
     assert json.loads(run("stats", KEY, "--json").stdout)["largest"]["window"] == 18_000
+
+
+def test_what_was_counted_whole_is_its_size_again_once_it_is_undone(run, store):
+    """``undo``, ``diff``, ``stats`` and ``context`` tell one size for what a decision took, whatever the estimate."""
+    journal = Journal.open(store, KEY, Policy())
+    said = Message.of("user", "kelp on the rock " * 400)
+    for _ in range(3):
+        journal.append(said)
+        ready = journal.prepare(PLACE)
+        journal.record(Message.of("assistant", "Yes."), Usage(input=ready.plan.after * 3 // 4, output=5), "end_turn")
+    whole = json.loads(run("context", KEY, "--json").stdout)["tokens"]
+    assert run("compact", KEY).exit_code == 0
+    [standing] = json.loads(run("undo", KEY, "--list", "--json").stdout)["in_force"]
+    diff = json.loads(run("diff", KEY, f"..{standing['id']}", "--json").stdout)
+    stats = json.loads(run("stats", KEY, "--json").stdout)
+    assert diff["before"] == stats["said"] == whole
+    assert diff["before"] - diff["after"] == stats["saved"] == standing["tokens"]
+    undone = json.loads(run("undo", KEY, "--json").stdout)
+    assert (undone["before"], undone["after"]) == (diff["after"], whole)
