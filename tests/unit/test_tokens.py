@@ -24,7 +24,16 @@ from holdfast.model.slots import Slot
 from holdfast.model.target import Target
 from holdfast.testing.strategies import wild_histories
 from holdfast.view import tokens
-from holdfast.view.tokens import count, count_bytes, estimate, measure, measures_of, ratio
+from holdfast.view.tokens import (
+    cautious_ratio,
+    count,
+    count_bytes,
+    estimate,
+    measure,
+    measured_ratio,
+    measures_of,
+    ratio,
+)
 from holdfast.view.weights import UNIT, weight
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
@@ -253,6 +262,28 @@ def test_ratio_keeps_its_bounds(reports: list[int]) -> None:
     for report in reports:
         branch = turn(branch, "some words to go by " * 10, lambda _, told_=report: told_)
     assert tokens.LOWEST <= ratio(branch, Target()) <= tokens.HIGHEST
+
+
+@pytest.mark.parametrize("rate", [3.0, 7.0, 20.0])
+def test_plans_are_made_by_what_texts_were_counted_at(rate: float) -> None:
+    """Where usage is far above every text, plans go by it, though the calibration keeps its bounds."""
+    target = Target(frame=Frame("f", 1_000, exact=True))
+    branch = told(Branch(), target.frame)
+    for number in range(12):
+        branch = turn(branch, f"Step {number}: " + "the tests pass. " * 20, lambda held: 1_000 + round(rate * held))
+    assert ratio(branch, target) <= tokens.HIGHEST
+    assert measured_ratio(branch, target) == pytest.approx(rate, rel=0.05)
+    assert cautious_ratio(branch, target) == measured_ratio(branch, target)
+
+
+@pytest.mark.parametrize("usage", [lambda held: 40_000 + held, lambda held: held + 9_000 * (held > 1_000)])
+def test_no_frame_and_no_odd_count_is_taken_for_heavy_texts(usage: Callable[[int], int]) -> None:
+    """A frame that nobody told, or one leap of the counts, leaves the plan within the bounds of the calibration."""
+    target = Target(frame=Frame("f", 500, exact=True))
+    branch = told(Branch(), target.frame)
+    for number in range(12):
+        branch = turn(branch, f"Step {number}: " + "the tests pass. " * 20, usage)
+    assert cautious_ratio(branch, target) <= tokens.HIGHEST
 
 
 def test_first_estimate_is_rounded_up() -> None:

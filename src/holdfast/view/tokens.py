@@ -218,10 +218,31 @@ def ratio(branch: Branch, target: Target) -> float:
 
 
 def cautious_ratio(branch: Branch, target: Target) -> float:
-    """Return the ratio, a tenth more while no usage was reported."""
+    """Return the ratio by which plans are made: a tenth more while no usage was reported.
+
+    It leaves the bounds of the calibration where ``measured_ratio`` does.
+    """
     is_measured = branch.measured is not None and is_same_model(branch, target)
     told = is_measured or known_of(branch, target.model).gauge.estimated > 0
-    return ratio(branch, target) * (1.0 if told else UNSEEN_MARGIN)
+    scale = ratio(branch, target) * (1.0 if told else UNSEEN_MARGIN)
+    measured = measured_ratio(branch, target)
+    return measured if measured > HIGHEST else scale
+
+
+def measured_ratio(branch: Branch, target: Target) -> float:
+    """Return real tokens for one estimated token as reported usage has them, unbounded; 0.0 where none was reported.
+
+    Texts that were redacted after they were counted have seven times their tokens and more. A summary planned by less
+    would be as large as what it stands for. Two measures must agree, and the smaller one counts: the newest request as
+    a whole, which a frame larger than anybody told would raise, and how requests grew, which one odd count would.
+    """
+    gauge = known_of(branch, target.model).gauge
+    request = branch.measured if is_same_model(branch, target) else None
+    if request is None or request.held <= 0 or gauge.estimated <= 0:
+        return 0.0
+    whole = (request.tokens - frame_tokens(target)) / request.held
+    growth = gauge.true / gauge.estimated
+    return max(0.0, min(whole, growth))
 
 
 def is_same_model(branch: Branch, target: Target) -> bool:

@@ -378,3 +378,16 @@ def test_a_strange_factor_is_noted(run, home, talk, write):
     odd = [text.replace('"input_tokens": ', '"input_tokens": 90') for text in talk(3)]
     (found,) = figures(run("replay", write(home / "odd.jsonl", odd), "--json", "--policy", "sliding"))
     assert any("what the tokenizer counts" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize("policy", ["opencode", "claude-code", "holdfast"])
+def test_redacted_texts_fit_by_what_they_were_counted_at(run, home, talk, write, policy):
+    """Where recorded usage is fifteen times the texts, a summary takes no more of the window than it was given.
+
+    OpenClaw and pi keep 20,000 tokens by a count of their own, which is all that such a session has.
+    """
+    file = write(home / "redacted.jsonl", talk(30))
+    asked = ("replay", file, "--window", "48000", "--frame", "1000", "--no-cuts", "--json", "--policy", policy)
+    (one,) = figures(run(*asked))
+    assert one["tokens_peak"] > 15_000
+    assert one["over_window"] == 0
