@@ -97,7 +97,16 @@ class LaneClosed(Aborted):
 
 
 class DeadlineExceeded(Aborted, TimeoutError):
-    """The work did not end in its time."""
+    """The work did not end in its time.
+
+    ``during_compaction`` says whether a compaction, or the retry it was made for, was under way; ``snapshot`` then
+    describes what the session goes on with.
+    """
+
+    def __init__(self, *said: object, during_compaction: bool = False, snapshot: str = "") -> None:
+        super().__init__(*said)
+        self.during_compaction = during_compaction
+        self.snapshot = snapshot
 
 
 class StoreError(HoldfastError, OSError):

@@ -267,9 +267,7 @@ async def _in_flight(course: Course, occasion: Occasion, ask: Ask) -> Made:
         try:
             made = await _written(course, occasion, ask)
         finally:
-            waited_for = course.inflight.flight.pending_retry
-            again = occasion.trigger == "overflow" and made.written is not None and not waited_for
-            course.inflight.end(made.outcome, will_retry=again)
+            course.inflight.end(made.outcome)
     return made
 
 

@@ -21,7 +21,12 @@ async def next_request(course: Course, request: Request, world: World, plan: Pla
 
 
 async def smaller_request(course: Course, request: Request, world: World, rung: str) -> Prepared | str:
-    """Return the request planned anew under pressure, or why it would not be smaller; then nothing is written."""
+    """Return the request planned anew under pressure, or why it would not be smaller; then nothing is written.
+
+    Where it compacts, who waits for compactions waits for the request too, until its run is answered or has failed.
+    """
+    if rung == "compact":
+        course.inflight.expect_retry()
     while True:
         plan, known = await compacting.planned(course, request, world, trigger="overflow")
         if stopped := compacting.summary_overflow(plan):
@@ -30,6 +35,8 @@ async def smaller_request(course: Course, request: Request, world: World, rung: 
         if useless:
             await compacting.made(course, plan, useless)
             return useless
+        if plan.compaction is not None and plan.compaction is not course.journal.branch.compaction:
+            course.inflight.expect_retry()
         prepared = await _decided(course, request, plan, known)
         if prepared is not None:
             return prepared

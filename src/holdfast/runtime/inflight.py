@@ -63,6 +63,11 @@ def settled(flight: Flight) -> Flight:
     return replace(flight, pending_retry=max(0, flight.pending_retry - 1))
 
 
+def expected(flight: Flight) -> Flight:
+    """Return the state with the request awaited that a compaction is made for; one that is awaited already counts."""
+    return replace(flight, pending_retry=max(1, flight.pending_retry))
+
+
 def flags_compaction_timeout(*, timed_out: bool, pending: bool, in_flight: bool) -> bool:
     """Return whether a timeout is the compaction's: it timed out while one was in flight or its retry pending."""
     return timed_out and (pending or in_flight)
@@ -91,6 +96,8 @@ class InFlight:
         self._runs: list[_Run] = []
         self._loop: AbstractEventLoop | None = None
         """Where one of them is, or was last."""
+        self.is_sending = False
+        """Whether a run waits for its provider: until that fails or answers, no retry counts as lost."""
 
     def _come(self) -> None:
         """Be at work in the caller's event loop, unless something is under way in another one."""
@@ -113,6 +120,13 @@ class InFlight:
         self._abort = None
         self._move(ended(self.flight, outcome, will_retry=will_retry))
 
+    def expect_retry(self) -> None:
+        """Say that the request under way goes out again because of a compaction, whoever writes its summary.
+
+        Those that wait go on waiting until ``settled``.
+        """
+        self._move(expected(self.flight))
+
     def settled(self) -> None:
         """Say that a run ended, with an answer or without: a request tried again after a compaction is awaited less."""
         self._move(settled(self.flight))
@@ -120,8 +134,8 @@ class InFlight:
     async def wait(self, window: float = WINDOW) -> bool:
         """Return once no compaction is in flight and no retry pending, at the next checkpoint at the earliest.
 
-        ``False`` where a retry was pending and for ``window`` seconds nothing came and nothing was in flight: it counts
-        as lost, and nobody waits for it any more. ``Aborted`` after ``unsubscribe``.
+        ``False`` where a retry was pending, and for ``window`` seconds nothing came, nothing was in flight and no
+        provider was waited for: it counts as lost, and nobody waits for it any more. ``Aborted`` after ``unsubscribe``.
         """
         await checkpoint()
         self._come()
@@ -130,7 +144,8 @@ class InFlight:
                 if self._changed.is_set():
                     self._changed = Event()
                 await self._changed.wait()
-            if scope.cancelled_caught and self.flight.is_busy and not self.flight.in_flight:
+            is_under_way = self.flight.in_flight or self.is_sending
+            if scope.cancelled_caught and self.flight.is_busy and not is_under_way:
                 self._move(replace(self.flight, pending_retry=0))
                 return False
         if self.flight.is_over:
@@ -154,8 +169,11 @@ class InFlight:
             abort()
 
     @contextmanager
-    def limited(self, seconds: float, extra: float) -> Iterator[None]:
-        """Cancel the block after ``seconds`` and raise ``DeadlineExceeded``; a compaction gives it ``extra``."""
+    def limited(self, seconds: float, extra: float, snapshot: Callable[[], str] = lambda: "") -> Iterator[None]:
+        """Cancel the block after ``seconds`` and raise ``DeadlineExceeded``; a compaction gives it ``extra``.
+
+        ``snapshot`` describes what stands, for the error of a block that was cancelled during a compaction.
+        """
         self._come()
         with CancelScope(deadline=current_time() + seconds) as scope:
             run = _Run(scope, extra)
@@ -167,9 +185,11 @@ class InFlight:
                 if run in self._runs:
                     self._runs.remove(run)
         if scope.cancelled_caught:
-            raise DeadlineExceeded(_late(seconds, self.flight))
+            raise _deadline_error(seconds, run.cancelled_in or self.flight, snapshot)
 
     def _move(self, flight: Flight) -> None:
+        for run in self._runs:
+            run.note_cancelled(self.flight)
         self.flight = flight
         for run in self._runs:
             run.judge(flight)
@@ -183,14 +203,26 @@ class _Run:
         self.scope = scope
         self.deadline = scope.deadline
         self.extra = extra
+        self.cancelled_in: Flight | None = None
+        """What was under way when the deadline passed; nothing where that has not changed since."""
+
+    def note_cancelled(self, flight: Flight) -> None:
+        """Keep ``flight`` where the deadline has passed: what was cancelled ends its compaction as it unwinds."""
+        if self.scope.cancel_called and self.cancelled_in is None:
+            self.cancelled_in = flight
 
     def judge(self, flight: Flight) -> None:
         """Let the run end when it should, with the session as ``flight`` says."""
         self.scope.deadline = extended(self.deadline, self.extra, current_time(), busy=flight.is_busy)
 
 
-def _late(seconds: float, flight: Flight) -> str:
-    pending = flight.pending_retry > 0
-    if flags_compaction_timeout(timed_out=True, pending=pending, in_flight=flight.in_flight):
-        return f"the run's {seconds:g} s were over during a compaction; what stood before it is in force: try again"
-    return f"the run's {seconds:g} s were over; give it more time, or less to do"
+def _deadline_error(seconds: float, flight: Flight, snapshot: Callable[[], str]) -> DeadlineExceeded:
+    """Return the error of a run that was cancelled while the session was as ``flight`` says."""
+    is_pending = flight.pending_retry > 0
+    if not flags_compaction_timeout(timed_out=True, pending=is_pending, in_flight=flight.in_flight):
+        return DeadlineExceeded(f"the run's {seconds:g} s were over; give it more time, or less to do")
+    when = "during a compaction" if flight.in_flight else "while a request was tried again after a compaction"
+    stands = snapshot()
+    named = f": {stands}" if stands else ""
+    text = f"the run's {seconds:g} s were over {when}; what was in the log stands{named}; ask again with more time"
+    return DeadlineExceeded(text, during_compaction=True, snapshot=stands)

@@ -63,6 +63,7 @@ class Run:
                 raise
             recording.tell_unwritten(self._course, unwritten)
         finally:
+            self._course.inflight.is_sending = False
             self._course.inflight.settled()
             await self._stack.aclose()
 
@@ -84,8 +85,9 @@ class Run:
         return self._left.popleft()
 
     async def _going(self) -> AsyncGenerator[list[Event]]:
-        course = self._course
+        course, inflight = self._course, self._course.inflight
         said = read(course, self._asked)
+        inflight.is_sending = True
         with course.answering():
             first, prepared = await begun(course, said, self._way)
             request, state = first.request, first.state
@@ -95,7 +97,9 @@ class Run:
                 try:
                     async with course.means.permits.hold(), aclosing(attempt.events()) as coming:
                         async for came in coming:
+                            inflight.is_sending = False  # the caller has the floor, and may never come back for more
                             yield came
+                            inflight.is_sending = True
                 except BaseException as error:
                     if isinstance(error, Exception) or not attempt.settled():
                         await recording.broken(course, attempt, error)

@@ -122,14 +122,16 @@ class Session:
         """Say something (or nothing, to go on behind tool results) and return the model's answer, which is in the log.
 
         ``deadline`` is in seconds; a compaction under way extends it once, by ``summary_deadline`` of the
-        policy. Raises ``DeadlineExceeded`` then, ``UpstreamError`` where the provider refuses or does not answer,
-        ``ContextOverflow`` where nothing that could be left out is left, ``WindowTooSmall`` before any call.
+        policy. Raises ``DeadlineExceeded`` then, which tells of a compaction that was under way, ``UpstreamError``
+        where the provider refuses or does not answer, ``ContextOverflow`` where nothing that could be left out is left,
+        ``WindowTooSmall`` before any call.
         """
         check_types(ConfigError, deadline=(deadline, float | int | None))
         if deadline is not None and isnan(deadline):
             raise ConfigError("deadline is nan; give seconds, or none")
         extra = self.journal.policy.settings.summary_deadline
-        with self.inflight.limited(inf if deadline is None else deadline, extra):
+        seconds = inf if deadline is None else deadline
+        with self.inflight.limited(seconds, extra, lambda: _snapshot(self.journal)):
             async with self.run(said, quiet=True) as run:
                 async for _ in run:
                     pass
@@ -232,7 +234,8 @@ class Session:
     async def wait_for_compaction(self) -> None:
         """Return when no compaction is under way, and no request that one was made for after a refusal.
 
-        One that ran before its request first went out is over once it is made: who wants the answer waits for the run.
+        That request is waited for until it is answered or has finally failed, whoever wrote the summary. A compaction
+        that ran before its request first went out is over once it is made: who wants the answer waits for the run.
         ``Aborted`` where it runs in another event loop, and after ``close``.
         """
         if self.inflight.flight.is_busy:
@@ -269,6 +272,13 @@ class Session:
             self._handed_out = None
         self._course.answered()
         return id_
+
+
+def _snapshot(journal: Journal) -> str:
+    """Describe what a session goes on with: its newest entry, how many messages there are, and what hides some."""
+    branch = journal.branch
+    told = "no compaction" if branch.compaction is None else f"the compaction that shows message {branch.keep} first"
+    return f"entry {journal.leaf}, {len(branch.slots)} messages, {told} in force"
 
 
 def _decisions(branch: Branch) -> int:
