@@ -114,6 +114,7 @@ CLIENTS = (
     _terminal("pi-chat", 64_000, **_PI),
     _terminal("pi-anthropic", 64_000, **_PI),
     _terminal("pi-responses", 64_000, **_PI),
+    _terminal("pi-claude", 64_000, "bash", lines=400),
     _terminal("gemini", 28_000),
     _terminal("gemini-tools", 28_000, "run_shell_command", rewrites=True),
     _terminal("llm", 16_000),

@@ -95,7 +95,9 @@ class Started:
         """Nothing is left running: each turn was a process of its own."""
 
     def _options(self) -> dict[str, Any]:
-        own = {"PATH": os.environ["PATH"], "HOME": str(self._place.home)}
+        # The Node that was installed with the clients comes first: the machine's own may be too old for them.
+        path = os.pathsep.join((str(self._place.program), os.environ["PATH"]))
+        own = {"PATH": path, "HOME": str(self._place.home)}
         variables = {**own, **self._terminal.variables(self._place)}
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return {"cwd": self._place.work, "env": variables, "start_new_session": True, **pipes}
@@ -212,27 +214,32 @@ def _opencode_read(out: str, err: str) -> Answer:
 # -- pi ----------------------------------------------------------------------------------------------------------------
 
 
-def _pi(provider: str) -> Callable[[Place, str, str], list[str]]:
+def _pi(provider: str, model: str) -> Callable[[Place, str, str], list[str]]:
     def arguments(place: Place, text: str, session: str) -> list[str]:
-        flags = ["-p", "--provider", provider, "--model", "fake-1"]
+        flags = ["-p", "--provider", provider, "--model", model]
         return ["node", str(place.program / "pi"), *flags, *(["-c"] if session else []), text]
 
     return arguments
 
 
+PI_BUILT_IN = "anthropic"
+"""A provider of which pi knows the models: for these it writes more than for those of a server of its user's."""
+
+
 def _pi_configured(place: Place) -> None:
     model = {"id": "fake-1", "contextWindow": place.compacts_at or 200_000, "maxTokens": 8_000, "input": ["text"]}
     model |= {"reasoning": False, "cost": {"input": 1, "output": 2, "cacheRead": 0.1, "cacheWrite": 1}}
-    apis = {"chat": "openai-completions", "anthropic": "anthropic-messages", "responses": "openai-responses"}
+    apis = {"chat": "openai-completions", "messages": "anthropic-messages", "responses": "openai-responses"}
     providers = {
         name: {
-            "baseUrl": place.url + ("" if name == "anthropic" else "/v1"),
+            "baseUrl": place.url + ("" if name == "messages" else "/v1"),
             "apiKey": "k",
             "api": api,
             "models": [model],
         }
         for name, api in apis.items()
     }
+    providers[PI_BUILT_IN] = {"baseUrl": place.url}
     folder = place.home / ".pi" / "agent"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "models.json").write_text(json.dumps({"providers": providers}))
@@ -242,10 +249,10 @@ def _plain(out: str, err: str) -> Answer:
     return Answer(out.strip(), _silent(out.strip(), err))
 
 
-def pi(provider: str) -> Terminal:
-    """Return pi on one of its APIs: ``chat``, ``anthropic`` or ``responses``."""
-    quiet = {"PI_OFFLINE": "1", "PI_TELEMETRY": "0", "PI_SKIP_VERSION_CHECK": "1"}
-    return Terminal(_pi(provider), lambda place: quiet, _plain, _pi_configured)
+def pi(provider: str, model: str = "fake-1") -> Terminal:
+    """Return pi on a server of its user's (``chat``, ``messages`` or ``responses``), or on a provider that it knows."""
+    quiet = {"PI_OFFLINE": "1", "PI_TELEMETRY": "0", "PI_SKIP_VERSION_CHECK": "1", "ANTHROPIC_API_KEY": "k"}
+    return Terminal(_pi(provider, model), lambda place: quiet, _plain, _pi_configured)
 
 
 # -- Gemini CLI --------------------------------------------------------------------------------------------------------
@@ -320,7 +327,8 @@ TERMINALS: Mapping[str, Terminal] = {
         _opencode_configured,
     ),
     "pi-chat": pi("chat"),
-    "pi-anthropic": pi("anthropic"),
+    "pi-anthropic": pi("messages"),
+    "pi-claude": pi(PI_BUILT_IN, "claude-opus-5-5"),
     "pi-responses": pi("responses"),
     "gemini": GEMINI,
     "gemini-tools": GEMINI,
