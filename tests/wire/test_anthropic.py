@@ -42,6 +42,22 @@ def test_results_alone_make_a_tool_message():
     assert decode({"role": "user", "content": []}) == Message("user")
 
 
+@pytest.mark.parametrize("content", [{}, {"content": []}, {"content": ""}, {"content": None}])
+def test_a_system_message_that_only_sets_options_stays_as_it_is(content):
+    """pi tells the effort of each turn in a system message without words; it goes out byte for byte."""
+    raw = json.dumps({"role": "system", **content, "output_config": {"effort": "high"}}).encode()
+    message = anthropic.decode(raw)
+    assert message == Message("system", (Opaque("options", Raw(raw)),))
+    assert anthropic.encode(message) == [raw]
+
+
+def test_a_system_message_with_words_and_options_is_its_words():
+    """Claude Code tells the effort of a turn beside words: these can be read, and quoted where the turn is reduced."""
+    words = {"role": "system", "content": "Be brief.", "output_config": {"effort": "high"}}
+    assert decode(words) == Message.of("system", "Be brief.")
+    assert decode({"role": "system", "content": [], "output_config": None}) == Message("system")
+
+
 def test_arguments_are_the_bytes_of_input():
     """Arguments keep the very text of ``input``: order, spacing and escapes."""
     raw = b'{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"n","input":{"b": 1,  "a":"\\u00e9"}}]}'

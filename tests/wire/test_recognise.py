@@ -137,19 +137,22 @@ def test_what_is_no_request_is_refused(fields):
         ("claude-opus-5", False, True, False, 600),
         ("claude-opus-5-20260401", False, True, False, 600),
         ("claude-sonnet-5", False, False, False, 600),
-        ("claude-opus-5-5", False, False, True, 600),
-        ("claude-haiku-5-5", False, False, True, 600),
+        ("claude-opus-5-5", False, True, True, 600),
+        ("claude-sonnet-5-5", False, True, True, 600),
+        ("claude-haiku-5-5", False, True, True, 600),
         ("claude-fable-5", False, True, False, 600),
         ("claude-mythos-5-1", False, True, True, 600),
-        ("claude-fable-5-2[1m]", False, False, True, 600),
-        ("claude-opus-6", False, False, True, 600),
+        ("claude-fable-5-2[1m]", False, True, True, 600),
+        ("claude-opus-4-9", False, True, True, 600),
+        ("claude-opus-6", False, True, True, 600),
+        ("us.anthropic.claude-sonnet-7-1-v1:0", False, True, True, 600),
         ("somebody/new", False, False, True, 600),
         ("", False, False, True, 600),
     ],
 )
 def test_the_dialect_of_a_model(model, prefill, inside, binds, images):
-    """What a Claude model takes follows from its family and version; an unknown name gets the strictest rules, and no
-    limit by a guess."""
+    """What a Claude model takes follows from its family and version; one that is newer than all known takes system
+    messages inside, as the newest known do; an unknown name gets the strictest rules, and no limit by a guess."""
     dialect = anthropic.dialect(model)
     assert (not dialect.end_user, dialect.system_place == "turn", dialect.binds_thinking, dialect.max_images) == (
         prefill,

@@ -44,8 +44,8 @@ a new conversation, a fork, a subagent and a review have one of their own [M, S]
 is no such name: Codex's subagents share theirs, and applications one for all that they do."""
 _SUMMARISER = "You are a context summarization"
 """How the system prompt begins under which opencode's agent and pi's assistant summarise a conversation [M]."""
-_PI = ("You are an expert coding assistant", _SUMMARISER)
-"""How pi's system prompts begin: it sends through the providers' own SDKs and says nowhere who it is [M]."""
+_PI = ("You are an expert coding assistant", "You are a coding assistant running inside pi", _SUMMARISER)
+"""How pi's system prompts begin: before it had a user agent of its own it sent under those of the SDKs [M]."""
 _AIDER = "Act as an expert "
 """How aider's begin; it sends through LiteLLM [M]."""
 _HANDOVERS: Mapping[str, tuple[str, ...]] = {
@@ -147,6 +147,7 @@ _BY_HEADERS: tuple[tuple[str, Callable[[str, Mapping[str, str]], bool]], ...] = 
     ("claude-code", lambda agent, told: agent.startswith("claude-cli/") or "x-claude-code-session-id" in told),
     ("codex", lambda agent, told: _is_codex(agent, told.get("originator", ""), told)),
     ("opencode", lambda agent, _: agent.startswith("opencode/")),
+    ("pi", lambda agent, _: agent == "pi" or agent.startswith(("pi/", "pi ("))),
     ("gemini-cli", lambda agent, _: agent.startswith("GeminiCLI")),
     ("langchain", lambda agent, _: agent.startswith("langchain")),
     ("google-genai", lambda agent, told: "google-genai-sdk" in told.get("x-goog-api-client", agent)),

@@ -62,7 +62,7 @@ def _part(part: Part, api: str, *, files: bool) -> Part | None:
     if isinstance(part, ToolResult):
         content = tuple(_inner(inner, files=files) for inner in part.content)
         return ToolResult(part.call_id, part.name, content, part.is_error)
-    if isinstance(part, Opaque) and (part.kind == "message" or part.kind.startswith("message.")):
+    if isinstance(part, Opaque) and is_of_message(part):
         return Text(said) if (said := words_of(part)) else None
     return _inner(part, files=files)
 
@@ -75,6 +75,11 @@ def _inner(part: Text | Media | Opaque, *, files: bool) -> Text | Media:
     if part.form == "file" and not files:
         return Text(placeholder(part))
     return Media(part.kind, part.mime, part.size, part.name, part.source, None, part.form)
+
+
+def is_of_message(part: Opaque) -> bool:
+    """Return whether ``part`` is a whole message or a field of one: without words it says nothing elsewhere."""
+    return part.kind in ("message", "options") or part.kind.startswith("message.")
 
 
 def words_of(part: Opaque) -> str:

@@ -4,7 +4,9 @@ What a block says becomes a part; the block's own JSON stays with it as ``raw``,
 and fields of tomorrow survive. A document of plain words and what a search found are ``Text``, where such may stand: in
 a user's message, and in a result that is no error. Blocks that Holdfast does not interpret are ``Opaque``. A user
 message with nothing but tool results has the role ``tool``. A message of an unknown role is one
-``Opaque("message", raw)`` in a ``system`` message: it starts no turn, answers no call, and goes out byte for byte.
+``Opaque("message", raw)`` in a ``system`` message: it starts no turn, answers no call, and goes out byte for byte. A
+system message without content that sets the options of its turn (``output_config``, of pi 1.6) is one
+``Opaque("options", raw)``: it goes out byte for byte too, where a system message may stand.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ __all__ = ["API", "decode", "dialect", "dicts", "encode", "messages"]
 class _Wire(Struct, gc=False):
     role: str
     content: str | list[Raw] | None = None
+    output_config: Raw = Raw(b"")
 
 
 class _Text(Struct, gc=False, tag_field="type", tag="text"):
@@ -104,6 +107,8 @@ class _Kind(Struct, gc=False):
     tool_use_id: Any = ""
 
 
+_WHOLE_MESSAGE = frozenset({"message", "options"})
+"""Kinds of opaque parts whose bytes are a message, and no block of one."""
 _WIRE = Decoder(_Wire)
 _BLOCK = Decoder(_Text | _Thinking | _Redacted | _Use | _Result | _Image | _Document | _Found)
 _INNER = Decoder(_Text | _Image | _Document | _Found)
@@ -125,6 +130,8 @@ def decode(raw: Bytes) -> Message:
     role, content = wire.role, wire.content
     if role not in ("user", "assistant", "system"):
         return Message("system", (Opaque("message", raw if isinstance(raw, Raw) else Raw(raw)),))
+    if role == "system" and not content and bytes(wire.output_config) not in (b"", b"null"):
+        return Message("system", (Opaque("options", raw if isinstance(raw, Raw) else Raw(raw)),))
     if content is None or isinstance(content, str):
         return Message(role, () if content is None else (Text(content),))  # type: ignore[arg-type]
     parts = tuple(map(_part if role == "user" else _plain, content))
@@ -242,7 +249,7 @@ def encode(message: Message, base: Raw | None = None) -> list[bytes]:
     in ``base`` it keeps the fields that it does not say itself (``cache_control``). Other fields of ``base`` stay.
     Thinking without a seal of this API cannot be sent and is left out.
     """
-    if len(message.parts) == 1 and type(message.parts[0]) is Opaque and message.parts[0].kind == "message":
+    if len(message.parts) == 1 and type(message.parts[0]) is Opaque and message.parts[0].kind in _WHOLE_MESSAGE:
         return [bytes(message.parts[0].raw)] if message.parts[0].raw is not None else []
     role = "user" if message.role == "tool" else message.role
     stood = None if base is None else read(_WIRE, base, "the base message")

@@ -16,7 +16,7 @@ from holdfast.model.slots import Slot
 from holdfast.policy.hygiene.items import Item
 from holdfast.policy.hygiene.neighbours import GO_ON
 from holdfast.policy.hygiene.showing import shown_behind
-from holdfast.view.foreign import native, words_of
+from holdfast.view.foreign import is_of_message, native, words_of
 from holdfast.wire import asked as asking
 from holdfast.wire.apis import Form, form_of
 from holdfast.wire.asked import Asked
@@ -180,7 +180,7 @@ def changes(before: Message, after: Message) -> Iterator[str]:
         if isinstance(part, Thinking):
             yield "thinking: sealed by another API"
         elif isinstance(part, Opaque):
-            own = part.kind == "message" or part.kind.startswith("message.")
+            own = is_of_message(part)
             instead = "its words stay" if words_of(part) else f"{placeholder(part)!r} stands there"
             yield f"{part.kind}: {'left out' if own else instead}"
         elif isinstance(part, Media) and not stays[_bare(part)]:

@@ -54,16 +54,20 @@ _TABLE: dict[str, Traits] = {
         disabled_at_any_effort=False,
         compacts=True,
     ),
-    "opus 5.5": Traits(manual=False, adaptive=True, compacts=True),
+    "opus 5.5": Traits(system_inside=True, manual=False, adaptive=True, compacts=True),
     "sonnet 4.6": Traits(binds=False, manual=True, adaptive=True, disabled=True, compacts=True),
     "sonnet 5.0": Traits(binds=False, manual=False, adaptive=True, disabled=True, compacts=True),
-    "sonnet 5.5": Traits(manual=False, adaptive=True, compacts=True),
-    "haiku 5.5": Traits(adaptive=True, compacts=True),
+    "sonnet 5.5": Traits(system_inside=True, manual=False, adaptive=True, compacts=True),
+    "haiku 5.5": Traits(system_inside=True, adaptive=True, compacts=True),
     "fable 5.0": Traits(system_inside=True, binds=False, manual=False, adaptive=True, disabled=False, compacts=True),
     "fable 5.1": Traits(system_inside=True, manual=False, adaptive=True, disabled=False, compacts=True),
-    "fable 5.2": Traits(manual=False, adaptive=True, disabled=False),
+    "fable 5.2": Traits(system_inside=True, manual=False, adaptive=True, disabled=False),
 }
-"""Family and version to rules, as documented up to 2026-11; Mythos is Fable under another name."""
+"""Family and version to rules, as documented up to 2026-11; Mythos is Fable under another name.
+
+The page that lists who takes system messages inside is older than 5.5 and Fable 5.2. Claude Code 2.1.332 sends them to
+each of these by default, with the effort of the turn and changes of tools, which can stand nowhere else. [M]
+"""
 
 _NEW_STYLE = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?")
 """``claude-opus-4-5-20251101``, ``claude-opus-4.5``, ``eu.anthropic.claude-sonnet-4-20250514-v1:0``"""
@@ -74,14 +78,28 @@ _OLD_STYLE = re.compile(r"claude-(?:v?[12](?!\d)|instant|3(?!\d))")
 def traits(model: str) -> Traits | None:
     """Return what is known of Claude model ``model``, or nothing when it is none we know."""
     name = model.lower()
-    found = _NEW_STYLE.search(name)
+    found = _parse_model_name(name)
     if found is None:
         return _OLD if _OLD_STYLE.search(name) else None
-    family, version = found[1], (int(found[2]), int(found[3] or 0))
+    family, version = found
     if version <= _LAST_OLD:
         return _OLD
-    family = "fable" if family == "mythos" else family
     return _TABLE.get(f"{family} {version[0]}.{version[1]}")
+
+
+def _parse_model_name(name: str) -> tuple[str, tuple[int, int]] | None:
+    """Return the family and version that a lower-case name of the new style says, or None for any other name."""
+    found = _NEW_STYLE.search(name)
+    if found is None:
+        return None
+    family = "fable" if found[1] == "mythos" else found[1]
+    return family, (int(found[2]), int(found[3] or 0))
+
+
+def _is_later_claude(model: str) -> bool:
+    """Return whether ``model`` is a Claude model that is newer than this table."""
+    found = _parse_model_name(model.lower())
+    return found is not None and found[1] > _LAST_OLD and traits(model) is None
 
 
 _BEDROCK = re.compile(r"(?:^|[./])anthropic\.claude")
@@ -137,8 +155,14 @@ FEW_IMAGES, PIXELS, PIXELS_OF_MANY = 20, 8_000, 2_000
 
 
 def anthropic_dialect(model: str) -> Dialect:
-    """Return the rules of the Messages API for ``model``; an unknown name gets the strictest."""
+    """Return the rules of the Messages API for ``model``; an unknown name gets the strictest.
+
+    A Claude model that is newer than the table takes system messages inside the conversation, as the newest known do.
+    """
     known = traits(model) or Traits()
+    # A model that is newer than the table most likely takes what the newest in it take. Were it held to the strictest
+    # rule, each system message that Claude Code writes for it would be rewritten; refused, Claude Code goes without.
+    is_system_inside = known.system_inside or _is_later_claude(model)
     return Dialect(
         "anthropic",
         model,
@@ -150,7 +174,7 @@ def anthropic_dialect(model: str) -> Dialect:
         empty_end=known.prefill,
         id_max=1_000,
         name_max=128,
-        system_place="turn" if known.system_inside else "first",
+        system_place="turn" if is_system_inside else "first",
         max_images=known.images,
         most_pixels=PIXELS,
         large_pixels=PIXELS_OF_MANY,
@@ -162,7 +186,7 @@ def anthropic_dialect(model: str) -> Dialect:
         compacts=known.compacts and not _BEDROCK.search(model.lower()),
         refused=_refused("anthropic"),
         refused_in_results=_NOT_IN_RESULTS,
-        taken={"system": ("tool_addition", "tool_removal")},
+        taken={"system": ("tool_addition", "tool_removal", "options")},
     )
 
 

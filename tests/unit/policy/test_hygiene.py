@@ -554,6 +554,15 @@ def test_changes_of_tools_stay_behind():
     assert repairs([user(), inside, words(), user()], fine) == ()
 
 
+def test_options_of_a_turn_stay_where_a_system_message_may_stand():
+    """A system message that sets options and says nothing is no empty message; where none may stand it is left out."""
+    options = Message("system", (Opaque("options", Raw(b'{"role":"system","output_config":{"effort":"high"}}')),))
+    fine = target("anthropic", "claude-opus-5-5").dialect
+    assert repairs([user(), options, words(), user(), options], fine) == ()
+    assert repaired([user(), options, user(), words(), user()], fine)[0] == [user(), user(), words(), user()]
+    assert repaired([user(), options, words(), user(), options], CLAUDE)[0] == [user(), words(), user()]
+
+
 def test_nothing_left_is_still_a_request():
     """Where all that was said may not be sent, somebody asks to go on; of nothing nothing is made."""
     sent, _ = repaired([results("x")], CLAUDE)

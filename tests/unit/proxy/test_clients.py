@@ -45,6 +45,10 @@ def scope(headers, lens=None):
         ("codex", {"user-agent": "own/1", "originator": "codex_vscode"}),
         ("codex", {"user-agent": "own/1", "originator": "own", "x-codex-turn-metadata": '{"thread_id":"t"}'}),
         ("opencode", {"user-agent": "opencode/1.18.33 ai-sdk/provider-utils"}),
+        ("pi", {"user-agent": "pi/1.6.0 (linux; node/v24.21.0; x64)", "x-stainless-lang": "js"}),
+        ("pi", {"user-agent": "pi"}),
+        ("other", {"user-agent": "pip/26.0"}),
+        ("other", {"user-agent": "pixel/1"}),
         ("gemini-cli", {"user-agent": "GeminiCLI-tui/0.61.0", "x-goog-api-client": "google-genai-sdk/1.30.0"}),
         ("google-genai", {"user-agent": "google-genai-sdk/3.4.0 gl-python/3.11.7"}),
         ("google-genai", {"user-agent": "own/1", "x-goog-api-client": "google-genai-sdk/3.4.0"}),
@@ -79,7 +83,7 @@ def test_what_is_built_on_an_sdk(family, told):
 
 
 def test_pi_and_aider_are_told_by_their_words():
-    """Two clients say nowhere who they are: their system prompts do, wherever an API has its own."""
+    """aider and pi before 1.0 say nowhere who they are: their system prompts do, wherever an API has its own."""
     js, raw = (
         {"user-agent": "OpenAI/JS 6.26.0", "x-stainless-lang": "js"},
         {"user-agent": "OpenAI/Python 2.20.0", "x-stainless-raw-response": "true", "x-stainless-read-timeout": "600.0"},

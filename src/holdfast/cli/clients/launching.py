@@ -257,9 +257,10 @@ const through = (url) => {
   return own ? proxy + url.slice(own.length) : proxy + "/u/" + url;
 };
 export default function (pi) {
-  const point = (_, { modelRegistry }) => {
-    for (const model of modelRegistry.getAll())
-      if (apis.includes(model.api) && model.baseUrl) model.baseUrl = through(model.baseUrl);
+  const point = (event, { modelRegistry, model: current }) => {
+    // pi makes the models of models.json anew for each call of getAll, so the one in use is pointed by itself.
+    for (const model of [...modelRegistry.getAll(), current, event?.model])
+      if (model && apis.includes(model.api) && model.baseUrl) model.baseUrl = through(model.baseUrl);
   };
   for (const event of ["session_start", "model_select", "before_agent_start"]) pi.on(event, point);
 }

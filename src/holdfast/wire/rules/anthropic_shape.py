@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from holdfast.wire.rules.anthropic_view import Request
 from holdfast.wire.rules.blocks import BLOCK_KEYS, FOREIGN, SERVER_RESULTS, SERVER_USES
@@ -44,7 +45,7 @@ def _message_shape(request: Request) -> Broken:
             yield path, f"the message is {type_name(message)}; send an object with role and content"
             continue
         content = message.get("content")
-        if isinstance(content, str) or (content is None and message.get("output_config")):
+        if isinstance(content, str) or (content is None and _sets_options(message)):
             continue
         if not isinstance(content, list):
             yield f"{path}.content", f"content is {type_name(content)}; send a string or a list of blocks"
@@ -110,13 +111,20 @@ def _first(request: Request) -> Broken:
 
 
 def _content(request: Request) -> Broken:
-    """Only a final assistant message may be empty."""
+    """Only a final assistant message, and a system message that sets options, may be empty."""
     last = len(request.messages) - 1
     for at, message in enumerate(request.messages):
-        empty = isinstance(message, dict) and message.get("content") in ("", [])
-        if empty and not (at == last and message.get("role") == "assistant"):
+        if not isinstance(message, dict) or message.get("content") not in ("", []):
+            continue
+        is_final_answer = at == last and message.get("role") == "assistant"
+        if not is_final_answer and not _sets_options(message):
             path = f"$.messages[{at}].content"
             yield path, "the content is empty, which only a final assistant message may be; drop the message"
+
+
+def _sets_options(message: dict[str, Any]) -> bool:
+    """Return whether this is a system message that sets the options of the turn, as pi 1.6 writes one without words."""
+    return message.get("role") == "system" and bool(message.get("output_config"))
 
 
 # -- system messages inside the conversation ---------------------------------------------------------------------------
@@ -185,7 +193,7 @@ RULES: tuple[Rule, ...] = (
         _system_support,
         "documented",
         DOCS,
-        "all but Opus 4.8, Opus 5, Fable and Mythos 5 and 5.1",
+        "all but Opus 4.8 and later, Sonnet and Haiku 5.5, Fable and Mythos",
     ),
     Rule("anthropic.system-place", _system_place, "documented", DOCS),
     Rule("anthropic.system-blocks", _system_blocks, "documented", DOCS),

@@ -279,15 +279,22 @@ RUN = """
 import extension from "FILE";
 const models = JSON.parse(process.argv[1]), handlers = {};
 extension({ on: (event, handler) => { handlers[event] = handler; } });
+const copied = (model) => ({ ...model });
 for (const event of ["session_start", "before_agent_start", "model_select"])
   handlers[event]({}, { modelRegistry: { getAll: () => models } });
-console.log(JSON.stringify(models.map((model) => model.baseUrl)));
+const current = copied(JSON.parse(process.argv[1])[0]), chosen = copied(JSON.parse(process.argv[1])[1]);
+handlers.before_agent_start({}, { modelRegistry: { getAll: () => models.map(copied) }, model: current });
+handlers.model_select({ model: chosen }, { modelRegistry: { getAll: () => models.map(copied) } });
+console.log(JSON.stringify([...models, current, chosen].map((model) => model.baseUrl)));
 """
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
 def test_the_extension_of_pi(tmp_path):
-    """However often it is called, the extension leads to where Python does; models of other APIs are left alone."""
+    """However often it is called, the extension leads to where Python does; models of other APIs are left alone.
+
+    The model in use is led, and one that is chosen, also where pi makes the listed models anew at each call.
+    """
     file = tmp_path / "holdfast.mjs"
     file.write_text(next(iter(launch("pi", order()).files.values())))
     urls = ["https://api.anthropic.com", "https://api.openai.com/v1", "https://api.openai.com.example", GATEWAY, LED]
@@ -295,7 +302,8 @@ def test_the_extension_of_pi(tmp_path):
     words = ["node", "--input-type=module", "-e", RUN.replace("FILE", file.as_uri()), json.dumps(models)]
     done = subprocess.run(words, capture_output=True, check=False, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [*(order().through(url) for url in urls), GATEWAY]
+    led = [order().through(url) for url in urls]
+    assert json.loads(done.stdout) == [*led, GATEWAY, *led[:2]]
 
 
 def test_gemini():

@@ -1,0 +1,45 @@
+"""Options that a client sets for a turn inside the conversation: they reach the model, whatever gives way before."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+
+HEADERS = {"user-agent": "pi/1.6.0 (linux; node/v24.21.0; x64)", "anthropic-version": "2023-06-01"}
+WINDOW, TURNS, WORDS = 8_000, 10, 1_500
+
+
+def level(effort, words=""):
+    """Return the system message in which a client tells the effort of a turn."""
+    return {"role": "system", "content": words or [], "output_config": {"effort": effort}}
+
+
+def talked(proxied, strict, model, words=""):
+    """Return the answers to a conversation that outgrows its window, and what went up for each of its turns."""
+    upstream, said, answered = strict(WINDOW), [], []
+
+    async def go():
+        async with proxied[0](upstream) as client:
+            for turn in range(TURNS):
+                said.append({"role": "user", "content": f"turn {turn} " + "word " * WORDS})
+                said.append(level("high" if turn % 2 else "low", words))
+                body = {"model": model, "max_tokens": 500, "messages": said}
+                reply = await client.post("/v1/messages", body, HEADERS.items())
+                answered.append((reply, json.loads(upstream.bodies[-1])["messages"]))
+                said.append({"role": "assistant", "content": reply.json()["content"]})
+
+    anyio.run(go)
+    return answered
+
+
+@pytest.mark.parametrize("model", ["claude-opus-5-5", "claude-haiku-5-5", "claude-opus-9"])
+@pytest.mark.parametrize("words", ["", "# Environment\nYou are in a folder."])
+def test_the_effort_of_the_newest_turn_reaches_the_model(proxied, strict, model, words):
+    """With words (Claude Code 2.1.332) or without (pi 1.6) it ends each request as it was written, past the window too,
+    also for a model that is newer than all known."""
+    for turn, (reply, sent) in enumerate(talked(proxied, strict, model, words)):
+        assert reply.status_code == 200, reply.text
+        assert sent[-1] == level("high" if turn % 2 else "low", words)
+    assert len(sent) < TURNS, "nothing gave way"
