@@ -7,7 +7,14 @@ import json
 import anyio
 import pytest
 
-HEADERS = {"user-agent": "pi/1.6.0 (linux; node/v24.21.0; x64)", "anthropic-version": "2023-06-01"}
+BETAS = "mid-conversation-output-config-2026-07-01,thinking-binding-controls-2026-08-01"
+HEADERS = {
+    "user-agent": "pi/1.6.0 (linux; node/v24.21.0; x64)",
+    "anthropic-version": "2023-06-01",
+    "anthropic-beta": BETAS,
+}
+BOUND = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+"""What pi 1.6 asks of thinking; it needs a beta of the headers, which are the client's to send."""
 WINDOW, TURNS, WORDS = 8_000, 10, 1_500
 
 
@@ -16,7 +23,7 @@ def level(effort, words=""):
     return {"role": "system", "content": words or [], "output_config": {"effort": effort}}
 
 
-def talked(proxied, strict, model, words=""):
+def talked(proxied, strict, model, words="", **fields):
     """Return the answers to a conversation that outgrows its window, and what went up for each of its turns."""
     upstream, said, answered = strict(WINDOW), [], []
 
@@ -25,7 +32,7 @@ def talked(proxied, strict, model, words=""):
             for turn in range(TURNS):
                 said.append({"role": "user", "content": f"turn {turn} " + "word " * WORDS})
                 said.append(level("high" if turn % 2 else "low", words))
-                body = {"model": model, "max_tokens": 500, "messages": said}
+                body = {"model": model, "max_tokens": 500, "messages": said, **fields}
                 reply = await client.post("/v1/messages", body, HEADERS.items())
                 answered.append((reply, json.loads(upstream.bodies[-1])["messages"]))
                 said.append({"role": "assistant", "content": reply.json()["content"]})
@@ -43,3 +50,10 @@ def test_the_effort_of_the_newest_turn_reaches_the_model(proxied, strict, model,
         assert reply.status_code == 200, reply.text
         assert sent[-1] == level("high" if turn % 2 else "low", words)
     assert len(sent) < TURNS, "nothing gave way"
+
+
+def test_an_option_that_needs_a_beta_of_the_headers_is_its_clients_to_ask_for(proxied, strict):
+    """What is reduced is not held back for a beta that stands in no body: the window is never passed."""
+    answered = talked(proxied, strict, "claude-opus-5-5", thinking=BOUND)
+    assert {reply.status_code for reply, _ in answered} == {200}
+    assert {reply.headers["x-holdfast-state"] for reply, _ in answered} == {"managed"}

@@ -21,6 +21,9 @@ _FURTHEST = 64
 _BEFORE = Slot(Message.of("user", "(what was judged before)"))
 """Stands for all of it: no conversation begins with an answer."""
 
+_OF_HEADERS = frozenset({"anthropic.binding-beta", "anthropic.compaction-beta"})
+"""Rules about headers that the upstream sends, a proxy's client or an SDK, and that are not known here."""
+
 
 class Judged(Struct, frozen=True):
     """A request with nothing wrong in it: its body, where its last message stands there, and how many it shows."""
@@ -102,4 +105,6 @@ def _from_calls(slots: Sequence[Slot], last: int) -> Sequence[Slot] | None:
 
 
 def _broken(sent: Sent) -> list[Finding]:
-    return [found for found in validate(sent.body, sent.api, model=sent.model) if found.level == "error"]
+    """Return what is wrong with the body of a request."""
+    found = validate(sent.body, sent.api, model=sent.model)
+    return [one for one in found if one.level == "error" and one.rule not in _OF_HEADERS]

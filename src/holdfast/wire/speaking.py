@@ -54,6 +54,8 @@ def speaking(message: Message, api: str, marked: Sequence[str] = _CITED) -> Mess
 def _is_foreign(part: Part, api: str, marked: Sequence[str]) -> bool:
     if isinstance(part, Opaque) and part.kind == "message":
         return False  # nobody could read it: its provider says what is wrong with it
+    if isinstance(part, Opaque) and part.kind == "options":
+        return api != _A
     if part.raw is not None:
         writers = (_C,) if is_beside(part) else _writers(part.raw, marked)
         return bool(writers) and api not in writers
