@@ -152,7 +152,13 @@ def history_share(case):
     """Return what a policy without summaries drops: whole groups, oldest first, until the rest has its share."""
     asked, said = case["params"], messages(case)
     share = int(asked["window"] * asked["share"])
-    settings = {"reserve_min": 0, "reserve_max": share, "reserve_share": asked["share"], "margin": 0.0}
+    settings = {
+        "reserve_min": 0,
+        "reserve_max": share,
+        "reserve_floor": 0,
+        "reserve_share": asked["share"],
+        "margin": 0.0,
+    }
     policy = Policy.preset("sliding").with_settings(**settings)
     where = target("somebody", "unknown", window=asked["window"])
     made = plan(said, where, policy)

@@ -74,8 +74,9 @@ class Room(Struct, frozen=True):
 def measure_room(target: Target, settings: Settings) -> Room:
     """Return the sizes for requests to ``target``; nothing is judged yet."""
     window = target.limits.window
-    ceiling = max(settings.reserve_min, min(settings.reserve_max, int(window * settings.reserve_share)))
-    asked, frame = target.limits.asked_output or settings.reserve_max, frame_tokens(target)
+    largest = max(settings.reserve_max, settings.reserve_floor)
+    ceiling = max(settings.reserve_min, min(largest, int(window * settings.reserve_share)))
+    asked, frame = target.limits.asked_output or largest, frame_tokens(target)
     reserve = min(ceiling, max(settings.reserve_min, asked))
     # An answer cannot be limited to less than its model may think in, so what the provider counts beside the prompt is
     # kept free, also where that is most of the window: with less room free each request past it would be refused first.
@@ -187,7 +188,7 @@ def _under(target: Target, most: int) -> Target:
 
 
 def guard(target: Target, settings: Settings) -> tuple[Room, tuple[Notice, ...]]:
-    """Return the room, with a warning if it is small.
+    """Return the room, with a warning if it is small, and a word where a configured reserve was raised.
 
     Raises ``WindowTooSmall`` before any call where the window, or the room in it, is under the minimum.
     """
@@ -205,7 +206,17 @@ def guard(target: Target, settings: Settings) -> tuple[Room, tuple[Notice, ...]]
         )
         anew = " Another window that you configure ends what was learned." if origin == LEARNED else ""
         raise WindowTooSmall(f"{msg} Use a larger window, a shorter system prompt or fewer tools.{anew}")
+    notices = []
     if found.is_small:
         why = f"window of {window} tokens ({origin}) is under {found.warn_below}"
-        return room, (Notice("small-window", why),)
-    return room, ()
+        notices.append(Notice("small-window", why))
+    if settings.reserve_max < settings.reserve_floor:
+        notices.append(Notice("reserve-floor", _raised_reserve(room, settings)))
+    return room, tuple(notices)
+
+
+def _raised_reserve(room: Room, settings: Settings) -> str:
+    """Say that ``reserve_max`` was raised to the floor, and how to keep it."""
+    raised = f"reserve_max {settings.reserve_max:,} is under the floor of {settings.reserve_floor:,} and was raised"
+    bounds = f"at most {settings.reserve_share:.0%} of the window, and no more than the output asked for, is kept free"
+    return f"{raised}: {room.reserve:,} tokens here ({bounds}); set reserve_floor to keep a smaller one"
