@@ -205,6 +205,8 @@ class _Telling:
         refusals: frozenset[str],
         repeated: frozenset[str],
     ) -> None:
+        self._priced: dict[tuple[str, str], Prices] = {}
+        """Prices that were looked up, by API and model."""
         self._branch, self._found = Branch(), Account(session)
         self._refusals, self._repeated = refusals, repeated
         self._catalog, self._model, self._sized = catalog, model, sized
@@ -294,8 +296,11 @@ class _Telling:
         """Return the prices of the model that is talked to; all nothing where nobody told them."""
         model = self._branch.model or self._model
         apis = [slot.api for slot in self._branch.slots.slice(0, 1) if slot.api in APIS]
-        found = self._catalog.prices((apis or [self._catalog.api(model) or APIS[0]])[0], model)
-        return UNPRICED if found.assumed else found
+        api = apis[0] if apis else ""
+        if (api, model) not in self._priced:
+            found = self._catalog.prices(api or self._catalog.api(model) or APIS[0], model)
+            self._priced[api, model] = UNPRICED if found.assumed else found
+        return self._priced[api, model]
 
     def _request(self, body: Request) -> None:
         found, prices = self._found, self._prices()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -31,7 +32,7 @@ from holdfast.cli.terminal import (
 )
 from holdfast.config import Catalog, Configuration
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Frame
+from holdfast.model.entries import Entry, Frame
 from holdfast.model.gauging import smaller
 from holdfast.model.target import Target
 from holdfast.policy import guard
@@ -73,8 +74,15 @@ def command(session: str | None, limit: int | None, store: str | None, *, as_jso
     with opened(store, readonly=True) as there, Waiting(wanted=not as_json) as waiting:
         infos = [there.session(session)] if session is not None else there.sessions()
         places = Places(known)
-        found = [account_of(there, info, known.catalog, places) for info in waiting.over("sessions", infos)]
-        told = _foreseen(there, infos[0], found[0], known) if session is not None else None
+        told = None
+        if session is None:
+            found = [account_of(there, info, known.catalog, places) for info in waiting.over("sessions", infos)]
+        else:
+            waiting.begin("what was said and sent")
+            entries = there.entries(infos[0].key)
+            found = [account_of(there, infos[0], known.catalog, places, entries)]
+            waiting.begin("what its policy would have done")
+            told = _foreseen(there, infos[0], entries, found[0], known)
         total = together(found)
     if session is None:
         why = "" if found else absence(store)
@@ -91,17 +99,24 @@ def command(session: str | None, limit: int | None, store: str | None, *, as_jso
         _say(found[0], infos[0], told)
 
 
-def _foreseen(there: SessionStore, info: SessionInfo, found: Account, known: Configuration) -> Foreseen | None:
+def _foreseen(
+    there: SessionStore, info: SessionInfo, entries: Sequence[Entry], found: Account, known: Configuration
+) -> Foreseen | None:
     """Return what the policy of a session would have done, where it was only looked at."""
     if found.rules or not found.requests:
         return None
     policy = there.branch(info.key).policy or "holdfast"
-    return foreseen(info, there.entries(info.key), known, policy)
+    return foreseen(info, entries, known, policy)
 
 
-def account_of(store: SessionStore, info: SessionInfo, catalog: Catalog, places: Places) -> Account:
-    """Return what was saved in a session, with the sizes of its spilled texts, in the window that it may use."""
-    entries = store.entries(info.key)
+def account_of(
+    store: SessionStore, info: SessionInfo, catalog: Catalog, places: Places, entries: Sequence[Entry] | None = None
+) -> Account:
+    """Return what was saved in a session, with the sizes of its spilled texts, in the window that it may use.
+
+    ``entries`` are those of the session, where they were read already.
+    """
+    entries = store.entries(info.key) if entries is None else entries
     hashes = named_blobs(entries)
     sizes = [store.blobs.size(hash_) for hash_ in hashes if store.blobs.has(hash_)]
 

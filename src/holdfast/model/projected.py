@@ -153,11 +153,23 @@ def _readable_size(compaction: Compaction) -> int:
     return max(compaction.size, len(compaction.summary.text) // LETTERS)
 
 
+_newest_digest: tuple[Compaction, bytes] | None = None
+"""The compaction whose digest was taken last, and that digest: every entry behind a compaction asks for it again, and
+to pack a long summary each time took a fifth of what it takes to fold a long log."""
+
+
 def _summary_digest(compaction: Compaction) -> bytes:
     """Return the digest of what stands for the head: of the summary, and of what a provider made beside it."""
+    global _newest_digest  # noqa: PLW0603 -- of an immutable value, so nobody sees a difference
+    known = _newest_digest
+    if known is not None and known[0] is compaction:
+        return known[1]
     if compaction.native is None or compaction.summary is None:
-        return digest_of(compaction.summary or compaction)
-    return digest_of(Compaction(0, compaction.summary, native=compaction.native))
+        digest = digest_of(compaction.summary or compaction)
+    else:
+        digest = digest_of(Compaction(0, compaction.summary, native=compaction.native))
+    _newest_digest = compaction, digest
+    return digest
 
 
 def leading(branch: Branch) -> int:
