@@ -182,6 +182,22 @@ def test_a_broken_configuration_is_told_once(run, home):
     ]
 
 
+@pytest.mark.parametrize(
+    ("missing", "runs_with", "state"),
+    [
+        ((), "httptools on uvloop", "ok"),
+        (("uvloop",), "httptools on asyncio; uvloop, which", "note"),
+        (("httptools", "uvloop"), "h11 on asyncio; httptools and uvloop, which", "note"),
+    ],
+)
+def test_doctor_tells_what_the_proxy_runs_with(missing, runs_with, state, monkeypatch):
+    """Neither is a fault where it has no wheels, and a proxy that is slow for it says why."""
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name in missing else name)
+    (check,) = [one for one in doctor._checks(None, quiet=True) if one.what == "relay"]
+    assert check.state == state
+    assert check.text.startswith(f"the proxy runs with {runs_with}")
+
+
 def test_a_disk_that_is_nearly_full_is_told(run, monkeypatch):
     """Where little is left it is a note, where nothing is left it is wrong; else nothing is said of the disk."""
     assert "disk" not in states(run("doctor", "--json"))
