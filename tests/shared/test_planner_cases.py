@@ -19,7 +19,7 @@ from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.model.target import Limits
 from holdfast.policy.pipeline import advance
 from holdfast.policy.select import cut_point
-from holdfast.policy.triggers import line, reserve_tokens
+from holdfast.policy.triggers import line
 from holdfast.view.conversation import is_real
 from holdfast.view.tokens import measure
 
@@ -42,7 +42,11 @@ def _cases():
 
 def _reserve(case):
     asked, current = case["params"]["config"], case["params"]["current"]
-    found = reserve_tokens(current, asked.get("reserveTokens"), asked["reserveTokensFloor"])
+    policy = Policy.preset("openclaw").with_settings(
+        trigger_reserve=asked.get("reserveTokens", current), reserve_floor=asked["reserveTokensFloor"]
+    )
+    window = 200_000
+    found = window - line(Limits(window), policy.settings)
     return {"reserve": found, "override": found != current}
 
 

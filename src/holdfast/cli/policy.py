@@ -16,6 +16,7 @@ from holdfast.config import Configuration, configuration
 from holdfast.policy.pipeline import Policy
 from holdfast.policy.presets import PRESETS
 from holdfast.policy.settings import Settings, origin
+from holdfast.policy.triggers import find_raised_reserves
 
 ABOUT = {
     "append-only": "nothing is ever taken away; the baseline for cost",
@@ -96,7 +97,7 @@ def show(name: str, *, as_json: bool) -> None:
         told = [msgspec.to_builtins(one) for one in constants()]
         say_json({"policy": name, "about": ABOUT.get(name, ""), "settings": rows, "constants": told})
     else:
-        _say(name, rows)
+        _say(name, rows, find_raised_reserves(found.policy(name).settings, Policy.preset(name).settings))
 
 
 def settings_of(name: str, found: Configuration) -> list[dict[str, Any]]:
@@ -121,7 +122,7 @@ def settings_of(name: str, found: Configuration) -> list[dict[str, Any]]:
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _say(name: str, rows: list[dict[str, Any]]) -> None:
+def _say(name: str, rows: list[dict[str, Any]], notes: Sequence[str]) -> None:
     from rich.text import Text
 
     out = console()
@@ -132,6 +133,8 @@ def _say(name: str, rows: list[dict[str, Any]]) -> None:
     held = {row["setting"]: row["value"] for row in rows}
     if (limit := held["history_turns"]) and held["history_hysteresis"]:
         out.print(Text(f"\nbetween {max(1, limit // 2)} and {limit} user turns are shown (history_hysteresis)"))
+    for note in notes:
+        say_whole(out, Text(f"\n{note}"))
     out.print(Text("\nConstants, the same for every policy", style="bold"))
     told = [(one.name, _written(one.value), one.module, one.about) for one in constants()]
     say_table(out, _table(("name", "value", "in", "what it is"), told))

@@ -15,6 +15,7 @@ from holdfast.model.knowing import known_of
 from holdfast.model.plan import Notice
 from holdfast.model.target import Target
 from holdfast.policy.settings import Settings
+from holdfast.policy.triggers import reserve_floor
 from holdfast.view.tokens import frame_tokens, is_same_model, ratio, refused_size
 
 DEFAULT_WINDOW = 200_000
@@ -74,14 +75,16 @@ class Room(Struct, frozen=True):
 def measure_room(target: Target, settings: Settings) -> Room:
     """Return the sizes for requests to ``target``; nothing is judged yet."""
     window = target.limits.window
-    largest = max(settings.reserve_max, settings.reserve_floor)
-    ceiling = max(settings.reserve_min, min(largest, int(window * settings.reserve_share)))
-    asked, frame = target.limits.asked_output or largest, frame_tokens(target)
+    frame = frame_tokens(target)
+    spare = window - frame - max(LEAST_ROOM, settings.room_min)
+    # A reserve that was configured small may be what makes a small window usable: no floor takes that room away.
+    most_reserved = max(settings.reserve_max, min(reserve_floor(window, settings), spare))
+    ceiling = max(settings.reserve_min, min(most_reserved, int(window * settings.reserve_share)))
+    asked = target.limits.asked_output or most_reserved
     reserve = min(ceiling, max(settings.reserve_min, asked))
     # An answer cannot be limited to less than its model may think in, so what the provider counts beside the prompt is
     # kept free, also where that is most of the window: with less room free each request past it would be refused first.
-    most = window - frame - max(LEAST_ROOM, settings.room_min)
-    reserve = max(reserve, min(target.limits.least_output, most))
+    reserve = max(reserve, min(target.limits.least_output, spare))
     usable = min(window - reserve, target.limits.max_input or window)
     return Room(window, reserve, usable, frame, usable - frame)
 
@@ -188,7 +191,7 @@ def _under(target: Target, most: int) -> Target:
 
 
 def guard(target: Target, settings: Settings) -> tuple[Room, tuple[Notice, ...]]:
-    """Return the room, with a warning if it is small, and a word where a configured reserve was raised.
+    """Return the room, with a warning if it is small.
 
     Raises ``WindowTooSmall`` before any call where the window, or the room in it, is under the minimum.
     """
@@ -206,17 +209,7 @@ def guard(target: Target, settings: Settings) -> tuple[Room, tuple[Notice, ...]]
         )
         anew = " Another window that you configure ends what was learned." if origin == LEARNED else ""
         raise WindowTooSmall(f"{msg} Use a larger window, a shorter system prompt or fewer tools.{anew}")
-    notices = []
     if found.is_small:
         why = f"window of {window} tokens ({origin}) is under {found.warn_below}"
-        notices.append(Notice("small-window", why))
-    if settings.reserve_max < settings.reserve_floor:
-        notices.append(Notice("reserve-floor", _raised_reserve(room, settings)))
-    return room, tuple(notices)
-
-
-def _raised_reserve(room: Room, settings: Settings) -> str:
-    """Say that ``reserve_max`` was raised to the floor, and how to keep it."""
-    raised = f"reserve_max {settings.reserve_max:,} is under the floor of {settings.reserve_floor:,} and was raised"
-    bounds = f"at most {settings.reserve_share:.0%} of the window, and no more than the output asked for, is kept free"
-    return f"{raised}: {room.reserve:,} tokens here ({bounds}); set reserve_floor to keep a smaller one"
+        return room, (Notice("small-window", why),)
+    return room, ()

@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr, replace
 from holdfast.errors import ConfigError, UnknownPolicy, WindowTooSmall, check_types
 from holdfast.model.branch import Branch, as_found, extend
 from holdfast.model.entries import Decision, Entry, Request
-from holdfast.model.plan import Plan
+from holdfast.model.plan import Notice, Plan
 from holdfast.model.projected import prefix_basis
 from holdfast.model.target import Target, World
 from holdfast.policy.check import allowed, check, converted
@@ -32,6 +32,7 @@ from holdfast.policy.results import limit_results
 from holdfast.policy.rungs import climb
 from holdfast.policy.settings import Settings
 from holdfast.policy.smallest import floor
+from holdfast.policy.triggers import find_raised_reserves
 from holdfast.policy.truncate import truncate
 from holdfast.policy.truncate_lines import limit_lines
 
@@ -40,7 +41,8 @@ Stage: TypeAlias = Callable[[Draft], Draft]
 
 OVER_WINDOW = "over-window"
 """Rule of the notice that a request does not fit the window, whatever the policy could do."""
-
+RESERVE_FLOOR = "reserve-floor"
+"""Rule of the notice that more of the window is held back than was configured."""
 
 _USUAL = Settings()
 
@@ -150,6 +152,8 @@ def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: Wo
     target = learned(target, branch, settings)
     room, notices = guard(target, settings)
     target = in_window(target, settings)
+    raised = find_raised_reserves(settings, PRESETS.get(policy.name, _USUAL), target.limits.window)
+    notices = (*notices, *(Notice(RESERVE_FLOOR, why) for why in raised))
     draft = Draft(branch, target, settings, world, room, notices=notices)
     before = draft.estimate
     for name, stage in policy.stages:

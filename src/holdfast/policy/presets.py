@@ -7,9 +7,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.policy.settings import Settings
-from holdfast.policy.triggers import reserve_tokens
 
 _PLAIN = Settings(
+    reserve_floor=0,
     room_min=0,
     history_hysteresis=False,
     spill_chars=0,
@@ -109,7 +109,8 @@ PRESETS: dict[str, Settings] = {
         append_chars=400_000,
         measure="usage+chars",
         trigger_share=0.0,
-        trigger_reserve=reserve_tokens(16_384),
+        reserve_floor=20_000,
+        trigger_reserve=16_384,
         trigger_reserve_share=0.25,
         tail="tokens",
         tail_tokens=20_000,

@@ -41,10 +41,11 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     window_min_share: Annotated[float, _origin("[O] 2026.9: or under this share of the window before the cap")] = 0.0
     window_warn_share: Annotated[float, _origin("[O] 2026.9: the same for the warning")] = 0.0
     window_cap: Annotated[int, _origin("[O] use no more of a window than this; 0 = all of it")] = 0
-    reserve_max: Annotated[int, _origin("[A] reserve floor 20,000; [H] never above it")] = 20_000
     reserve_floor: Annotated[
-        int, _origin("[A] a lower reserve_max is raised to this, which is said once; 0 = it stands as it is")
+        int,
+        _origin("[A] a lower reserve is raised to this, [H] but to a quarter of the window at most; 0 = none"),
     ] = 20_000
+    reserve_max: Annotated[int, _origin("[H] tokens kept free for an answer, at most")] = 20_000
     reserve_share: Annotated[float, _origin("[H] the reserve is at most a quarter of the window")] = 0.25
     reserve_min: Annotated[int, _origin("[H] an answer needs at least this much")] = 1_024
     room_min: Annotated[int, _origin("[H] under this room nothing useful fits")] = 4_000

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from holdfast.model.target import Limits
 from holdfast.policy.settings import Settings
 
-RESERVE_FLOOR = 20_000
-"""Tokens that are held back at least; 0 switches the floor off. [A] [O]"""
+FLOOR_SHARE = 0.25
+"""[H] The floor of the reserve takes at most this share of a window: 20,000 tokens would be more than a small one has,
+and a conversation in it would be compacted from its first request on."""
 BUFFER = 20_000
 """Tokens that opencode holds back of an input limit where nothing is set, or the output if that is less. [C]"""
 
@@ -26,13 +27,41 @@ def passes(size: int, limit: int, settings: Settings) -> bool:
 
 
 def line(limits: Limits, settings: Settings) -> int:
-    """Return the size in tokens at which a policy compacts whose trigger is no share of the room."""
-    return _RULES[settings.trigger_rule](limits, settings)
+    """Return the size in tokens at which a policy compacts whose trigger is no share of the room.
+
+    Whatever its rule holds back of the window, the floor of the reserve is held back at least.
+    """
+    held_least = reserve_floor(limits.window, settings)
+    if settings.trigger_reserve_share:
+        held_least = min(held_least, int(limits.window * settings.trigger_reserve_share))
+    size = _RULES[settings.trigger_rule](limits, settings)
+    if not held_least:
+        return size
+    most = min(limits.window, limits.max_input or limits.window)
+    return min(size, most - held_least)
 
 
-def reserve_tokens(current: int, configured: int | None = None, least: int = RESERVE_FLOOR) -> int:
-    """Return the tokens held back of a window: what is configured, or what there is, but no less than ``least``."""
-    return max(current if configured is None else configured, least)
+def reserve_floor(window: int, settings: Settings) -> int:
+    """Return the tokens that are held back of ``window`` at least, whatever reserve is configured; 0 where none is."""
+    return min(settings.reserve_floor, int(window * FLOOR_SHARE))
+
+
+def find_raised_reserves(settings: Settings, preset: Settings, window: int | None = None) -> tuple[str, ...]:
+    """Return a sentence for each reserve that was configured under the floor, and counts for more in ``window``.
+
+    A reserve was configured where it is another than that of ``preset``, from which ``settings`` were made. Without a
+    window the floor itself is what a reserve is compared with.
+    """
+    names = ["reserve_max"]
+    if settings.compact == "summary" and not settings.trigger_share:
+        names.append("trigger_reserve")
+    floor = settings.reserve_floor if window is None else reserve_floor(window, settings)
+    return tuple(
+        f"{name} = {getattr(settings, name):,} is under reserve_floor = {settings.reserve_floor:,} and is raised to it,"
+        " at most to a quarter of the window; set reserve_floor too if you want less held back"
+        for name in names
+        if getattr(settings, name) != getattr(preset, name) and getattr(settings, name) < floor
+    )
 
 
 def effective_window(limits: Limits, most: int) -> int:

@@ -63,6 +63,13 @@ def test_who_changed_a_setting(run, home):
     assert "changed from" not in run("policy", "show", "holdfast").stdout.replace("changed from 200,000 by", "")
 
 
+def test_a_reserve_that_is_raised_is_shown(run, home):
+    """Who configures a reserve under the floor sees that it is raised, and what to set."""
+    (home / "holdfast.toml").write_text("[policy.openclaw]\ntrigger_reserve = 5_000\n")
+    assert "trigger_reserve = 5,000 is under reserve_floor = 20,000" in run("policy", "show", "openclaw").stdout
+    assert "is under reserve_floor" not in run("policy", "show", "pi").stdout
+
+
 def test_a_wrong_file_is_told(run, home):
     """No policy is shown under a file that cannot be used."""
     (home / "holdfast.toml").write_text("[policy]\ntail_tokns = 1\n")

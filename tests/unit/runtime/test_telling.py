@@ -61,6 +61,12 @@ def test_a_notice_is_told_once():
     assert [event.rule for event in heard if isinstance(event, events.Noticed)] == ["small-window"]
 
 
+def test_a_raised_reserve_is_told_once():
+    """However many requests a session makes, whoever set too small a reserve hears of it once."""
+    _, _, heard = asked(["yes", "yes", "yes"], "one", "two", "three", policy=Policy().with_settings(reserve_max=2_000))
+    assert [event.rule for event in heard if isinstance(event, events.Noticed)] == ["reserve-floor"]
+
+
 def test_too_many_bytes_teach_nothing_of_tokens():
     """A window is learned from tokens; a body that was too long says nothing of them."""
     with_picture = Message("user", (PICTURE, *Message.of("user", "What is this?").parts))
