@@ -15,6 +15,8 @@ from holdfast.cli.sizing import PLAIN, Measured, counted, lacking, take_all_back
 from holdfast.config import Catalog
 from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import (
+    AUTO,
+    OVERFLOW,
     Answer,
     Compaction,
     Decision,
@@ -375,7 +377,7 @@ def _names(body: Decision | Compaction | Revoke | Frame) -> list[str]:
 
 
 def _name(body: Compaction) -> str:
-    return "compaction" if body.trigger in {"", "auto"} else body.trigger
+    return "compaction" if body.trigger in {"", AUTO, OVERFLOW} else body.trigger
 
 
 def _count(bodies: Iterable[Decision | Compaction]) -> Counter[str]:

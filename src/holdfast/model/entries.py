@@ -34,6 +34,10 @@ class Decision(Struct, frozen=True, omit_defaults=True, tag="decision"):
     edits: tuple[Edit, ...]
 
 
+AUTO = "auto"
+"""Trigger of a compaction before its request first went out."""
+OVERFLOW = "overflow"
+"""Trigger of a compaction that a refused request asked for."""
 FALLBACK = "fallback"
 """Trigger of a compaction that makes the smallest request there is; it does not count among those between answers."""
 HISTORY = "history"
@@ -57,7 +61,7 @@ class Compaction(Struct, frozen=True, omit_defaults=True, tag="compaction"):
     before: int = 0
     after: int = 0
     """Estimated tokens of the request before and after."""
-    trigger: str = "auto"
+    trigger: str = AUTO
     native: Raw | None = None
     """What the provider made, if it compacted: ``{api, model, items}``; ``summary`` is then its readable twin."""
     twin: int = 0

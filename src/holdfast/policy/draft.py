@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.model.branch import Branch, extend
 from holdfast.model.edits import Blob, Edit
-from holdfast.model.entries import Compaction, Decision, Entry
+from holdfast.model.entries import AUTO, OVERFLOW, Compaction, Decision, Entry
 from holdfast.model.plan import Ask, Notice
 from holdfast.model.target import Target, World
 from holdfast.policy.guard import Room
@@ -52,6 +52,8 @@ class Draft(Struct, frozen=True, dict=True):
 
     def compact(self, compaction: Compaction) -> Draft:
         """Return the draft with its head given way to a summary."""
+        if self.world.rung and compaction.trigger == AUTO:
+            compaction = replace(compaction, trigger=OVERFLOW)  # the log says what its event says
         branch = extend(self.branch, Entry("", None, compaction))
         return replace(self, branch=branch, compaction=compaction)
 

@@ -44,11 +44,14 @@ def limit_history(draft: Draft) -> Draft:
         return draft
     branch = draft.branch
     messages = branch.messages.slice(branch.keep)
-    starts = [start for start in turn_starts(messages) if branch.keep + start >= branch.counted]
+    cuts = legal_cuts(messages)
+    can_begin = set(cuts)
+    # Words said between a call and its result belong to the turn of that call: a cut there would lose them.
+    starts = [start for start in turn_starts(messages) if start in can_begin and branch.keep + start >= branch.counted]
     if len(starts) <= most:
         return draft
     wanted = max(1, most // 2) if draft.settings.history_hysteresis else most
-    cut = next((cut for cut in legal_cuts(messages) if cut >= starts[-wanted]), 0)
+    cut = next((cut for cut in cuts if cut >= starts[-wanted]), 0)
     if not 0 < cut < len(messages):
         return draft
     old = branch.compaction

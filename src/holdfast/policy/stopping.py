@@ -16,7 +16,10 @@ _BY_RULE: dict[str, tuple[str, str]] = {
     "compaction_failed": ("compact with another model", "undo what the session cannot do without"),
 }
 _BY_KIND: dict[str, tuple[str, str]] = {
-    OVERFLOWED: ("use a model with a larger window", "shorten the system prompt, the tools or the newest message"),
+    OVERFLOWED: (
+        "use a model with a larger window",
+        "begin a new session with a shorter system prompt, fewer tools or a shorter message",
+    ),
     "auth": ("check the key", "check that it may use this model"),
     "billing": ("check the account", "use another key"),
     "quota": ("wait until the quota is renewed", "use another key or model"),

@@ -113,3 +113,16 @@ def test_the_presets_show_exactly_so_many(turns):
             branch = made.branch
             shown = sum(message.starts_turn for message in apply(said, made))
             assert shown in ({length} if length <= turns else allowed), (name, length)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_words_between_a_call_and_its_result_are_no_turn_of_their_own(turns):
+    """They belong to the turn of the call: the last n turns are shown whole, these words with them."""
+    call = Message("assistant", (ToolCall("c1", "bash"),))
+    result = Message("tool", (ToolResult("c1", "bash", (Text("made"),)),))
+    newest = [Message.of("user", "build it"), call, Message.of("user", "and hurry"), result]
+    newest.append(Message.of("assistant", "built"))
+    said = [*talk(3), *newest]
+    kept = limited(said, turns)
+    assert kept[-5:] == newest
+    assert kept == [*([] if turns == 1 else talk(3)[-3 * (turns - 1) :]), *newest]

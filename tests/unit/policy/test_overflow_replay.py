@@ -126,7 +126,7 @@ def test_overflow_replay_belongs_to_the_presets_that_ask_for_it(name):
     """The other policies compact after an overflow as they do by themselves."""
     said = [*TALK * 4, QUESTION, *step(1), *step(2)]
     made = after_refusal(said, Policy.preset(name))
-    assert made.compaction is None or (made.compaction.trigger, made.compaction.edits) == ("auto", ())
+    assert made.compaction is None or (made.compaction.trigger, made.compaction.edits) == ("overflow", ())
     assert CONTINUE not in words(apply(said, made))
 
 

@@ -8,12 +8,14 @@ import anyio
 import pytest
 
 from holdfast.config import target
-from holdfast.errors import DeadlineExceeded, UpstreamError
+from holdfast.errors import ContextOverflow, DeadlineExceeded, UpstreamError
+from holdfast.model.entries import Compaction
 from holdfast.model.messages import Message
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.inflight import InFlight
 from holdfast.runtime.summarise import Writer
 from holdfast.store.memory import MemoryStore
+from holdfast.telemetry import events
 from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.upstream import ProviderUpstream, ScriptedUpstream
@@ -162,3 +164,29 @@ def test_a_deadline_without_a_compaction_is_no_compactions():
     assert not error.during_compaction
     assert error.snapshot == ""
     assert "compaction" not in str(error)
+
+
+def test_a_compaction_after_an_overflow_is_logged_as_one():
+    """The entry in the log has the trigger that its event told."""
+    told = []
+
+    async def main():
+        async with Engine.open(MemoryStore(), upstream=Paced(30_000, 1), target=CLAUDE, listen=told.append) as engine:
+            session = await filled(engine)
+            await session.ask("And now?")
+            return [entry.body.trigger for entry in engine.means.store.path("k") if isinstance(entry.body, Compaction)]
+
+    logged = run(main)
+    assert logged == [event.trigger for event in told if isinstance(event, events.Compacting)] == ["overflow"]
+
+
+def test_the_last_overflow_error_suggests_a_new_session():
+    """Where nothing is left to leave out, the error names both ways out: a larger window, or a new session."""
+
+    async def main():
+        async with Engine.open(MemoryStore(), upstream=Paced(300, 1), target=CLAUDE) as engine:
+            session = await filled(engine)
+            with pytest.raises(ContextOverflow, match="larger window, or begin a new session"):
+                await session.ask("And now?")
+
+    run(main)
