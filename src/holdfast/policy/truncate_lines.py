@@ -71,11 +71,24 @@ def _limited(settings: Settings, one: Whole, names: ToolNames) -> tuple[Edit, Bl
     found = truncate(one.text, settings.output_lines, settings.output_bytes, end)
     if found is None:
         return None
+    if found.unit == "bytes" and not found.text.strip():
+        found = _cut_line(one.text, settings.output_bytes, end)
     blob = Blob(fingerprint(one.text), one.text)
     short = noticed(found, blob.hash, end)
     why = f"{found.removed:,} {found.unit} left out, {found.lines:,} lines of the {end} stay"
     edit = shown_as(one, short, blob, "lines", why)
     return (edit, blob) if edit.saves > 0 and len(short) < len(one.text) else None
+
+
+def _cut_line(text: str, size: int, end: Literal["head", "tail"]) -> Shortened:
+    """Return ``size`` bytes of one end of ``text``, whole characters only: its line is longer than that.
+
+    A notice alone would hide all of a minified file, or of JSON in one line.
+    """
+    encoded = (text[:size] if end == "head" else text[-size:]).encode("utf-8", "surrogatepass")
+    kept = encoded[:size] if end == "head" else encoded[-size:]
+    said = kept.decode("utf-8", "ignore")
+    return Shortened(said, 0, _size(text, 0, len(text)) - _size(said, 0, len(said)), "bytes")
 
 
 def noticed(found: Shortened, hash_: str, end: Literal["head", "tail"]) -> str:

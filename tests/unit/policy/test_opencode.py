@@ -153,7 +153,7 @@ def test_pictures_stay_beside_cut_output():
     said = [Message.of("user", "a"), Message("assistant", (ToolCall("c", "bash"),)), Message("tool", (result,))]
     (edit,) = plan(said, WHERE, with_lines("opencode")).record
     assert edit.put[0].content[1:] == (picture,)
-    assert "99999 bytes truncated" in result_text(edit.put[0])
+    assert "48799 bytes truncated" in result_text(edit.put[0])
 
 
 # -- old results cleared -----------------------------------------------------------------------------------------------
@@ -238,3 +238,17 @@ def test_claude_code_never_spills_what_its_reader_reads():
     for tool, whole in (("Read", True), ("Bash", False)):
         (text,) = sent([*turn(0, "x" * 60_000, tool=tool), Message.of("user", "go")], CLAUDE)
         assert (len(text) == 60_000) is whole
+
+
+@pytest.mark.parametrize(("name", "tool"), [("pi", "bash"), ("pi", "read"), ("opencode", "bash")])
+@pytest.mark.parametrize("sign", ["x", "\u00e9", "\u6d77"])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_one_long_line_shows_an_end_of_it(name, tool, sign, end):
+    """A result without a line break shows as many whole characters as the bytes allow, beside the notice."""
+    said = [Message.of("user", "go"), Message("assistant", (ToolCall("c1", tool),))]
+    said.append(Message("tool", (ToolResult("c1", tool, (Text(f"{sign * 80_000}{end}"),)),)))
+    shown = apply(said, plan(said, target("anthropic", "claude-sonnet-4-5"), Policy.preset(name)))
+    [result] = shown[-1].results
+    kept = "".join(part.text for part in result.content)
+    assert 51_200 - 4 <= len(sign.encode()) * kept.count(sign) <= 51_200 + 40
+    assert "bytes truncated" in kept
