@@ -5,6 +5,11 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from click.testing import CliRunner
+
+from holdfast.cli import COMMANDS
+from holdfast.cli import command as program
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -36,3 +41,10 @@ def test_an_old_part_is_noticed():
     assert "stale words" not in new
     assert new.startswith("before\n")
     assert new.endswith("<!-- end -->\nafter\n")
+
+
+def test_making_pages_changes_no_command():
+    """``-h`` is still help behind it: click keeps the help option that a command was first asked with."""
+    generate().PARTS["commands"]()
+    for name in COMMANDS:
+        assert CliRunner().invoke(program, [name, "-h"]).exit_code == 0, name
