@@ -19,7 +19,7 @@ from holdfast.model.parts import ToolResult
 from holdfast.policy.draft import Draft
 from holdfast.policy.measures import request_size, total_shown
 from holdfast.policy.spill import replaced
-from holdfast.policy.truncate import Held, cut_results, held_results, reducible, text_weight, truncate_result
+from holdfast.policy.truncate import Held, bounds, cut_results, held_results, reducible, text_weight, truncate_result
 from holdfast.policy.weighted_chars import CHARS_A_TOKEN, weigh
 from holdfast.view.tokens import count
 
@@ -72,6 +72,9 @@ def _guarded(draft: Draft) -> Iterator[Edit]:
     settings, chars = draft.settings, draft.room.window * CHARS_A_TOKEN
     most = max(LEAST, int(chars * settings.loop_share))
     most_of_one = max(LEAST, int(chars * settings.loop_one_share / TOOL_WEIGHT))
+    # Half of the window, where words of tools count twice, is less than results may have under pressure. Nothing is
+    # under pressure yet, so the guard does not cut deeper than that: a lower limit would leave the other without use.
+    most_of_one = max(most_of_one, bounds(draft.room.window, settings).each)
     over = total_shown(draft.branch, _doubled) - most
     if over <= 0 and not total_shown(draft.branch, _Long(most_of_one)):
         return

@@ -19,6 +19,7 @@ from holdfast.policy.presets import OPENCLAW_2026_9
 from holdfast.policy.prune import CLEARED
 from holdfast.policy.prune.images import SEEN
 from holdfast.policy.prune.ttl import NO_IMAGE
+from holdfast.policy.truncate import bounds
 from holdfast.view.tokens import measure
 
 OPENCLAW = Policy.preset("openclaw")
@@ -84,6 +85,20 @@ LOOP = BARE.with_settings(loop_share=0.75, prune="off")
 def test_the_oldest_results_make_room(window, sizes, expected):
     """[O] 2026.3: tools count twice; one result may take half of the window, all 0.75; the oldest go first."""
     assert states(read(*sizes), LOOP, window) == expected
+
+
+@pytest.mark.parametrize("window", [16_000, 50_000, 200_000, 1_000_000])
+def test_the_guard_cuts_no_result_that_the_limit_under_pressure_allows(window):
+    """[O] a result within 0.3 of the window, at most 400,000 characters, stays whole; one over what the guard has goes.
+
+    The guard's own half of the window, where words of tools count twice, is more than that in large windows only.
+    """
+    policy = OPENCLAW.with_settings(compact="off", prune="off", append_chars=0)
+    limit = bounds(window, policy.settings).each
+    assert states(read(limit), policy, window) == ["whole"]
+    most = max(limit, window)
+    assert states(read(most), policy, window) == ["whole"]
+    assert states(read(most + 200), policy, window) == ["cut"]
 
 
 def test_what_the_guard_took_stays_taken():
