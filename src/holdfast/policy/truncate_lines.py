@@ -1,8 +1,12 @@
-"""Truncation where a tool's output arrives: so many lines and bytes of one end stay, whole lines only."""
+"""Truncation where a tool's output arrives: so many lines and bytes of one end stay.
+
+Lines stay whole, except one that has more bytes than a result may show: it is cut, since nothing of it would be seen.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Literal
 
 from msgspec import Struct
@@ -47,6 +51,42 @@ def truncate(text: str, lines: int, size: int, end: Literal["head", "tail"] = "h
     return None
 
 
+def add_part_of_line(found: Shortened, text: str, size: int, end: Literal["head", "tail"] = "head") -> Shortened:
+    """Return ``found`` with as much of the next line of ``text`` as ``size`` bytes leave, where it never fits whole.
+
+    ``found`` is what ``truncate`` made of ``text`` with the same ``size`` and ``end``. It comes back as it is where
+    the next line is no longer than ``size`` and blanks are not all it shows, or where it leaves no byte for that line.
+    """
+    if found.unit != "bytes":
+        return found
+    beside = len(found.text) + (found.lines > 0)  # with the line break behind, or before, the whole lines
+    if end == "head":
+        start = beside
+        stop = text.find("\n", start)
+        stop = stop if stop >= 0 else len(text)
+    else:
+        stop = len(text) - beside
+        start = text.rfind("\n", 0, stop) + 1
+    left = size - _size(found.text, 0, len(found.text)) - (found.lines > 0)
+    fits_alone = _size(text, start, stop, size) <= size
+    if left <= 0 or (fits_alone and found.text.strip()):
+        return found
+    if end == "head":
+        kept = text[: start + _characters_within(text[start : min(stop, start + left)], left)]
+    else:
+        kept = text[stop - _characters_within(text[max(start, stop - left) : stop][::-1], left) :]
+    missing = _size(text, 0, len(text)) - _size(kept, 0, len(kept))
+    return Shortened(kept, found.lines, missing, "bytes")
+
+
+def _characters_within(text: str, size: int) -> int:
+    """Return how many characters from the start of ``text`` fit into ``size`` bytes of UTF-8."""
+    if text.isascii():
+        return min(len(text), size)
+    held = accumulate(len(character.encode("utf-8", "surrogatepass")) for character in text)
+    return sum(1 for bytes_so_far in held if bytes_so_far <= size)
+
+
 def limit_lines(draft: Draft) -> Draft:
     """Return the draft with every fresh result within the lines and bytes of the policy, the whole text kept away.
 
@@ -61,7 +101,7 @@ def limit_lines(draft: Draft) -> Draft:
 
 
 def _limited(settings: Settings, one: Whole, names: ToolNames) -> tuple[Edit, Blob] | None:
-    """Return the edit that leaves one end of a result, and its text to be stored; nothing where it is short."""
+    """Return the edit that leaves one end of a result, and its text to be stored; None where it is short."""
     if not isinstance(one.part, ToolResult):
         return None
     tool = names(one.slot, one.part)
@@ -71,24 +111,13 @@ def _limited(settings: Settings, one: Whole, names: ToolNames) -> tuple[Edit, Bl
     found = truncate(one.text, settings.output_lines, settings.output_bytes, end)
     if found is None:
         return None
-    if found.unit == "bytes" and not found.text.strip():
-        found = _cut_line(one.text, settings.output_bytes, end)
+    whole_lines, found = found, add_part_of_line(found, one.text, settings.output_bytes, end)
     blob = Blob(fingerprint(one.text), one.text)
     short = noticed(found, blob.hash, end)
-    why = f"{found.removed:,} {found.unit} left out, {found.lines:,} lines of the {end} stay"
+    stay = f"{found.lines:,} lines" if found is whole_lines else f"{found.lines:,} lines and a part of one"
+    why = f"{found.removed:,} {found.unit} left out, {stay} of the {end} stay"
     edit = shown_as(one, short, blob, "lines", why)
     return (edit, blob) if edit.saves > 0 and len(short) < len(one.text) else None
-
-
-def _cut_line(text: str, size: int, end: Literal["head", "tail"]) -> Shortened:
-    """Return ``size`` bytes of one end of ``text``, whole characters only: its line is longer than that.
-
-    A notice alone would hide all of a minified file, or of JSON in one line.
-    """
-    encoded = (text[:size] if end == "head" else text[-size:]).encode("utf-8", "surrogatepass")
-    kept = encoded[:size] if end == "head" else encoded[-size:]
-    said = kept.decode("utf-8", "ignore")
-    return Shortened(said, 0, _size(text, 0, len(text)) - _size(said, 0, len(said)), "bytes")
 
 
 def noticed(found: Shortened, hash_: str, end: Literal["head", "tail"]) -> str:

@@ -126,3 +126,11 @@ def test_words_between_a_call_and_its_result_are_no_turn_of_their_own(turns):
     kept = limited(said, turns)
     assert kept[-5:] == newest
     assert kept == [*([] if turns == 1 else talk(3)[-3 * (turns - 1) :]), *newest]
+
+
+def test_words_beside_a_result_belong_to_the_turn_of_the_call():
+    """The same where they stand in one message with the result, as clients of Anthropic's API send them."""
+    asked, called = talk(1)[:2]
+    answered = Message("user", (ToolResult("c0", "t", (Text("r"),)), Text("and hurry")))
+    said = [Message.of("user", "old"), Message.of("assistant", "done"), asked, called, answered]
+    assert limited(said, 1) == said[2:]

@@ -13,7 +13,7 @@ from holdfast.config import target
 from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Media, Text, ToolCall, ToolResult
 from holdfast.policy.prune import CLEARED
-from holdfast.policy.truncate_lines import Shortened, limit_lines, truncate
+from holdfast.policy.truncate_lines import Shortened, add_part_of_line, limit_lines, truncate
 from holdfast.testing.driving import drive
 
 WHERE = target("anthropic", "claude-sonnet-4-5", window=1_000_000)
@@ -97,6 +97,49 @@ def test_truncation_keeps_the_most_whole_lines(text, lines, size, end):
     assert found.lines + 1 > lines or length(piece(found.lines + 1)) > size
     missing = {"lines": len(every) - found.lines, "bytes": length(text) - length(found.text)}
     assert found.removed == missing[found.unit] > 0
+
+
+@given(
+    st.text("ab\n\u00e9\U0001f600\ud83d", max_size=60),
+    st.integers(0, 12),
+    st.integers(1, 40),
+    st.sampled_from(["head", "tail"]),
+)
+def test_a_line_that_never_fits_is_shown_in_part(text, lines, size, end):
+    """A line over all bytes allowed fills what whole lines leave, up to a character; others stay whole or go.
+
+    Where blanks are all that whole lines show, any line does.
+    """
+
+    def length(part):
+        return len(part.encode("utf-8", "surrogatepass"))
+
+    found = truncate(text, lines, size, end)
+    if found is None:
+        return
+    made, every = add_part_of_line(found, text, size, end), text.split("\n")
+    next_line = every[found.lines] if end == "head" else every[-1 - found.lines]
+    if found.unit == "lines" or (length(next_line) <= size and found.text.strip()):
+        assert made is found
+        return
+    assert text.startswith(made.text) if end == "head" else text.endswith(made.text)
+    assert length(found.text) <= length(made.text) <= size
+    assert size - length(made.text) < 4 + (found.lines > 0)
+    assert made.lines == found.lines
+    assert made.removed == length(text) - length(made.text)
+
+
+@pytest.mark.parametrize("preset", ["opencode", "pi", "holdfast"])
+@pytest.mark.parametrize("tool", ["bash", "read"])
+def test_output_of_one_long_line_shows_part_of_it(preset, tool):
+    """What a program writes without a line break leaves more than a notice, also behind or before short lines."""
+    policy = Policy.preset(preset).with_settings(output_bytes=2_000)
+    end = slice(-2_000, None) if tool in policy.settings.output_tail else slice(2_000)
+    for text in ("0123456789" * 3_000, "0123456789" * 3_000 + "\n", "[\n" + "0123456789" * 3_000 + "\n]"):
+        (shown,) = sent([*turn(0, text, tool=tool), Message.of("user", "go on")], policy)
+        assert text[end] in shown
+        assert "bytes truncated..." in shown
+        assert len(shown) < 2_200
 
 
 def test_long_output_is_cut_once_and_kept():
