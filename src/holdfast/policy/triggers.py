@@ -37,8 +37,10 @@ def line(limits: Limits, settings: Settings) -> int:
     size = _RULES[settings.trigger_rule](limits, settings)
     if not held_least:
         return size
-    most = min(limits.window, limits.max_input or limits.window)
-    return min(size, most - held_least)
+    held_of = limits.window
+    if settings.trigger_rule != "reserve" and limits.max_input:  # the other rules hold back of an input limit, too
+        held_of = min(held_of, limits.max_input)
+    return min(size, held_of - held_least)
 
 
 def reserve_floor(window: int, settings: Settings) -> int:

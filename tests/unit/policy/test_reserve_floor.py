@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from holdfast import Message, Policy, plan
 from holdfast.config import target
 from holdfast.model.entries import Frame
+from holdfast.model.target import Limits
 from holdfast.policy.guard import measure_room
 from holdfast.policy.pipeline import RESERVE_FLOOR
 from holdfast.policy.presets import PRESETS
@@ -80,6 +81,14 @@ def test_presets_keep_their_own_reserves(preset, reserve):
     assert 200_000 - line(_place().limits, settings) == reserve
     free = Policy.preset(preset).with_settings(reserve_floor=0).settings
     assert 200_000 - line(_place().limits, free) == (16_384 if preset == "openclaw" else reserve)
+
+
+def test_openclaw_holds_its_floor_back_of_the_window_alone():
+    """[O] knows no input limit: one under the window does not move the size at which it compacts."""
+    openclaw = Policy.preset("openclaw").settings
+    assert line(Limits(400_000, max_input=272_000), openclaw) == 380_000
+    by_input = Policy().with_settings(trigger_rule="usable", trigger_reserve=5_000, **BY_RESERVE).settings
+    assert line(Limits(400_000, max_input=272_000), by_input) == 252_000
 
 
 @pytest.mark.parametrize("preset", ["pi", "opencode", "claude-code"])
