@@ -103,6 +103,48 @@ def test_whatever_was_stored_is_sound(tmp_path_factory: pytest.TempPathFactory, 
     assert repair_store(path).is_fine
 
 
+# -- one session, without loss -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", [entry.id for entry in long_session()])
+def test_a_session_repaired_without_loss_puts_no_row_aside(file: Path, entry: str) -> None:
+    """A row whose bytes changed stays as it is: no stand-in takes its place, and nothing is in quarantine."""
+    edit(file, "UPDATE entries SET identity = x'00' WHERE id = ? AND session = 1", entry)
+    before = rows(file, "SELECT * FROM entries")
+    with open_store(file) as store:
+        assert store.repair(KEY) == []
+        with pytest.raises(StoreCorrupt, match=entry):
+            store.entries(KEY)
+    assert rows(file, "SELECT * FROM entries") == before
+    assert rows(file, "SELECT name FROM sqlite_master WHERE name = 'quarantine'") == []
+
+
+def test_a_session_is_repaired_beside_what_cannot_be(file: Path) -> None:
+    """What can be put right is, in that session alone; a row whose parent is gone, and another session, stay."""
+    edit(file, "UPDATE entries SET identity = x'00' WHERE id = 'x' AND session = 1")
+    edit(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'm3' AND session = 1")
+    edit(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'd' AND session = 2")
+    others = rows(file, "SELECT * FROM entries WHERE session = 2")
+    with open_store(file) as store:
+        with pytest.raises(StoreCorrupt):
+            store.path(KEY)
+        assert [line.startswith("entry m3: ") for line in store.repair(KEY)] == [True]
+        assert unnumbered(store.path(KEY)) == long_session()
+        same_request(store.branch(KEY), Branch.build(store.path(KEY)))
+        assert len(store.damage(KEY)) == 1
+    assert rows(file, "SELECT * FROM entries WHERE session = 2") == others
+    assert not list(file.parent.glob("*.bak*"))
+
+
+def test_a_store_that_is_only_read_is_not_repaired(file: Path) -> None:
+    """Nobody who opened a store to read writes it."""
+    edit(file, "UPDATE entries SET parent = parent - 1 WHERE id = 'm3' AND session = 1")
+    before = file.read_bytes()
+    with open_store(file, readonly=True) as store:
+        assert store.repair(KEY) == []
+    assert file.read_bytes() == before
+
+
 # -- rows whose bytes changed ------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from shlex import quote
 
 import click
@@ -23,6 +24,7 @@ from holdfast.model.plan import Plan, asked_for
 from holdfast.model.target import Target, World
 from holdfast.policy.pipeline import Policy
 from holdfast.store.base import SessionInfo, SessionStore
+from holdfast.store.reading import read_repaired
 
 EXAMPLES = """\
 \b
@@ -49,6 +51,8 @@ class Made(Struct, frozen=True, omit_defaults=True):
     """Decisions that came with it; ``holdfast undo`` of these and it takes all back."""
     keep: int = 0
     """The first message that is still shown as it was said; how many there are, where none is."""
+    repaired: tuple[str, ...] = ()
+    """What was damaged in the session and repaired before, a line for each thing."""
 
 
 @click.command("compact", epilog=EXAMPLES)
@@ -65,16 +69,21 @@ def command(
 
     SESSION is the beginning of an id. The summary is made without a model, from the log. Nothing that was said is
     deleted: the messages stay in the log, the model can read them back with recall, and holdfast undo brings them all
-    back. Where a compaction would not make the next request smaller nothing is written, and that is said.
+    back. Where a compaction would not make the next request smaller nothing is written, and that is said. A damaged
+    session is repaired first where that loses nothing, and what was done is said; else holdfast repair is named.
     """
     known = config.configuration()
     with opened(store) as there:
         info = there.session(session)
-        log = read_log(there, info.key)
+        repaired: list[str] = []
+        log = read_repaired(there, info.key, partial(read_log, there, info.key), repaired.extend)
+        if not as_json:
+            _say_repaired(repaired)
         place = target_of(info, log.branch, model, window, known.catalog)
         world = world_of(log, place)
         chosen = known.policy(policy).for_session(info.key)
         made = compacted(there, info.key, chosen, place, replace(world, force=True))
+        made = replace(made, repaired=tuple(repaired))
         short = shortest([one.key for one in there.sessions()])[info.key]
     if as_json:
         say_json(msgspec.to_builtins(made))
@@ -108,6 +117,12 @@ def _why_not(plan: Plan, policy: Policy) -> Iterator[str]:
         shorter = many(len({edit.span.start for edit in plan.record}), "message")
         sizes = f"{about(plan.before)} → {about(plan.after)} tokens"
         yield f"policy {policy.name} makes {shorter} shorter anyway, right before the next request ({sizes})"
+
+
+def _say_repaired(repaired: list[str]) -> None:
+    """Say on standard error what was repaired: it is done, also where the compaction comes to nothing."""
+    for line in repaired:
+        click.echo(f"repaired: {clean(line)}", err=True)
 
 
 def _say(info: SessionInfo, made: Made, session: str, messages: int) -> None:

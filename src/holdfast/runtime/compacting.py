@@ -98,7 +98,10 @@ async def planned(
     back the sentence at its end that tells the model to go on.
     """
     occasion = Occasion(request, trigger, instructions, world.cache == "warm")
-    plan, world = await _planned(course, occasion, world, plan)
+    try:
+        plan, world = await _planned(course, occasion, world, plan)
+    finally:
+        course.tell_repairs()
     made = plan.compaction
     if made is None or made is course.journal.branch.compaction or not tells_to_continue(made):
         return plan, world

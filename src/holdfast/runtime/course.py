@@ -162,6 +162,12 @@ class Course:
             self._noticed.add((event.rule, event.why))
         self.means.tell(event)
 
+    def tell_repairs(self) -> None:
+        """Tell what was repaired in the session since this was asked last."""
+        repairs, self.journal.repairs = self.journal.repairs, []
+        for repair in repairs:
+            self.means.tell(events.Noticed(self.key, "session-repaired", repair))
+
     async def tell_compacted(self, event: events.Compacted) -> None:
         """Tell what became of a compaction, the hook too."""
         self.tell(event)

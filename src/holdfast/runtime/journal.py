@@ -50,6 +50,7 @@ from holdfast.runtime.waiting import delivered, is_of_user, is_queued, queued, u
 from holdfast.store.active import Gapped
 from holdfast.store.base import Decode, SessionStore
 from holdfast.store.naming import CAPPED
+from holdfast.store.reading import read_repaired
 from holdfast.store.tree import new_ids, now_ms
 from holdfast.view.conversation import first_words
 from holdfast.view.text import one_line
@@ -107,7 +108,8 @@ class Journal(Strand):
     ) -> Journal:
         """Return the journal at ``leaf`` of session ``key``; without one, at the session's leaf, created if need be.
 
-        The policy is the one for that key: a channel's limit of turns counts.
+        The policy is the one for that key: a channel's limit of turns counts. A damaged session is repaired first where
+        that loses nothing (``repairs`` says what was done), else it is a ``StoreCorrupt``.
         """
         policy = policy.for_session(key)
         if leaf is not None:
@@ -115,9 +117,13 @@ class Journal(Strand):
         else:
             with store.writing(key):
                 place = begun(store, key, policy, clock, ids)
-        branch = Branch() if place is None else store.branch(key, place)
+        repairs: list[str] = []
+        branch = Branch()
+        if place is not None:
+            branch = read_repaired(store, key, lambda: store.branch(key, place), repairs.extend)
         journal = cls(store, key, policy, branch, place, clock, ids=ids, moves_leaf=leaf is None)
         journal._waiting = waiting_on(branch, key)
+        journal.repairs = repairs
         return journal
 
     # -- what is said --------------------------------------------------------------------------------------------------

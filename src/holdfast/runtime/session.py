@@ -70,6 +70,7 @@ class Session:
 
     def __init__(self, means: Means, journal: Journal) -> None:
         self._course = Course(means, journal)
+        self._course.tell_repairs()
         self._handed_out: Prepared | None = None
         """The request that the caller sends."""
 

@@ -13,6 +13,7 @@ from holdfast.model.slots import Slot
 from holdfast.runtime.following import reworded
 from holdfast.runtime.waiting import is_queued
 from holdfast.store.base import Decode, SessionStore
+from holdfast.store.reading import read_repaired
 
 _WORDS = Said | BranchSummary | Answer
 """What is said, or was an answer to it."""
@@ -51,6 +52,8 @@ class Strand:
         """What its client said last, in its own words."""
         self._is_held = self._is_current = False
         """Whether the lease is held, and nobody else can have written since the log was looked at."""
+        self.repairs: list[str] = []
+        """What was damaged in the session, and repaired without loss before it was read; emptied by who tells it."""
         self._gathers = False
         """Whether what is written waits for the end of a block."""
         self._gathered: list[Entry] = []
@@ -99,7 +102,7 @@ class Strand:
         with self.leased():
             leaf = self.store.session(self.key).leaf
             if leaf is not None and leaf != self.leaf:
-                self.branch, self.leaf = self._read(self.store.path(self.key, leaf)), leaf
+                self.branch, self.leaf = self._read(self._path_to(leaf)), leaf
                 self._turned()
             self.moves_leaf = self._is_current = True
 
@@ -109,7 +112,7 @@ class Strand:
             there = self.store.session(self.key).leaf
             if there is None or there == self.leaf:
                 return False
-            if self.leaf is not None and all(entry.id != self.leaf for entry in self.store.path(self.key, there)):
+            if self.leaf is not None and all(entry.id != self.leaf for entry in self._path_to(there)):
                 return False
             self.join()
         return True
@@ -185,7 +188,7 @@ class Strand:
         self._is_current = self._is_held
         if there == self.leaf or there is None:
             return False
-        path = self.store.path(self.key, there)
+        path = self._path_to(there)
         behind = next((at + 1 for at, one in enumerate(path) if one.id == self.leaf), 0 if self.leaf is None else -1)
         if behind < 0:
             self.moves_leaf = False
@@ -202,7 +205,11 @@ class Strand:
     def _path(self) -> list[Entry]:
         """Return the entries up to the leaf, which are in the log then."""
         self._settle()
-        return self.store.path(self.key, self.leaf)
+        return self._path_to(self.leaf)
+
+    def _path_to(self, leaf: str | None) -> list[Entry]:
+        """Return the entries up to ``leaf`` as the log has them; what is damaged is repaired first, if it can be."""
+        return read_repaired(self.store, self.key, lambda: self.store.path(self.key, leaf), self.repairs.extend)
 
     def _reread(self) -> None:
         self.branch = Branch() if self.leaf is None else self._read(self._path())

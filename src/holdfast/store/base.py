@@ -249,6 +249,12 @@ class SessionStore(Protocol):
     def damage(self, key: str) -> list[str]:
         """Return which entries cannot be read and why, a line for each; every entry is read, one at a time."""
 
+    def repair(self, key: str) -> list[str]:
+        """Put right what is damaged in the session and can be without loss; return what was done, a line for each.
+
+        All else stays as it is, and reading it stays a ``StoreCorrupt``. Not inside a write of the same store.
+        """
+
     def entry(self, key: str, prefix: str) -> Entry:
         """Return the one entry whose id is or begins with ``prefix``; else ``UnknownId`` with the candidates."""
 

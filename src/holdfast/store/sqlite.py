@@ -86,6 +86,8 @@ class SqliteStore(TreeStore):
         self._decoders = known
         self._quota = quota.session_bytes
         self._readonly = readonly
+        self._not_repairable: set[str] = set()
+        """Sessions that were looked through in vain: that costs a reading of all, and a proxy may ask each time."""
 
     def writing(self, key: str) -> AbstractContextManager[None]:
         """Hold the session's lease, a lock on a file in ``.locks`` beside the database.
@@ -94,6 +96,17 @@ class SqliteStore(TreeStore):
         """
         self._file.look()
         return lease(self._locks, key)
+
+    def repair(self, key: str) -> list[str]:
+        """Put right what can be in the session without loss; return what was done, a line for each."""
+        if self._readonly or key in self._not_repairable:
+            return []
+        from holdfast.store.repairing import repair_session
+
+        found = repair_session(self._file.file, key)
+        if not found:
+            self._not_repairable.add(key)
+        return [f"{f'entry {one.entry}: ' if one.entry else ''}{one.what}: {one.done}" for one in found]
 
     def close(self) -> None:
         """Close the file."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,49 @@ def test_it_is_done_once_and_can_be_taken_back(run, store, key):
     with open_store(store) as there:
         assert len(there.entries(key, "message")) == said
         assert there.branch(key).compaction is None
+
+
+def damage(store, column, change):
+    """Change a column of the session's sixth message behind the store's back; return the message's entry."""
+    chosen = "SELECT seq FROM entries WHERE kind = 'message' ORDER BY seq LIMIT 1 OFFSET 5"
+    with closing(sqlite3.connect(store, isolation_level=None)) as db:
+        db.execute("PRAGMA foreign_keys = OFF")
+        db.execute(f"UPDATE entries SET {column} = {change} WHERE seq = ({chosen})")
+        return db.execute(f"SELECT id FROM entries WHERE seq = ({chosen})").fetchone()[0]
+
+
+@pytest.mark.parametrize(("column", "change"), [("body", "x'00'"), ("parent", "parent - 2"), ("parent", "99999")])
+def test_a_damaged_session_is_repaired_first(run, store, key, column, change):
+    """What can be repaired without loss is, and is said; every word is there as it was, and the session compacts."""
+    with open_store(store) as there:
+        before = there.entries(key)
+    entry = damage(store, column, change)
+    made = run("compact", key[:8], "--store", store, "--json")
+    assert made.exit_code == 0, made.stderr
+    told = json.loads(made.stdout)
+    assert told["compacted"]
+    assert [entry in line for line in told["repaired"]] == [True]
+    with open_store(store) as there:
+        assert there.entries(key)[: len(before)] == before
+        assert there.damage(key) == []
+
+
+def test_what_was_repaired_is_said_to_people_too(run, store, key):
+    """It stands on standard error, once: the next compaction of that session finds nothing damaged."""
+    entry = damage(store, "body", "x'00'")
+    assert f"repaired: entry {entry}: " in run("compact", key, "--store", store).stderr
+    assert "repaired" not in run("compact", key, "--store", store).stderr
+
+
+def test_a_session_that_would_lose_words_is_not_repaired(run, store, key):
+    """Where a repair would put words aside nothing is changed; the error names the entry and `holdfast repair`."""
+    entry = damage(store, "raw", "x'00'")
+    before = Path(store).read_bytes()
+    refused = run("compact", key, "--store", store)
+    assert refused.exit_code == 2
+    assert entry in refused.stderr
+    assert "`holdfast repair` puts it aside" in refused.stderr
+    assert Path(store).read_bytes() == before
 
 
 def test_what_came_with_it_is_taken_back_too(run, store, key):

@@ -28,7 +28,7 @@ from holdfast.store.repairing.salvage import salvage
 from holdfast.store.repairing.session import STAND_IN
 from holdfast.store.repairing.values import Mended, Repaired
 
-__all__ = ["STAND_IN", "Mended", "Repaired", "repair_store"]
+__all__ = ["STAND_IN", "Mended", "Repaired", "repair_session", "repair_store"]
 
 Tick = Callable[[int], None]
 """Is told, after each entry, how many there are."""
@@ -76,6 +76,18 @@ def repair_store(path: str | os.PathLike[str], *, dry_run: bool = False, tick: T
         except StoreError as error:
             raise type(error)(str(error).replace(str(copy), str(file))) from None
     return replace(found, file=str(file), backup="")
+
+
+def repair_session(path: str | os.PathLike[str], key: str) -> tuple[Mended, ...]:
+    """Put right session ``key`` of the store at ``path`` where that loses nothing; return what was found and done.
+
+    What is left as it is: rows whose bytes changed, or whose parent is gone; ``repair_store`` puts those aside. No
+    backup is made, for nothing is changed but what a digest or other rows prove, and an unreadable value beside sound
+    bytes goes into quarantine. Raises ``StoreError`` where the file cannot be written.
+    """
+    file = Path(path)
+    with _mender(file, file.with_name(f"{file.name}.blobs")) as mender, mender.transaction():
+        return mender.mend_session(key)
 
 
 def _repaired(file: Path, blobs: Path, tick: Tick, *, dry_run: bool) -> Repaired:

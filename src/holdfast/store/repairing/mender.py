@@ -50,6 +50,14 @@ class Mender(SqliteStore):
         self._words()
         return tuple(self.found)
 
+    def mend_session(self, key: str) -> tuple[Mended, ...]:
+        """Put right what can be in one session without losing anything of it; whoever calls has begun to write."""
+        self.found = []
+        row = self._file.db.execute("SELECT session FROM sessions WHERE key = ?", (key,)).fetchone()
+        if row is not None:
+            self._session(row[0], key, lambda: None, without_loss=True)
+        return tuple(self.found)
+
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Everything written inside is there at its end, or nothing is."""
@@ -76,27 +84,27 @@ class Mender(SqliteStore):
             what = "entries of a session that is not in the list"
             self.found.append(Mended("session", what, f"it is listed as {key} now", key))
 
-    def _session(self, number: int, key: str, tick: Callable[[], None]) -> None:
+    def _session(self, number: int, key: str, tick: Callable[[], None], *, without_loss: bool = False) -> None:
         before = len(self.found)
 
         def tell(kind: Kind, what: str, done: str, entry: str) -> None:
             self.found.append(Mended(kind, what, done, key, entry))
 
-        log = Log(self._file.db, number, key, self._forms, tell)
+        log = Log(self._file.db, number, key, self._forms, tell, without_loss=without_loss)
         log.mend(tick)
         self.entries_seen += len(log.places)
-        self._about(number, key, list(log.places.values()))
+        self._about(number, key, list(log.places.values()), moves_leaf=not without_loss)
         self._checkpoints(key, list(log.places.values()), anew=len(self.found) > before)
 
     # -- what is derived -----------------------------------------------------------------------------------------------
 
-    def _about(self, number: int, key: str, places: list[Place]) -> None:
+    def _about(self, number: int, key: str, places: list[Place], *, moves_leaf: bool) -> None:
         """Make the list of sessions say what is so: where it goes on, how many entries, how many bytes."""
         query = "SELECT entries, bytes, leaf FROM sessions WHERE session = ?"
         told: tuple[int, int, str | None] = self._file.db.execute(query, (number,)).fetchone()
         count, size = self._file.db.execute(_TRUE, (number,)).fetchone()
         leaf = told[2]
-        if leaf is None or all(place.id != leaf for place in places):
+        if moves_leaf and (leaf is None or all(place.id != leaf for place in places)):
             last = max((place for place in places if place.kind != "label"), key=lambda one: one.node.seq, default=None)
             leaf = last.id if last is not None and (leaf is not None or told[0] == 0) else None
         if told == (count, size, leaf):

@@ -65,8 +65,12 @@ Tell = Callable[[Kind, str, str, str], None]
 class Log:
     """The rows of session ``number``, which is called ``key``."""
 
-    def __init__(self, db: sqlite3.Connection, number: int, key: str, known: Decoders, tell: Tell) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, number: int, key: str, known: Decoders, tell: Tell, *, without_loss: bool = False
+    ) -> None:
         self._db, self._number, self._key, self._known, self._tell = db, number, key, known, tell
+        self._without_loss = without_loss
+        """Whether a row that cannot be put right without losing what it said is left as it is."""
         self.places: dict[int, Place] = {}
         """The entries that stand, by ``seq``."""
         self._nameless: set[int] = set()
@@ -100,6 +104,8 @@ class Log:
         elif (named := self._named(row)) is not None:
             self._tell("parent", f"it hung on number {parent}", "its digest names what it hung on before", id_)
             self._stand(seq, named[0], id_, row.kind, (parent, depth, base))
+        elif self._without_loss:
+            self.places[seq] = Place(Node(seq, depth, base), id_, row.kind)
         elif parent is not None and is_lost and body_of(row, self._known) is not None:
             self._behind_lost(seq, parent, depth - (row.kind in SLOTTED), id_, row)
         else:
