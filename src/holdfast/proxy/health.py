@@ -17,6 +17,7 @@ from holdfast.proxy.exposition import Metric, Sample, exposition, number
 from holdfast.proxy.headers import State
 from holdfast.proxy.histogram import Histogram
 from holdfast.proxy.modes import Mode
+from holdfast.runtime.course import REPAIRED
 from holdfast.runtime.recording import UNWRITTEN
 from holdfast.store.tree import now_ms
 from holdfast.telemetry.events import OUTCOMES, Event, Noticed
@@ -133,6 +134,8 @@ class Health:
         self.sessions.told(event)
         if isinstance(event, Noticed) and event.rule == UNWRITTEN:
             self.went_wrong(event.rule, event.why)
+        if isinstance(event, Noticed) and event.rule == REPAIRED:
+            self.went_wrong(event.rule, f"session {event.session}: {event.why}", is_ours=False)
 
     def went_wrong(self, what: str, why: str = "", *, is_ours: bool = True) -> bool:
         """Count that ``what`` went wrong, said without secrets; return whether it is the first time, to be printed.

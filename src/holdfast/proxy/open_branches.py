@@ -167,6 +167,7 @@ class OpenBranches:
             if not kept:
                 store = _copy(store, key, leaf)
             opened = Journal.open(store, key, policy, leaf=leaf, clock=means.clock, ids=means.ids)
+            opened.repairs += self._trees.take_repairs(key)
             if not aside:
                 opened.lead()  # what others decide behind it is caught up with
             if kept:

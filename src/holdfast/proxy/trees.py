@@ -23,6 +23,7 @@ from holdfast.model.slots import Slot
 from holdfast.policy.capping import cap
 from holdfast.policy.settings import Settings
 from holdfast.store.base import SessionInfo, SessionStore
+from holdfast.store.reading import read_repaired
 from holdfast.view.alike import stream
 
 MOST = 50_000
@@ -183,6 +184,12 @@ class Trees:
         """How large sessions are whose trees are not held: another extent tells that somebody else wrote."""
         self._others: dict[str, int] = {}
         """How often somebody else was seen to have written to a session."""
+        self._repairs: dict[str, list[str]] = {}
+        """What was repaired in sessions that were damaged, until it is told."""
+
+    def take_repairs(self, key: str) -> list[str]:
+        """Return what was repaired in session ``key`` before it was read and was not asked for yet, a line for each."""
+        return self._repairs.pop(key, [])
 
     def found(self, key: str, slots: Sequence[Slot], settings: Settings) -> str | None:
         """Return the leaf of the branch of session ``key`` that repeats most of ``slots``, the newest among equals.
@@ -252,11 +259,18 @@ class Trees:
     def _followed(self, tree: Tree, info: SessionInfo) -> Tree:
         """Return ``tree`` with what it does not know, or another where it is of a session that is gone."""
         if tree.born == info.created and tree.entries < info.entries:
-            tree.read(self._store, info.key)
+            self._read(tree, info.key)
         if tree.born != info.created or tree.entries != info.entries:
             tree = Tree(info.created)
-            tree.read(self._store, info.key)
+            self._read(tree, info.key)
         return tree
+
+    def _read(self, tree: Tree, key: str) -> None:
+        """Let ``tree`` follow session ``key``; what is damaged there is repaired first, if that loses nothing."""
+        repairs = self._repairs.setdefault(key, [])
+        read_repaired(self._store, key, lambda: tree.read(self._store, key), repairs.extend)
+        if not repairs:
+            del self._repairs[key]
 
     def _forget(self) -> None:
         """Let trees go that were looked at longest ago."""

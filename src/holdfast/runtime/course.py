@@ -25,6 +25,9 @@ from holdfast.runtime.means import Means
 from holdfast.runtime.summarise import Prefix
 from holdfast.telemetry import events
 
+REPAIRED = "session-repaired"
+"""Rule of the notice that tells what was damaged in a session and repaired without loss."""
+
 
 class Course:
     """One branch of one stored session and whoever answers it, as its runs find it one after the other."""
@@ -166,7 +169,7 @@ class Course:
         """Tell what was repaired in the session since this was asked last."""
         repairs, self.journal.repairs = self.journal.repairs, []
         for repair in repairs:
-            self.means.tell(events.Noticed(self.key, "session-repaired", repair))
+            self.means.tell(events.Noticed(self.key, REPAIRED, repair))
 
     async def tell_compacted(self, event: events.Compacted) -> None:
         """Tell what became of a compaction, the hook too."""
