@@ -18,7 +18,7 @@ from holdfast.formats.base import Recording
 from holdfast.formats.claude_code import API, LINES, OURS
 from holdfast.formats.lines import Shape, clean, edited, fields, iso
 from holdfast.formats.writing import Source, bare, lines_of, uuid_of, without_later
-from holdfast.model.entries import AUTO, OVERFLOW, BranchSummary, Compaction, Entry, Note, Said, Usage
+from holdfast.model.entries import AUTO, MANUAL, BranchSummary, Compaction, Entry, Note, Said, Usage
 from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
 from holdfast.wire import anthropic
@@ -206,7 +206,7 @@ def _compaction(writer: _Writer, entry: Entry, body: Compaction) -> tuple[str | 
     """Return a compaction as a boundary and a summary line."""
     boundary, summary = uuid_of(f"{entry.id}+boundary"), uuid_of(entry.id)
     kept = _kept(writer, entry)
-    trigger = AUTO if body.trigger == OVERFLOW else body.trigger  # that tool knows no other word for its own
+    trigger = body.trigger if body.trigger == MANUAL else AUTO  # Claude Code knows these two words
     told: dict[str, Any] = {"trigger": trigger, "preTokens": body.before, "postTokens": body.after}
     if kept:
         told["preservedSegment"] = {"headUuid": kept[0], "anchorUuid": summary, "tailUuid": kept[-1]}

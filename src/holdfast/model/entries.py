@@ -36,6 +36,8 @@ class Decision(Struct, frozen=True, omit_defaults=True, tag="decision"):
 
 AUTO = "auto"
 """Trigger of a compaction before its request first went out."""
+MANUAL = "manual"
+"""Trigger of a compaction that somebody asked for."""
 OVERFLOW = "overflow"
 """Trigger of a compaction that a refused request asked for."""
 FALLBACK = "fallback"

@@ -206,6 +206,21 @@ def test_what_was_never_a_line_is_written_anew(name):
     assert back.problems == ()
 
 
+@pytest.mark.parametrize(
+    ("trigger", "expected"),
+    [("auto", "auto"), ("manual", "manual"), ("overflow", "auto"), ("replay", "auto"), ("fallback", "auto")],
+)
+def test_a_compaction_has_a_trigger_that_claude_code_knows(trigger, expected):
+    """Claude Code tells compactions that were asked for from its own, and has no word for what made us compact."""
+    log = ours()
+    entries = [
+        replace(one, body=replace(one.body, trigger=trigger)) if isinstance(one.body, Compaction) else one
+        for one in log.entries
+    ]
+    lines = [json.loads(line) for line in write(replace(log, entries=entries), "claude-code").splitlines()]
+    assert [line["compactMetadata"]["trigger"] for line in lines if "compactMetadata" in line] == [expected]
+
+
 def test_what_was_written_for_an_hour_stays_so_in_claude_code():
     """How long the cache keeps what was written comes back, and of a log that does not tell it nothing is said."""
     told = Usage(100, 5, 40, 30, cache_write_1h=20)
