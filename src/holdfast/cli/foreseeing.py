@@ -21,6 +21,7 @@ from holdfast.model.branch import Branch, extend
 from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Request, Revoke, Usage
 from holdfast.model.gauging import smaller
 from holdfast.model.target import Target, World
+from holdfast.policy import guard
 from holdfast.policy.pipeline import Policy, advance
 from holdfast.store.base import SessionInfo
 from holdfast.view.tokens import estimate
@@ -126,7 +127,9 @@ class _Going:
 
     def _request(self, *, refused: bool = False) -> None:
         place = replace(self._target, frame=self._plain.frame)
-        size, window = estimate(self._plain, place), smaller(place.limits.window, self._plain.learned.limit)
+        # Sized as the plan is, with what was learned of the frame; else one request has two sizes, and the scale is off.
+        size = estimate(self._plain, guard.in_force(place, self._plain, self._policy.settings))
+        window = smaller(place.limits.window, self._plain.learned.limit)
         plan = advance(self._planned, place, self._policy, World())
         found, compacts = self.found, plan.compaction is not None
         is_over = (refused or size > window) and not self._is_over
