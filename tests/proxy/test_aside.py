@@ -46,7 +46,7 @@ def test_others_are_answered_while(path, data, proxied, strict):
         async with proxied[0](upstream, window=16_000) as client:
 
             async def ask():
-                while not upstream.sent and not answered:
+                while len(others) <= FEW and not upstream.sent and not answered:  # more would starve the thread
                     await client.web.get("/livez")
                     others.append("answered")
                     await checkpoint()  # the transport never waits

@@ -6,6 +6,7 @@ less frame. Origins: ``[O]`` OpenClaw, ``[P]`` pi, ``[C]`` opencode, ``[K]`` Cla
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Literal, get_type_hints
 
 from msgspec import Meta, Struct
@@ -257,8 +258,16 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
 
 def origin(name: str) -> str:
     """Return where the number behind setting ``name`` came from."""
-    hint = get_type_hints(Settings, include_extras=True)[name]
-    return next((m.description or "" for m in hint.__metadata__ if isinstance(m, Meta)), "")
+    return read_origins()[name]
+
+
+@cache
+def read_origins() -> dict[str, str]:
+    """Return the origin of each setting by its name; the annotations of all are evaluated at once, which takes 8 ms."""
+    return {
+        name: next((meta.description or "" for meta in hint.__metadata__ if isinstance(meta, Meta)), "")
+        for name, hint in get_type_hints(Settings, include_extras=True).items()
+    }
 
 
 # -- constants of the extract: fitted or measured once, the same for every policy --------------------------------------

@@ -76,12 +76,13 @@ TEXTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", TEXTS)
 @pytest.mark.parametrize(("of", "size"), [(lines, lines_bytes), (text_refs, refs_bytes)])
 def test_bytes_are_told_about_as_they_are(of, size, kind):
     """What the extract counts for what it found in a text is between half and twice of what that takes."""
-    texts = [TEXTS[kind](150, seed) for seed in range(1, 5)]
-    of.__wrapped__(TEXTS[kind](150))
+    texts = [TEXTS[kind](500, seed) for seed in range(1, 5)]
+    of.__wrapped__(TEXTS[kind](500))
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]

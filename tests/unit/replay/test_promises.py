@@ -120,7 +120,7 @@ def queued(talk):
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("shape", [pasted, batches, giants, long_turn, queued])
+@pytest.mark.parametrize("shape", [pasted, batches, giants, pytest.param(long_turn, marks=pytest.mark.long), queued])
 @pytest.mark.parametrize(("window", "frame"), SETTINGS)
 def test_every_request_is_valid_fits_and_keeps_the_words_of_the_user(shape, window, frame):
     """Whatever a session looks like: no request is invalid or over the window, and no unseen words are missing."""
