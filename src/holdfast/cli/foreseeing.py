@@ -127,7 +127,7 @@ class _Going:
 
     def _request(self, *, refused: bool = False) -> None:
         place = replace(self._target, frame=self._plain.frame)
-        # Sized as the plan is, with what was learned of the frame; else one request has two sizes, and the scale is off.
+        # Sized as its plan is, with what was learned of the frame: else one request has two sizes, and none is right.
         size = estimate(self._plain, guard.in_force(place, self._plain, self._policy.settings))
         window = smaller(place.limits.window, self._plain.learned.limit)
         plan = advance(self._planned, place, self._policy, World())
