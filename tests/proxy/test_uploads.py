@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 
 import pytest
 import sockets
+
+from holdfast.proxy import incoming
 
 SIZE = 12 << 20
 """More than the buffers between a client and a server hold."""
@@ -114,3 +117,20 @@ def test_a_server_that_closes_without_a_word_is_still_told_as_such(proxy):
     found = refused(proxy, meet, "passed through")
     assert found.status == 502
     assert b"no answer came from" in found.body
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        sockets.request("/v1/messages", b"no gzip at all", content_encoding="gzip"),
+        sockets.request("/u/http://[v1.x]:9/v1/files", b"whatever"),
+    ],
+    ids=["damaged", "nobody to send it to"],
+)
+def test_an_answer_to_a_whole_body_waits_for_no_more_of_it(request_bytes, monkeypatch):
+    """A client that closes behind the answer gets its end at once where there is no rest that could come."""
+    monkeypatch.setattr(incoming, "LINGER", 60.0)
+    with sockets.proxied() as proxy:
+        began = time.monotonic()
+        assert proxy.send(request_bytes).status >= 400
+        assert time.monotonic() - began < 10

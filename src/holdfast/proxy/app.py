@@ -46,7 +46,17 @@ from holdfast.proxy.forwarding import forward, give_back, pass_through
 from holdfast.proxy.headers import State, is_subscription, upward
 from holdfast.proxy.health import Ended, Health
 from holdfast.proxy.identity import session_key
-from holdfast.proxy.incoming import Gone, Incoming, Receive, Scope, has_left, throw_away_rest, watch_client, whole_body
+from holdfast.proxy.incoming import (
+    BodyReceiver,
+    Gone,
+    Incoming,
+    Receive,
+    Scope,
+    has_left,
+    throw_away_rest,
+    watch_client,
+    whole_body,
+)
 from holdfast.proxy.modes import Mode, mode_of
 from holdfast.proxy.open_branches import STALE, OpenBranches
 from holdfast.proxy.outgoing import Outgoing, Send, deliver, sign_of
@@ -200,6 +210,7 @@ class Proxy:
         if is_bypassed or incoming.method != "POST" or incoming.route.endpoint not in READ:
             exchange = Exchange(incoming, self._onward(incoming, as_it_came=True), outgoing)
             return await pass_through(exchange, receive, "bypassed" if is_bypassed else "relayed")
+        receive = BodyReceiver(receive)
         try:
             body = await self._read(incoming, receive)
         except BadBody as error:

@@ -71,6 +71,8 @@ class UploadProgress:
     """How far the body of a request has been taken from its client, where it is sent on while it comes in."""
 
     def __init__(self) -> None:
+        self.is_read = False
+        """Whether somebody began to take it; where its server cannot be reached nobody does."""
         self.unwanted = Event()
         """Set when nobody asks for the body any more: at its end, or when its server has refused it."""
         self.complete = Event()
@@ -83,15 +85,31 @@ async def wait_for_rest(progress: UploadProgress) -> None:
     A connection that is closed with something unread takes along what its client has not read yet, so the client would
     see a connection that broke and no answer.
     """
+    if not progress.is_read:
+        progress.unwanted.set()
     with move_on_after(LINGER):
         await progress.complete.wait()
 
 
-async def throw_away_rest(receive: Receive) -> None:
+class BodyReceiver:
+    """Receives what a client sends, and knows when that was all of its body: behind it only its leaving comes."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.is_complete = False
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        """Return the next message."""
+        message = await self._receive()
+        self.is_complete = not message.get("more_body", False)
+        return message
+
+
+async def throw_away_rest(receive: BodyReceiver) -> None:
     """Take the rest of a body that nobody wants, for the same reason, where nobody else takes it."""
     with move_on_after(LINGER):
-        while (message := await receive())["type"] != "http.disconnect" and message.get("more_body"):
-            pass
+        while not receive.is_complete:
+            await receive()
 
 
 async def body_pieces(receive: Receive, progress: UploadProgress) -> AsyncIterator[bytes]:
@@ -99,7 +117,7 @@ async def body_pieces(receive: Receive, progress: UploadProgress) -> AsyncIterat
 
     ``Stalled`` where it says nothing for long.
     """
-    more = True
+    more = progress.is_read = True
     try:
         while more:
             piece = b""
