@@ -12,22 +12,19 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast import Policy, World, plan
+from holdfast import Policy, World, apply, plan
 from holdfast.config import target
 from holdfast.model.branch import Branch, extend
 from holdfast.model.dialect import Dialect
 from holdfast.model.entries import Answer, Compaction, Entry, Note, Said
 from holdfast.model.messages import Message, media_of, result_text
 from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.model.projected import patched, project
+from holdfast.model.projected import project
 from holdfast.model.target import Limits, Target
 from holdfast.policy.guard import told_window, window_of
-from holdfast.policy.history import history_limit
-from holdfast.policy.hygiene import MISSING, repairs
-from holdfast.policy.hygiene.ids import wire_id
+from holdfast.policy.hygiene import MISSING
 from holdfast.policy.precheck import REMOVED, route
 from holdfast.policy.presets import OPENCLAW_2026_9
-from holdfast.policy.projection import repair_projection
 from holdfast.policy.prune import CLEARED
 from holdfast.policy.settings import Channel, Person
 from holdfast.policy.truncate import MIDDLE, bounds, is_oversized, notice, truncate_result, truncate_text
@@ -116,17 +113,24 @@ def _messages(case):
     return [_message(one) for one in case["input"]]
 
 
-def _cut(case):
-    """Return the positions of answers that failed or were interrupted."""
-    stops = [one.get("stop_reason") for one in case["input"]]
-    return frozenset(at for at, stop in enumerate(stops) if stop in ("error", "aborted"))
+def _log(case):
+    """Return the conversation of a case as a log tells it: each answer with the reason why it ended."""
+    bodies = []
+    for one, message in zip(case["input"], _messages(case), strict=True):
+        bodies.append(Said(measure(message)))
+        if message.role == "assistant":
+            bodies.append(Answer("", stop=one.get("stop_reason", "")))
+    return Branch.build(Entry(str(at), None, body) for at, body in enumerate(bodies))
 
 
 def _repaired(case, dialect):
-    """Return the messages of a case as they would be sent."""
-    slots = [measure(message) for message in _messages(case)]
-    found = repairs([slot.message for slot in slots], dialect, cut=_cut(case))
-    return [slot.message for slot in patched(slots, found)]
+    """Return the messages of a case as ``apply`` gives them to be sent to an API with such rules."""
+    return _sent(_messages(case), Target(dialect.api, dialect.model, dialect), branch=_log(case))
+
+
+def _sent(messages, where, **more):
+    """Return ``messages`` as the preset sends them to ``where``; none of these is long enough to be made smaller."""
+    return apply(messages, plan(messages, where, Policy.preset("openclaw"), **more))
 
 
 def _named(case, sent):
@@ -188,7 +192,7 @@ def _history_key(case):
         )
         for name, one in case["params"]["channels"].items()
     }
-    return history_limit(case["params"]["key"], channels)
+    return _OPENCLAW.with_settings(channels=channels).for_session(case["params"]["key"]).settings.history_turns
 
 
 def _history(case):
@@ -360,8 +364,7 @@ def _pairing(case):
 
 
 def _inputs(case):
-    slots = [measure(message) for message in _messages(case)]
-    sent = [slot.message for slot in patched(slots, repairs([slot.message for slot in slots], _LOOSE))]
+    sent = _repaired(case, _LOOSE)
     kept = [
         [id_, *(map(_brief, message.parts) if message.role == "assistant" else ())]
         for id_, message in _named(case, sent)
@@ -388,7 +391,7 @@ _MODES = {
 def _ids(case):
     dialect = _MODES[case["params"]["mode"]]
     if "id" in case["params"]:
-        return wire_id(case["params"]["id"], dialect)
+        return _sent_id(case["params"]["id"], dialect)
     sent = _repaired(case, dialect)
     calls = [call.id for message in sent for call in message.calls]
     results = [result.call_id for message in sent for result in message.results]
@@ -397,6 +400,15 @@ def _ids(case):
         "results_match": calls == results,
         "valid": all(id_.isalnum() and dialect.id_min <= len(id_) <= dialect.id_max for id_ in calls),
     }
+
+
+def _sent_id(id_, dialect):
+    """Return what is sent for the id of a call, which its result has too."""
+    call, result = ToolCall(id_, "t"), ToolResult(id_, "t", (Text("ok"),))
+    answered = [Message.of("user", "u"), Message("assistant", (call,)), Message("tool", (result,))]
+    _, asked, answers = _sent(answered, Target(dialect.api, dialect.model, dialect))
+    assert asked.calls[0].id == answers.results[0].call_id
+    return asked.calls[0].id
 
 
 def _turns_gemini(case):
@@ -427,10 +439,8 @@ def _ordering(case):
 def _thinking(case):
     """What another model sealed stays behind; a reasoning item with nothing behind it goes with its turn."""
     talk = [*_messages(case), Message.of("user", "go on")]
-    branch = Branch.build(Entry(str(at), None, Said(measure(one))) for at, one in enumerate(talk))
     dialect = replace(_LOOSE, api="openai-responses", model="m", reasoning_units=True)
-    found, _ = repair_projection(branch, dialect)
-    sent = [slot.message for slot in patched(project(branch), found)]
+    sent = _sent(talk, Target(dialect.api, dialect.model, dialect))
     return [[id_, [_shape(part) for part in message.parts]] for id_, message in _named(case, sent[:-1])]
 
 
@@ -445,16 +455,18 @@ _APIS = {
 
 def _policy(case):
     asked = case["params"]
-    dialect = target(_APIS[asked["api"]], asked["model"]).dialect
+    where = target(_APIS[asked["api"]], asked["model"])
     lost = [Message.of("user", "u"), Message("assistant", (ToolCall("c", "t"),)), Message.of("user", "v")]
-    made = [slot.message for slot in patched([*map(measure, lost)], repairs(lost, dialect))]
-    plain = wire_id("a_b-c", dialect) == "a_b-c"
+    neighbours = [Message.of("user", "u"), Message.of("user", "v"), *[Message.of("assistant", text) for text in "ab"]]
+    merges = len(_sent([*neighbours, Message.of("user", "w")], where)) < 5
+    begun = _sent([Message.of("assistant", "a"), Message.of("user", "u")], where)
+    ids = [_sent_id(id_, where.dialect) for id_ in ("a_b-c", "a" * 40)]
     return {
-        "ids": "strict9" if dialect.id_max == 9 else None if plain else "strict",
-        "synthetic": any(message.results for message in made),
-        "gemini": dialect.merge,
-        "anthropic": dialect.merge,
-        "ordering": dialect.start_user,
+        "ids": "strict9" if len(ids[1]) == 9 else None if ids[0] == "a_b-c" else "strict",
+        "synthetic": any(message.results for message in _sent(lost, where)),
+        "gemini": merges,
+        "anthropic": merges,
+        "ordering": begun[0].role == "user",
     }
 
 
