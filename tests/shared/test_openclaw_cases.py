@@ -6,28 +6,27 @@ An adapter turns a case into calls of the library and what comes back into the w
 from __future__ import annotations
 
 import json
-from itertools import count
+import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from msgspec.structs import replace
 
 from holdfast import Policy, World, apply, plan
-from holdfast.config import target
-from holdfast.model.branch import Branch, extend
+from holdfast.config import FILE, load, target
+from holdfast.errors import WindowTooSmall
+from holdfast.model.branch import Branch
 from holdfast.model.dialect import Dialect
 from holdfast.model.entries import Answer, Compaction, Entry, Note, Said
 from holdfast.model.messages import Message, media_of, result_text
 from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.model.projected import project
-from holdfast.model.target import Limits, Target
-from holdfast.policy.guard import told_window, window_of
+from holdfast.model.target import Target
 from holdfast.policy.hygiene import MISSING
-from holdfast.policy.precheck import REMOVED, route
+from holdfast.policy.precheck import route
 from holdfast.policy.presets import OPENCLAW_2026_9
-from holdfast.policy.prune import CLEARED
 from holdfast.policy.settings import Channel, Person
-from holdfast.policy.truncate import MIDDLE, bounds, is_oversized, notice, truncate_result, truncate_text
 from holdfast.store.memory import MemoryStore
 from holdfast.view.tokens import measure
 
@@ -49,6 +48,7 @@ DEVIATIONS = {
     "tid-02": "as tid-01",
     "tid-03": "as tid-01",
     "tid-04": "as tid-01",
+    "trc-12": "a result over its limit by one character stays whole: with a notice in it, it would be no shorter",
     "turn-03": "usage and stop reason are entries of the log, no fields of a message: merging has nothing to choose",
     "turn-06": "both texts are kept, as two messages: Anthropic itself reads neighbours as one",
     "turn-07": "a call without a result gets one that says so; a call the model made is not taken from it",
@@ -171,16 +171,32 @@ _LOOSE = Dialect(
 
 _OPENCLAW = Policy.preset("openclaw")
 _NEW = _OPENCLAW.with_settings(**OPENCLAW_2026_9)
-_SOURCES = {"config": "modelsConfig", "cap": "agentContextTokens"}
+_SOURCES = {"config": "case-model", "model": "case-*"}
+"""How the lines of two files name the model: the project's speaks of it alone, the user's of all that are like it."""
+_REFUSED = re.compile(r"Model context window too small \((\d+) tokens\)")
 
 
 def _window(case, policy=_OPENCLAW):
+    """Return the window of a model that two files tell of; what it is refused for is a warning, too."""
     asked = {key.removesuffix("_window"): value for key, value in case["params"].items()}
-    origin, size = told_window(*((name, asked.get(name)) for name in ("config", "model", "default")))
-    settings = policy.with_settings(window_cap=asked.get("cap", 0)).settings
-    found = window_of(Target(limits=Limits(size, origin=origin)), settings)
-    origin = _SOURCES.get(found.origin, found.origin)
-    return {"tokens": found.tokens, "source": origin, "warn": found.is_small, "block": found.is_refused}
+    with TemporaryDirectory() as folder:
+        for name, match in _SOURCES.items():
+            place = Path(folder, name)
+            place.mkdir()
+            line = f'[[model]]\nmatch = "{match}"\nwindow = {asked[name]}\n' if name in asked else ""
+            (place / FILE).write_text(line)
+        catalog = load(Path(folder, "config"), Path(folder, "model"))
+    where = target("anthropic", "case-model", catalog=catalog)
+    source = {"catalog: case-model": "modelsConfig", "catalog: case-*": "model"}.get(where.limits.origin, "default")
+    try:
+        made = plan([Message.of("user", "go")], where, policy.with_settings(window_cap=asked.get("cap", 0)))
+    except WindowTooSmall as error:
+        tokens, warn, block = int(_REFUSED.match(str(error))[1]), True, True
+    else:
+        tokens, block = made.window, False
+        warn = any(notice.rule == "small-window" for notice in made.notices)
+    source = source if tokens == where.limits.window else "agentContextTokens"
+    return {"tokens": tokens, "source": source, "warn": warn, "block": block}
 
 
 def _history_key(case):
@@ -204,18 +220,41 @@ def _limited(case):
     return _shown(case, _OPENCLAW.with_settings(history_turns=case["params"].get("limit") or 0, compact="off"))
 
 
+_NOTICE = re.compile(r"\n\[\.\.\. [\d,]+ characters left out; [^\]]*\]\Z")
+"""How a cut text ends."""
+
+
+def _read_result(*content):
+    """Return a conversation in which a tool gave this."""
+    result = ToolResult("c", "read", content)
+    return [Message.of("user", "go"), Message("assistant", (ToolCall("c", "read", "{}"),)), Message("tool", (result,))]
+
+
+def _cut(said, policy, window=200_000):
+    """Return ``said`` with the results that recovery cuts after an overflow, where no text can be stored."""
+    settings = {"loop_share": 0.0, "prune": "off", "compact": "off", "window_min": 0}
+    where, world = _place(window), World(rung="truncate", spill=False)
+    return apply(said, plan(said, where, policy.with_settings(**settings), world=world))
+
+
+def _limited_to(chars):
+    """Return the policy whose limit of one result is so many characters."""
+    return _OPENCLAW.with_settings(truncate_share=1.0, truncate_most=chars)
+
+
 def _text(case):
     whole, most = case["params"]["text"], case["params"]["max_chars"]
-    text = truncate_text(whole, most)
-    gone = notice(0).partition("0")
+    (shown,) = _cut(_read_result(Text(whole)), _limited_to(most))[2].results
+    text = result_text(shown)
+    end = _NOTICE.search(text)
+    kept = end.start() if end else len(text)
     cut = next((at for at, pair in enumerate(zip(text, whole, strict=False)) if pair[0] != pair[1]), len(text))
-    kept = len(text) - len(text[text.rfind(gone[0]) :]) if gone[0] in text else len(text)
     return {
         "changed": text != whole,
         "shorter": len(text) < len(whole),
-        "has_notice": text.endswith(gone[2]),
+        "has_notice": end is not None,
         "keeps_tail": whole[-5:] in text,
-        "has_middle_marker": MIDDLE in text,
+        "has_middle_marker": "\n[... the middle is left out ...]\n" in text,
         "cut_at": min(cut, kept),
         "kept_at_least": kept,
         "result_length_at_most": len(text),
@@ -223,24 +262,32 @@ def _text(case):
 
 
 def _limit(case, policy=_OPENCLAW):
-    return bounds(case["params"]["window"], policy.settings).each
+    """Return the characters that recovery leaves of a result that is far over its limit, the notice among them."""
+    (shown,) = _cut(_read_result(Text("a" * 2_000_000)), policy, case["params"]["window"])[2].results
+    return len(result_text(shown))
 
 
 def _detect(case):
-    return is_oversized(_messages(case), bounds(case["params"]["window"], _OPENCLAW.settings))
+    """Return whether anything is cut after an overflow; all results were answered."""
+    results = _messages(case)
+    calls = tuple(ToolCall(one.results[0].call_id, "read", "{}") for one in results)
+    end = [Message.of("assistant", "so far"), Message.of("user", "on")]
+    said = [Message.of("user", "go"), Message("assistant", calls), *results, *end]
+    shown = [result_text(result) for one in _cut(said, _OPENCLAW, case["params"]["window"]) for result in one.results]
+    return shown != [result_text(one.results[0]) for one in results]
 
 
 def _truncated(case):
-    (old,) = _messages(case)
-    (before,) = old.results
-    after = truncate_result(before, case["params"]["max_chars"])
+    (before,) = _messages(case)[0].results
+    said = _read_result(*before.content)
+    (after,) = _cut(said, _limited_to(case["params"]["max_chars"]))[2].results
     texts = [part for part in after.content if isinstance(part, Text)]
     images = [part for part in after.content if isinstance(part, Media)]
     return {
         "blocks": ["text" if isinstance(part, Text) else "image" for part in after.content],
         "first_bigger": len(texts[0].text) > len(texts[1].text),
         "image_kept": images == [part for part in before.content if isinstance(part, Media)],
-        "original_untouched": _messages(case) == [old],
+        "original_untouched": said == _read_result(*before.content),
     }
 
 
@@ -281,11 +328,7 @@ def _told(body):
 
 
 def _append(case):
-    branch, ids = Branch(), count()
-    for one, message in zip(case["input"], _messages(case), strict=True):
-        branch = extend(branch, Entry(str(next(ids)), None, Said(measure(message))))
-        if message.role == "assistant":
-            branch = extend(branch, Entry(str(next(ids)), None, Answer("", stop=one.get("stop_reason", ""))))
+    branch = _log(case)
     return {
         "stored": [id_ for id_, _ in _named(case, [slot.message for slot in branch.slots])],
         "pending_before_flush": list(branch.open),
@@ -311,11 +354,12 @@ def _images(case):
 
 
 _STATES = (
-    (CLEARED, "cleared"),
-    (REMOVED, "placeholder"),
+    ("[Old tool result content cleared]", "cleared"),
+    ("[Older tool output removed", "placeholder"),
     ("Tool result trimmed", "soft"),
-    (notice(0)[-20:], "truncated"),
+    ("characters left out; ", "truncated"),
 )
+"""What stands in a result that gave way."""
 
 
 def _states(case, sent):
