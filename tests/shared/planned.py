@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from msgspec.structs import replace
 
-from holdfast import Message, World, plan
+from holdfast import Message, plan
 from holdfast.config import target
 from holdfast.model.target import Limits
 
@@ -23,33 +21,29 @@ def compacts(usage, where, policy, output=0):
 
     What the user says then is one word, which the tools that estimate it count as one token.
     """
-    said, answered = _conversation(where, policy)
-    return plan(said, where, policy, branch=answered.reported(usage, output)).compaction is not None
+    return _Conversation(where, policy).compacts(usage, output)
 
 
 def first_compaction(where, policy):
     """Return the smallest usage at which a plan compacts; the window, where none up to it does."""
-    low, high = 0, where.limits.window
+    conversation, low, high = _Conversation(where, policy), 0, where.limits.window
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if compacts(middle, where, policy) else (middle + 1, high)
+        low, high = (low, middle) if conversation.compacts(middle) else (middle + 1, high)
     return low
 
 
-@cache
-def _conversation(where, policy):
-    """Return a conversation that fills about half of the window, and its branch up to the last answer."""
-    words = where.limits.window // 50
-    said = [
-        Message.of(role, f"{role} {turn} " + "barnacle kelp " * words)
-        for turn in range(4)
-        for role in ("user", "assistant")
-    ]
-    asked = plan(said[:-1], where, policy.with_settings(compact="off"))
-    return [*said[:-1], Message.of("assistant", "ok"), Message.of("user", "on")], asked.branch
+class _Conversation:
+    """A conversation that fills much of a window, before the answer whose usage counts."""
 
+    def __init__(self, where, policy):
+        self._place, self._policy = where, policy
+        words = "barnacle kelp " * (where.limits.window // 50)
+        said = [Message.of(role, f"{role} {turn} {words}") for turn in range(4) for role in ("user", "assistant")]
+        self._said = [*said[:-1], Message.of("assistant", "ok"), Message.of("user", "on")]
+        self._asked = plan(said[:-1], where, policy.with_settings(compact="off")).branch
 
-def keeps_from(messages, where, policy):
-    """Return the place of the first message that a compaction by hand keeps, or None where it compacts nothing."""
-    made = plan(messages, where, policy, world=World(force=True)).compaction
-    return None if made is None else made.keep
+    def compacts(self, usage, output=0):
+        """Return whether the next request compacts after an answer with this usage."""
+        answered = self._asked.reported(usage, output)
+        return plan(self._said, self._place, self._policy, branch=answered).compaction is not None

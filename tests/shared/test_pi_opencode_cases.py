@@ -9,23 +9,22 @@ from pathlib import Path
 import pytest
 from engine_runs import EngineRun, talk
 from msgspec.structs import replace
+from planned import PLACE, compacts, first_compaction, place
 
-from holdfast import Policy
+from holdfast import Policy, apply, plan
 from holdfast.config import target
 from holdfast.formats import context, path, read, write
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Answer, Compaction, Entry, Failure, Frame, Note, Said, Usage
-from holdfast.model.messages import Message
+from holdfast.model.dialect import Dialect
+from holdfast.model.entries import Answer, Compaction, Entry, Failure, Frame, Note, Said
+from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.model.projected import project
-from holdfast.model.target import Limits
+from holdfast.model.target import Limits, Target
 from holdfast.policy.measures import estimate_tokens, usage_estimate
-from holdfast.policy.pipeline import advance
 from holdfast.policy.presets import OPENCODE_2
-from holdfast.policy.prune import CLEARED
 from holdfast.policy.select import cut_point, preserve_recent_budget, select
-from holdfast.policy.triggers import is_over, usable
-from holdfast.policy.truncate_lines import truncate
+from holdfast.policy.triggers import usable
 from holdfast.telemetry.events import Compacted
 from holdfast.view.tokens import measure
 
@@ -35,6 +34,7 @@ _ISSUES = {"Tool results and old turns", "First light"}
 DEVIATIONS = {
     "oc-usable-06": "a reserve of 60,000 counts without an input limit too: 140,000, as the case says we should give",
     "oc-filter-06": "an older compaction inside the kept tail is hidden; the newest summary covers what it covered",
+    "oc-trunc-04": "of a line over all these bytes a part stays: of minified JSON nothing else would be seen",
     "oc-filter-07": "a tail that is gone is no tail: the compaction stands, so that the request stays small",
     "pi-mig-03": "where nothing is kept we write the compaction's own id, as pi 1.5 does; both mean nothing",
     "pi-cut-08": "settings before a turn belong to that turn, so cutting there splits none (pi 1.5.2 asks the setting)",
@@ -44,8 +44,10 @@ DEVIATIONS = {
 _ELSEWHERE = {"model", "thinking"}
 """What pi's contexts say beside messages: settings, which stay with us in the lines that set them."""
 
-PI = Policy.preset("pi").settings
 OPENCODE = Policy.preset("opencode").settings
+NO_TAIL = Policy.preset("opencode").with_settings(tail_turns=0)
+AS_IT_IS = Target(dialect=Dialect("x", start_user=False, end_user=False, merge=False))
+"""A place that takes any order of messages, so that nothing is said which the case does not say."""
 
 
 # -- cases in our words ------------------------------------------------------------------------------------------------
@@ -97,6 +99,10 @@ def pi_session(entries):
     return read("".join(json.dumps(line) + "\n" for line in lines).encode(), "x.jsonl")
 
 
+def placed(model):
+    return place(model["context"], model["output"], model.get("input"))
+
+
 def limits(model):
     return Limits(model["context"], model["output"], max_input=model.get("input"))
 
@@ -133,8 +139,10 @@ def pi_usage_estimate(given, _):
 
 
 def pi_threshold(given, params):
-    settings = replace(PI, trigger_reserve=params["reserveTokens"], compact="summary" if params["enabled"] else "off")
-    return is_over(given["contextTokens"], Limits(given["contextWindow"]), settings)
+    """Plan after an answer with that usage; what the user says then is one token of it."""
+    compact = "summary" if params["enabled"] else "off"
+    policy = Policy.preset("pi").with_settings(trigger_reserve=params["reserveTokens"], compact=compact, tail_tokens=1)
+    return compacts(given["contextTokens"] - 1, place(given["contextWindow"]), policy)
 
 
 def pi_cut_point(given, params):
@@ -179,19 +187,25 @@ def pi_migration(given, _):
 
 
 def opencode_usable(given, params):
-    return usable(limits(given), replace(OPENCODE, trigger_reserve=params.get("reserved", 0)))
+    """Return the least usage that compacts; no usage is 0, so that one token is as little as can be reported.
+
+    No request can be planned for a window of 0, as ``holdfast.config.target`` gives it to no model: only the
+    arithmetic itself can be asked then.
+    """
+    policy = NO_TAIL.with_settings(trigger_reserve=params.get("reserved", 0))
+    if not given["context"]:
+        return usable(limits(given), policy.settings)
+    found = first_compaction(placed(given), policy)
+    return found if found > 1 else 0
 
 
 def opencode_is_overflow(given, params):
+    """Plan after an answer with that usage; what was read from the cache and written to it is part of its input."""
     tokens = given["tokens"]
     prompt = tokens["input"] + tokens["read"] + tokens["write"]
-    used = Usage(prompt, tokens["output"], tokens["read"], tokens["write"], told=tokens["total"])
-    settings = replace(
-        OPENCODE,
-        compact="summary" if params.get("auto", True) else "off",
-        trigger_reserve=params.get("reserved", 0),
-    )
-    return is_over(used.total, limits(given["model"]), settings)
+    compact = "summary" if params.get("auto", True) else "off"
+    policy = NO_TAIL.with_settings(compact=compact, trigger_reserve=params.get("reserved", 0))
+    return compacts(prompt, placed(given["model"]), policy, tokens["output"])
 
 
 def opencode_preserve_recent_budget(given, params):
@@ -225,7 +239,10 @@ def opencode_filter_compacted(given, _):
             ids.append(one["id"])
             entries.append(said(one["role"], Text(one["id"])))
             entries += [entry(Failure("provider_error"))] * bool(one.get("error"))
-    return [id_ for slot in project(Branch.build(entries)) for id_ in slot.message.text.split()]
+    branch = Branch.build(entries)
+    messages = [slot.message for slot in branch.slots]
+    made = plan(messages, AS_IT_IS, Policy.preset("opencode"), branch=branch)
+    return [id_ for message in apply(messages, made) for id_ in message.text.split()]
 
 
 def opencode_prune(given, params):
@@ -240,20 +257,28 @@ def opencode_prune(given, params):
         entries += [said("tool", *map(result, tools))] * bool(tools)
     settings = {"prune_keep": params["protect"], "prune_minimum": params["minimum"], "compact": "off"}
     policy = Policy.preset("opencode").with_settings(prune="opencode" if params["on"] else "off", **settings)
+    policy = policy.with_settings(output_lines=0, output_bytes=0)
+    branch = Branch.build(entries)
     where = target("anthropic", "claude-sonnet-4-5", window=10_000_000)
-    record = advance(Branch.build(entries), where, policy.with_settings(output_lines=0, output_bytes=0)).record
+    record = plan([slot.message for slot in branch.slots], where, policy, branch=branch).record
     return sorted(ids[edit.span.start, edit.span.part] for edit in record)
 
 
 def result(tool):
-    text = CLEARED if tool.get("compacted") else "x" * (4 * tool["tok"])
+    text = "[Old tool result content cleared]" if tool.get("compacted") else "x" * (4 * tool["tok"])
     return ToolResult(tool["id"], tool["tool"], (Text(text),), tool.get("status") == "error")
 
 
 def opencode_truncate(given, params):
     lines, chars = map(int, re.match(r"(\d+) lines? of (\d+) chars", given.replace("one", "1")).groups())
-    found = truncate("\n".join(["x" * chars] * lines), params["max_lines"], params["max_bytes"], params["direction"])
-    return {"kept_lines": found.lines, "removed": found.removed, "unit": found.unit}
+    tool, whole = "bash" if params["direction"] == "tail" else "read", "\n".join(["x" * chars] * lines)
+    limits = {"output_lines": params["max_lines"], "output_bytes": params["max_bytes"], "output_tail": ("bash",)}
+    call, output = ToolCall("c", tool, "{}"), ToolResult("c", tool, (Text(whole),))
+    said = [Message.of("user", "go"), Message("assistant", (call,)), Message("tool", (output,))]
+    made = plan(said, PLACE, Policy.preset("opencode").with_settings(**limits))
+    shown = result_text(apply(said, made)[2].results[0])
+    removed, unit = re.match(r"([\d,]+) (\w+) left out", made.record[0].why).groups()
+    return {"kept_lines": shown.count("x" * chars), "removed": int(removed.replace(",", "")), "unit": unit}
 
 
 def opencode_v2(given, _):
@@ -263,7 +288,8 @@ def opencode_v2(given, _):
     branch = Branch.build([*turns, entry(Compaction(2, Message.of("user", "summary")))])
     frame = Frame("f", given["estimate"], exact=True)
     where = target("anthropic", "claude-sonnet-4-5", window=given["estimate"] + 25_000, frame=frame)  # over its line
-    return advance(branch, where, Policy.preset("opencode").with_settings(**OPENCODE_2)).compaction is not None
+    policy = Policy.preset("opencode").with_settings(**OPENCODE_2)
+    return plan([slot.message for slot in branch.slots], where, policy, branch=branch).compaction is not None
 
 
 def opencode_v2_summary(text):
@@ -281,7 +307,8 @@ def opencode_v2_summary(text):
 
 def opencode_v2_required(given, params):
     model = given.get("model", given)
-    return is_over(given.get("estimate", params.get("estimate")), limits(model), replace(OPENCODE, **OPENCODE_2))
+    policy = NO_TAIL.with_settings(**OPENCODE_2)
+    return compacts(given.get("estimate", params.get("estimate")) - 1, placed(model), policy)
 
 
 # -- the tests ---------------------------------------------------------------------------------------------------------

@@ -9,18 +9,13 @@ import json
 from pathlib import Path
 
 import pytest
+from planned import PLACE, first_compaction, place
 
-from holdfast import Policy, World
-from holdfast.config import target
+from holdfast import Policy, World, plan
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Compaction, Entry, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.model.target import Limits
-from holdfast.policy.pipeline import advance
-from holdfast.policy.select import cut_point
-from holdfast.policy.triggers import line
-from holdfast.view.conversation import is_real
 from holdfast.view.tokens import measure
 
 _FILES = Path(__file__).parents[3] / "shared" / "cases"
@@ -46,14 +41,21 @@ def _reserve(case):
         trigger_reserve=asked.get("reserveTokens", current), reserve_floor=asked["reserveTokensFloor"]
     )
     window = 200_000
-    found = window - line(Limits(window), policy.settings)
+    found = window - _most_held(window, policy)
     return {"reserve": found, "override": found != current}
+
+
+def _most_held(window, policy):
+    """Return the most tokens that a request may have without a compaction.
+
+    What is first compacted is one over it; the words that the user says behind that usage are one token more.
+    """
+    return first_compaction(place(window), policy.with_settings(tail_tokens=1))
 
 
 def _small_window(case):
     window = case["params"]["window"]
-    settings = Policy.preset("openclaw").with_settings(trigger_reserve=case["params"]["reserve"]).settings
-    budget = line(Limits(window), settings)
+    budget = _most_held(window, Policy.preset("openclaw").with_settings(trigger_reserve=case["params"]["reserve"]))
     return {"effective_reserve": window - budget, "prompt_budget": budget}
 
 
@@ -73,7 +75,10 @@ def _openclaw_part(block):
 
 
 def _conversation(case):
-    return is_real([_openclaw_message(one) for one in case["input"]])
+    """Return whether a compaction by hand finds anything that was said, as its notice tells it."""
+    said = [_openclaw_message(one) for one in case["input"]]
+    made = plan(said, PLACE, Policy.preset("openclaw"), world=World(force=True))
+    return not any("nobody said anything" in notice.why for notice in made.notices)
 
 
 # -- pi ----------------------------------------------------------------------------------------------------------------
@@ -86,17 +91,18 @@ def _prepare(case):
     names = [one["id"] for one in case["input"] if one["role"] != "compaction"]
     branch = Branch.build(Entry(one["id"], None, _pi_body(one, names)) for one in case["input"])
     policy = _PI.with_settings(tail_tokens=case["params"]["keepRecentTokens"])
-    ask = advance(branch, target("anthropic", "claude-sonnet-4-5"), policy, World(force=True, writes=True)).ask
+    messages = [slot.message for slot in branch.slots]
+    ask = plan(messages, PLACE, policy, branch=branch, world=World(force=True, writes=True)).ask
     if ask is None:
         return None
-    cut = cut_point(branch.messages.slice(branch.keep), policy.settings.tail_tokens)
+    begins = max(at for at in range(ask.stop + 1) if messages[at].role == "user")
     return {
         "firstKept": names[ask.stop],
         "summarizeCount": ask.stop - ask.start,
-        "turnPrefixCount": 0 if cut.turn is None else cut.start - cut.turn,
-        "isSplitTurn": cut.turn is not None,
+        "turnPrefixCount": ask.stop - begins,
+        "isSplitTurn": begins < ask.stop,
         "previousSummary": ask.anchor or None,
-        "summarizedFirstChars": branch.messages[ask.start].role,
+        "summarizedFirstChars": messages[ask.start].role,
     }
 
 
