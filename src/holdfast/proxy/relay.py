@@ -15,6 +15,7 @@ from msgspec import Struct
 from holdfast.errors import UpstreamError
 from holdfast.proxy.headers import downward, is_unpacked, named
 from holdfast.proxy.redirects import led_through
+from holdfast.runtime.connections import ANSWER_BEGAN
 from holdfast.runtime.redacting import secrets
 from holdfast.runtime.upstream import Reply, Sent
 
@@ -92,13 +93,15 @@ class Onward:
         """Return the response, of which the head is there; a request that met the end of a kept connection goes again.
 
         A provider may end one that lay idle while the request is on its way to it, which shows at once. It goes again
-        once: a provider that fails over the request itself ends every connection that it comes on.
+        once: a provider that fails over the request itself ends every connection that it comes on. Where an answer has
+        begun it does not go again: the provider has taken it.
         """
         way, began, body = _Way(), get_running_loop().time(), body if self.body is None else self.body
         try:
             return await self._sent(body, headers, way)
         except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
-            if not (way.is_kept and isinstance(body, bytes) and get_running_loop().time() - began < AT_ONCE):
+            is_at_once = get_running_loop().time() - began < AT_ONCE
+            if not (way.is_kept and isinstance(body, bytes) and is_at_once) or ANSWER_BEGAN in way.request.extensions:
                 raise
         return await self._sent(body, headers, _Way())
 

@@ -10,9 +10,10 @@ from functools import partial
 import httpx2
 import pytest
 
-from holdfast.proxy.direct_transport import HELD_BYTES, DirectTransport
+from holdfast.proxy.direct_transport import HELD_BYTES, DirectTransport, Origin
 from holdfast.proxy.serving import _web
 from holdfast.proxy.settings import Settings
+from holdfast.runtime.connections import ListeningTransport
 
 HERE = "127.0.0.1"
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -41,6 +42,30 @@ ANSWERS = {
     "too short": OK + b"Content-Length: 9\r\n\r\nkelp",
     "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n",
     "no length": OK + b"Content-Length: kelp\r\n\r\nkelp",
+    "two lengths": OK + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nkelp!",
+    "a length twice": OK + b"Content-Length: 4\r\nContent-Length: 4\r\n\r\nkelp",
+    "a length listed twice": OK + b"Content-Length: 4, 4\r\n\r\nkelp",
+    "a coding below chunks": OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + ENDS,
+    "a coding below chunks that end early": OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n4\r\nkelp\r\n",
+    "a coding above chunks": OK + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n\r\n" + ENDS,
+    "chunks in chunks": OK + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n" + ENDS,
+    "a coding without chunks": OK + b"Transfer-Encoding: gzip\r\n\r\nkelp",
+    "chunks with a weight": OK + b"Transfer-Encoding: chunked;q=1\r\n\r\n" + ENDS,
+    "chunks in HTTP/1.0": b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + ENDS,
+    "hints with a length": b"HTTP/1.1 110 Odd\r\nContent-Length: 4\r\n\r\n" + CHUNKED + ENDS,
+    "hints with a body": b"HTTP/1.1 110 Odd\r\nContent-Length: 4\r\n\r\nrock" + CHUNKED + ENDS,
+    "hints that close": b"HTTP/1.1 103 Early Hints\r\nConnection: close\r\n\r\n" + CHUNKED + ENDS,
+    "HTTP/1.2": b"HTTP/1.2 200 OK\r\nContent-Length: 4\r\n\r\nkelp",
+    "a folded header": OK + b"X-Kelp: a\r\n b\r\nContent-Length: 4\r\n\r\nkelp",
+    "a folded length": OK + b"Content-Length:\r\n 4\r\n\r\nkelp",
+    "a control character": OK + b"X-Kelp: a\x01b\r\nContent-Length: 4\r\n\r\nkelp",
+    "letters of Latin-1": b"HTTP/1.1 200 \xe4\r\nX-Kelp: \xe4\xff\r\nContent-Length: 4\r\n\r\nkelp",
+    "many cookies": OK + b"Set-Cookie: a=1\r\nSET-COOKIE: b=2\r\nContent-Length: 4\r\n\r\nkelp",
+    "status 0": b"HTTP/1.1 000 Kelp\r\nContent-Length: 4\r\n\r\nkelp",
+    "an upgrade that nobody asked for": b"HTTP/1.1 101 Go\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+    "an upgrade that is offered": OK + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 4\r\n\r\nkelp",
+    "trailers without end": CHUNKED + b"4\r\nkelp\r\n0\r\nX-Kelp: " + b"k" * 600_000 + b"\r\n\r\n",
+    "names of a chunk without end": CHUNKED + b"4;" + b"k" * 600_000 + b"\r\nkelp\r\n0\r\n\r\n",
     "a header without end": OK + b"X-Kelp: " + b"k" * 200_000,
 }
 
@@ -193,15 +218,114 @@ def test_an_answer_that_nobody_read_to_its_end_ends_its_connection():
     assert run(play, use) == 2
 
 
-def test_a_second_answer_that_nobody_asked_for_is_given_to_nobody():
-    """The connection that it came on is not used again."""
+@pytest.mark.parametrize("kind", [partial(DirectTransport, 8, 60.0), partial(ListeningTransport, httpx2.Limits())])
+@pytest.mark.parametrize("name", ["a length", "chunks"])
+def test_a_second_answer_that_nobody_asked_for_is_given_to_nobody(name, kind):
+    """The connection that it came on is not used again: the next request may be another user's."""
+
+    async def use(_, url, met):
+        async with kind() as transport:
+            found = [(await answer(transport, request(url)))[2] for _ in range(2)]
+            return found[0] == found[1], len(met)
+
+    twice = ANSWERS[name] + OK + b"Content-Length: 4\r\n\r\nrock"
+    assert run(partial(again, twice), use) == (True, 2)
+    assert run(partial(again, ANSWERS[name]), use) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("HEAD", OK + b"Content-Length: 60\r\n\r\nHTTP"),
+        ("GET", ANSWERS["chunks and a length"]),
+        ("GET", b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n" + ENDS),
+        ("GET", ANSWERS["a length twice"]),
+    ],
+    ids=["a body behind HEAD", "two lengths", "chunks in HTTP/1.0", "an odd head"],
+)
+def test_a_connection_whose_answers_may_end_elsewhere_is_used_once(method, said):
+    """What is left of one would stand before the next answer."""
 
     async def use(transport, url, met):
-        found = [(await answer(transport, request(url)))[2] for _ in range(2)]
+        for _ in range(2):
+            assert (await answer(transport, request(url, method)))[3] is None
+        return len(met)
+
+    assert run(partial(again, said), use) == 2
+
+
+def test_what_came_before_a_slow_upload_began_is_no_answer_to_it():
+    """A kept connection on which something comes while the client takes its time is not used."""
+
+    async def play(reader, writer):
+        await heard(reader)
+        writer.write(ANSWERS["a length"])
+        await asyncio.sleep(0.02)
+        writer.write(OK + b"Content-Length: 4\r\n\r\nrock")
+        await reader.read()
+
+    async def slowly():
+        await asyncio.sleep(0.1)
+        yield b"mine"
+
+    async def use(transport, url, met):
+        found = [(await answer(transport, request(url, "POST", body)))[2] for body in (b"first", slowly())]
         return found, len(met)
 
-    twice = ANSWERS["a length"] + OK + b"Content-Length: 4\r\n\r\nrock"
-    assert run(partial(again, twice), use) == ([b"kelp", b"kelp"], 2)
+    assert run(play, use) == ([b"kelp", b"kelp"], 2)
+
+
+async def by_number(reader, writer):
+    """Answer each request of a connection with its number."""
+    number = 0
+    while await heard(reader):
+        number += 1
+        writer.write(OK + b"Content-Length: 5\r\n\r\nuser%d" % number)
+
+
+def test_who_has_given_an_answer_back_gets_nothing_of_the_next():
+    """Also where it goes on reading: the connection may serve another user by then."""
+
+    async def use(transport, url, met):
+        first = await transport.handle_async_request(request(url))
+        pieces = aiter(first.stream)
+        assert await anext(pieces) == b"user1"
+        await first.aclose()
+        second = await transport.handle_async_request(request(url))
+        with pytest.raises(httpx2.StreamClosed):
+            await anext(pieces)
+        return [piece async for piece in second.stream], len(met)
+
+    assert run(by_number, use) == ([b"user2"], 1)
+
+
+def test_who_still_waits_for_an_answer_that_was_given_back_holds_up_nobody():
+    """The next request on its connection is woken by what answers it."""
+
+    async def play(reader, writer):
+        await heard(reader)
+        writer.write(CHUNKED + b"4\r\nkelp\r\n")
+        await asyncio.sleep(0.02)
+        writer.write(b"0\r\n\r\n")
+        await heard(reader)
+        await asyncio.sleep(0.02)
+        writer.write(ANSWERS["a length"])
+
+    async def use(transport, url, met):
+        first = await transport.handle_async_request(request(url))
+        pieces = aiter(first.stream)
+        await anext(pieces)
+        (connection,) = transport._open
+        waiting = asyncio.ensure_future(anext(pieces))
+        while not connection._is_complete:  # noqa: ASYNC110 -- in the turn in which it is, before who waits
+            await asyncio.sleep(0)
+        await first.aclose()
+        async with asyncio.timeout(2):
+            second = await transport.handle_async_request(request(url))
+        await asyncio.wait([waiting])
+        return [piece async for piece in second.stream], type(waiting.exception()), len(met)
+
+    assert run(play, use) == ([b"kelp"], httpx2.StreamClosed, 1)
 
 
 def test_what_comes_when_nobody_asked_is_given_to_nobody():
@@ -284,6 +408,37 @@ def test_a_server_that_says_nothing_is_waited_for_as_long_as_was_said():
 
     assert run(slow, use)[2:] == (b"kelp", None)
     assert run(silent, use)[2:] == (b"kelp", httpx2.ReadTimeout)
+
+
+def test_silence_in_an_answer_without_a_length_is_not_its_end():
+    """Half of an answer is none."""
+
+    async def use(transport, url, met):
+        asked = request(url)
+        asked.extensions["timeout"]["read"] = 0.1
+        return (await answer(transport, asked))[2:]
+
+    async def silent(reader, writer):
+        await heard(reader)
+        writer.write(OK + b"\r\nkelp")
+        await reader.read()
+
+    assert run(silent, use) == (b"kelp", httpx2.ReadTimeout)
+
+
+def test_a_server_that_takes_nothing_is_waited_for_as_long_as_was_said():
+    """By the time for writing, not by the one for an answer."""
+
+    async def use(transport, url, met):
+        asked = request(url, "POST", in_pieces(*[bytes(1_000_000)] * 40))
+        asked.extensions["timeout"]["write"] = 0.1
+        return (await answer(transport, asked))[3]
+
+    async def waits(reader, writer):
+        await heard(reader)
+        await asyncio.sleep(1)
+
+    assert run(waits, use) is httpx2.WriteTimeout
 
 
 def test_a_slow_client_holds_up_its_server():
@@ -371,7 +526,59 @@ def test_a_refusal_in_the_middle_of_a_body_arrives():
     assert run(play, use) == (413, b"kelp", 0)
 
 
-@pytest.mark.parametrize("header", [("x-kelp", "a\r\nx-rock: b"), ("x-kelp: a\n", "b"), ("", "b")])
+def test_a_refusal_whose_server_reads_no_more_ends_at_its_end():
+    """However much of the request is still to be sent, nothing more comes."""
+
+    async def play(reader, writer):
+        await heard(reader)
+        writer.write(b"HTTP/1.1 413 Too Large\r\n\r\nkelp")
+        writer.write_eof()
+        await asyncio.sleep(1)
+
+    async def use(transport, url, met):
+        async with asyncio.timeout(0.9):
+            return (await answer(transport, request(url, "POST", bytes(40_000_000))))[2:]
+
+    assert run(play, use) == (b"kelp", None)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-length": "kelp"},
+        {"content-length": "1_0"},
+        {"content-length": "4", "transfer-encoding": "chunked"},
+    ],
+)
+def test_a_body_whose_end_is_not_told_is_not_sent(headers):
+    """The server might take the rest of it for another request."""
+
+    async def use(transport, url, met):
+        asked = request(url, "POST", in_pieces(b"kelp"))
+        asked.headers = httpx2.Headers(headers)
+        with pytest.raises(httpx2.LocalProtocolError):
+            await transport.handle_async_request(asked)
+        return len(met)
+
+    assert run(partial(say, [ANSWERS["chunks"]]), use) == 0
+
+
+def test_a_method_that_breaks_its_line_is_not_sent():
+    """What stands behind it would be another request."""
+
+    async def use(transport, url, met):
+        asked = request(url)
+        asked.method = "GET / HTTP/1.1\r\nX-Kelp:"
+        with pytest.raises(httpx2.LocalProtocolError):
+            await transport.handle_async_request(asked)
+        return len(met)
+
+    assert run(partial(say, [ANSWERS["chunks"]]), use) == 0
+
+
+@pytest.mark.parametrize(
+    "header", [("x-kelp", "a\r\nx-rock: b"), ("x-kelp: a\n", "b"), ("", "b"), ("x kelp", "b"), ("x-kelp:", "b")]
+)
 def test_a_header_that_breaks_its_line_is_not_sent(header):
     """What stands behind it would be another header, or another request."""
 
@@ -399,6 +606,31 @@ def test_who_gives_up_waiting_closes_the_connection():
         await reader.read()
 
     assert run(waits, use) == (True, 0)
+
+
+def test_who_gives_up_in_any_step_leaves_no_connection():
+    """Also in the turn of the loop in which it is made."""
+
+    async def use(transport, url, met):
+        for steps in range(25):
+            waiting = asyncio.ensure_future(transport.handle_async_request(request(url)))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert waiting.cancelled()
+            assert not transport._open, steps
+
+    async def waits(reader, writer):
+        await reader.read()
+
+    run(waits, use)
+
+
+def test_a_port_is_the_one_that_was_said():
+    """Port 0 is none, and not the usual one."""
+    assert Origin.from_url(httpx2.URL("http://kelp:0/")).port == 0
+    assert Origin.from_url(httpx2.URL("https://kelp/")).port == 443
 
 
 @pytest.mark.parametrize("url", [f"http://{HERE}:1/", "http://kelp.invalid/", "ftp://127.0.0.1/"])

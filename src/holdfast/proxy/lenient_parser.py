@@ -1,0 +1,69 @@
+"""Answers whose head httptools refuses and httpx2 takes, parsed by h11, as httpx2 does."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import h11
+
+
+class AnswerReceiver(Protocol):
+    """Who is told of an answer, by the names that httptools calls."""
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+
+    def on_headers_complete(self) -> None:
+        """Take the head."""
+
+    def on_body(self, piece: bytes) -> None:
+        """Take a piece of the body."""
+
+    def on_message_complete(self) -> None:
+        """Take the end of the answer."""
+
+
+class LenientParser:
+    """Parses one answer for ``receiver``, in place of ``httptools.HttpResponseParser``.
+
+    h11 takes headers that go on in a second line, a Content-Length that is given twice with one value, control
+    characters in values, HTTP/1.2, and interim answers that tell of a length. It is slower, so it reads odd answers
+    alone. A request behind one goes out on another connection.
+    """
+
+    def __init__(self, receiver: AnswerReceiver, method: str, head_bytes: int) -> None:
+        self._receiver = receiver
+        self._status = 0
+        self._connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=head_bytes)
+        self._connection.send(h11.Request(method=method, target="/", headers=[("Host", "")]))
+        self._connection.send(h11.EndOfMessage())
+
+    def feed_data(self, data: bytes) -> None:
+        """Parse ``data``; ``h11.RemoteProtocolError`` where that is no HTTP to h11 either."""
+        self._connection.receive_data(data)
+        while True:
+            event = self._connection.next_event()
+            if isinstance(event, h11.Response):
+                self._status = event.status_code
+                for name, value in event.headers.raw_items():
+                    self._receiver.on_header(name, value)
+                self._receiver.on_headers_complete()
+            elif isinstance(event, h11.Data):
+                self._receiver.on_body(bytes(event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                self._receiver.on_message_complete()
+                return
+            elif not isinstance(event, h11.InformationalResponse):
+                return  # more data is needed
+
+    def get_status_code(self) -> int:
+        """Return the status of the answer."""
+        return self._status
+
+    def get_http_version(self) -> str:
+        """Return the version that h11 reads answers by."""
+        return "1.1"
+
+    def should_keep_alive(self) -> bool:
+        """Return False: a server that is odd once is asked once on a connection."""
+        return False
