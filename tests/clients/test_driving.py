@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
+import counts
 import httpx2
 import pytest
 from driving import Client, Scenario, converse
@@ -52,7 +53,7 @@ def ran(client, scenario, folder, *, is_held):
     return judge(converse(client, scenario, folder / "run", folder, TURNS, is_held=is_held))
 
 
-@pytest.mark.parametrize("overflow", WORDINGS)
+@pytest.mark.parametrize("overflow", counts.spare(WORDINGS, keep=1))
 def test_a_client_that_gives_up_does_not_with_holdfast(overflow, tmp_path):
     """``holdfast serve`` as a process, its window unknown to everybody: the client never hears of it."""
     verdict = ran(CLIENT, Scenario("any", "", overflow), tmp_path, is_held=True)

@@ -57,7 +57,7 @@ def spent(model, policy="holdfast", again=lambda journal: journal, store=None, d
     return list(drive(journal, goal, day, direct(provider_of(SMALL), api), again))
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=counts.spare(MODELS, keep=2))
 def day(request):
     """A provider and the day spent with it, one in twenty requests over HTTP."""
     api, model = request.param, MODELS[request.param]
@@ -129,7 +129,7 @@ def opened(tmp_path):
         yield lambda: stores.enter_context(SqliteStore(tmp_path / "store.db"))
 
 
-@pytest.mark.parametrize("model", [BINDING, MODELS["openai-responses"]])
+@pytest.mark.parametrize("model", counts.spare([BINDING, MODELS["openai-responses"]], keep=1))
 def test_a_reload_before_each_request_changes_no_byte(opened, model):
     """K2: closed and opened again from disk before each of its requests, a day sends the same bytes."""
 
@@ -185,7 +185,7 @@ def test_thinking_is_kept_wherever_its_basis_still_holds():
     assert 0 < shown[False] < shown[True]
 
 
-@pytest.mark.parametrize("policy", ["openclaw", "opencode", "claude-code", "pi", "sliding"])
+@pytest.mark.parametrize("policy", counts.spare(["openclaw", "opencode", "claude-code", "pi", "sliding"], keep=1))
 def test_every_preset_says_why_it_breaks(policy):
     """K1: no preset changes what was seen without a decision about it, and none breaks bound thinking."""
     turns = spent(BINDING, policy)

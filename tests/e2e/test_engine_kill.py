@@ -140,7 +140,7 @@ def ids(told):
 
 @pytest.mark.counts
 @pytest.mark.timeout(3_600 if counts.IS_THOROUGH else 120)
-@pytest.mark.parametrize("api", [APIS[0], pytest.param(APIS[1], marks=pytest.mark.long)])
+@pytest.mark.parametrize("api", counts.spare(APIS, keep=1))
 def test_a_killed_engine_goes_on(workers, tmp_path, api):
     """S1, S5, S10, S11, P10: after each kill the session opens at once, whole, and a new engine goes on."""
     random, table = Random(f"{SEED} {api}"), Counter()
@@ -184,7 +184,7 @@ def report(api, table):
         print(f"\n{api}", *rows, sep="\n")  # noqa: T201 -- shown with -s
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", counts.spare(WRITERS, keep=0))
 def test_a_worker_nobody_kills_does_the_same(writer):
     """The day itself is as the kills assume."""
     store, told = MemoryStore(), []

@@ -188,7 +188,7 @@ def compactions(store):
             count = 0
 
 
-@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("factor", counts.every_other(FACTORS))
 @pytest.mark.parametrize("api", MODELS)
 def test_one_turn_of_many_steps_loses_none(api, factor, record_property):
     """Every step is done, no request is refused, and compactions are as few, and the cache as good, as was measured."""

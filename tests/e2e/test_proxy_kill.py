@@ -93,6 +93,7 @@ def talked(tmp_path, api, kills):
     return sent
 
 
+@pytest.mark.long
 @pytest.mark.counts
 @pytest.mark.parametrize("api", ["anthropic", pytest.param("openai-chat", marks=pytest.mark.long)])
 def test_a_proxy_that_was_killed_goes_on_with_the_same_bytes(api, tmp_path):

@@ -220,6 +220,7 @@ def pair():
         yield one, two
 
 
+@pytest.mark.long
 @pytest.mark.counts
 @pytest.mark.timeout(3_600 if counts.IS_THOROUGH else 120)
 @pytest.mark.parametrize("api", APIS)

@@ -132,6 +132,7 @@ def mixed(branch, number):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS)
 def test_two_hundred_branches_end_within_the_bound(clock):
     """No deadlock, order kept in each branch, and at most 1.3 x the time that four permits need at the least."""

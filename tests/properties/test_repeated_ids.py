@@ -6,6 +6,7 @@ import itertools
 import sys
 from collections import Counter
 
+import counts
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -122,7 +123,7 @@ def test_an_id_of_a_server_is_sent_once(first):
     assert sum(isinstance(part, Opaque) for part in parts) == 2
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", counts.spare(MODELS, keep=1))
 def test_a_step_with_an_old_id_costs_what_is_new(model):
     """Behind a long conversation a call whose id others had costs no more functions than behind a short one."""
     place, calls = target(*model, window=10_000_000), []

@@ -7,6 +7,7 @@ import json
 from itertools import pairwise
 
 import anyio
+import counts
 import httpx2
 import pytest
 
@@ -85,7 +86,7 @@ def too_large(talk):
 
 
 @pytest.mark.parametrize("told", [{}, {"window": WINDOW}], ids=["learned", "configured"])
-@pytest.mark.parametrize("after", [0, 10], ids=["from the start", "later"])
+@pytest.mark.parametrize("after", counts.spare([10, 0], keep=1), ids=["later", "from the start"])
 @pytest.mark.parametrize("api", list(MODELS))
 def test_a_conversation_goes_on_in_its_window(api, after, told, proxied, strict, capfd):
     """No overflow reaches its client, its newest words are always upstream, nothing is written, and that is told."""

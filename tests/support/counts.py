@@ -7,7 +7,10 @@ minutes; ``ci`` tries more of the same kind; ``thorough`` is for a release and t
 from __future__ import annotations
 
 import os
-from typing import Literal, TypeVar, get_args
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar, get_args
+
+import pytest
 
 Level = Literal["quick", "ci", "thorough"]
 T = TypeVar("T")
@@ -28,3 +31,13 @@ IS_THOROUGH = LEVEL == "thorough"
 def choose(*, quick: T, ci: T, thorough: T) -> T:
     """Return the value for the level of this run."""
     return {"quick": quick, "ci": ci, "thorough": thorough}[LEVEL]
+
+
+def spare(values: Iterable[Any], *, keep: int) -> list[Any]:
+    """Return ``values`` for ``parametrize``, all behind the first ``keep`` of them marked ``long``."""
+    return [value if at < keep else pytest.param(value, marks=pytest.mark.long) for at, value in enumerate(values)]
+
+
+def every_other(values: Iterable[Any]) -> list[Any]:
+    """Return ``values`` for ``parametrize``, the second, the fourth and so on marked ``long``."""
+    return [pytest.param(value, marks=pytest.mark.long) if at % 2 else value for at, value in enumerate(values)]

@@ -145,6 +145,7 @@ def spoilt(api):
                 yield {"role": "user", key: [{**TOLD[api][key][0], inner: junk}]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("api", TOLD)
 def test_an_orphan_beside_what_cannot_be_read_keeps_its_words(api):
     """Whatever is wrong with the message beside it, or in its own, what a tool gave back is still said."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib import import_module
 
+import counts
 import pytest
 
 from holdfast.cli.numbers import constants, groups
@@ -40,9 +41,7 @@ def test_every_number_of_the_settings_page_is_among_them():
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize(
-    "name", ["holdfast", *(pytest.param(name, marks=pytest.mark.long) for name in PRESETS if name != "holdfast")]
-)
+@pytest.mark.parametrize("name", counts.spare(reversed(PRESETS), keep=1))
 def test_a_person_sees_all_of_it(run, name):
     """The page has each group, each setting and each constant."""
     done = run("policy", "show", name)

@@ -12,6 +12,7 @@ import textwrap
 from contextlib import contextmanager
 from pathlib import Path
 
+import counts
 import pytest
 
 from holdfast.cli.proxying import done
@@ -210,6 +211,7 @@ def test_a_proxy_that_runs_already(run, monkeypatch, programs):
     assert "leave out the options" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_proxy_that_wants_a_token(run, home, monkeypatch, programs):
     """It is known as ours: with its token a client is started there, and without it is said what to do."""
     program(programs, "claude", "print(os.environ['ANTHROPIC_CUSTOM_HEADERS'])")
@@ -256,7 +258,7 @@ def test_exit_codes(run, programs, ends, code):
 
 
 @pytest.mark.parametrize("where", ["full", "closed", "gone"])
-@pytest.mark.parametrize("form", [(), ("--json",)], ids=["people", "json"])
+@pytest.mark.parametrize("form", counts.spare([(), ("--json",)], keep=1), ids=["people", "json"])
 def test_standard_error_takes_nothing(programs, monkeypatch, where, form):
     """The exit code is the client's all the same, whatever would have been told before it or behind."""
     program(programs, "claude", "sys.exit(7)")

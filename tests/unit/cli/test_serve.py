@@ -215,6 +215,7 @@ def test_the_variables_of_the_sdks_name_upstreams(monkeypatch):
         assert said["upstreams"]["anthropic"] == "http://127.0.0.1:8"
 
 
+@pytest.mark.long
 def test_an_upstream_that_is_another_proxy_of_ours_is_told(run, monkeypatch):
     """A variable that is for the clients of that one was taken for an upstream: all would be done twice.
 

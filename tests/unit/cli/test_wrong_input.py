@@ -108,6 +108,7 @@ def test_control_characters_never_reach_the_terminal(run, home, talk, write):
         assert "Please" in shown
 
 
+@pytest.mark.long
 def test_a_line_of_fifty_megabytes_is_taken(run, home, talk, line, write):
     """A very long line is imported, and found again by its size."""
     long = line(8, "user", "x y z " * 8_500_000)

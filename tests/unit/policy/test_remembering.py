@@ -96,6 +96,7 @@ def test_bytes_are_told_about_as_they_are(of, size, kind):
     assert taken / 2 - slack <= told <= 2 * taken + slack
 
 
+@pytest.mark.long
 def test_large_texts_do_not_pile_up():
     """Of texts over texts the extract remembers no more lines than its bytes take: memory is flat."""
     lines.cache_clear()
