@@ -26,6 +26,8 @@ class EngineRun:
         self.upstream, self.writing = ScriptedUpstream(replies), ScriptedUpstream(written)
         self.told = []
         self.error = None
+        self.stored = ()
+        """The messages in the log after the run, without answers to it."""
         self._said, self._compacts = said, compacts
         where = target("anthropic", "claude-sonnet-4-5", window=window)
         self._opens = {
@@ -49,6 +51,8 @@ class EngineRun:
                 await (session.ask() if self._compacts else session.ask(self._said[-1]))
             except HoldfastError as error:
                 self.error = error
+            stored = [slot.message for slot in session.journal.branch.slots]
+            self.stored = tuple(stored[: len(self._said)])
 
     def events(self, kind):
         """Return what was told of one kind."""

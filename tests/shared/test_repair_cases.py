@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from holdfast.cli.session_file import MISSING, repair_file
+from holdfast import Engine, open_store
+from holdfast.cli import command as program
+from holdfast.config import target
 from holdfast.formats import path, read
-from holdfast.formats.repairing import HEADER
 from holdfast.model.entries import BranchSummary
-from holdfast.runtime.journal import Journal
-from holdfast.store import open_store
+from holdfast.testing.clock import run
 from holdfast.testing.samples import chain
+from holdfast.testing.upstream import ScriptedUpstream
 
 _FILES = Path(__file__).parents[3] / "shared" / "cases"
 _AREAS = {"file-repair", "pi.persist", "pi.branch", "pi.branch_summary"}
@@ -32,7 +34,8 @@ def _cases():
     return [case for file in files for case in json.loads(file.read_text()) if case["area"] in _AREAS]
 
 
-_WORDS = {HEADER: "invalid session header", MISSING: "missing session file"}
+_WORDS = {"header": "invalid session header", "there is no such file": "missing session file"}
+"""What our reasons for leaving a file alone speak of, and what OpenClaw calls that."""
 
 
 def _repair(case, folder):
@@ -40,21 +43,28 @@ def _repair(case, folder):
     file = folder / "session.jsonl"
     if case["params"]["file"] is not None:
         file.write_text(case["params"]["file"])
-    found = repair_file(file, format_="pi")
+    ran = CliRunner().invoke(program, ["repair", str(file), "--format", "pi", "--json"])
+    (found,) = json.loads(ran.stdout)
+    reason = found.get("reason") or found.get("error") or ""
     return {
-        "repaired": bool(found.backup),
-        "dropped": sum(one.kind in ("torn", "no object") for one in found.findings),
-        "reason": _WORDS.get(found.reason, found.reason),
-        "backup": bool(found.backup) or len(list(folder.iterdir())) > file.exists(),
+        "repaired": bool(found.get("backup")),
+        "dropped": sum(one["kind"] in ("torn", "no object") for one in found["found"]),
+        "reason": next((theirs for ours, theirs in _WORDS.items() if ours in reason), reason),
+        "backup": bool(found.get("backup")) or len(list(folder.iterdir())) > file.exists(),
     }
 
 
 def _persist(case, folder):
     """Return whether there is a file when a session was opened and a policy chosen, and nothing was said."""
     assert case["input"] == ["header", "model_change"]
-    with open_store(folder / "agent.db") as store:
-        Journal.open(store, "talk")
+    run(_opened, folder / "agent.db")
     return {"file_exists": (folder / "agent.db").exists()}
+
+
+async def _opened(file):
+    """Open a session of an engine and say nothing in it."""
+    async with Engine.open(file, upstream=ScriptedUpstream([]), target=target("anthropic", "m")) as engine:
+        await engine.session("talk")
 
 
 def _branch(_case, folder):
@@ -62,7 +72,9 @@ def _branch(_case, folder):
     entries = chain(["u1", "a1", "u2", "a2"])
     with open_store(folder / "agent.db") as store:
         store.put("talk", entries)
-        store.set_leaf("talk", "a1")
+    file = str(folder / "agent.db")
+    stepped = CliRunner().invoke(program, ["branch", "talk", "a1", "--store", file])
+    assert stepped.exit_code == 0, stepped.output
     with open_store(folder / "agent.db") as store:
         leaf = store.session("talk").leaf
     return {"leaf_after_reload": "last entry of the file" if leaf == entries[-1].id else leaf}

@@ -26,10 +26,7 @@ from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.model.plan import Ask
 from holdfast.policy.guard import measure_room
 from holdfast.policy.overflow_replay import CONTINUE
-from holdfast.policy.pipeline import advance
 from holdfast.policy.settings import Settings
-from holdfast.policy.summary.judging import Told, Wanted, objections
-from holdfast.policy.summary.keeping import newest_identifiers
 from holdfast.policy.summary.prompts import HEADINGS
 from holdfast.runtime.hooks import Hooks
 from holdfast.runtime.summarise import Terms, Writer, summarise
@@ -121,7 +118,11 @@ class Stub:
 
 
 def written(upstream, head, *, window=200_000, **ask):
-    """Return the text of the summary of ``head``, or the error where none came."""
+    """Return the text of the summary of ``head``, or the error where none came.
+
+    The writer itself is asked here: whoever uses an engine sees an extract in place of a summary that did not come,
+    and cannot say what is to be summarised, as the cases do.
+    """
     writer = Writer(upstream, target("anthropic", "claude-opus-5-5", window=window))
     settings = replace(LOOSE, summary_wait_least=0.0, summary_wait_most=0.0)
 
@@ -192,18 +193,41 @@ def tail_turns(value):
 
 
 def quality(case):
-    """Return which identifiers a writer is asked to keep, or what is said against a summary, in the words of the case.
+    """Return what an engine says against a summary, in the words of the case; of a text, what it wants kept of it.
 
-    The headings are those of the case: which ones there are is each tool's own.
+    The headings are those of the case, told as ours: which ones there are is each tool's own.
     """
     asked = case["params"]
     if "text" in asked:
-        return list(newest_identifiers([Message.of("user", asked["text"])], LOOSE.summary_newest, IDENTIFIERS))
-    keep = asked["identifiers"] if asked.get("policy", "strict") == "strict" else ()
-    wanted = Wanted(4_000, headings=OPENCLAW_HEADINGS, identifiers=tuple(keep), request=asked["ask"] or "")
-    told = objections(Told(asked["summary"], 100), wanted)
-    reasons = [OPENCLAW_REASONS[why.partition(":")[0]].format(why.partition(": ")[2]) for why in told]
+        why = judged(SUMMARY, asked["text"], Policy.preset("openclaw").with_settings(summary_least=0))
+        return why["these are not in it, letter by letter"].split(", ")
+    strict = asked.get("policy", "strict") == "strict"
+    policy = Policy.preset("openclaw").with_settings(summary_least=0, summary_identifiers=12 if strict else 0)
+    told = judged(in_our_headings(asked["summary"]), " and ".join(asked["identifiers"]), policy)
+    reasons = [OPENCLAW_REASONS[what].format(OURS.get(which, which)) for what, which in told.items()]
     return {"ok": not told, "reasons": reasons}
+
+
+def judged(summary, seen, policy):
+    """Return why an engine refuses ``summary`` of a conversation that speaks of ``seen``: what is wrong, and where."""
+    said = [Message.of("user", "Migrate the billing database tonight."), *talk(1)[1:]]
+    said += [Message.of("assistant", f"I saw {seen}"), Message.of("user", "And now?")]
+    made = EngineRun(said, ["ok"], policy.with_settings(tail_tokens=1), written=[summary] * 2, compacts=True)
+    event = made.events(Compacted)[0]
+    if event.outcome == "compacted":
+        assert event.by == "model"
+        return {}
+    assert event.outcome == "summary_rejected", event
+    *reasons, _advice = event.why.partition("accepted: ")[2].split("; ")
+    return {what: which for what, _, which in (reason.partition(": ") for reason in reasons)}
+
+
+def in_our_headings(text):
+    """Return a summary of OpenClaw under our headings; those that it has no counterpart of have nothing to say."""
+    for theirs, ours in zip(OPENCLAW_HEADINGS, HEADINGS, strict=False):
+        text = text.replace(f"## {theirs}\n", f"## {ours}\n")
+    rest = HEADINGS[len(OPENCLAW_HEADINGS) :]
+    return text + "".join(f"\n## {name}\n(none)" for name in rest)
 
 
 OPENCLAW_HEADINGS = ("Decisions", "Open TODOs", "Constraints/Rules", "Pending user asks", "Exact identifiers")
@@ -212,7 +236,7 @@ OPENCLAW_REASONS = {
     "these are not in it, letter by letter": "missing_identifiers:{}",
     "it does not say what the user asked for last": "latest_user_ask_not_reflected",
 }
-IDENTIFIERS = Settings().summary_identifiers
+OURS = dict(zip(HEADINGS, OPENCLAW_HEADINGS, strict=False))
 
 
 # -- pi ----------------------------------------------------------------------------------------------------------------
@@ -244,7 +268,9 @@ def pi_file_ops(case):
     recording = read("".join(json.dumps(line) + "\n" for line in lines).encode(), "x.jsonl")
     policy = Policy.preset("pi").with_settings(tail_tokens=case["params"].get("keepRecentTokens", 1))
     where = target("anthropic", "claude-opus-5-5")
-    text = advance(context(recording), where, policy, World(force=True)).compaction.summary.text
+    branch = context(recording)
+    messages = [slot.message for slot in branch.slots]
+    text = plan(messages, where, policy, branch=branch, world=World(force=True)).compaction.summary.text
     found = dict(re.findall(r"^- (\S+\.py): (.*)$", text.partition("## Relevant Files")[2], re.MULTILINE))
     changed = sorted(path for path, done in found.items() if "edit" in done)
     seen = sorted(found.keys() - set(changed))
@@ -254,11 +280,16 @@ def pi_file_ops(case):
 
 
 def pi_summary(case):
-    head = [Message.of("user", "Sort the harbour files"), Message.of("assistant", "Done.")]
-    log = [Entry(str(at), None, Said(measure(one))) for at, one in enumerate(head)]
-    before = Branch.build(log).dump()
-    told = written(ScriptedUpstream([Answered(SUMMARY, stop=case["input"]["summary_stop_reason"])] * 2), head)
-    return {"throws": isinstance(told, CompactionFailed), "session_unchanged": Branch.build(log).dump() == before}
+    """Return what becomes of a summary that breaks off: it is refused, and an extract takes its place."""
+    broken = Answered(SUMMARY, stop=case["input"]["summary_stop_reason"])
+    policy = Policy.preset("pi").with_settings(tail_tokens=1, summary_least=0)
+    made = EngineRun([*talk(), Message.of("user", "And now?")], ["ok"], policy, written=[broken] * 9, compacts=True)
+    events = made.events(Compacted)
+    assert "sort the harbour files" not in made.request
+    return {
+        "throws": events[0].outcome == "summary_rejected" and all(event.by != "model" for event in events[1:]),
+        "session_unchanged": list(made.stored) == [*talk(), Message.of("user", "And now?")],
+    }
 
 
 # -- opencode ----------------------------------------------------------------------------------------------------------
@@ -331,7 +362,8 @@ def anchored(given):
     entries.append(Said(measure(Message.of("user", "go on"))))
     branch = Branch.build(Entry("", None, body) for body in entries)
     where = target("anthropic", "claude-opus-5-5", window=40_000)
-    ask = advance(branch, where, Policy(), World(force=True, writes=True)).ask
+    messages = [slot.message for slot in branch.slots]
+    ask = plan(messages, where, Policy(), branch=branch, world=World(force=True, writes=True)).ask
     stub = Stub(lambda _: False)
     written(stub, branch.messages.slice(ask.start, ask.stop), anchor=ask.anchor)
     prompt = stub.read[0]
@@ -345,8 +377,15 @@ def anchored(given):
 
 
 def stray_call():
-    told = written(ScriptedUpstream([Answered("", (("read", {"path": "a"}),)), SUMMARY]), [Message.of("user", "sort")])
-    return {"tool_parts_in_summary": 0 if told == SUMMARY else 1}
+    """Return how many calls a request shows behind a compaction whose writer called a tool before it wrote."""
+    called = Answered("", (("read", {"path": "a"}),))
+    policy = OPENCODE.with_settings(tail_turns=0)
+    summary = SUMMARY.replace("(none)", "- barnacle kelp", 1)
+    made = EngineRun(
+        [*talk(), Message.of("user", "And now?")], ["ok"], policy, written=[called, summary], compacts=True
+    )
+    assert [event.by for event in made.events(Compacted)] == ["model"], made.events(Compacted)
+    return {"tool_parts_in_summary": made.upstream.sent[-1].body.count(b"tool_use")}
 
 
 def aborted(given):
