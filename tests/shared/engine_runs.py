@@ -26,8 +26,7 @@ class EngineRun:
         self.upstream, self.writing = ScriptedUpstream(replies), ScriptedUpstream(written)
         self.told = []
         self.error = None
-        self.stored = ()
-        """The messages in the log after the run, without answers to it."""
+        self.store = MemoryStore()
         self._said, self._compacts = said, compacts
         where = target("anthropic", "claude-sonnet-4-5", window=window)
         self._opens = {
@@ -41,7 +40,7 @@ class EngineRun:
         run(self._play)
 
     async def _play(self):
-        async with Engine.open(MemoryStore(), **self._opens) as engine:
+        async with Engine.open(self.store, **self._opens) as engine:
             session = await engine.session("case")
             await session.append(*self._said[:-1])
             if self._compacts:
@@ -51,12 +50,14 @@ class EngineRun:
                 await (session.ask() if self._compacts else session.ask(self._said[-1]))
             except HoldfastError as error:
                 self.error = error
-            stored = [slot.message for slot in session.journal.branch.slots]
-            self.stored = tuple(stored[: len(self._said)])
 
     def events(self, kind):
         """Return what was told of one kind."""
         return [event for event in self.told if isinstance(event, kind)]
+
+    def logged(self, kind):
+        """Return the bodies of one kind that the session's log holds."""
+        return [entry.body for entry in self.store.path("case") if isinstance(entry.body, kind)]
 
     @property
     def request(self):

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import anyio
 import pytest
 from engine_runs import EngineRun, talk
 from msgspec.structs import replace
 
-from holdfast import Policy, plan
-from holdfast.agent.repeating import Circles
+from holdfast import Policy, apply, plan
+from holdfast.agent.agent import place_for, surroundings
+from holdfast.agent.loop import work
+from holdfast.agent.workplace import everything_allowed
 from holdfast.config import target
 from holdfast.errors import ContextOverflow, UpstreamError
-from holdfast.model.branch import Branch, extend
-from holdfast.model.entries import OVERFLOW, Compaction, Entry, Failure, Frame, Request, Said
-from holdfast.model.messages import Message
+from holdfast.model.branch import extend
+from holdfast.model.entries import Compaction, Entry, Failure, Frame, Said
+from holdfast.model.messages import Message, result_text
 from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.model.projected import project
-from holdfast.policy.pipeline import advance
 from holdfast.policy.presets import OPENCLAW_2026_9
-from holdfast.policy.recovery import Press, Refused, Stop, after, begin
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.summarise import Writer
 from holdfast.store.memory import MemoryStore
@@ -32,9 +33,9 @@ from holdfast.telemetry.events import Compacted, Decided, Pressed, Retrying
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider.calls import Refusal
+from holdfast.testing.provider.calls import Said as Answered
 from holdfast.testing.upstream import Given, ProviderUpstream
 from holdfast.view.tokens import measure
-from holdfast.wire.overflow import AnswerReport, ErrorReport, classify
 
 _CASES = Path(__file__).parents[3] / "shared" / "cases"
 _FILES = ("openclaw.json", "pi-opencode.json")
@@ -68,15 +69,6 @@ def _cases():
 
 
 # -- what providers say ------------------------------------------------------------------------------------------------
-
-
-def _refused(report, **more):
-    verdict = classify(report)
-    return Refused(verdict.kind, verdict.is_overflow, verdict.retry_after, verdict.limit, verdict.requested, **more)
-
-
-def _error(status, message, kind="invalid_request_error"):
-    return _refused(ErrorReport("anthropic", status, kind, message))
 
 
 _LONG = "prompt is too long: 210000 tokens > 200000 maximum"
@@ -153,11 +145,27 @@ def _end(error, done):
 
 
 def _loop_guard(case):
-    """The agent's guard looks at the calls: whether it says anything, or ends the work."""
-    circles, told = Circles(), ""
-    for tool, arguments, result in case["params"]["after_compaction_calls"]:
-        told += circles.add(ToolCall("id", tool, arguments), ToolResult("id", tool, (Text(result),)))
-    return {"abort": bool(told) or circles.is_one}
+    """Let the agent run one command for each call of the case: whether it is told to stop, or ends the work."""
+    calls = case["params"]["after_compaction_calls"]
+    assert len({(tool, arguments) for tool, arguments, _ in calls}) == 1, "one command is run again and again"
+    with TemporaryDirectory() as folder:
+        Path(folder, "results").write_text("".join(f"{result}\n" for _, _, result in calls))
+        outcome, results = anyio.run(_worked, Path(folder), len(calls))
+    assert [text[:2] for text in results] == [result for _, _, result in calls]
+    return {"abort": outcome.stop != "done" or any("of the same" in text for text in results)}
+
+
+async def _worked(folder, times):
+    """Return how an agent's work ended that gives the next line of a file so often, and what its tool gave."""
+    command = {"command": "head -n 1 results; sed -i 1d results"}
+    provider = Provider(script=[*[Answered("", (("bash", command),))] * times, Answered("Done.")])
+    store, there = MemoryStore(), {"model": "claude-sonnet-4-5", "environment": surroundings(folder)}
+    async with Engine.open(store, upstream=ProviderUpstream(provider), api="anthropic", **there) as engine:
+        session = await engine.session("work")
+        place = place_for(session, folder, allow=everything_allowed)
+        outcome = await work(session, "Go.", place)
+    said = [entry.body.slot.message for entry in store.path("work") if isinstance(entry.body, Said)]
+    return outcome, [result_text(result) for message in said for result in message.results]
 
 
 OPENCODE = Policy.preset("opencode")
@@ -186,47 +194,66 @@ def _more(branch, *bodies):
     return branch
 
 
-def _say(role, *parts):
-    return Said(measure(Message(role, parts)))
-
-
 def _pi_overflow(case):
     """Refused for its size: the failure is an entry, no message; what comes next is the same turn, compacted."""
-    said = [_say("user", Text("go")), Request("b", 1), Failure(OVERFLOW, _LONG, 200_000, 210_000)]
-    branch = _more(Branch(), *said)
-    _, action = after(begin(branch, PI.settings), _error(400, case["input"]["last_assistant"]["errorMessage"]))
-    shown = [slot.message.text for slot in project(branch)]
+    text = case["input"]["last_assistant"]["errorMessage"]
+    refusal = Refusal(400, "invalid_request_error", text)
+    made = EngineRun([*talk(), Message.of("user", "go")], [refusal, "ok"], PI.with_settings(tail_tokens=1))
     return {
-        "reason": "overflow" if action == Press("compact") else None,
-        "remove_error_message_from_live_context": _LONG not in "".join(shown),
-        "session_keeps_it": any(_LONG in getattr(body, "reason", "") for body in said),
-        "will_retry": isinstance(action, Press),
-        "then": "continue the same turn" if shown[-1:] == ["go"] else None,
+        "reason": "overflow" if [event.rung for event in made.events(Pressed)] == ["compact"] else None,
+        "remove_error_message_from_live_context": text not in made.request,
+        "session_keeps_it": any(text in failure.reason for failure in made.logged(Failure)),
+        "will_retry": len(made.upstream.sent) == 2,
+        "then": "continue the same turn" if made.error is None and made.request.endswith("go") else None,
     }
 
 
 def _pi_stale_usage(_):
     """Usage from before a compaction is none of what stands behind it."""
-    talk = [Message.of(role, f"{role} {at} " * 4_000) for at in range(3) for role in ("user", "assistant")]
-    branch = plan(talk[:-1], WHERE, PI).branch.reported(190_000)
-    branch = _more(branch, Said(measure(talk[-1])), _say("user", Text("on")))
-    assert advance(branch, WHERE, PI).compaction is not None, "that usage alone makes it compact"
-    behind = _more(branch, Compaction(4, Message.of("user", "what was"), 5))
-    return {"compact": advance(behind, WHERE, PI).compaction is not None}
+    said = [Message.of(role, f"{role} {at} " * 4_000) for at in range(3) for role in ("user", "assistant")]
+    asked = plan(said[:-1], WHERE, PI).branch.reported(190_000)
+    said += [Message.of("user", "on")]
+    assert plan(said, WHERE, PI, branch=asked).compaction is not None, "that usage alone makes it compact"
+    behind = _more(asked, *[Said(measure(message)) for message in said[-2:]])
+    behind = _more(behind, Compaction(4, Message.of("user", "what was"), 5))
+    return {"compact": plan(said, WHERE, PI, branch=behind).compaction is not None}
 
 
 def _pi_silent(case):
+    """An answer of more than the window is told and not asked for again; the next request is compacted."""
     given = case["input"]
     usage = {"input_tokens": given["usage"]["input"], "cache_read_input_tokens": given["usage"]["cacheRead"]}
-    event = _refused(AnswerReport("anthropic", given["stopReason"], usage, window=given["window"]), seen=True)
-    _, action = after(begin(Branch(), PI.settings), event)
-    return {"reason": "overflow" if event.is_overflow else None, "will_retry": not isinstance(action, Stop)}
+    said = [*talk(words=4_000), Message.of("user", "go")]  # as much as such a usage is reported for
+    made = EngineRun(said, [_answer(given["stopReason"], usage)], PI)
+    assert made.error is None
+    branch = made.store.branch("case")
+    said = [*[slot.message for slot in branch.slots], Message.of("user", "on")]
+    where = target("anthropic", "claude-sonnet-4-5", window=given["window"])
+    compacted = plan(said, where, PI, branch=branch).compaction
+    return {"reason": "overflow" if compacted is not None else None, "will_retry": len(made.upstream.sent) > 1}
 
 
 def _pi_length(case):
     given = case["input"]
-    event = _refused(AnswerReport("anthropic", given["stopReason"], {"output_tokens": given["output"]}))
-    return {"reason": "overflow" if event.is_overflow else None}
+    answer = _answer("max_tokens", {"input_tokens": 900, "output_tokens": given["output"]})
+    made = EngineRun([*talk(), Message.of("user", "go")], [answer], PI)
+    return {"reason": "overflow" if made.events(Pressed) or made.events(Compacted) else None}
+
+
+def _answer(stop, usage):
+    """Return an answer of Anthropic's API that ends so, with this usage."""
+    told = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
+    ends = {"stop_reason": {"stop": "end_turn"}.get(stop, stop), "stop_sequence": None}
+    events = [
+        {"type": "message_start", "message": told | {"usage": {"output_tokens": 1} | usage}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "ok"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": ends, "usage": {"output_tokens": usage.get("output_tokens", 1)}},
+        {"type": "message_stop"},
+    ]
+    lines = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events]
+    return Given(tuple(lines), headers={"content-type": "text/event-stream"})
 
 
 def _long_run():
@@ -252,9 +279,9 @@ def _pi_queued(_):
     """What is said while a compaction is made stands behind it in the next request."""
     made = plan(_long_run(), WHERE, PI)
     assert made.compaction is not None
-    branch = _more(made.branch, _say("user", Text("and this")))
-    later = advance(branch, WHERE, PI)
-    return {"continue_called": [slot.message.text for slot in project(later.branch)].count("and this") == 1}
+    said = [*_long_run(), Message.of("user", "and this")]
+    sent = apply(said, plan(said, WHERE, PI, branch=made.branch))
+    return {"continue_called": [message.text for message in sent].count("and this") == 1}
 
 
 def _pi_race(case):

@@ -283,12 +283,13 @@ def pi_summary(case):
     """Return what becomes of a summary that breaks off: it is refused, and an extract takes its place."""
     broken = Answered(SUMMARY, stop=case["input"]["summary_stop_reason"])
     policy = Policy.preset("pi").with_settings(tail_tokens=1, summary_least=0)
-    made = EngineRun([*talk(), Message.of("user", "And now?")], ["ok"], policy, written=[broken] * 9, compacts=True)
+    said = [*talk(), Message.of("user", "And now?")]
+    made = EngineRun(said, ["ok"], policy, written=[broken] * 9, compacts=True)
     events = made.events(Compacted)
     assert "sort the harbour files" not in made.request
     return {
         "throws": events[0].outcome == "summary_rejected" and all(event.by != "model" for event in events[1:]),
-        "session_unchanged": list(made.stored) == [*talk(), Message.of("user", "And now?")],
+        "session_unchanged": [body.slot.message for body in made.logged(Said)][: len(said)] == said,
     }
 
 
