@@ -214,8 +214,6 @@ class Connection(Protocol):
         """Whether any of the last request went out; what arrives before is no answer to it."""
         self._is_sent = True
         """Whether the last request went out to its end."""
-        self._is_ambiguous = False
-        """Whether the answer told its length in two ways."""
         self._keeps_alive = True
         """Whether the server takes another request on this connection, by its last answer."""
         self._is_informational = False
@@ -251,14 +249,12 @@ class Connection(Protocol):
         self._answers += 1
         self._method, self._patience = method, patience.get("write")
         self.status, self.headers, self._head, self._overhead, self._fault = 0, [], [], 0, None
-        self._is_complete = self._is_asked = self._is_sent = self._is_informational = self._is_ambiguous = False
+        self._is_complete = self._is_asked = self._is_sent = self._is_informational = False
         if self.is_lost:
             raise httpx2.ReadError("the server ended the connection before a request was sent")
         self._parser: httptools.HttpResponseParser | LenientParser = httptools.HttpResponseParser(self)
-        # h11 takes these too, and some servers send them: a length beside chunks, lines that end with LF alone.
-        self._parser.set_dangerous_leniencies(
-            lenient_chunked_length=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
-        )
+        # h11 takes these too. Other leniencies would have a chunk that is a byte short pass for a whole one.
+        self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)
         await self._send(first, rest)
         self.stop_timer()
         self._patience = patience.get("read")
@@ -400,6 +396,9 @@ class Connection(Protocol):
             self._fail(httpx2.ReadError("the server answered before a request was sent"))
             return
         if not self.status:
+            if not self._head and not data.startswith(b"H"):  # a rest of something else: httptools would pass it over
+                self._fail(httpx2.RemoteProtocolError("what came is no answer: it does not begin with HTTP"))
+                return
             self._head.append(data)
         self._overhead += len(data)
         self._parse(data)
@@ -479,7 +478,8 @@ class Connection(Protocol):
             return
         is_informational = 100 <= status < 200
         lengths = [(name.lower(), value.lower()) for name, value in self.headers if name.lower() in _BODY_HEADERS]
-        if status < 100 or (lengths and (is_informational or not self._can_find_the_end(lengths))):
+        is_odd = status < 100 or (lengths and (is_informational or not self._can_find_the_end(lengths)))
+        if is_odd and not isinstance(self._parser, LenientParser):
             raise _OddHeadError
         if is_informational:
             self._is_informational = True
@@ -489,13 +489,14 @@ class Connection(Protocol):
             self._complete()
 
     def _can_find_the_end(self, lengths: list[tuple[bytes, bytes]]) -> bool:
-        """Return whether ``lengths`` tell where the body ends: httptools takes codings for chunks that are none."""
-        codings = [value for name, value in lengths if name == b"transfer-encoding"]
-        if not codings:
+        """Return whether ``lengths`` tell where the body ends: httptools takes codings for chunks that are none.
+
+        Whoever stands between may see no chunks in HTTP/1.0 (RFC 9112, 6.1).
+        """
+        if all(name == b"content-length" for name, _ in lengths):
             return True
-        # Whoever stands between may have believed the other length (RFC 9112, 6.1 and 6.3).
-        self._is_ambiguous = len(lengths) > len(codings) or self._parser.get_http_version() == "1.0"
-        return codings == [b"chunked"]
+        is_chunked = lengths == [(b"transfer-encoding", b"chunked")]
+        return is_chunked and self._parser.get_http_version() == "1.1"
 
     def on_body(self, piece: bytes) -> None:
         """Take a piece of the body; what stands behind an answer to a HEAD request may be half of one."""
@@ -520,7 +521,7 @@ class Connection(Protocol):
 
     def _complete(self) -> None:
         self._is_complete = True
-        self._keeps_alive = self._parser.should_keep_alive() and not self._is_ambiguous
+        self._keeps_alive = self._parser.should_keep_alive()
 
 
 class _OddHeadError(Exception):

@@ -26,9 +26,9 @@ class AnswerReceiver(Protocol):
 class LenientParser:
     """Parses one answer for ``receiver``, in place of ``httptools.HttpResponseParser``.
 
-    h11 takes headers that go on in a second line, a Content-Length that is given twice with one value, control
-    characters in values, HTTP/1.2, and interim answers that tell of a length. It is slower, so it reads odd answers
-    alone. A request behind one goes out on another connection.
+    h11 takes lines that end with LF alone, headers that go on in a second line, a Content-Length that is given twice
+    with one value or beside chunks, control characters in values, HTTP/1.2, and interim answers that tell of a length.
+    It is slower, so it reads odd answers alone. A request behind one goes out on another connection.
     """
 
     def __init__(self, receiver: AnswerReceiver, method: str, head_bytes: int) -> None:
