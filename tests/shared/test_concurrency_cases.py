@@ -1,6 +1,10 @@
 """The worked cases about lanes, waiting for compactions and their timeouts beside this checkout, where they are there.
 
 An adapter plays a case on a clock that costs nothing and tells what it saw in the words of the case.
+
+``snapshot`` is played by an engine. The others ask the lanes and the record of compactions themselves: what they tell
+(the name of a lane, whether a timeout counts as one of a compaction, at which event a wait ends) is inside an engine,
+which shows only that runs go one after the other and that nothing is lost.
 """
 
 from __future__ import annotations

@@ -382,6 +382,7 @@ def _mid_loop(case):
 
 
 def _precheck(case):
+    """Ask the arithmetic itself: a plan shows what was cut or compacted, not by how many tokens it was too much."""
     asked = case["params"]
     found = route(asked["estimated_prompt"], asked["window"], asked["reserve"], asked["reducible_tool_chars"])
     return {"route": found.way, "overflow_tokens": found.overflow}
