@@ -1,8 +1,8 @@
 """The worked cases of pi and opencode beside this checkout, where they are there.
 
-Most are planned, or read and written as session files. What pi and opencode estimate of a message, the budget of a tail,
-and where either cuts are asked of the functions themselves: a plan shows the tokens of our own estimator, and its cut
-is also bound by whether the request gets smaller by enough.
+Most are planned, or read and written as session files. What pi and opencode estimate of a message, the budget of a
+tail, and where either cuts are asked of the functions themselves: a plan shows the tokens of our own estimator, and its
+cut is also bound by whether the request gets smaller by enough.
 """
 
 from __future__ import annotations
