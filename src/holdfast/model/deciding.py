@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
@@ -18,12 +19,14 @@ class Edits(Mapping[int, tuple[Edit, ...]]):
     later has a number that is not its own.
     """
 
-    __slots__ = ("_at", "_every")
+    __slots__ = ("_at", "_every", "_order")
 
     def __init__(self, edits: Iterable[Edit] = ()) -> None:
         self._every: Seq[Edit] = Seq(edits)
         self._at: dict[int, dict[int, Edit]] = {}
-        _placed(self._at, self._every, 0)
+        self._order: list[int] = []
+        """The slots of ``_at``, sorted: what is behind a slot is found without a look at all before it."""
+        _placed(self._at, self._order, self._every, 0)
 
     def add(self, new: Iterable[Edit]) -> Edits:
         """Return the mapping with ``new`` edits in force too; this one is unchanged."""
@@ -31,8 +34,8 @@ class Edits(Mapping[int, tuple[Edit, ...]]):
         if not self._every.grew_into(grown):
             return Edits(grown)
         made: Edits = Edits.__new__(Edits)
-        made._every, made._at = grown, self._at
-        _placed(made._at, grown.slice(len(self._every)), len(self._every))
+        made._every, made._at, made._order = grown, self._at, self._order
+        _placed(made._at, made._order, grown.slice(len(self._every)), len(self._every))
         return made
 
     @overload
@@ -45,6 +48,18 @@ class Edits(Mapping[int, tuple[Edit, ...]]):
         """Return the edits that start at slot ``key``; ``default`` where there are none."""
         at = self._at.get(key)
         return default if at is None else self._own(at) or default
+
+    def find_from(self, start: int) -> Iterator[tuple[int, tuple[Edit, ...]]]:
+        """Yield the slots from ``start`` on that edits start at, in order, with these edits.
+
+        This costs what is found. A walk over all of the mapping costs every edit of the session, also those that a
+        compaction hid long ago.
+        """
+        last = -1
+        for index in self._order[bisect_left(self._order, start) :]:
+            if index != last and (own := self._own(self._at[index])):  # two threads may have put the same slot there
+                yield index, own
+            last = index
 
     def __getitem__(self, index: int) -> tuple[Edit, ...]:
         own = self._own(self._at.get(index, {}))
@@ -74,7 +89,11 @@ class Edits(Mapping[int, tuple[Edit, ...]]):
         return tuple([edit for number, edit in [*at.items()] if number < stop])
 
 
-def _placed(at: dict[int, dict[int, Edit]], edits: Iterable[Edit], start: int) -> None:
+def _placed(at: dict[int, dict[int, Edit]], order: list[int], edits: Iterable[Edit], start: int) -> None:
     """Put ``edits``, numbered from ``start``, where their slots find them; to put them there twice is nothing."""
     for number, edit in enumerate(edits, start):
-        at.setdefault(edit.span.start, {})[number] = edit
+        slot = edit.span.start
+        at.setdefault(slot, {})[number] = edit
+        place = bisect_left(order, slot)
+        if order[place : place + 1] != [slot]:
+            insort(order, slot)

@@ -262,8 +262,8 @@ def shown_slots(branch: Branch, start: int) -> Sequence[int]:
     """Return the slots from ``start`` on for which something is shown: not those that an edit of several took."""
     taken = {
         place
-        for index, edits in branch.edits.items()
-        if index >= branch.keep and any(edit.span.part is None for edit in edits)
+        for index, edits in branch.edits.find_from(branch.keep)
+        if any(edit.span.part is None for edit in edits)
         for place in range(index + 1, slot_after(branch, index))
     }
     every = range(start, len(branch.slots))

@@ -46,7 +46,7 @@ def breakpoints(branch: Branch, repair: tuple[Edit, ...], target: Target, settin
 def _placing(branch: Branch) -> Callable[[int], int]:
     """Return what tells where in the projection the last of what stands for a slot, or before it, is."""
     lead = leading(branch)
-    if not any(edit.span.part is None for edits in branch.edits.values() for edit in edits):
+    if not any(edit.span.part is None for _, edits in branch.edits.find_from(branch.keep) for edit in edits):
         return lambda index: lead + max(index, branch.keep - 1) - branch.keep
     homes = origins(branch)[lead:]
     return lambda index: lead + bisect_right(homes, index) - 1
@@ -56,8 +56,8 @@ def _frontier(branch: Branch) -> int:
     """Return the last slot in which something that had been shown was replaced, or the one before the kept ones."""
     changed = (
         index
-        for index, edits in branch.edits.items()
-        if index >= branch.keep and any(edit.rule not in AT_CREATION for edit in edits)
+        for index, edits in branch.edits.find_from(branch.keep)
+        if any(edit.rule not in AT_CREATION for edit in edits)
     )
     return max(changed, default=branch.keep - 1)
 

@@ -186,7 +186,7 @@ def total_from(branch: Branch, start: int, measure: Callable[[Message], int]) ->
     """Return the same of what stands for the slots from ``start`` on; only what is new or edited is measured."""
     total = branch.messages.total(measure, start)
     after = start
-    for index in sorted(branch.edits):
+    for index, _ in branch.edits.find_from(start):
         if index >= after:
             after = slot_after(branch, index)
             total += sum(map(measure, messages_at(branch, index)))

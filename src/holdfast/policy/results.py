@@ -101,14 +101,14 @@ def _groups(branch: Branch, few: _Few) -> Iterator[range]:
     Those that hold so few, all together, that nobody need look at each of their texts are left out, where nothing in
     their message was shown and nothing in them decided about.
     """
-    first, fresh, edited = branch.seen, branch.slots.slice(branch.seen), branch.edits.keys()
+    first, fresh, edited = branch.seen, branch.slots.slice(branch.seen), branch.edits
     begins = first <= branch.keep or branch.messages[first - 1].role == "assistant"
     tokens = [0, *accumulate([slot.size for slot in fresh])]
     chars = [0, *accumulate([characters_at_most(slot) for slot in fresh])]
     answers = [at for at, slot in enumerate(fresh) if slot.message.role == "assistant"]
     for start, stop in zip([0, *[at + 1 for at in answers]], [*answers, len(fresh)], strict=True):
         is_few = tokens[stop] - tokens[start] <= few.tokens and chars[stop] - chars[start] <= few.chars
-        is_new = (start or begins) and (not edited or edited.isdisjoint(range(first + start, first + stop)))
+        is_new = (start or begins) and not any(at in edited for at in range(first + start, first + stop))
         if start < stop and not (is_few and is_new):
             yield range(first + start, first + stop)
 

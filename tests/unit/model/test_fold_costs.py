@@ -11,9 +11,11 @@ from holdfast import Branch
 from holdfast.model.branch import extend
 from holdfast.model.deciding import Edits
 from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import DELIVERED, QUEUED, Compaction, Decision, Entry, Note, Revoke, Said
+from holdfast.model.entries import DELIVERED, QUEUED, Compaction, Decision, Entry, Note, Request, Revoke, Said
 from holdfast.model.messages import Message
 from holdfast.model.parts import Media, Text
+from holdfast.model.target import Target
+from holdfast.policy.pipeline import advance
 from holdfast.view.tokens import measure
 
 SAID = [Said(measure(Message.of(role, "kelp on the rock"))) for role in ("user", "assistant")]
@@ -118,3 +120,26 @@ def test_what_waits_is_known_without_reading_the_log():
     )
     assert [id_ for id_, _ in Branch.build(entries[:5]).waiting] == ["e0", "e3"]
     assert Branch.build(entries).waiting == (("e3", b"b"),)
+
+
+def test_edits_from_a_slot_are_those_of_the_mapping():
+    """``find_from`` gives the edits of a walk over all, in order of their slots, also where a fork added others."""
+    first = Edits(edit for slot in (5, 2, 9) for edit in cut(slot).edits)
+    one, other = first.add(cut(7).edits), first.add(cut(3).edits)
+    for edits in (first, one, other, one.add(cut(2).edits)):
+        for start in (0, 3, 6, 10):
+            assert [*edits.find_from(start)] == [(slot, edits[slot]) for slot in sorted(edits) if slot >= start]
+
+
+def test_a_plan_costs_what_is_shown():
+    """Behind ten times as many compactions the next request is planned with no more work.
+
+    Edits that a compaction hid stay in the branch, for an undo; no stage walks over them.
+    """
+    costs = []
+    for compactions in (4, 40):
+        shown = [*(entry.body for entry in worked(compactions)), *SAID, cut(40 * compactions)]
+        bodies = [*shown, Request("before", 40 * compactions + 2), SAID[0]]
+        branch = Branch.build(log(*bodies))
+        costs.append(calls_of(lambda branch=branch: advance(branch, Target())))
+    assert costs[1] <= 1.1 * costs[0]
