@@ -145,6 +145,18 @@ def account(
 
     ``sized`` says how large the request is that a branch makes.
     """
+    return account_and_branch(session, entries, leaf, catalog, model, sized)[0]
+
+
+def account_and_branch(
+    session: str,
+    entries: Sequence[Entry],
+    leaf: str | None,
+    catalog: Catalog,
+    model: str = "",
+    sized: Callable[[Branch], Measured] = _plain,
+) -> tuple[Account, Branch]:
+    """Return what ``account`` does, and the branch at ``leaf``, which it folds for that."""
     last, others = over(entries, _Telling(session, catalog, model, sized, refusals(entries), repeated(entries)), leaf)
     found = last.account()
     now = sized(last.branch)
@@ -155,7 +167,7 @@ def account(
     if found.saved > 0:
         total = replace(total, said=now.tokens + total.saved)
     limit = min((one.limit for one in (last, *others) if one.limit), default=0)
-    return replace(total, session=session, largest=total.largest.limited(limit))
+    return replace(total, session=session, largest=total.largest.limited(limit)), last.branch
 
 
 def together(accounts: Iterable[Account]) -> Account:
@@ -401,11 +413,10 @@ def _in_force(branch: Branch) -> Counter[str]:
 def _saved(branch: Branch) -> Counter[str]:
     """Return the tokens that a request lacks beside what was said, by rule; they add up to just that."""
     found: Counter[str] = Counter()
-    for start, edits in branch.edits.items():
-        if start >= branch.keep:
-            found.update({edit.rule: 0 for edit in edits})
-            for edit in edits:
-                found[edit.rule] += edit.saves
+    for _, edits in branch.edits.find_from(branch.keep):
+        found.update({edit.rule: 0 for edit in edits})
+        for edit in edits:
+            found[edit.rule] += edit.saves
     if branch.compaction is not None:
         found[_name(branch.compaction)] += folded(branch)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import reduce
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.cli.branches import over, refusals
-from holdfast.cli.explaining import log_of, path_to
+from holdfast.cli.explaining import path_to
 from holdfast.cli.faults import EXPECTED
 from holdfast.cli.places import opened
 from holdfast.cli.sizing import about, target_of
@@ -22,7 +22,7 @@ from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure,
 from holdfast.model.gauging import smaller
 from holdfast.model.target import Target, World
 from holdfast.policy import guard
-from holdfast.policy.pipeline import Policy, advance
+from holdfast.policy.pipeline import Policy, plan_reductions
 from holdfast.store.base import SessionInfo
 from holdfast.view.tokens import estimate
 
@@ -57,14 +57,23 @@ class Foreseen(Struct, frozen=True):
         return Foreseen(other.policy, **sums, **most, reduced=self.reduced + other.reduced)
 
 
-def foreseen(info: SessionInfo, entries: Sequence[Entry], known: Configuration, policy: str) -> Foreseen:
+def foreseen(
+    info: SessionInfo,
+    entries: Sequence[Entry],
+    known: Configuration,
+    policy: str,
+    branch: Branch | None = None,
+    each: Callable[[], None] = lambda: None,
+) -> Foreseen:
     """Return what ``policy`` would have done about the requests on all branches of a session, each once.
 
-    Nobody is asked for a summary: an extract is planned. What a window has no room for at all ends it.
+    Nobody is asked for a summary: an extract is planned. What a window has no room for at all ends it. ``branch`` is
+    the one on which the session goes on, where it was folded already; ``each`` is called for each planned request.
     """
-    path = path_to({entry.id: entry for entry in entries}, info.leaf)
-    target = target_of(info, log_of(path).branch, None, None, known.catalog)
-    going = _Going(target, known.policy(policy).for_session(info.key), refusals(entries))
+    if branch is None:
+        branch = Branch.build(path_to({entry.id: entry for entry in entries}, info.leaf))
+    target = target_of(info, branch, None, None, known.catalog)
+    going = _Going(target, known.policy(policy).for_session(info.key), refusals(entries), each)
     last, others = over(entries, going, info.leaf)
     return reduce(Foreseen.plus, (one.found for one in others), last.found)
 
@@ -72,9 +81,11 @@ def foreseen(info: SessionInfo, entries: Sequence[Entry], known: Configuration, 
 class _Going:
     """The fold behind ``foreseen``: the branch as it is in the log without decisions, and as it would have been."""
 
-    def __init__(self, target: Target, policy: Policy, refusals: frozenset[str]) -> None:
+    def __init__(
+        self, target: Target, policy: Policy, refusals: frozenset[str], each: Callable[[], None] = lambda: None
+    ) -> None:
         self.found = Foreseen(policy.name, target.limits.window)
-        self._target, self._policy, self._refusals = target, policy, refusals
+        self._target, self._policy, self._refusals, self._each = target, policy, refusals, each
         self._plain = self._planned = Branch()
         self._scale = 1.0
         """How much smaller the newest request would have been."""
@@ -109,6 +120,7 @@ class _Going:
         if isinstance(body, Request):
             self._is_over, self._most = False, (self.found.largest, self.found.planned)
             self._request()
+            self._each()
             self.found = replace(self.found, requests=self.found.requests + 1)
             return
         self._planned = extend(self._planned, replace(entry, body=planned))
@@ -130,7 +142,7 @@ class _Going:
         # Sized as its plan is, with what was learned of the frame: else one request has two sizes, and none is right.
         size = estimate(self._plain, guard.in_force(place, self._plain, self._policy.settings))
         window = smaller(place.limits.window, self._plain.learned.limit)
-        plan = advance(self._planned, place, self._policy, World())
+        plan = plan_reductions(self._planned, place, self._policy, World())
         found, compacts = self.found, plan.compaction is not None
         is_over = (refused or size > window) and not self._is_over
         self.found = Foreseen(

@@ -10,8 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import config
-from holdfast.cli.account import Account, Rule, Size, account, together
+from holdfast.cli.account import Account, Rule, Size, account_and_branch, together
 from holdfast.cli.describing import session_line, shortest
+from holdfast.cli.explaining import SHORT
 from holdfast.cli.foreseeing import Foreseen, foreseen, in_words
 from holdfast.cli.places import absence, opened, store_option
 from holdfast.cli.ranges import Whole
@@ -30,7 +31,7 @@ from holdfast.cli.terminal import (
     say_table,
     say_whole,
 )
-from holdfast.config import Catalog, Configuration
+from holdfast.config import Catalog
 from holdfast.model.branch import Branch
 from holdfast.model.entries import Entry, Frame
 from holdfast.model.gauging import smaller
@@ -52,6 +53,9 @@ Examples:
 """
 MOST = 100
 """[H] Sessions that are listed for a person, unless another number is asked for."""
+SOON = 5_000
+"""[H] Requests of a session that are planned unasked to tell what its policy would have done, a second or two for all.
+At five times as many that took longer than all other figures, and of a long session they are what is looked for."""
 
 
 @click.command("stats", epilog=EXAMPLES)
@@ -59,30 +63,47 @@ MOST = 100
 @click.option(
     "-n", "--limit", type=Whole(1), help=f"How many, the last changed first; all count. [default: {MOST}, as JSON all]"
 )
+@click.option(
+    "--foresee/--no-foresee",
+    "wants_foresight",
+    default=None,
+    help=f"Whether to plan what the policy of SESSION would have done. [default: up to {SOON:,} requests]",
+)
 @store_option
 @json_option("the figures")
-def command(session: str | None, limit: int | None, store: str | None, *, as_json: bool) -> None:
+def command(
+    session: str | None, limit: int | None, store: str | None, *, wants_foresight: bool | None, as_json: bool
+) -> None:
     """Tell how large conversations got, what was saved, and what that cost in cache.
 
     SESSION is the beginning of an id. Figures are of all its branches; what the next request saves is of the one on
     which the session goes on. The largest request is told as its client sent it and as it went up. Tokens with ~, and
     all that were saved, are estimates, by what the provider counted in the session; others are as it reported them, and
     dollars are of the model's prices. A break is a request that no longer begins as the one before it: what was cached
-    behind that place is written anew. Of a session that was only looked at it is told what its policy would have done.
+    behind that place is written anew. Of a session that was only looked at it is told what its policy would have done;
+    of a long one only with --foresee, since each of its requests is planned for that.
     """
+    if session is None and wants_foresight is not None:
+        raise click.UsageError("--foresee and --no-foresee are about one session; give the beginning of its id")
     known = config.configuration()
     with opened(store, readonly=True) as there, Waiting(wanted=not as_json) as waiting:
         infos = [there.session(session)] if session is not None else there.sessions()
         places = Places(known)
-        told = None
+        told, is_left_out = None, False
         if session is None:
             found = [account_of(there, info, known.catalog, places) for info in waiting.over("sessions", infos)]
         else:
-            waiting.begin("what was said and sent")
+            waiting.begin("reading the log")
             entries = there.entries(infos[0].key)
-            found = [account_of(there, infos[0], known.catalog, places, entries)]
-            waiting.begin("what its policy would have done")
-            told = _foreseen(there, infos[0], entries, found[0], known)
+            waiting.begin("what was sent and what it cost")
+            one, branch = _account_and_branch(there, infos[0], known.catalog, places, entries)
+            found = [one]
+            if one.requests and not one.rules:  # nothing was decided: it was only looked at
+                is_left_out = one.requests > SOON if wants_foresight is None else not wants_foresight
+                if not is_left_out:
+                    waiting.begin("what its policy would have done", one.requests)
+                    policy = branch.policy or "holdfast"
+                    told = foreseen(infos[0], entries, known, policy, branch, waiting.tick)
         total = together(found)
     if session is None:
         why = "" if found else absence(store)
@@ -94,29 +115,21 @@ def command(session: str | None, limit: int | None, store: str | None, *, as_jso
             _say_all(found[: limit or MOST], total)
             say_more(len(found[limit or MOST :]), "session", "--limit")
     elif as_json:
-        say_json(_told(found[0]) | ({} if told is None else {"foreseen": msgspec.to_builtins(told)}))
+        foresight = {"foreseen": msgspec.to_builtins(told)} if told is not None or is_left_out else {}
+        say_json(_told(found[0]) | foresight)
     else:
-        _say(found[0], infos[0], told)
+        _say(found[0], infos[0], told, is_left_out=is_left_out)
 
 
-def _foreseen(
-    there: SessionStore, info: SessionInfo, entries: Sequence[Entry], found: Account, known: Configuration
-) -> Foreseen | None:
-    """Return what the policy of a session would have done, where it was only looked at."""
-    if found.rules or not found.requests:
-        return None
-    policy = there.branch(info.key).policy or "holdfast"
-    return foreseen(info, entries, known, policy)
+def account_of(store: SessionStore, info: SessionInfo, catalog: Catalog, places: Places) -> Account:
+    """Return what was saved in a session, with the sizes of its spilled texts, in the window that it may use."""
+    return _account_and_branch(store, info, catalog, places, store.entries(info.key))[0]
 
 
-def account_of(
-    store: SessionStore, info: SessionInfo, catalog: Catalog, places: Places, entries: Sequence[Entry] | None = None
-) -> Account:
-    """Return what was saved in a session, with the sizes of its spilled texts, in the window that it may use.
-
-    ``entries`` are those of the session, where they were read already.
-    """
-    entries = store.entries(info.key) if entries is None else entries
+def _account_and_branch(
+    store: SessionStore, info: SessionInfo, catalog: Catalog, places: Places, entries: Sequence[Entry]
+) -> tuple[Account, Branch]:
+    """Return what ``account_of`` does of a session whose ``entries`` were read, and the branch on which it goes on."""
     hashes = named_blobs(entries)
     sizes = [store.blobs.size(hash_) for hash_ in hashes if store.blobs.has(hash_)]
 
@@ -128,10 +141,11 @@ def account_of(
             known[asked] = places(info, branch)
         return measured(branch, *known[asked])
 
-    found = account(info.key, entries, info.leaf, catalog, info.model, sized)
+    found, branch = account_and_branch(info.key, entries, info.leaf, catalog, info.model, sized)
     avoided = 0 if info.format else found.avoided  # what another tool compacted is its merit
-    largest = _in_force(found.largest, store.branch(info.key), places, info) if found.largest.sent else found.largest
-    return replace(found, largest=largest, spills=len(hashes), spill_bytes=sum(sizes), avoided=avoided)
+    largest = _in_force(found.largest, branch, places, info) if found.largest.sent else found.largest
+    found = replace(found, largest=largest, spills=len(hashes), spill_bytes=sum(sizes), avoided=avoided)
+    return found, branch
 
 
 def _in_force(largest: Size, branch: Branch, places: Places, info: SessionInfo) -> Size:
@@ -159,7 +173,7 @@ def _told(found: Account) -> dict[str, Any]:
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _say(found: Account, info: SessionInfo, foreseen: Foreseen | None) -> None:
+def _say(found: Account, info: SessionInfo, foreseen: Foreseen | None, *, is_left_out: bool) -> None:
     from rich.text import Text
 
     out = console()
@@ -169,6 +183,10 @@ def _say(found: Account, info: SessionInfo, foreseen: Foreseen | None) -> None:
     _say_rules(out, found)
     if foreseen is not None:
         say_whole(out, Text(in_words(foreseen)))
+    elif is_left_out:
+        requests = many(found.requests, "request")
+        command = f"holdfast stats {info.key[:SHORT]} --foresee"
+        say_whole(out, Text(f"what its policy would have done about {requests} tells {clean(command)}"))
     _say_money(out, found)
 
 

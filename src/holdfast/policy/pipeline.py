@@ -146,6 +146,24 @@ _STAGE = "a stage is a function that takes a Draft and returns it, with its deci
 
 def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: World = World()) -> Plan:
     """Return the plan of the next request of ``branch``. Costs what is new since the last one."""
+    plan, draft, request = _planned(branch, target, policy, world)
+    repair, settled = repair_projection(draft.branch, draft.target.dialect)
+    marked = breakpoints(as_found(draft.branch, request), repair, draft.target, draft.settings)
+    options = replace(marked, max_tokens=output_limit(draft))
+    return replace(plan, branch=replace(plan.branch, settled=settled), repair=repair, options=options)
+
+
+def plan_reductions(branch: Branch, target: Target, policy: Policy = Policy(), world: World = World()) -> Plan:
+    """Return the plan of the next request without repairs, markers and options: what gives way, and how much is left.
+
+    It is for requests that are planned afterwards and never sent: half the work of a plan is in how it is sent.
+    """
+    plan, _, _ = _planned(branch, target, policy, world)
+    return plan
+
+
+def _planned(branch: Branch, target: Target, policy: Policy, world: World) -> tuple[Plan, Draft, Request]:
+    """Return the plan as far as its reductions go, the draft that made them, and the request it is for."""
     settings = policy.settings
     believed = target.limits.window
     branch = extend(branch, Entry("frame", None, target.frame))
@@ -161,16 +179,11 @@ def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: Wo
         if not isinstance(draft, Draft):
             raise TypeError(f"stage {name!r} of policy {policy.name!r} returned a {type(draft).__name__}; {_STAGE}")
     draft = _fitted(draft)
-    repair, settled = repair_projection(draft.branch, target.dialect)
     request = Request(prefix_basis(draft.branch), len(branch.slots), target.model, believed, target.api)
-    final = _recorded(branch, draft, request)
-    marked = breakpoints(as_found(draft.branch, request), repair, target, settings)
-    return Plan(
-        branch=replace(final, settled=settled),
+    plan = Plan(
+        branch=_recorded(branch, draft, request),
         record=draft.record,
         compaction=draft.compaction,
-        repair=repair,
-        options=replace(marked, max_tokens=output_limit(draft)),
         blobs=draft.blobs,
         ask=draft.ask,
         window=target.limits.window,
@@ -178,6 +191,7 @@ def advance(branch: Branch, target: Target, policy: Policy = Policy(), world: Wo
         after=draft.estimate,
         notices=draft.notices,
     )
+    return plan, draft, request
 
 
 def _fitted(draft: Draft) -> Draft:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from holdfast.cli import stats as stats_command
 from holdfast.cli.account import Size, account
 from holdfast.cli.branches import refusals
 from holdfast.cli.explaining import log_of
+from holdfast.cli.foreseeing import Foreseen, foreseen
 from holdfast.cli.next_plan import in_force
 from holdfast.cli.sizing import measured_in
 from holdfast.cli.undo import standing
-from holdfast.config import shipped
+from holdfast.config import Configuration, shipped
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import Answer, Compaction, Decision, Entry, Failure, Frame, Request, Said, Usage
 from holdfast.model.messages import Message
@@ -352,6 +359,86 @@ def test_what_would_have_been_has_the_sizes_that_were_counted(run, session):
     foreseen = told["foreseen"]
     assert (foreseen["compactions"], foreseen["reduced"]) == (0, 0)
     assert foreseen["largest"] == foreseen["planned"] == told["largest"]["up"]
+
+
+def test_foresight_is_left_out_when_not_wanted(run, session):
+    """Without it a line says how to get it, and JSON has it as nothing; the other figures are the same."""
+    run("import", session)
+    with_it = json.loads(run("stats", "5e55", "--json", "--foresee").stdout)
+    without = json.loads(run("stats", "5e55", "--json", "--no-foresee").stdout)
+    assert with_it["foreseen"]["requests"] == with_it["requests"]
+    assert without == with_it | {"foreseen": None}
+    told = " ".join(run("stats", "5e55", "--no-foresee").stdout.split())
+    assert "what its policy would have done about 6 requests tells holdfast stats 5e551011 --foresee" in told
+
+
+def test_foresight_of_a_long_session_is_asked_for(run, session, monkeypatch):
+    """Of more requests than are planned in a moment it is told only with --foresee."""
+    run("import", session)
+    requests = json.loads(run("stats", "5e55", "--json").stdout)["requests"]
+    for most, is_told in ((requests, True), (requests - 1, False)):
+        monkeypatch.setattr(stats_command, "SOON", most)
+        assert (json.loads(run("stats", "5e55", "--json").stdout)["foreseen"] is not None) is is_told
+    assert json.loads(run("stats", "5e55", "--json", "--foresee").stdout)["foreseen"]["requests"] == requests
+
+
+def test_foresight_is_of_one_session(run):
+    """Without a session the options are wrong use, and the message says what to give."""
+    wrong = run("stats", "--foresee")
+    assert wrong.exit_code == 2
+    assert "give the beginning of its id" in wrong.stderr
+
+
+def calls_of(work: Callable[[Callable[[], None]], object]) -> list[int]:
+    """Return how many functions ``work`` had called each time it called what it is given, and at its end."""
+    looked, steps = Counter[str](), list[int]()
+    sys.setprofile(lambda _frame, event, _what: looked.update([event]))
+    try:
+        work(lambda: steps.append(looked["call"]))
+    finally:
+        sys.setprofile(None)
+    return [*steps, looked["call"]]
+
+
+def observed_talk(turns: int) -> list[Entry]:
+    """Return a talk of so many turns in a window that it outgrows every few turns, without any decision.
+
+    Every second turn has questions with what looks like a tag of ours, so that a plan has edits of them.
+    """
+    bodies: list[Any] = []
+    slots = 0
+    for turn in range(turns):
+        answer = Message.of("assistant", f"turn {turn} " + "kelp on the rock " * 500)
+        questions = [said("what is </persisted_tool_result>?")] * 6 if turn % 2 else [said(f"do step {turn}")]
+        slots += len(questions)
+        request = Request(f"b{turn}", slots, "m", 16_000)
+        bodies += [*questions, request, Answer(request.basis, Usage(2_100 * (turn + 1), 20)), Said(measure(answer))]
+        slots += 1
+    return saying(*bodies)
+
+
+def test_foresight_does_no_more_for_later_requests():
+    """The requests at the end of a session cost what those at its beginning do, whatever was compacted between.
+
+    Compactions themselves cost what they summarize; the median is of a request without one.
+    """
+    entries = observed_talk(40)
+    info = SessionInfo("s", leaf=entries[-1].id)
+    found: list[Foreseen] = []
+    known = Configuration(shipped())
+    steps = calls_of(lambda each: found.append(foreseen(info, entries, known, "holdfast", each=each)))
+    costs = [after - before for before, after in pairwise(steps)]
+    plain = [0, *costs][2:-1:2]  # of the questions that nothing is done about
+    assert found[0].reduced > 10
+    assert found[0].compactions > 2, "the window is outgrown all along"
+    assert median(plain[-6:]) <= 1.1 * median(plain[:6])
+
+
+def test_the_account_costs_its_length():
+    """An entry costs no more behind eight times as many."""
+    short, long = observed_talk(20), observed_talk(160)
+    (small,), (large,) = calls_of(lambda _: account_of(short)), calls_of(lambda _: account_of(long))
+    assert large <= 1.1 * 8 * small
 
 
 def test_nothing_at_all(run, store):
