@@ -42,6 +42,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background: its children would ignore ^C
 
 
+def pytest_xdist_auto_num_workers():
+    """Return how many processes run the tests: one more than cores, since a third of their time is waiting."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark what measures time as ``long``: it repeats its work at eight times the size until the clock is trusted."""

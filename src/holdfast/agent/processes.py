@@ -70,9 +70,10 @@ async def ran(
 
     It has no input. When it ends, when its time is over, and when the caller is cancelled, all that it started ends.
     """
-    process = await open_process(
-        command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, cwd=folder, env=environment, start_new_session=True
-    )
+    with CancelScope(shield=True):  # one that began while its caller was cancelled would be known to nobody, and go on
+        process = await open_process(
+            command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, cwd=folder, env=environment, start_new_session=True
+        )
     kept = _Kept(OUTPUT_BYTES)
     try:
         with move_on_after(seconds) as limit:
@@ -109,7 +110,7 @@ async def _end(process: Process) -> None:
         _signal(process, signal.SIGTERM)
         with move_on_after(GRACE):
             await process.wait()
-        _signal(process, signal.SIGKILL)
+    _signal(process, signal.SIGKILL)  # what it left behind, also where it ended just when the caller was cancelled
     await process.aclose()
 
 

@@ -97,6 +97,18 @@ def test_a_cancelled_command_ends(has_ended, folder):
     assert has_ended(pid_in(folder))
 
 
+@pytest.mark.parametrize("after", range(0, 12, 2))
+def test_a_command_that_is_cancelled_as_it_begins_ends(has_ended, folder, after):
+    """Whenever the caller is cancelled, in the middle of starting too, nothing goes on behind it."""
+
+    async def main():
+        with anyio.move_on_after(after / 1_000):
+            await ran(["sh", "-c", "sleep 600 & echo $! > pid; wait"], folder, 600)
+
+    anyio.run(main)
+    assert not (folder / "pid").exists() or has_ended(pid_in(folder))
+
+
 def test_output_is_kept_at_both_ends(call):
     """Of more output than a call may have the first half and the last are kept, and how much is missing is told."""
     size = 3 * OUTPUT_BYTES
