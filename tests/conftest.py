@@ -22,7 +22,7 @@ NOBODY = 65_534
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 """Whole conversations are drawn; a busy machine is no error."""
 
-EXAMPLES = counts.choose(quick=20, ci=100, thorough=300)
+EXAMPLES = counts.choose(quick=12, ci=100, thorough=300)
 """How many examples a property is tried on.
 
 Below ``thorough`` they are the same in each run, so that a failure is of the change and not of the dice.
@@ -43,8 +43,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_xdist_auto_num_workers():
-    """Return how many processes run the tests: one more than cores, since a third of their time is waiting."""
-    return (os.cpu_count() or 1) + 1
+    """Return how many processes run the tests: two more than cores, since a third of their time is waiting."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -14,6 +14,9 @@ from terminals import Answer
 
 from holdfast.testing.provider.calls import Refusal
 
+pytestmark = pytest.mark.long
+"""Each test has a client talk through forty turns."""
+
 TURNS, WINDOW = 8, 16_000
 TOOL = {"name": "run", "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}}}
 WORDINGS = ("native", "llama.cpp", "openai-tpm")

@@ -30,6 +30,9 @@ from holdfast.testing.samples import KEY
 from holdfast.testing.sending import Whole, breaks, direct, drive
 from holdfast.testing.workday import PACE, fields, workday
 
+pytestmark = pytest.mark.long
+"""Days of a hundred steps; the same laws are properties of short sessions."""
+
 STEPS = 300 if counts.IS_THOROUGH else 120
 DAY = workday(STEPS)
 LONG = ("anthropic", "openai-responses")

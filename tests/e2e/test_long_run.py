@@ -206,6 +206,7 @@ def test_one_turn_of_many_steps_loses_none(api, factor, record_property):
     assert kept == [text(step, size_of(step)) for step in range(STEPS)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("api", MODELS)
 def test_many_turns_lose_none(api, record_property):
     """The same where the user speaks before each step."""

@@ -118,6 +118,7 @@ def test_a_client_reads_back_what_was_spilled(folder, served):
     assert answered(place(folder), "recall", {"id": id_}).text.endswith("\nbuild the kelp")
 
 
+@pytest.mark.long
 def test_the_session_is_the_one_that_is_named(folder):
     """``--session`` chooses by the beginning of an id; what belongs to another one is not there."""
     calls = [("search", {"query": "HF-E5127"}), ("recall", {"id": HANDLE})]
@@ -126,6 +127,7 @@ def test_the_session_is_the_one_that_is_named(folder):
     assert "HF-E5127" in answers[0][0]
 
 
+@pytest.mark.long
 def test_what_is_wrong_is_an_answer(folder, served):
     """No call ends the server: unknown tools, sessions, ids and arguments are errors in words."""
     wrong = served[1][: len(WRONG)]
@@ -136,6 +138,7 @@ def test_what_is_wrong_is_an_answer(folder, served):
     assert "nowhere" in told.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "told", "other"),
     [
@@ -152,6 +155,7 @@ def test_a_wrong_search_says_what_is_wrong(served, arguments, told, other):
     assert other not in text
 
 
+@pytest.mark.long
 def test_the_newest_session_of_the_folder_is_read(folder, tmp_path):
     """Without ``--session`` it is the newest of the folder; in another folder the newest of all, and it is said."""
     assert "kelp" in answered(place(folder), "search", {"query": "kelp"}).text
@@ -164,6 +168,7 @@ def command(folder: Path) -> list[str]:
     return [sys.executable, "-m", "holdfast", "mcp", "--store", str(folder / "store.db"), "--session", "here"]
 
 
+@pytest.mark.long
 def test_it_ends_when_it_is_told_to(folder):
     """^C is heard at once, also while it waits for input."""
     running = subprocess.Popen(
@@ -178,6 +183,7 @@ def test_it_ends_when_it_is_told_to(folder):
     assert "Traceback" not in err
 
 
+@pytest.mark.long
 def test_nothing_but_the_protocol_is_printed(folder):
     """Every line on standard output is a message of the protocol, an older one here; the server ends with its input."""
     more = [
@@ -209,6 +215,7 @@ def spoken(folder: Path, *lines: str) -> list[dict]:
     return answers
 
 
+@pytest.mark.long
 def test_every_request_is_answered(folder):
     """Whatever JSON a client sends, its request gets an answer, though the input ends right behind it."""
     asked = {
@@ -222,6 +229,7 @@ def test_every_request_is_answered(folder):
     assert [told in found[id_] for id_, told in enumerate(asked.values(), 2)] == [True] * 4
 
 
+@pytest.mark.long
 def test_what_is_no_request_is_answered_too(folder):
     """A line that is no JSON, or no message, gets the error that the protocol has for it; an empty line nothing."""
     lines = [
@@ -246,6 +254,7 @@ def ping(id_: str, method: str = "ping") -> str:
     return f'{{"jsonrpc": "2.0", "id": {id_}, "method": "{method}"}}'
 
 
+@pytest.mark.long
 def test_an_odd_id_gets_an_answer(folder):
     """A whole number is one however it is written; what is no id of the protocol is refused by what it is."""
     whole, odd = ["2.0", "3e1", "-4", '""'], ["1.5", "null", "true", "[1]", "1e400"]
@@ -258,6 +267,7 @@ def test_an_odd_id_gets_an_answer(folder):
     assert refused == [(id_, -32_600, why) for id_, why in zip([1.5, None, None, None, None], told, strict=True)]
 
 
+@pytest.mark.long
 def test_a_batch_is_refused(folder):
     """The protocol has none since 2025-06-18: one error for all of it, and what comes next is answered."""
     refused, fine = sorted(spoken(folder, f"[{ping('2')}, {ping('3')}]", ping("9")), key=lambda one: one["id"] or 0)
@@ -266,6 +276,7 @@ def test_a_batch_is_refused(folder):
     assert fine["id"] == 9
 
 
+@pytest.mark.long
 def test_many_requests_are_all_answered(folder):
     """Each of many calls that run at once when the input ends has its answer; one given up ends nothing."""
     given_up = '{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}}'
@@ -273,6 +284,7 @@ def test_many_requests_are_all_answered(folder):
     assert {one["id"] for one in answers} >= set(range(3, 30))
 
 
+@pytest.mark.long
 def test_json_says_what_it_would_serve(folder, monkeypatch):
     """``--json`` tells the session and the tools, and ends: a configuration can be looked at without a client."""
     monkeypatch.chdir(folder)
@@ -283,6 +295,7 @@ def test_json_says_what_it_would_serve(folder, monkeypatch):
     assert all(tool["annotations"]["readOnlyHint"] for tool in told["tools"])
 
 
+@pytest.mark.long
 def test_without_the_package_it_says_what_to_install():
     """The package ``mcp`` is an extra; without it there is a message and no traceback."""
     script = "import sys; sys.modules['mcp'] = None; from holdfast.cli import main; sys.argv[1:] = ['mcp']; main()"

@@ -33,6 +33,9 @@ from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.samples import KEY, same_request
 
+pytestmark = pytest.mark.long
+"""Each test starts processes that load everything; the leases are tested beside the store too."""
+
 ROUNDS, MOST_ROUNDS = counts.choose(quick=(1, 15), ci=(3, 15), thorough=(20, 100))
 SEED = 15_11
 APIS = ("anthropic", "openai-responses")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.cli.account import account, together
+from holdfast.cli.account import account_and_branch, together
 from holdfast.cli.comparing import compare, runs
 from holdfast.cli.explaining import acting, acts, as_shown, log_of, states
 from holdfast.cli.sizing import measured_in
@@ -34,7 +34,7 @@ def test_the_account_adds_up(entries):
     """By whatever rules, what is saved is what was said less what a request holds, at every moment."""
     for stop in range(len(entries) + 1):
         branch = Branch.build(entries[:stop])
-        found = account("", entries[:stop], entries[stop - 1].id if stop else None, shipped())
+        found = account_and_branch("", entries[:stop], entries[stop - 1].id if stop else None, shipped())[0]
         assert found.saved == (branch.sums[-1] if len(branch.slots) else 0) - branch.held
     assert together([found, found]).saved == 2 * found.saved
 

@@ -36,6 +36,7 @@ def test_two(strict_provider):
 """
 
 
+@pytest.mark.long
 def test_the_fixture(tmp_path):
     """One line in a ``conftest.py`` gives any project's tests a strict provider, with warnings being errors."""
     (tmp_path / "conftest.py").write_text("from holdfast.testing.plugin import strict_provider as strict_provider\n")
@@ -69,6 +70,7 @@ def started(*args: str) -> tuple[subprocess.Popen, dict]:
     return running, json.loads(running.stdout.readline())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_serves_until_it_is_ended(tmp_path, sign):
     """The command tells where it is and what was asked, a line a request, and ends cleanly when it is told to."""

@@ -133,21 +133,6 @@ def _plain(branch: Branch) -> Measured:
     return replace(PLAIN, tokens=told or branch.held + branch.frame.tokens, is_counted=told > 0)
 
 
-def account(
-    session: str,
-    entries: Sequence[Entry],
-    leaf: str | None,
-    catalog: Catalog,
-    model: str = "",
-    sized: Callable[[Branch], Measured] = _plain,
-) -> Account:
-    """Return the account of all branches of a session, each entry counted once; what is saved now is of ``leaf``'s.
-
-    ``sized`` says how large the request is that a branch makes.
-    """
-    return account_and_branch(session, entries, leaf, catalog, model, sized)[0]
-
-
 def account_and_branch(
     session: str,
     entries: Sequence[Entry],
@@ -156,7 +141,11 @@ def account_and_branch(
     model: str = "",
     sized: Callable[[Branch], Measured] = _plain,
 ) -> tuple[Account, Branch]:
-    """Return what ``account`` does, and the branch at ``leaf``, which it folds for that."""
+    """Return the account of all branches of a session, and the branch at ``leaf``, which is folded for it anyway.
+
+    Each entry counts once; what is saved now is that of ``leaf``. ``sized`` says how large the request is that a branch
+    makes.
+    """
     last, others = over(entries, _Telling(session, catalog, model, sized, refusals(entries), repeated(entries)), leaf)
     found = last.account()
     now = sized(last.branch)

@@ -53,7 +53,7 @@ Examples:
 """
 MOST = 100
 """[H] Sessions that are listed for a person, unless another number is asked for."""
-SOON = 5_000
+FORESEEN_UNASKED = 5_000
 """[H] Requests of a session that are planned unasked to tell what its policy would have done, a second or two for all.
 At five times as many that took longer than all other figures, and of a long session they are what is looked for."""
 
@@ -67,7 +67,7 @@ At five times as many that took longer than all other figures, and of a long ses
     "--foresee/--no-foresee",
     "wants_foresight",
     default=None,
-    help=f"Whether to plan what the policy of SESSION would have done. [default: up to {SOON:,} requests]",
+    help=f"Whether to plan what the policy of SESSION would have done. [default: up to {FORESEEN_UNASKED:,} requests]",
 )
 @store_option
 @json_option("the figures")
@@ -99,7 +99,7 @@ def command(
             one, branch = _account_and_branch(there, infos[0], known.catalog, places, entries)
             found = [one]
             if one.requests and not one.rules:  # nothing was decided: it was only looked at
-                is_left_out = one.requests > SOON if wants_foresight is None else not wants_foresight
+                is_left_out = one.requests > FORESEEN_UNASKED if wants_foresight is None else not wants_foresight
                 if not is_left_out:
                     waiting.begin("what its policy would have done", one.requests)
                     policy = branch.policy or "holdfast"

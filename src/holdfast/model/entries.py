@@ -44,8 +44,6 @@ FALLBACK = "fallback"
 """Trigger of a compaction that makes the smallest request there is; it does not count among those between answers."""
 HISTORY = "history"
 """Trigger of a compaction that shows the last user turns and no more."""
-
-
 REPLAY = "replay"
 """Trigger of a compaction after an overflow that says the user's newest message again, without its media."""
 

@@ -350,7 +350,6 @@ class Connection(Protocol):
             self._fault = fault
         self.abort()
         self._wake()
-        self._wake()
 
     # -- what becomes of the connection --------------------------------------------------------------------------------
 

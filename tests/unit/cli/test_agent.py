@@ -383,6 +383,7 @@ def begun(path):
 SLOW = Said("", (("ls", {}), ("bash", {"command": "echo $$ >> pid; sleep 60"}), ("bash", {"command": "echo 2 >> ran"})))
 
 
+@pytest.mark.long
 def test_a_kill_in_the_middle_of_a_command(run, home, folder):
     """After kill -9 the session opens, tells that the command's effects are unknown, and does what had not begun."""
     with model(SLOW, DONE) as (provider, options):
@@ -401,6 +402,7 @@ def test_a_kill_in_the_middle_of_a_command(run, home, folder):
     assert len(provider.requests) == 2
 
 
+@pytest.mark.long
 def test_an_interrupt_in_the_middle_of_a_command(has_ended, run, home, folder):
     """^C ends the command and the work, with exit code 130 and without a traceback; an empty task goes on."""
     with model(SLOW, DONE) as (_, options):
@@ -418,6 +420,7 @@ def test_an_interrupt_in_the_middle_of_a_command(has_ended, run, home, folder):
     assert not (folder / "ran").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_the_end_of_the_program_ends_the_command(has_ended, run, home, folder, number):
     """Who ends the program, or closes its terminal, ends the command with it; the log tells, and the work goes on."""
@@ -450,6 +453,7 @@ def test_a_hangup_that_nobody_may_hear_is_left_alone():
         signal.signal(signal.SIGHUP, before[signal.SIGHUP])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["", "And this."])
 def test_a_second_agent_is_told_that_there_is_one(run, home, folder, monkeypatch, task):
     """While one agent works in a session another one does nothing there, and says what can be done."""
@@ -466,6 +470,7 @@ def test_a_second_agent_is_told_that_there_is_one(run, home, folder, monkeypatch
         assert run("agent", "", *options).exit_code == 0
 
 
+@pytest.mark.long
 def test_two_interrupts(has_ended, home, folder):
     """A second ^C does not wait for the work to end in order, and what was done is in the log all the same."""
     stubborn = "trap '' TERM; echo $$ >> pid; while :; do sleep 0.1; done"
@@ -500,6 +505,7 @@ def test_two_interrupts_at_once(run, monkeypatch):
         assert run("agent", "Go.", *options).exit_code != 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("most", range(1, 14, 2))
 def test_an_interrupt_whenever_it_comes(run, monkeypatch, most):
@@ -519,6 +525,7 @@ def test_an_interrupt_whenever_it_comes(run, monkeypatch, most):
         assert run("agent", "Go.", *options).exit_code in (0, 130)
 
 
+@pytest.mark.long
 def test_interrupts_at_the_prompt():
     """The first ^C at an empty prompt says how to leave, the second leaves, with exit code 0."""
     words = [sys.executable, "-m", "holdfast", "agent", "--model", MODEL, "--base-url", "http://127.0.0.1:9"]
@@ -533,6 +540,7 @@ def test_interrupts_at_the_prompt():
         assert b"^C again leaves" in process.stderr.read()
 
 
+@pytest.mark.long
 def test_the_end_of_the_program_at_the_prompt():
     """Who ends the program while nothing runs ends it at once."""
     words = [sys.executable, "-m", "holdfast", "agent", "--model", MODEL, "--base-url", "http://127.0.0.1:9"]

@@ -95,6 +95,7 @@ def test_looking_on(run, home, monkeypatch, programs):
         assert [info.key.startswith(told["sessions"][0]) for info in store.sessions()] == [True]
 
 
+@pytest.mark.long
 def test_only_its_own_sessions(run, home, monkeypatch, programs):
     """The last line names sessions that this proxy had, whatever else is written to the store meanwhile."""
     program(programs, "his", ASK.replace("hello", "good morning"))
@@ -134,6 +135,7 @@ def test_what_was_reduced_is_what_this_run_decided():
     assert done(stats | {"tokens_saved": 418_220}, None) == ["newly reduced by ~418,220 tokens"]
 
 
+@pytest.mark.long
 def test_what_is_otherwise_than_asked_for(run, monkeypatch, programs):
     """It is told in the end, for nothing of ours is seen while the client runs."""
     program(programs, "mine", ASK.replace('"x-api-key": "secret-key"', '"authorization": "Bearer sk-ant-oat01-kelp"'))
@@ -144,6 +146,7 @@ def test_what_is_otherwise_than_asked_for(run, monkeypatch, programs):
     assert err.count("\n") == 2
 
 
+@pytest.mark.long
 def test_a_store_that_cannot_be_written(run, home, monkeypatch, programs):
     """It is told before the client begins, and the client is served all the same."""
     program(programs, "mine", ASK)
@@ -191,6 +194,7 @@ def test_an_upstream_that_is_down(run, monkeypatch, programs):
     assert "holdfast: 1 request · 1 failed" in run("run", "--", "mine").stderr
 
 
+@pytest.mark.long
 def test_a_proxy_that_runs_already(run, monkeypatch, programs):
     """A client that is led to a proxy is started at that one, and that is said: nothing is done twice."""
     program(programs, "mine", "print(os.environ['ANTHROPIC_BASE_URL'])\nsys.exit(7)")
@@ -257,6 +261,7 @@ def test_exit_codes(run, programs, ends, code):
     assert "no request came to the proxy" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["full", "closed", "gone"])
 @pytest.mark.parametrize("form", counts.spare([(), ("--json",)], keep=1), ids=["people", "json"])
 def test_standard_error_takes_nothing(programs, monkeypatch, where, form):
@@ -292,6 +297,7 @@ def test_a_client_that_is_not_there(run, programs):
     assert (done.exit_code, "holdfast: an empty name is not installed" in done.stderr) == (127, True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals(programs, number):
     """A signal that comes here reaches the client, which ends as it likes."""
@@ -313,6 +319,7 @@ os.execv(sys.executable, [sys.executable, "-m", "holdfast", "run", "mine"])
 """
 
 
+@pytest.mark.long
 def test_at_a_terminal(programs):
     """^C at a terminal reaches the client once, not once more from here; it sees the terminal as its own."""
     counts = "import signal, time\ncame = []\nsignal.signal(2, lambda *_: came.append(1))\n"
@@ -332,6 +339,7 @@ def test_at_a_terminal(programs):
     assert b"came 1" in said
 
 
+@pytest.mark.long
 def test_standard_input_is_the_clients(programs):
     """What comes on standard input reaches the client."""
     program(programs, "mine", "print(sys.stdin.read()[::-1])")

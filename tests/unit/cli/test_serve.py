@@ -71,6 +71,7 @@ def test_a_request(home):
     assert (code, stats["requests"]["all"]["managed"], err) == (0, 1, "")
 
 
+@pytest.mark.long
 def test_nobody_reads_what_it_says(home, tmp_path):
     """Whoever read its standard error is gone: it goes on, whatever is to be told, and reads its settings again."""
     store, states = tmp_path / "in" / "a.db", []
@@ -100,6 +101,7 @@ def test_nobody_reads_what_it_says(home, tmp_path):
         assert states[-1] == (200, "bypassed")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["people", "json"])
 @pytest.mark.usefixtures("home")
 def test_standard_output_takes_nothing(form):
@@ -118,6 +120,7 @@ def test_standard_output_takes_nothing(form):
     assert (process.returncode, "stopped after 0 requests" in told, "Traceback" in told) == (0, True, False)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("home")
 def test_the_terminal_is_gone():
     """Closing it sends HUP too, and what is said then comes nowhere: no proxy is left that nobody sees."""
@@ -129,6 +132,7 @@ def test_the_terminal_is_gone():
         process.wait(30)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_when_it_is_told_to(number):
     """^C and TERM end it in good order."""
@@ -138,6 +142,7 @@ def test_it_ends_when_it_is_told_to(number):
     assert (code, sum(stats["requests"]["all"].values()), err) == (0, 0, "")
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_it_at_once(home):
     """While an answer is under way the first signal waits for it, the second does not."""
     with (
@@ -190,6 +195,7 @@ def test_for_people(home):
     assert err == "stopped after 0 requests\n"
 
 
+@pytest.mark.long
 def test_clients_elsewhere_are_told_a_name(home):
     """A proxy that listens everywhere names this machine: 0.0.0.0 leads other machines nowhere."""
     anywhere = ("--host", "0.0.0.0", "--token", "a-token-of-the-house")
@@ -277,6 +283,7 @@ def test_what_would_have_been_done(home):
     assert (stats["foreseen"]["requests"], stats["foreseen"]["over"], stats["foreseen"]["window"]) == (1, 1, 16_000)
 
 
+@pytest.mark.long
 def test_a_store_that_cannot_be_written_is_told_at_once(run, home):
     """The proxy begins all the same: requests go on as they came, and what is wrong stands on standard error."""
     where = home / "file"
@@ -348,6 +355,7 @@ def test_doctor_finds_the_proxy(run, monkeypatch):
     assert code == 0
 
 
+@pytest.mark.long
 def test_doctor_tells_what_a_proxy_does_otherwise_than_asked_for(run, monkeypatch):
     """It is no fault, and said beside it."""
     login = {"authorization": "Bearer sk-ant-oat01-kelp"}

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.cli import stats as stats_command
-from holdfast.cli.account import Size, account
+from holdfast.cli.account import Size, account_and_branch
 from holdfast.cli.branches import refusals
 from holdfast.cli.explaining import log_of
 from holdfast.cli.foreseeing import Foreseen, foreseen
@@ -201,7 +201,7 @@ def overflow(**more: object) -> Failure:
 
 def account_of(entries: Sequence[Entry]):
     """Return the account of a branch, its entries given from the root on."""
-    return account("", entries, entries[-1].id if entries else None, shipped())
+    return account_and_branch("", entries, entries[-1].id if entries else None, shipped())[0]
 
 
 def saying(*bodies: object) -> list[Entry]:
@@ -377,7 +377,7 @@ def test_foresight_of_a_long_session_is_asked_for(run, session, monkeypatch):
     run("import", session)
     requests = json.loads(run("stats", "5e55", "--json").stdout)["requests"]
     for most, is_told in ((requests, True), (requests - 1, False)):
-        monkeypatch.setattr(stats_command, "SOON", most)
+        monkeypatch.setattr(stats_command, "FORESEEN_UNASKED", most)
         assert (json.loads(run("stats", "5e55", "--json").stdout)["foreseen"] is not None) is is_told
     assert json.loads(run("stats", "5e55", "--json", "--foresee").stdout)["foreseen"]["requests"] == requests
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from notes import talk
 
-from holdfast.cli.account import account
+from holdfast.cli.account import account_and_branch
 from holdfast.config import shipped, target
 from holdfast.model.entries import Compaction, Decision, Usage
 from holdfast.model.messages import Message
@@ -263,7 +263,7 @@ def test_what_summaries_cost_is_in_the_log(said, calls, options):
     noted = [call for entry in store.path(KEY) if (call := paid(entry.body)) is not None]
     assert (len(noted), {call.model for call in noted}) == (calls, {model})
     assert [call.usage.input for call in noted] == [one.tokens for one in requests]
-    told = account(KEY, store.path(KEY), store.session(KEY).leaf, shipped())
+    told = account_and_branch(KEY, store.path(KEY), store.session(KEY).leaf, shipped())[0]
     assert told.dollars == pytest.approx(sum(dollars(one.usage, shipped().prices(one.api, model)) for one in noted))
     assert (told.answers, told.input) == (0, sum(one.tokens for one in requests))
     assert told.dollars > 0
