@@ -23,7 +23,7 @@ from holdfast.testing.provider.client import MODELS
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 
-WALKS, STEPS = counts.choose(quick=2, ci=50, thorough=2_000), 100
+WALKS, STEPS = counts.choose(quick=1, ci=50, thorough=2_000), 100
 """Random sessions, and what is done in each. 50 are two minutes, all are more than an hour."""
 PLACES = [
     (kind, stage)

@@ -189,7 +189,7 @@ def compactions(store):
 
 
 @pytest.mark.parametrize("factor", counts.every_other(FACTORS))
-@pytest.mark.parametrize("api", MODELS)
+@pytest.mark.parametrize("api", counts.every_other(MODELS))
 def test_one_turn_of_many_steps_loses_none(api, factor, record_property):
     """Every step is done, no request is refused, and compactions are as few, and the cache as good, as was measured."""
     found, store = on_fake_clock(partial(went, api, factor, one_turn, STEPS, script(STEPS)))
@@ -224,7 +224,7 @@ def test_many_turns_lose_none(api, record_property):
     assert kept == [text(step, size_of(step)) for step in range(STEPS)]
 
 
-@pytest.mark.parametrize("api", MODELS)
+@pytest.mark.parametrize("api", counts.every_other(MODELS))
 def test_a_window_that_is_smaller_than_believed_is_learned(api):
     """An overflow teaches: the same limit is met once or twice in a whole task, not again and again."""
     steps, small = 40, WINDOW // 2

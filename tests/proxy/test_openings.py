@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import anyio
+import counts
 import pytest
 
 from holdfast.runtime.journal import Journal
@@ -35,7 +36,7 @@ async def told_the_time(client, talk, turns, more=lambda _: ""):
 
 @pytest.mark.uncounted
 @pytest.mark.parametrize("more", ["", " Notes so far." + " kelp" * 400], ids=["clock", "grows and shrinks"])
-@pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
+@pytest.mark.parametrize("api", counts.spare(["openai-chat", "openai-responses"], keep=1))
 def test_a_system_message_that_tells_the_time_is_no_other_conversation(api, more, proxied, strict):
     """What opens a conversation is its frame: one branch, no compaction more, and the newest words go up.
 

@@ -85,7 +85,7 @@ def too_large(talk):
     return talk.body() | more.get(talk.api, {})
 
 
-@pytest.mark.parametrize("told", [{}, {"window": WINDOW}], ids=["learned", "configured"])
+@pytest.mark.parametrize("told", counts.spare([{}, {"window": WINDOW}], keep=1), ids=["learned", "configured"])
 @pytest.mark.parametrize("after", counts.spare([10, 0], keep=1), ids=["later", "from the start"])
 @pytest.mark.parametrize("api", list(MODELS))
 def test_a_conversation_goes_on_in_its_window(api, after, told, proxied, strict, capfd):
@@ -113,7 +113,7 @@ def test_a_conversation_goes_on_in_its_window(api, after, told, proxied, strict,
     assert capfd.readouterr().err.count("not recorded") == 1
 
 
-@pytest.mark.parametrize("api", list(MODELS))
+@pytest.mark.parametrize("api", counts.every_other(MODELS))
 def test_what_was_learned_and_decided_stands_until_something_is_recorded_again(api, proxied, strict):
     """The window is learned by one refusal, and each request begins like the one before but where it is made smaller;
     from when the store takes something again it goes by the log alone, and what fails later goes on from that."""

@@ -121,9 +121,11 @@ ADAPTERS = {
 }
 
 
-@pytest.mark.parametrize("case", _cases(), ids=lambda case: case["id"])
-def test_case(case):
-    """Each case comes out as it is written, or as recommended; a deviation does not."""
-    wanted = case.get("recommended", case["expect"])
-    found = ADAPTERS[case["area"]](case)
-    assert (found == wanted) is (case["id"] not in DEVIATIONS), (found, wanted)
+if _cases():
+
+    @pytest.mark.parametrize("case", _cases(), ids=lambda case: case["id"])
+    def test_case(case):
+        """Each case comes out as it is written, or as recommended; a deviation does not."""
+        wanted = case.get("recommended", case["expect"])
+        found = ADAPTERS[case["area"]](case)
+        assert (found == wanted) is (case["id"] not in DEVIATIONS), (found, wanted)

@@ -147,7 +147,11 @@ def test_it_goes_up_as_it_came(api, form, place, words):
     assert sizes[0] == pytest.approx(sizes[1], rel=0.05, abs=1)
 
 
-@every_form
+@pytest.mark.parametrize(
+    ("api", "form", "place"),
+    [pytest.param(*case, marks=[pytest.mark.long] if at % 3 else []) for at, case in enumerate(CASES)],
+    ids=NAMES,
+)
 def test_a_large_one_is_spilled(api, form, place):
     """C3, recall: a preview in an ordinary text stands for what does not fit; it is read back whole, and searched."""
     with MemoryStore() as store:

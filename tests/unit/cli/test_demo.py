@@ -13,6 +13,7 @@ import sys
 import time
 
 import anyio
+import counts
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -129,7 +130,7 @@ def test_one_of_two_gets_the_folder(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("width", [40, 60])
+@pytest.mark.parametrize("width", counts.spare([60, 40], keep=1))
 def test_a_narrow_terminal_has_the_names_of_the_figures(both, width):
     """The table keeps words that can be read, whatever the width."""
     out = Console(file=io.StringIO(), width=width)
@@ -236,6 +237,7 @@ def test_a_task_that_is_not_finished_is_an_exit_code(run, monkeypatch):
     assert "5 steps are over" in told["with"]["error"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="there are no signals to send")
 def test_an_interrupt_leaves_nothing(tmp_path):
     """Interrupted in the middle it ends at once with 130, and its temporary files are gone."""

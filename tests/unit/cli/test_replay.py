@@ -135,6 +135,7 @@ def test_a_policy_that_cannot_run_leaves_the_others(run, home, write):
     assert "append-only, request by request" in shown
 
 
+@pytest.mark.long
 def test_two_runs_give_the_same_figures(run, long_session):
     """Everything but the time it took is the same when run twice."""
     asked = ("replay", long_session, *SMALL, "--json", "--no-cuts", "--policy", "holdfast")
@@ -155,7 +156,7 @@ def test_table_and_picture(run, long_session):
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", counts.spare([80, 120], keep=1))
 def test_table_and_picture_fit_the_terminal(run, long_session, monkeypatch, width):
     """No line is longer than the terminal is wide, and no heading of the table is cut off."""
     monkeypatch.setenv("COLUMNS", str(width))
@@ -363,7 +364,7 @@ def test_the_file_stays_what_it_was(run, session):
 
 
 @pytest.mark.uncounted
-@pytest.mark.parametrize("columns", counts.spare([40, 80, 50, 60, 72, 96, 120], keep=2))
+@pytest.mark.parametrize("columns", counts.spare([40, 80, 50, 60, 72, 96, 120], keep=1))
 def test_no_figure_is_cut_off(run, long_session, monkeypatch, columns):
     """A narrow terminal gets fewer columns, each of them whole."""
     monkeypatch.setenv("COLUMNS", str(columns))

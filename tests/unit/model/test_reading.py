@@ -128,6 +128,7 @@ def looks(call: ast.Call) -> ast.expr | None:
     return None
 
 
+@pytest.mark.long
 def test_no_function_looks_at_a_type_by_itself():
     """A struct is read inside a function by ``reading`` alone, as functions run in threads."""
     found = []
