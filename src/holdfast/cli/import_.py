@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import click
 from msgspec import Struct
-from msgspec.structs import replace
 
 from holdfast.cli.faults import EXPECTED, WRONG_USE, Stopped, of_file, reason
 from holdfast.cli.places import opened, store_option, store_place
-from holdfast.cli.recordings import Source, sources
+from holdfast.cli.recordings import Progress, Source, sources
 from holdfast.cli.terminal import Waiting, clean, json_option, say_json
 from holdfast.errors import FormatError, UnknownId
 from holdfast.formats import Problem, Recording, again
@@ -73,7 +74,11 @@ def command(
     if name is not None and len(files) > 1:
         raise Stopped(f"--as names one session, and there are {len(files)} files; give one file")
     with opened(store) as there, Waiting(wanted=not as_json) as waiting:
-        outcomes = [one for file in waiting.over("files", files) for one in _outcomes(there, file, name, session)]
+        outcomes: list[Taken | Refused] = []
+        for number, file in enumerate(files, 1):
+            label = f"file {number:,} of {len(files):,}" if len(files) > 1 else "reading"
+            waiting.begin(label)
+            outcomes += _outcomes(there, file, name, session, partial(_show_progress, waiting, label))
     if as_json:
         say_json([_record(outcome) for outcome in outcomes])
     else:
@@ -85,10 +90,20 @@ def command(
         ctx.exit(WRONG_USE)
 
 
-def _outcomes(store: SessionStore, file: str, name: str | None, session: str) -> Iterator[Taken | Refused]:
+def _show_progress(waiting: Waiting, label: str, done: int, size: int) -> None:
+    """Move the bar by the bytes of a file that are read; sorting and storing them has no measure."""
+    if done < size:
+        waiting.reach(label, done, size)
+    else:
+        waiting.begin(f"{label}: storing")
+
+
+def _outcomes(
+    store: SessionStore, file: str, name: str | None, session: str, progress: Progress
+) -> Iterator[Taken | Refused]:
     """Yield what importing each session of a file did."""
     try:
-        for source in sources(file, session, single=name is not None):
+        for source in sources(file, session, single=name is not None, lazily=progress):
             yield _outcome(store, source, name)
     except EXPECTED as error:
         yield Refused(file, reason(error))
@@ -106,16 +121,15 @@ def _take(store: SessionStore, file: str, recording: Recording, key: str) -> Tak
     """Import the session of a file, and those of its sub-agents as sessions of their own."""
     _check_same_tool(store, key, recording.format)
     parts = {key: recording}
-    for number, chain in enumerate(recording.sidechains, 1):
-        own = chain.session if chain.session and chain.session != recording.session else f"sidechain-{number}"
-        parts[f"{own}@{key}"] = chain
+    for number, part in enumerate(recording.sidechains, 1):
+        own = part.session if part.session and part.session != recording.session else f"sidechain-{number}"
+        parts[f"{own}@{key}"] = part
     added = kept = 0
     for name, part in parts.items():
         with store.writing(name):
             there = _entries(store, name)
             new = again(part, there)
-            whole = replace(new, entries=(*there, *new.entries))
-            store.put(name, new.entries, leaf=new.leaf, info=info_of(name, whole))
+            store.put(name, new.entries, leaf=new.leaf, info=_info_of(name, new, chain(there, new.entries)))
         added, kept = added + len(new.entries), kept + len(part.entries) - len(new.entries)
     problems = tuple(problem for part in parts.values() for problem in part.problems)
     return Taken(file, key, recording.format, added, kept, tuple(parts)[1:], recording.skipped, problems)
@@ -140,9 +154,9 @@ def _check_same_tool(store: SessionStore, key: str, tool: str) -> None:
             )
 
 
-def info_of(key: str, recording: Recording) -> SessionInfo:
+def _info_of(key: str, recording: Recording, entries: Iterable[Entry]) -> SessionInfo:
     """Return what the list of sessions says of ``recording``; without a title, the user's first words."""
-    said = (entry.body.slot.message for entry in recording.entries if isinstance(entry.body, Said))
+    said = (entry.body.slot.message for entry in entries if isinstance(entry.body, Said))
     return SessionInfo(
         key=key,
         title=clean(recording.title or first_words(said), TITLE),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import BinaryIO
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,7 +15,13 @@ from msgspec.structs import replace
 from holdfast.cli.faults import Stopped
 from holdfast.cli.files import content
 from holdfast.errors import FormatError
-from holdfast.formats import Recording, read
+from holdfast.formats import Recording, read, read_lazily
+from holdfast.formats.lines import LineFile
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes of a file are read, and how many it has."""
+_NAME_BYTES = 8
+"""Of the digest that names a session without an id of its own: an import of the same file has to find it."""
 
 
 class Source(Struct, frozen=True):
@@ -24,10 +32,12 @@ class Source(Struct, frozen=True):
     """Raises ``HoldfastError`` or ``OSError`` where it cannot be read."""
 
 
-def sources(file: str, session: str = "", *, single: bool = False) -> Iterator[Source]:
+def sources(file: str, session: str = "", *, single: bool = False, lazily: Progress | None = None) -> Iterator[Source]:
     """Yield the sessions in ``file``; of a database all, or the one that ``session`` names by its beginning.
 
     Each is to be read before the next is asked for. Where only a ``single`` one will do, more of them are an error.
+    With ``lazily`` a session's words stay in the file, if its format allows, until they are asked for; that too has to
+    be before the next is asked for. It is told how much of the file is read.
     """
     from holdfast.store import foreign
 
@@ -35,7 +45,11 @@ def sources(file: str, session: str = "", *, single: bool = False) -> Iterator[S
     if not file or not foreign.is_database(path):
         if session:
             raise Stopped(f"--session names a session of opencode's database, and {file} is no database")
-        yield Source(file, partial(_whole, file))
+        if lazily is None or not file or not path.is_file():
+            yield Source(file, partial(_read_whole, file))
+            return
+        with path.open("rb") as opened:
+            yield Source(file, partial(_read_lazily, file, opened, lazily))
         return
     with foreign.opened(path) as there:
         found = there.roots(session)
@@ -47,12 +61,43 @@ def sources(file: str, session: str = "", *, single: bool = False) -> Iterator[S
             yield Source(f"{file}#{one.id}", partial(there.recording, one.id))
 
 
-def _whole(file: str) -> Recording:
+def _read_whole(file: str) -> Recording:
     """Return the recording in a file, under an id that is the same for the same file where it has none of its own."""
     data = content(file)
     found = read(data)
-    return found if found.session else replace(found, session=f"{found.format}-{_digest(data)}")
+    return found if found.session else replace(found, session=f"{found.format}-{_digest_of(data)}")
 
 
-def _digest(data: bytes) -> str:
-    return blake2b(data, digest_size=8).hexdigest()
+def _read_lazily(name: str, file: BinaryIO, progress: Progress) -> Recording:
+    """Return the recording in an open file, its words left there; what cannot be read so is read as a whole."""
+    size = os.fstat(file.fileno()).st_size
+    found = read_lazily(LineFile(file, _in_steps(progress, size)))
+    if found is None:
+        return _read_whole(name)
+    progress(size, size)
+    return found if found.session else replace(found, session=f"{found.format}-{_digest_of_file(file)}")
+
+
+def _in_steps(progress: Progress, size: int) -> Callable[[int], None]:
+    """Return what tells ``progress`` of every hundredth of ``size`` bytes, and not of each line."""
+    step, told = max(1, size // 100), 0
+
+    def tell(done: int) -> None:
+        nonlocal told
+        if told + step <= done < size:
+            told = done
+            progress(done, size)
+
+    return tell
+
+
+def _digest_of(data: bytes) -> str:
+    return blake2b(data, digest_size=_NAME_BYTES).hexdigest()
+
+
+def _digest_of_file(file: BinaryIO) -> str:
+    digest = blake2b(digest_size=_NAME_BYTES)
+    file.seek(0)
+    while block := file.read(2**20):
+        digest.update(block)
+    return digest.hexdigest()

@@ -6,7 +6,7 @@ from holdfast.formats.again import again
 from holdfast.formats.base import Problem, Recording, Step, context, history, path, recording_of, steps
 from holdfast.formats.export import WRITERS, Written, write, written
 from holdfast.formats.left_out import left_out
-from holdfast.formats.recognise import READERS, read
+from holdfast.formats.recognise import READERS, read, read_lazily
 from holdfast.formats.reduced import reduced
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "left_out",
     "path",
     "read",
+    "read_lazily",
     "recording_of",
     "reduced",
     "steps",

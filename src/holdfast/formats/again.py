@@ -16,6 +16,7 @@ from holdfast.formats.base import Recording
 from holdfast.formats.log import short
 from holdfast.formats.reduced import QUOTES
 from holdfast.model.entries import Answer, BranchSummary, Compaction, Entry, Note, Request, Said
+from holdfast.model.lazy import LazyEntries, LazyEntry, headers_of, kind_of, load
 from holdfast.view.tokens import measure
 
 _NUMBERED = "line-"
@@ -27,12 +28,16 @@ def again(recording: Recording, there: Sequence[Entry]) -> Recording:
 
     An entry is in the log if one that says the same follows the same words there.
     """
-    log = _Log(there, {entry.id for entry in recording.entries})
-    new = [one for entry in recording.entries if (one := log.new(entry)) is not None]
+    headers = headers_of(recording.entries)
+    new, leaf = list(headers), recording.leaf
+    if there:
+        log = _Log(there, {entry.id for entry in headers})
+        new = [one for entry in headers if (one := log.new(entry)) is not None]
+        leaf = leaf if leaf is None else log.names.get(leaf, leaf)
     parents = {entry.parent for entry in new}
     kept = [entry for entry in new if entry.id in parents or not _is_quote(entry)]
-    leaf = recording.leaf if recording.leaf is None else log.names.get(recording.leaf, recording.leaf)
-    return replace(recording, entries=tuple(kept), leaf=leaf)
+    whole = tuple([entry for entry in kept if isinstance(entry, Entry)])
+    return replace(recording, entries=whole if len(whole) == len(kept) else LazyEntries(kept), leaf=leaf)
 
 
 class _Log:
@@ -62,8 +67,9 @@ class _Log:
             self._words[passed] = words
         return words
 
-    def new(self, entry: Entry) -> Entry | None:
-        """Return ``entry`` behind what the log has; nothing if it is there."""
+    def new(self, header: Entry | LazyEntry) -> Entry | LazyEntry | None:
+        """Return an entry behind what the log has; nothing if it is there."""
+        entry = load(header)
         parent = self.names.get(entry.parent or "", entry.parent)
         before = self._words.get(parent, parent)
         found = self._found(entry, before)
@@ -73,7 +79,7 @@ class _Log:
         name = self._free_name(entry, before)
         self.names[entry.id] = name
         self._words[name] = name if _is_words(entry) else before
-        return replace(entry, id=name, parent=parent)
+        return replace(header, id=name, parent=parent)
 
     def _free_name(self, entry: Entry, before: str | None) -> str:
         """Return how ``entry`` is called in the log; one that says otherwise what the log has is a conflict there."""
@@ -128,6 +134,9 @@ def _is_same(twin: Entry, entry: Entry) -> bool:
     return measure(one.slot.message).digest == other.slot.digest
 
 
-def _is_quote(entry: Entry) -> bool:
+def _is_quote(entry: Entry | LazyEntry) -> bool:
     """Return whether ``entry`` keeps the lines of the entry behind it."""
-    return isinstance(entry.body, Note) and entry.body.reason in QUOTES
+    if kind_of(entry) is not Note:
+        return False
+    body = load(entry).body
+    return isinstance(body, Note) and body.reason in QUOTES

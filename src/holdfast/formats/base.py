@@ -7,7 +7,7 @@ so the branch at the leaf shows what the tool showed, and ``history`` shows what
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -49,7 +49,8 @@ class Recording(Struct, frozen=True):
     """The model of the last answer."""
     api: str = ""
     """The API the session was held with, as far as the file says."""
-    entries: tuple[Entry, ...] = ()
+    entries: Sequence[Entry] = ()
+    """A tuple, or ``model.lazy.LazyEntries`` whose words are read from the file when they are asked for."""
     leaf: str | None = None
     """Where the conversation stood at the end of the file."""
     skipped: dict[str, int] = {}

@@ -8,7 +8,10 @@ and local commands were not sent as they stand here; they are counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -16,10 +19,12 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.formats.base import FAILED, PAID, SYNTHETIC, Recording
 from holdfast.formats.claude_tree import Node, Record, children, climbed, tree
-from holdfast.formats.lines import UNREADABLE, Row, Shape, millis, rows
+from holdfast.formats.lines import UNREADABLE, LineFile, Row, Shape, millis, rows
 from holdfast.formats.log import Call, Log, origin_of, slot_of
-from holdfast.model.entries import Compaction, Note, Said, Usage
+from holdfast.model.entries import Body, Compaction, Note, Said, Usage
+from holdfast.model.lazy import LazyBody
 from holdfast.model.messages import Message
+from holdfast.model.parts import ToolCall, ToolResult
 from holdfast.wire import anthropic
 from holdfast.wire.answers import usage
 
@@ -84,17 +89,19 @@ class _Metadata(Struct, rename="camel"):
     preserved_messages: Raw = Raw()
 
 
+B = TypeVar("B", bound=Body)
 LINE = Shape(Line)
 _MESSAGE = Shape(ApiMessage)
 _METADATA, _SEGMENT, _PRESERVED = Shape(_Metadata), Shape(_Segment), Shape(_Preserved)
 
 
 class _File:
-    """What the lines of one file say, before the tree is made."""
+    """What the lines of one file say, before the tree is made; of an open file without their words."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | LineFile) -> None:
         self.log = Log()
         self.records: list[Record[Line, ApiMessage]] = []
+        self._lines = data if isinstance(data, LineFile) else None
         self.damaged: list[tuple[int, Row[Line], str]] = []
         """Lines that could not be read: after which record they stand, and why."""
         self.titles: dict[str, str] = {}
@@ -110,25 +117,52 @@ class _File:
         if row.fault:
             self.log.problem(row.number, row.fault)
         record = self._record(row, line)
-        if record is not None:
-            self.records.append(record)
+        if self._is_new(record):
+            self.records.append(record if self._lines is None else _without_words(record))
 
-    def _record(self, row: Row[Line], line: Line) -> Record[Line, ApiMessage] | None:
+    def whole(self, records: Iterable[Record[Line, ApiMessage]]) -> list[Record[Line, ApiMessage]]:
+        """Return ``records`` with their words, which are read again where they are not held."""
+        return [self._whole(record) for record in records]
+
+    def _whole(self, record: Record[Line, ApiMessage]) -> Record[Line, ApiMessage]:
+        if self._lines is None:
+            return record
+        row = self._lines.read_again(record.number, record.start, record.length, LINE)
+        line = row.value or Line()
+        api, message = (None, None) if record.message is None else _said(line)
+        return replace(record, raw=row.raw, line=line, message=message, api=api)
+
+    def body(
+        self,
+        kind: type[B],
+        make: Callable[[Sequence[Record[Line, ApiMessage]]], B],
+        records: Sequence[Record[Line, ApiMessage]],
+    ) -> B | LazyBody:
+        """Return ``make`` of ``records``: at once, or, where their words are not held, when it is asked for."""
+        if self._lines is None:
+            return make(records)
+        return LazyBody(kind, partial(self._made, make, tuple(records)))
+
+    def _made(
+        self,
+        make: Callable[[Sequence[Record[Line, ApiMessage]]], Body],
+        records: Sequence[Record[Line, ApiMessage]],
+    ) -> Body:
+        return make(self.whole(records))
+
+    def _record(self, row: Row[Line], line: Line) -> Record[Line, ApiMessage]:
         message = api = None
-        ours = line.type == "system" and line.holdfast == OURS
-        if ours or line.type in ("user", "assistant"):
-            wire = Raw(b'{"role":"system","content":' + bytes(line.content) + b"}") if ours else line.message
+        if _is_ours(line) or line.type in ("user", "assistant"):
             try:
-                api = _MESSAGE.fit(wire)
-                message = _message(wire, api)
+                api, message = _said(line)
             except (FormatError, *UNREADABLE) as error:
                 self.log.skipped[f"{line.type} (unreadable)"] += 1
                 self.damaged.append((len(self.records), row, f"the message is kept as a note: {error}"))
         elif line.type != "system" or line.subtype != "compact_boundary":
             self._count(line)
         boundary = line.type == "system" and line.subtype == "compact_boundary"
-        record = Record(row.number, row.raw, line, message is not None or boundary, message, api)
-        return record if self._is_new(record) else None
+        kept = message is not None or boundary
+        return Record(row.number, row.raw, line, kept, message, api, start=row.start, length=len(row.raw))
 
     def _count(self, line: Line) -> None:
         kind = f"{line.type}:{line.subtype}" if line.subtype else line.type or "line without a type"
@@ -145,7 +179,7 @@ class _File:
         place = self._known.get(uuid)
         first = None if place is None else self.records[place]
         if first is not None and first.kept and record.kept:
-            if first.api is None or record.api is None or first.api.content == record.api.content:
+            if _is_copy(self._whole(first), record):
                 self.log.skipped["copy of an earlier line"] += 1
                 return False
             self.log.problem(record.number, f"uuid {uuid} is used again, first on line {first.number}; both are kept")
@@ -161,15 +195,54 @@ class _File:
         return next((self.titles[name] for name in ("custom", "ai", "summary") if name in self.titles), "")
 
 
-def _message(wire: Raw, api: ApiMessage) -> Message:
+def _is_ours(line: Line) -> bool:
+    return line.type == "system" and line.holdfast == OURS
+
+
+def _is_copy(first: Record[Line, ApiMessage], record: Record[Line, ApiMessage]) -> bool:
+    """Return whether a line says what an earlier line of the same uuid says."""
+    return first.api is None or record.api is None or first.api.content == record.api.content
+
+
+def _said(line: Line) -> tuple[ApiMessage, Message]:
+    """Return the message of a line in both forms; raises ``FormatError`` or ``UNREADABLE`` where there is none."""
+    wire = Raw(b'{"role":"system","content":' + bytes(line.content) + b"}") if _is_ours(line) else line.message
+    api = _MESSAGE.fit(wire)
     message = anthropic.decode(wire)
     if api.role not in ("user", "assistant", "system"):
         raise FormatError(f"its role is {api.role!r}; known are user, assistant and system")
-    return message
+    return api, message
 
 
-def read(data: bytes) -> Recording:
-    """Return the recording in ``data``. A file that holds only a sub-agent's conversation is that conversation."""
+def _without_words(record: Record[Line, ApiMessage]) -> Record[Line, ApiMessage]:
+    """Return what the tree needs of a record, which is small: its links, its ids, its usage.
+
+    A value that decoding left raw is a view into its whole line; it is copied to let go of that.
+    """
+    line, api, message = record.line, record.api, record.message
+    line.message = line.content = Raw()
+    line.compact_metadata = line.compact_metadata.copy() if line.compact_metadata else Raw()
+    line.type, line.session_id, line.cwd = sys.intern(line.type), _interned(line.session_id), _interned(line.cwd)
+    if api is not None:
+        api.content, api.usage = Raw(), api.usage.copy() if api.usage else Raw()
+        api.role, api.model, api.stop_reason = sys.intern(api.role), _interned(api.model), _interned(api.stop_reason)
+    if message is not None:
+        calls = [ToolCall(call.id, call.name) for call in message.calls]
+        results = [ToolResult(result.call_id) for result in message.results]
+        message = Message(message.role, (*calls, *results))
+    return replace(record, raw=b"", message=message)
+
+
+def _interned(text: str | None) -> str | None:
+    """Return the same text for all lines that repeat it."""
+    return None if text is None else sys.intern(text)
+
+
+def read(data: bytes | LineFile) -> Recording:
+    """Return the recording in ``data``. A file that holds only a sub-agent's conversation is that conversation.
+
+    Of an open file the entries are lazy: each is read from it when it is asked for, so it must stay open.
+    """
     file = _File(data)
     groups, up = tree(file.records, file.log)
     main = groups.pop("", None)
@@ -185,7 +258,7 @@ def _recording(file: _File, log: Log, indexes: list[int], up: list[int]) -> Reco
     records = file.records
     nodes = children(records, indexes, up, log)
     for node in nodes:
-        _emit(log, node, records)
+        _emit(file, log, node)
     home = {index: node for node in nodes for index in node.members}
     last = records[indexes[-1]].line if indexes else Line()
     answers = [node for node in nodes if node.kind == "assistant"]
@@ -212,16 +285,16 @@ def _keep_damaged(file: _File, home: dict[int, Node]) -> None:
         file.log.damage(row.number, row.raw, reason, before)
 
 
-def _emit(log: Log, node: Node, records: list[Record[Line, ApiMessage]]) -> None:
+def _emit(file: _File, log: Log, node: Node) -> None:
     """Append the entries of ``node`` behind those of its parent."""
     parent = node.parent.tail if node.parent is not None else None
     if node.kind == "compaction":
-        _emit_compaction(log, node, records, parent)
+        _emit_compaction(file, log, node, parent)
         return
-    members = [records[index] for index in node.members]
+    members = [file.records[index] for index in node.members]
     first, last = members[0], members[-1]
     at, name = millis(first.line.timestamp), last.line.uuid or f"line-{last.number}"
-    said = Said(slot_of(*_whole(members)), origin_of([record.raw for record in members]))
+    said = file.body(Said, _said_on, members)
     if node.kind == "assistant":
         node.tail = log.answer(name, parent, said, _call(members), at, first.number, last.number)
         node.said = log.entries[-1].parent or ""
@@ -229,7 +302,11 @@ def _emit(log: Log, node: Node, records: list[Record[Line, ApiMessage]]) -> None
         node.tail = node.said = log.add(name, parent, said, at, first.number, last.number)
 
 
-def _whole(members: list[Record[Line, ApiMessage]]) -> tuple[Message, str, bytes]:
+def _said_on(members: Sequence[Record[Line, ApiMessage]]) -> Said:
+    return Said(slot_of(*_joined(members)), origin_of([record.raw for record in members]))
+
+
+def _joined(members: Sequence[Record[Line, ApiMessage]]) -> tuple[Message, str, bytes]:
     """Return the message that lies on one or several lines, and its wire form made of the blocks' own bytes."""
     messages = [record.message for record in members if record.message is not None]
     role = messages[0].role
@@ -248,7 +325,7 @@ def _blocks(contents: Iterable[bytes]) -> Iterable[bytes]:
             yield inner
 
 
-def _call(members: list[Record[Line, ApiMessage]]) -> Call:
+def _call(members: Sequence[Record[Line, ApiMessage]]) -> Call:
     """Return model, usage and stop reason; each line repeats them, the last one is right."""
     apis = [record.api for record in members if record.api is not None]
     model = next((api.model for api in reversed(apis) if api.model), "")
@@ -268,28 +345,38 @@ def _model(records: list[Record[Line, ApiMessage]], node: Node) -> str:
     return api.model if api is not None and api.model and api.model != "<synthetic>" else ""
 
 
-def _emit_compaction(log: Log, node: Node, records: list[Record[Line, ApiMessage]], parent: str | None) -> None:
+def _emit_compaction(file: _File, log: Log, node: Node, parent: str | None) -> None:
     """Append a recorded compaction: its lines as a note, then the entry. Without a summary it hides nothing."""
-    members = [records[index] for index in node.members]
+    members = [file.records[index] for index in node.members]
     first, last = members[0], members[-1]
     at, name = millis(first.line.timestamp), last.line.uuid or f"line-{last.number}"
-    note = Note(LINES, b"\n".join([record.raw for record in members]))
+    note = file.body(Note, _lines_of_compaction, members)
     if last.message is None:
         node.tail = node.said = log.add(name, parent, note, at, first.number, last.number)
         log.problem(first.number, "a compaction without its summary hides nothing")
         return
     parent = log.add(f"{name}+lines", parent, note, at, first.number, last.number)
     told = _METADATA.of(first.line.compact_metadata)
-    body = Compaction(
-        keep=_keep(log, node, records, told, parent),
-        summary=last.message,
-        size=slot_of(last.message, API, None).size,
+    keep = _keep(log, node, file.records, told, parent)
+    body = file.body(Compaction, partial(_compaction, told, keep), members)
+    node.tail = node.said = log.add(name, parent, body, at, first.number, last.number)
+
+
+def _lines_of_compaction(members: Sequence[Record[Line, ApiMessage]]) -> Note:
+    return Note(LINES, b"\n".join([record.raw for record in members]))
+
+
+def _compaction(told: _Metadata, keep: int, members: Sequence[Record[Line, ApiMessage]]) -> Compaction:
+    summary = members[-1].message or Message("user", ())
+    return Compaction(
+        keep=keep,
+        summary=summary,
+        size=slot_of(summary, API, None).size,
         before=told.pre_tokens or 0,
         after=told.post_tokens or 0,
         trigger=told.trigger or "auto",
         by="model",
     )
-    node.tail = node.said = log.add(name, parent, body, at, first.number, last.number)
 
 
 def _keep(log: Log, node: Node, records: list[Record[Line, ApiMessage]], told: _Metadata, parent: str | None) -> int:

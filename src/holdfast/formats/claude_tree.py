@@ -51,6 +51,9 @@ class Record(Struct, Generic[L, A]):
     api: A | None = None
     named: bool = True
     """Whether links to its uuid mean this line."""
+    start: int = 0
+    """Where the line begins in its file, in bytes."""
+    length: int = 0
 
 
 class Node:

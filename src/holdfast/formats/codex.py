@@ -7,17 +7,20 @@ read too. Items that the summariser made are no part of the conversation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError
 from holdfast.formats.base import ABORTED, PAID, Recording
-from holdfast.formats.codex_items import API, Item, decode_item, grouped, is_answer, item_of, message_of
-from holdfast.formats.lines import UNREADABLE, Row, Shape, millis, rows
+from holdfast.formats.codex_items import API, decode_item, grouped, is_answer, item_of, message_of
+from holdfast.formats.lines import UNREADABLE, LineFile, Row, Shape, millis, rows
 from holdfast.formats.log import Call, Log, origin_of, short, slot_of
-from holdfast.model.entries import Compaction, Frame, Note, Said, Usage
+from holdfast.model.entries import Body, Compaction, Frame, Note, Said, Usage
+from holdfast.model.lazy import LazyBody
 from holdfast.model.messages import Message
 from holdfast.model.parts import Text
 from holdfast.view.tokens import count, measure
@@ -88,20 +91,47 @@ class _Compacted(Struct):
     replacement_history: list[Raw] = []
 
 
+B = TypeVar("B", bound=Body)
 LINE = Shape(Line)
 _MARK, _BASE, _META, _TOKENS = Shape(_Mark), Shape(_Base), Shape(_Meta), Shape(_Tokens)
 _INFO, _EVENT, _COMPACTED = Shape(_Info), Shape(_Event), Shape(_Compacted)
 
 
+class _Place(Struct, frozen=True, gc=False):
+    """Where a line stands in its file."""
+
+    number: int
+    start: int
+    length: int
+
+
 class _Move:
     """What one or several lines add to the conversation: words, a compaction, or a rollback."""
 
-    __slots__ = ("is_paid", "items", "kind", "model", "rows", "stop", "told", "usage")
+    __slots__ = (
+        "at",
+        "begins_turn",
+        "is_paid",
+        "kind",
+        "model",
+        "name",
+        "places",
+        "rows",
+        "stop",
+        "told",
+        "usage",
+    )
 
     def __init__(self, kind: str, row: Row[Line], model: str = "") -> None:
         self.kind = kind
-        self.rows = [row]
-        self.items: list[tuple[Item, Raw]] = []
+        self.at = millis((row.value or Line()).timestamp)
+        self.rows: list[Row[Line]] = []
+        """Its lines, where their words are held."""
+        self.places: list[_Place] = []
+        self.name = ""
+        """The id of its last item."""
+        self.begins_turn = False
+        """Whether the user says it."""
         self.model = model
         self.usage: Usage | None = None
         self.told = 0
@@ -112,10 +142,11 @@ class _Move:
 
 
 class _File:
-    """What the lines of one file say, in order."""
+    """What the lines of one file say, in order; of an open file without their words."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | LineFile) -> None:
         self.log = Log()
+        self._lines = data if isinstance(data, LineFile) else None
         self.header: Row[Line] | None = None
         self.meta = _Meta()
         self.model = ""
@@ -141,11 +172,43 @@ class _File:
             self._item(row, line, line.payload or Raw(row.clean))
         elif line.type == "compacted":
             self._open, self._summarising = None, False
-            self.moves.append(_Move("compacted", row))
+            self._begin("compacted", row)
         elif line.type == "session_meta" or (not line.type and line.id is not None):
             self._meta(row, line)
         else:
             self._event(row, line)
+
+    def _begin(self, kind: str, row: Row[Line], model: str = "") -> _Move:
+        """Return a new move that begins with ``row``."""
+        move = _Move(kind, row, model)
+        self.moves.append(move)
+        self._go_on(move, row)
+        return move
+
+    def _go_on(self, move: _Move, row: Row[Line]) -> None:
+        """Add a line to ``move``."""
+        move.places.append(_Place(row.number, row.start, len(row.raw)))
+        if self._lines is None:
+            move.rows.append(row)
+
+    def _rows(self, move: _Move) -> list[Row[Line]]:
+        """Return the lines of ``move``, which are read again where they are not held."""
+        if self._lines is None:
+            return move.rows
+        return [self._lines.read_again(one.number, one.start, one.length, LINE) for one in move.places]
+
+    def body(self, kind: type[B], make: Callable[[_Move, list[Row[Line]]], B], move: _Move) -> B | LazyBody:
+        """Return what ``make`` makes of a move: at once, or when it is asked for where its words are not held."""
+        if self._lines is None:
+            return make(move, move.rows)
+        return LazyBody(kind, partial(self._made, make, move))
+
+    def _made(self, make: Callable[[_Move, list[Row[Line]]], Body], move: _Move) -> Body:
+        return make(move, self._rows(move))
+
+    def first_line(self, move: _Move) -> Line:
+        """Return the first line of a move."""
+        return self._rows(move)[0].value or Line()
 
     def _meta(self, row: Row[Line], line: Line) -> None:
         if self.header is not None:
@@ -167,7 +230,7 @@ class _File:
             self._open.stop, self._open = ABORTED, None
         elif event.type == "thread_rolled_back":
             self._open = None
-            self.moves.append(_Move("rollback", row))
+            self._begin("rollback", row)
         elif event.type in ("task_started", "task_complete", "user_message") or kind == "turn_context":
             self._open = None
             self.model = event.model or self.model
@@ -187,7 +250,7 @@ class _File:
     def _item(self, row: Row[Line], line: Line, payload: Raw) -> None:
         try:
             item = item_of(payload)
-            message_of([(item, payload)])
+            message = message_of([(item, payload)])
         except (FormatError, *UNREADABLE) as error:
             self.log.skipped["response_item (unreadable)"] += 1
             self.damaged.append((len(self.moves), row, f"the item is kept as a note: {error}"))
@@ -198,12 +261,12 @@ class _File:
             self.log.skipped["item of the summariser"] += 1
             self._open, self._summarising = None, True
         elif is_answer(item) and self._open is not None:
-            self._open.rows.append(row)
-            self._open.items.append((item, payload))
+            self._go_on(self._open, row)
+            self._open.name = item.id or ""
         else:
-            move = _Move("answer" if is_answer(item) else "said", row, self.model)
-            move.items.append((item, payload))
-            self.moves.append(move)
+            move = self._begin("answer" if is_answer(item) else "said", row, self.model)
+            move.name = item.id or ""
+            move.begins_turn = message.role == "user" and not message.text.startswith(_INJECTED)
             self._open = move if move.kind == "answer" else None
             self._last = self._open or self._last
 
@@ -213,8 +276,8 @@ class _Way:
 
     def __init__(self, head: str | None) -> None:
         self.head = head
-        self.spots: list[tuple[str, bytes, bool]] = []
-        """For each step: the entry to go on from, the digest of its slot (or none), whether the user begins a turn."""
+        self.spots: list[tuple[str, Body | LazyBody, bool]] = []
+        """For each step: the entry to go on from, what it says, whether the user begins a turn."""
 
     @property
     def tip(self) -> str | None:
@@ -226,13 +289,16 @@ class _Way:
             turns -= self.spots.pop()[2]
 
 
-def read(data: bytes) -> Recording:
-    """Return the recording in ``data``."""
+def read(data: bytes | LineFile) -> Recording:
+    """Return the recording in ``data``.
+
+    Of an open file the entries are lazy: each is read from it when it is asked for, so it must stay open.
+    """
     file = _File(data)
     way = _Way(_header(file))
     tails: list[str | None] = []
     for move in file.moves:
-        _emit(file.log, way, move)
+        _emit(file, way, move)
         tails.append(way.tip)
     for place, row, reason in file.damaged:
         file.log.damage(row.number, row.raw, reason, tails[place - 1] if place else way.head)
@@ -264,48 +330,72 @@ def _header(file: _File) -> str | None:
     return head
 
 
-def _emit(log: Log, way: _Way, move: _Move) -> None:
+def _emit(file: _File, way: _Way, move: _Move) -> None:
     """Append the entries of one move and go on from there."""
-    row = move.rows[0]
-    at, first, last = millis((row.value or Line()).timestamp), row.number, move.rows[-1].number
+    log, first, last = file.log, move.places[0].number, move.places[-1].number
     if move.kind == "rollback":
-        log.add(f"line-{first}", way.tip, Note(f"{NOTE}thread_rolled_back", row.raw), at, first)
-        way.back(_EVENT.of((row.value or Line()).payload).num_turns)
+        log.add(f"line-{first}", way.tip, file.body(Note, _rollback, move), move.at, first)
+        way.back(_EVENT.of(file.first_line(move).payload).num_turns)
         return
     if move.kind == "compacted":
-        way.spots.append((_compacted(log, way, row, at), b"", False))
+        tail, body = _emit_compaction(file, way, move)
+        way.spots.append((tail, body, False))
         return
-    raws = [bytes(raw) for _, raw in move.items]
-    message = message_of(move.items, move.model)
-    said = Said(slot_of(message, API, origin_of(raws)), origin_of([row.raw for row in move.rows]))
-    name = move.items[-1][0].id or f"line-{last}"
+    said = file.body(Said, _said, move)
+    name = move.name or f"line-{last}"
     if move.kind == "answer":
         call = Call(move.model, move.usage or Usage(), move.stop, move.told, move.is_paid)
-        tail = log.answer(name, way.tip, said, call, at, first, last)
+        tail = log.answer(name, way.tip, said, call, move.at, first, last)
     else:
-        tail = log.add(name, way.tip, said, at, first, last)
-    way.spots.append((tail, said.slot.digest, message.role == "user" and not message.text.startswith(_INJECTED)))
+        tail = log.add(name, way.tip, said, move.at, first, last)
+    way.spots.append((tail, said, move.begins_turn))
 
 
-def _compacted(log: Log, way: _Way, row: Row[Line], at: int | None) -> str:
-    """Append a recorded compaction: its line as a note, then the entry; return the entry's id."""
-    found = _COMPACTED.of((row.value or Line()).payload)
-    parent = log.add(f"line-{row.number}+line", way.tip, Note(f"{NOTE}compacted", row.raw), at, row.number)
+def _rollback(_move: _Move, rows: list[Row[Line]]) -> Note:
+    return Note(f"{NOTE}thread_rolled_back", rows[0].raw)
+
+
+def _said(move: _Move, rows: list[Row[Line]]) -> Said:
+    payloads = [_payload(row) for row in rows]
+    message = message_of([(item_of(payload), payload) for payload in payloads], move.model)
+    return Said(
+        slot_of(message, API, origin_of([bytes(raw) for raw in payloads])), origin_of([row.raw for row in rows])
+    )
+
+
+def _payload(row: Row[Line]) -> Raw:
+    """Return the item on a line: in old files it is the line."""
+    return (row.value or Line()).payload or Raw(row.clean)
+
+
+def _emit_compaction(file: _File, way: _Way, move: _Move) -> tuple[str, Body | LazyBody]:
+    """Append a recorded compaction: its line as a note, then the entry; return the entry's id and what it says."""
+    log, number = file.log, move.places[0].number
+    parent = log.add(f"line-{number}+line", way.tip, file.body(Note, _line_of_compaction, move), move.at, number)
+    kept = _tail(_messages(_COMPACTED.of(file.first_line(move).payload).replacement_history), way)
+    body = file.body(Compaction, partial(_compaction, log.depth[parent] - kept, kept), move)
+    return log.add(f"line-{number}", parent, body, move.at, number), body
+
+
+def _line_of_compaction(_move: _Move, rows: list[Row[Line]]) -> Note:
+    return Note(f"{NOTE}compacted", rows[0].raw)
+
+
+def _compaction(keep: int, kept: int, _move: _Move, rows: list[Row[Line]]) -> Compaction:
+    """Return a recorded compaction that kept the last ``kept`` messages of the conversation, from ``keep`` on."""
+    found = _COMPACTED.of((rows[0].value or Line()).payload)
     new = _messages(found.replacement_history)
-    held = [digest for _, digest, _ in way.spots if digest]
-    kept = _tail([measure(message).digest for message in new], held)
     words = [message.text for message in new[: len(new) - kept] if message.role == "user"]
     if found.message and found.message not in words:
         words.append(found.message)
     summary = Message("user", tuple([Text(text) for text in words if text]))
-    body = Compaction(
-        keep=log.depth[parent] - kept,
+    return Compaction(
+        keep=keep,
         summary=summary,
         size=measure(summary).size,
         native=None if found.message else _native(found.replacement_history),
         by="model" if found.message else "native",
     )
-    return log.add(f"line-{row.number}", parent, body, at, row.number)
 
 
 def _messages(items: Sequence[Raw]) -> list[Message]:
@@ -315,10 +405,15 @@ def _messages(items: Sequence[Raw]) -> list[Message]:
         return []
 
 
-def _tail(new: Sequence[bytes], held: Sequence[bytes]) -> int:
-    """Return how many messages at the end of both lists are the same."""
+def _tail(new: Sequence[Message], way: _Way) -> int:
+    """Return how many messages at the end of ``new`` are those at the end of the way."""
     same = 0
-    while same < min(len(new), len(held)) and new[-1 - same] == held[-1 - same]:
+    for _, body, _ in reversed(way.spots):
+        said = body.read() if isinstance(body, LazyBody) and body.kind is Said else body
+        if not isinstance(said, Said):
+            continue  # a compaction before this one
+        if same == len(new) or measure(new[-1 - same]).digest != said.slot.digest:
+            break
         same += 1
     return same
 

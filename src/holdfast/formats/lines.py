@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, BinaryIO, Generic, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
+from holdfast.errors import FormatError
 from holdfast.model.reading import decoder
 from holdfast.wire.splice import write
 
@@ -72,27 +74,85 @@ class Row(Struct, Generic[T], frozen=True):
     """The same as JSON that every decoder takes: the line itself, or with lone surrogates replaced."""
     value: T | None
     fault: str = ""
+    start: int = 0
+    """Where the line begins in the file, in bytes."""
 
 
-def split(data: bytes) -> Iterator[tuple[int, bytes]]:
+class LineFile:
+    """An open file of lines: read once in order, and later in places, so that its words need not be held.
+
+    ``tell`` is told how many bytes have been read, line by line.
+    """
+
+    def __init__(self, file: BinaryIO, tell: Callable[[int], None] = lambda _count: None) -> None:
+        self._file = file
+        self._tell = tell
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield each line from the first on, with the line feed at its end."""
+        self._file.seek(0)
+        done = 0
+        for line in self._file:
+            yield line
+            done += len(line)
+            self._tell(done)
+
+    def begins_with(self, length: int) -> bytes:
+        """Return the first ``length`` bytes."""
+        return os.pread(self._file.fileno(), length, 0)
+
+    def read_again(self, number: int, start: int, length: int, shape: Shape[T]) -> Row[T]:
+        """Return the line that has ``length`` bytes from ``start`` on.
+
+        Raises ``FormatError`` where it cannot be decoded any more.
+        """
+        line = os.pread(self._file.fileno(), length, start)
+        row = _read_row(number, line, shape, start, last=False)
+        if row.value is None or len(line) != length:
+            raise FormatError(f"line {number} was changed while the file was read; import the file again")
+        return row
+
+
+def split(data: bytes | LineFile) -> Iterator[tuple[int, bytes]]:
     r"""Yield the lines that are not blank with their numbers. Only ``\n`` ends a line; a ``\r`` before it goes."""
-    for number, line in enumerate(data.removeprefix(BOM).split(b"\n"), 1):
-        bare = line[:-1] if line.endswith(b"\r") else line
-        if bare and not bare.isspace():
-            yield number, bare
+    return ((number, bare) for number, _start, bare, _is_ended in _lines_in(data))
 
 
-def rows(data: bytes, shape: Shape[T]) -> Iterator[Row[T]]:
+def rows(data: bytes | LineFile, shape: Shape[T]) -> Iterator[Row[T]]:
     """Yield every line of ``data`` decoded into ``shape``, damaged ones with the reason."""
-    strange = not _is_utf8(data)
-    torn = 0 if data.endswith(b"\n") else data.count(b"\n") + 1
-    for number, line in split(data):
-        try:
-            if strange:
-                line.decode()
-            yield Row(number, line, line, shape.fit(line))
-        except UNREADABLE as error:
-            yield _mended(number, line, shape, error, last=number == torn)
+    for number, start, line, is_ended in _lines_in(data):
+        yield _read_row(number, line, shape, start, last=not is_ended)
+
+
+def _read_row(number: int, line: bytes, shape: Shape[T], start: int, *, last: bool) -> Row[T]:
+    try:
+        if not line.isascii():
+            line.decode()  # msgspec does not look into what it leaves raw
+        return Row(number, line, line, shape.fit(line), start=start)
+    except UNREADABLE as error:
+        return _mended(number, line, shape, error, last=last, start=start)
+
+
+def _lines_in(data: bytes | LineFile) -> Iterator[tuple[int, int, bytes, bool]]:
+    r"""Yield number, start, bytes and whether a ``\n`` ends it of every line that is not blank; a BOM goes."""
+    start = 0
+    for number, line in enumerate(_cut_lines(data) if isinstance(data, bytes) else data, 1):
+        is_ended = line.endswith(b"\n")
+        bare = line.removesuffix(b"\n").removesuffix(b"\r")
+        begin, start = start, start + len(line)
+        if number == 1 and bare.startswith(BOM):
+            bare, begin = bare.removeprefix(BOM), len(BOM)
+        if bare and not bare.isspace():
+            yield number, begin, bare, is_ended
+
+
+def _cut_lines(data: bytes) -> Iterator[bytes]:
+    """Yield the lines of ``data`` one by one: a list of all would hold the file a second time."""
+    start = 0
+    while start < len(data):
+        end = data.find(b"\n", start) + 1 or len(data)
+        yield data[start:end]
+        start = end
 
 
 def whole(data: bytes, shape: Shape[T]) -> Row[T]:
@@ -105,15 +165,15 @@ def whole(data: bytes, shape: Shape[T]) -> Row[T]:
         return _mended(1, data, shape, error, last=False)
 
 
-def _mended(number: int, line: bytes, shape: Shape[T], error: Exception, *, last: bool) -> Row[T]:
+def _mended(number: int, line: bytes, shape: Shape[T], error: Exception, *, last: bool, start: int = 0) -> Row[T]:
     """Return a line that msgspec refused: read by the standard library if that can, else as damaged."""
     try:
         clean = write(json.loads(line))
         value = shape.fit(clean)
     except (ValueError, RecursionError, msgspec.MsgspecError):
-        return Row(number, line, line, None, _reason(line, error, last=last))
+        return Row(number, line, line, None, _reason(line, error, last=last), start)
     why = "holds escapes that are no characters (half a surrogate pair, or a number that is none)"
-    return Row(number, line, clean, value, f"the line {why}; they were read as U+FFFD or null")
+    return Row(number, line, clean, value, f"the line {why}; they were read as U+FFFD or null", start)
 
 
 def _reason(line: bytes, error: Exception, *, last: bool) -> str:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.formats.base import NO_STEP, PAID, Problem, Recording
 from holdfast.model.entries import Answer, Body, BranchSummary, Entry, Note, Request, Said, Usage
+from holdfast.model.lazy import LazyBody, LazyEntries, LazyEntry
 from holdfast.model.messages import Message
 from holdfast.model.slots import Slot
 from holdfast.view.tokens import measure
@@ -36,7 +37,7 @@ class Log:
     """
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[Entry | LazyEntry] = []
         self.depth: dict[str | None, int] = {None: 0}
         """Slots from the root to an entry, with its own."""
         self.skipped: Counter[str] = Counter()
@@ -46,13 +47,27 @@ class Log:
         self._shaped: dict[str | None, int] = {None: 0}
         """The last line that had a part in an entry or in what it hangs on."""
 
-    def add(self, id_: str, parent: str | None, body: Body, at: int | None = None, line: int = 0, last: int = 0) -> str:
+    def add(
+        self,
+        id_: str,
+        parent: str | None,
+        body: Body | LazyBody,
+        at: int | None = None,
+        line: int = 0,
+        last: int = 0,
+    ) -> str:
         """Append an entry read from lines ``line`` to ``last``; return the id it got."""
         shaped = self._shaped[parent]
         name = id_ if shaped <= line else f"{id_}+{short(parent or '')}"
         name = self._free(name or f"line-{line}")
-        self.entries.append(Entry(name, parent, body, len(self.entries) + 1, at))
-        self.depth[name] = self.depth[parent] + isinstance(body, Said | BranchSummary)
+        seq = len(self.entries) + 1
+        if isinstance(body, LazyBody):
+            kind = body.kind
+            self.entries.append(LazyEntry(name, parent, kind, body.read, seq, at))
+        else:
+            kind = type(body)
+            self.entries.append(Entry(name, parent, body, seq, at))
+        self.depth[name] = self.depth[parent] + (kind in (Said, BranchSummary))
         self._shaped[name] = max(shaped, line, last)
         return name
 
@@ -65,7 +80,14 @@ class Log:
         return free
 
     def answer(
-        self, id_: str, parent: str | None, said: Said, call: Call, at: int | None, line: int = 0, last: int = 0
+        self,
+        id_: str,
+        parent: str | None,
+        said: Said | LazyBody,
+        call: Call,
+        at: int | None,
+        line: int = 0,
+        last: int = 0,
     ) -> str:
         """Append the three entries of a model call; return the id of the last."""
         if call.model or call.stop not in NO_STEP:
@@ -89,7 +111,9 @@ class Log:
     def finish(self, recording: Recording) -> Recording:
         """Return ``recording`` with what was collected."""
         problems = tuple(sorted(self.problems, key=lambda problem: problem.line))
-        return replace(recording, entries=tuple(self.entries), skipped=dict(self.skipped), problems=problems)
+        whole = tuple([entry for entry in self.entries if isinstance(entry, Entry)])
+        entries = whole if len(whole) == len(self.entries) else LazyEntries(self.entries)
+        return replace(recording, entries=entries, skipped=dict(self.skipped), problems=problems)
 
 
 def short(text: str) -> str:

@@ -7,11 +7,16 @@ damaged line stands right before is the line before that taken. Versions before 
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
 from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError
 from holdfast.formats.base import PAID, Recording
-from holdfast.formats.lines import UNREADABLE, Row, Shape, millis, rows
+from holdfast.formats.lines import UNREADABLE, LineFile, Row, Shape, millis, rows
 from holdfast.formats.log import Call, Log, ordered, origin_of, slot_of
 from holdfast.formats.pi_messages import (
     API,
@@ -23,7 +28,8 @@ from holdfast.formats.pi_messages import (
     message_of,
     usage_of,
 )
-from holdfast.model.entries import BranchSummary, Compaction, Label, Note, Said, Usage
+from holdfast.model.entries import Body, BranchSummary, Compaction, Label, Note, Said, Usage
+from holdfast.model.lazy import LazyBody
 from holdfast.model.messages import Message
 
 __all__ = ["API", "FORMAT", "NOTE", "decode_message", "read"]
@@ -56,16 +62,18 @@ class Line(Struct, rename="camel"):
     holdfast: str | None = None
 
 
+B = TypeVar("B", bound=Body)
 LINE = Shape(Line)
 
 
 class _Record:
     """A line behind the header, and where its entries are once they are there."""
 
-    __slots__ = ("before", "line", "row", "said", "tail", "torn")
+    __slots__ = ("before", "length", "line", "row", "said", "tail", "torn")
 
     def __init__(self, row: Row[Line], line: Line, *, torn: bool) -> None:
         self.row = row
+        self.length = len(row.raw)
         self.line = line
         self.torn = torn
         """Whether a damaged line stands right before this one."""
@@ -78,10 +86,11 @@ class _Record:
 
 
 class _File:
-    """What the lines of one file say, before the tree is made."""
+    """What the lines of one file say, before the tree is made; of an open file without their words."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | LineFile) -> None:
         self.log = Log()
+        self._lines = data if isinstance(data, LineFile) else None
         self.header: Row[Line] | None = None
         self.records: list[_Record] = []
         self.damaged: list[tuple[int, Row[Line], str]] = []
@@ -102,8 +111,26 @@ class _File:
         if line.type == "session" and self.header is None and not self.records:
             self.header = row
         elif self._is_new(row, line):
-            self.records.append(_Record(row, line, torn=torn))
+            record = _Record(row, line, torn=torn)
+            if self._lines is not None:
+                _forget_words(record)
+            self.records.append(record)
         return False
+
+    def whole(self, record: _Record) -> Row[Line]:
+        """Return the line of ``record``, which is read again where its words are not held."""
+        if self._lines is None:
+            return record.row
+        return self._lines.read_again(record.row.number, record.row.start, record.length, LINE)
+
+    def body(self, kind: type[B], make: Callable[[Row[Line]], B], record: _Record) -> B | LazyBody:
+        """Return what ``make`` makes of a line: at once, or when it is asked for where its words are not held."""
+        if self._lines is None:
+            return make(record.row)
+        return LazyBody(kind, partial(self._made, make, record))
+
+    def _made(self, make: Callable[[Row[Line]], Body], record: _Record) -> Body:
+        return make(self.whole(record))
 
     def _is_new(self, row: Row[Line], line: Line) -> bool:
         if line.id is None:
@@ -111,7 +138,7 @@ class _File:
         place = self.place.setdefault(line.id, len(self.records))
         if place == len(self.records):
             return True
-        first = self.records[place].row
+        first = self.whole(self.records[place])
         if first.raw == row.raw:
             self.log.skipped["copy of an earlier line"] += 1
             return False
@@ -119,8 +146,20 @@ class _File:
         return True
 
 
-def read(data: bytes) -> Recording:
-    """Return the recording in ``data``."""
+def _forget_words(record: _Record) -> None:
+    """Keep of a record what the tree needs, which is small: its links, ids and times."""
+    line = record.line
+    line.type = sys.intern(line.type)
+    line.message = line.content = Raw()
+    line.summary = ""
+    record.row = Row(record.row.number, b"", b"", None, start=record.row.start)
+
+
+def read(data: bytes | LineFile) -> Recording:
+    """Return the recording in ``data``.
+
+    Of an open file the entries are lazy: each is read from it when it is asked for, so it must stay open.
+    """
     file = _File(data)
     head = _header(file)
     links = [_link(file, index) for index in range(len(file.records))]
@@ -175,8 +214,8 @@ def _link(file: _File, index: int) -> int:
 
 def _emit(file: _File, record: _Record, links: list[int], index: int, parent: str | None) -> str:
     """Append the entries of one line behind ``parent``; return the id of the last."""
-    row, line, log = record.row, record.line, file.log
-    name, at, number = line.id or f"{row.number:08x}", millis(line.timestamp), row.number
+    line, log, number = record.line, file.log, record.row.number
+    name, at = line.id or f"{number:08x}", millis(line.timestamp)
     if line.type == "message":
         return _emit_message(file, record, name, parent)
     if line.type == "label":
@@ -184,17 +223,34 @@ def _emit(file: _File, record: _Record, links: list[int], index: int, parent: st
         known = file.records[target].said if target is not None else ""
         return log.add(name, parent, Label(known or line.target_id, line.label or ""), at, number)
     if line.type == "custom_message":
-        said = _custom(file, record)
-        return log.add(name, parent, said, at, number)
+        return log.add(name, parent, _custom(file, record), at, number)
     if line.type in ("compaction", "branch_summary"):
-        parent = log.add(f"{name}+line", parent, Note(f"{NOTE}{line.type}", row.raw), at, number)
-        slot = slot_of(Message.of("user", line.summary), "", None)
+        parent = log.add(f"{name}+line", parent, _note(file, record, line.type), at, number)
         if line.type == "branch_summary":
-            return log.add(name, parent, BranchSummary(slot, line.from_id), at, number)
+            return log.add(name, parent, file.body(BranchSummary, _branch_summary, record), at, number)
         keep = _keep(file, links, index, log.depth[parent])
-        body = Compaction(keep=keep, summary=slot.message, size=slot.size, before=line.tokens_before, by="model")
-        return log.add(name, parent, body, at, number)
+        return log.add(name, parent, file.body(Compaction, partial(_compaction, keep), record), at, number)
     return _emit_setting(file, record, name, parent)
+
+
+def _note(file: _File, record: _Record, kind: str) -> Note | LazyBody:
+    """Return the note that keeps a line."""
+    return file.body(Note, partial(_note_of, f"{NOTE}{kind}"), record)
+
+
+def _note_of(reason: str, row: Row[Line]) -> Note:
+    return Note(reason, row.raw)
+
+
+def _branch_summary(row: Row[Line]) -> BranchSummary:
+    line = row.value or Line()
+    return BranchSummary(slot_of(Message.of("user", line.summary), "", None), line.from_id)
+
+
+def _compaction(keep: int, row: Row[Line]) -> Compaction:
+    line = row.value or Line()
+    slot = slot_of(Message.of("user", line.summary), "", None)
+    return Compaction(keep=keep, summary=slot.message, size=slot.size, before=line.tokens_before, by="model")
 
 
 def _emit_setting(file: _File, record: _Record, name: str, parent: str | None) -> str:
@@ -205,38 +261,46 @@ def _emit_setting(file: _File, record: _Record, name: str, parent: str | None) -
         file.title = line.name
     elif kind == "model_change":
         file.model = line.model_id
-    note = Note(f"{NOTE}{kind}", record.row.raw)
-    return file.log.add(name, parent, note, millis(line.timestamp), record.row.number)
+    return file.log.add(name, parent, _note(file, record, kind), millis(line.timestamp), record.row.number)
 
 
-def _custom(file: _File, record: _Record) -> Said | Note:
+def _custom(file: _File, record: _Record) -> Said | Note | LazyBody:
     try:
-        message = Message("user", content_parts(record.line.content))
+        content_parts((file.whole(record).value or Line()).content)
     except UNREADABLE as error:
         file.log.problem(record.row.number, f"the content is kept as a note: {error}")
-        return Note(f"{NOTE}custom_message", record.row.raw)
-    return Said(slot_of(message, API, None), origin_of([record.row.raw]))
+        return _note(file, record, "custom_message")
+    return file.body(Said, _custom_said, record)
+
+
+def _custom_said(row: Row[Line]) -> Said:
+    message = Message("user", content_parts((row.value or Line()).content))
+    return Said(slot_of(message, API, None), origin_of([row.raw]))
 
 
 def _emit_message(file: _File, record: _Record, name: str, parent: str | None) -> str:
-    row, line, log = record.row, record.line, file.log
-    at = millis(line.timestamp)
+    log, number, at = file.log, record.row.number, millis(record.line.timestamp)
     try:
-        found = MESSAGE.fit(line.message)
-        message = message_of(found)
+        found = MESSAGE.fit((file.whole(record).value or Line()).message)
+        message_of(found)
     except (FormatError, *UNREADABLE) as error:
         log.skipped["message (unreadable)"] += 1
-        log.problem(row.number, f"the message is kept as a note: {error}")
-        return log.add(name, parent, Note(f"{NOTE}message", row.raw), at, row.number)
+        log.problem(number, f"the message is kept as a note: {error}")
+        return log.add(name, parent, _note(file, record, "message"), at, number)
     at = millis(found.timestamp) if at is None else at
     if found.exclude_from_context:
         log.skipped[f"{found.role} (not in the context)"] += 1
-        return log.add(name, parent, Note(f"{NOTE}message", row.raw), at, row.number)
-    said = Said(slot_of(message, API, line.message), origin_of([row.raw]))
+        return log.add(name, parent, _note(file, record, "message"), at, number)
+    said = file.body(Said, _said, record)
     if found.role != "assistant":
-        return log.add(name, parent, said, at, row.number)
+        return log.add(name, parent, said, at, number)
     file.api, file.model = APIS.get(found.api, found.api) or file.api, found.model or file.model
-    return log.answer(name, parent, said, _call(found, record), at, row.number)
+    return log.answer(name, parent, said, _call(found, record), at, number)
+
+
+def _said(row: Row[Line]) -> Said:
+    wire = (row.value or Line()).message
+    return Said(slot_of(message_of(MESSAGE.fit(wire)), API, wire), origin_of([row.raw]))
 
 
 def _call(found: PiMessage, record: _Record) -> Call:

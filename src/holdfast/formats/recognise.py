@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import msgspec
 from msgspec import Raw, Struct
@@ -10,7 +11,7 @@ from msgspec import Raw, Struct
 from holdfast.errors import FormatError, Unrecognised
 from holdfast.formats import bodies, claude_code, codex, gemini_cli, opencode, pi
 from holdfast.formats.base import Recording
-from holdfast.formats.lines import BOM, Shape, fields, rows, whole
+from holdfast.formats.lines import BOM, LineFile, Shape, fields, rows, whole
 from holdfast.formats.lines import split as split_lines
 from holdfast.formats.lists import as_lines, is_list
 from holdfast.wire.recognise import wide
@@ -43,6 +44,36 @@ READERS: Mapping[str, Callable[[bytes], Recording]] = {
     "pi": pi.read,
     "body": bodies.read,
 }
+
+
+class LineReader(Protocol):
+    """A reader of a format that is one JSON object a line."""
+
+    def __call__(self, data: bytes | LineFile) -> Recording:
+        """Return the recording in ``data``; of an open file its entries are lazy."""
+
+
+LINE_READERS: Mapping[str, LineReader] = {
+    "claude-code": claude_code.read,
+    "codex": codex.read,
+    "pi": pi.read,
+}
+"""The readers that can read an open file line by line."""
+
+
+def read_lazily(lines: LineFile) -> Recording | None:
+    """Return the recording in an open file, its words left there until they are asked for.
+
+    Nothing where the file has to be held as a whole to be read, or tells only so what is wrong with it.
+    """
+    start = lines.begins_with(LOOKED_AT)
+    if b"\x00" in start or start.removeprefix(BOM).lstrip().startswith(b"["):
+        return None
+    for _, line in split_lines(lines):
+        kind = _kind(line, fields(line))
+        if kind is not None:
+            return LINE_READERS[kind](lines) if kind in LINE_READERS else None
+    return None
 
 
 def read(data: bytes, name: str = "") -> Recording:

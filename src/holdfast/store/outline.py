@@ -13,9 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
-from holdfast.model.entries import Entry, Said
+from holdfast.model.entries import BranchSummary, Entry, Said
 from holdfast.model.messages import Message
 from holdfast.model.packing import pack, unpack
+from holdfast.model.parts import Media, Part, ToolCall, ToolResult
 from holdfast.model.projected import base_mark, project
 from holdfast.model.slots import Slot
 from holdfast.store.active import CARRIED, FOLD, State
@@ -47,6 +48,28 @@ def outlined(branch: Branch) -> bytes:
     state = pack(State(*(getattr(plain, name) for name in CARRIED)))
     made = Outline(FOLD, tuple(slot.api for slot in plain.slots), state)
     return pack(replace(made, digest=_digest(made)))
+
+
+def without_words(entry: Entry) -> Entry:
+    """Return what the fold asks of an entry that no decision changed: roles, sizes, calls and media, without texts.
+
+    An import may be larger than memory; folding it needs no word of what was said.
+    """
+    body = entry.body
+    if not isinstance(body, Said | BranchSummary):
+        return entry
+    parts = tuple([light for part in body.slot.message.parts if (light := _part_without_words(part)) is not None])
+    slot = replace(body.slot, message=Message(body.slot.message.role, parts), raw=None)
+    return replace(entry, body=Said(slot) if isinstance(body, Said) else replace(body, slot=slot))
+
+
+def _part_without_words(part: Part) -> Part | None:
+    if isinstance(part, ToolCall):
+        return ToolCall(part.id, part.name)
+    if isinstance(part, ToolResult):
+        media = tuple([replace(one, raw=None) for one in part.content if isinstance(one, Media)])
+        return ToolResult(part.call_id, part.name, media)
+    return replace(part, raw=None) if isinstance(part, Media) else None
 
 
 def drawn(saved: bytes | None) -> Branch | None:

@@ -18,6 +18,7 @@ from msgspec.structs import astuple, replace
 
 from holdfast.errors import LogConflict, StoreCorrupt
 from holdfast.model.entries import Body, BranchSummary, Entry, Said
+from holdfast.model.lazy import LazyEntry
 from holdfast.model.packing import join, split
 from holdfast.model.slots import Slot
 from holdfast.store.base import Decode
@@ -126,7 +127,7 @@ def bare(entry: Entry, known: Decoders, decode: Decode | None = None) -> Columns
     return _SAID, time_of(entry), slot.api, slot.size, bytearray(slot.digest), bytearray(mark), raw
 
 
-def time_of(entry: Entry) -> int | None:
+def time_of(entry: Entry | LazyEntry) -> int | None:
     """Return when ``entry`` was made, where a column holds that."""
     return entry.at if entry.at is not None and abs(entry.at) <= LATEST else None
 
