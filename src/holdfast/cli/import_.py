@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -135,12 +135,12 @@ def _take(store: SessionStore, file: str, recording: Recording, key: str) -> Tak
     return Taken(file, key, recording.format, added, kept, tuple(parts)[1:], recording.skipped, problems)
 
 
-def _entries(store: SessionStore, key: str) -> list[Entry]:
+def _entries(store: SessionStore, key: str) -> Sequence[Entry]:
     """Return what the log of session ``key`` has; nothing where there is no such session."""
     try:
-        return store.entries(key)
+        return store.lazy_entries(key)
     except UnknownId:
-        return []
+        return ()
 
 
 def _check_same_tool(store: SessionStore, key: str, tool: str) -> None:

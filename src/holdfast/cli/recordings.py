@@ -71,24 +71,27 @@ def _read_whole(file: str) -> Recording:
 def _read_lazily(name: str, file: BinaryIO, progress: Progress) -> Recording:
     """Return the recording in an open file, its words left there; what cannot be read so is read as a whole."""
     size = os.fstat(file.fileno()).st_size
-    found = read_lazily(LineFile(file, _in_steps(progress, size)))
+    found = read_lazily(LineFile(partial(_lines_of, file, size, progress), partial(_read_at, file)))
     if found is None:
         return _read_whole(name)
     progress(size, size)
     return found if found.session else replace(found, session=f"{found.format}-{_digest_of_file(file)}")
 
 
-def _in_steps(progress: Progress, size: int) -> Callable[[int], None]:
-    """Return what tells ``progress`` of every hundredth of ``size`` bytes, and not of each line."""
-    step, told = max(1, size // 100), 0
-
-    def tell(done: int) -> None:
-        nonlocal told
+def _lines_of(file: BinaryIO, size: int, progress: Progress) -> Iterator[bytes]:
+    """Yield the lines of a file and tell ``progress`` of every hundredth of it, not of each line."""
+    step, done, told = max(1, size // 100), 0, 0
+    file.seek(0)
+    for line in file:
+        yield line
+        done += len(line)
         if told + step <= done < size:
             told = done
             progress(done, size)
 
-    return tell
+
+def _read_at(file: BinaryIO, start: int, length: int) -> bytes:
+    return os.pread(file.fileno(), length, start)
 
 
 def _digest_of(data: bytes) -> str:

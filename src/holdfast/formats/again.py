@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from hashlib import blake2b
 
 import msgspec
 from msgspec.structs import replace
@@ -44,17 +45,18 @@ class _Log:
     """What is in the log, and what the entries of a new reading are called there."""
 
     def __init__(self, there: Sequence[Entry], read: set[str]) -> None:
-        self.known = {entry.id: entry for entry in there}
+        self.known = {entry.id: entry for entry in headers_of(there)}
         self.names: dict[str, str] = {}
         """For each entry that was read its id in the log."""
         self._words: dict[str | None, str | None] = {None: None}
         """For each entry the newest words up to it."""
         self._free: defaultdict[tuple[str | None, Hashable], dict[str, None]] = defaultdict(dict)
         """By the words before them and what they say: entries that nothing read is yet."""
-        for entry in sorted(there, key=lambda entry: entry.id in read):  # one that has its own name comes last
-            self._free[self._before(entry), said(entry)][entry.id] = None
+        self._says = {entry.id: said(entry) for entry in there}
+        for entry in sorted(self.known.values(), key=lambda entry: entry.id in read):  # its own name comes last
+            self._free[self._before(entry), self._says[entry.id]][entry.id] = None
 
-    def _before(self, entry: Entry) -> str | None:
+    def _before(self, entry: Entry | LazyEntry) -> str | None:
         """Return the newest words above an entry of the log."""
         trail, at = [], entry.parent
         while at not in self._words:
@@ -83,8 +85,8 @@ class _Log:
 
     def _free_name(self, entry: Entry, before: str | None) -> str:
         """Return how ``entry`` is called in the log; one that says otherwise what the log has is a conflict there."""
-        twin = self.known.get(entry.id)
-        if twin is None or (_is_words(entry) and not entry.id.startswith(_NUMBERED) and said(twin) != said(entry)):
+        twin = self._says.get(entry.id)
+        if twin is None or (_is_words(entry) and not entry.id.startswith(_NUMBERED) and twin != said(entry)):
             return entry.id
         return f"{entry.id}+{short(f'{before} {said(entry)!r}')}"
 
@@ -92,8 +94,8 @@ class _Log:
         """Return the entry of the log that ``entry`` is, if there is one; it is no other one's any more."""
         twin = self.known.get(entry.id)
         says = said(entry)
-        if twin is not None and says != said(twin) and self._before(twin) == before and _is_same(twin, entry):
-            says = said(twin)
+        if twin is not None and says != self._says[entry.id] and self._before(twin) == before:
+            says = self._says[entry.id] if _is_same(load(twin), entry) else says
         free = self._free[before, says]
         found = entry.id if entry.id in free else next(iter(free), None)
         if found is not None:
@@ -112,12 +114,12 @@ def said(entry: Entry) -> Hashable:
         return Request, body.slots, body.model
     if isinstance(body, Answer):
         return Answer, body.usage.input, body.usage.output
-    return type(body), msgspec.json.encode(body)
+    return type(body), blake2b(msgspec.json.encode(body)).digest()
 
 
-def _is_words(entry: Entry) -> bool:
+def _is_words(entry: Entry | LazyEntry) -> bool:
     """Return whether the conversation consists of such as ``entry``; all else only tells about it."""
-    return isinstance(entry.body, Said | BranchSummary | Compaction)
+    return kind_of(entry) in (Said, BranchSummary, Compaction)
 
 
 def _is_same(twin: Entry, entry: Entry) -> bool:

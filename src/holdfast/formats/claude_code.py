@@ -31,6 +31,7 @@ from holdfast.wire.answers import usage
 FORMAT, API = "claude-code", "anthropic"
 LINES = "claude-code:compact_boundary"
 """Reason of the note that keeps the lines of a recorded compaction."""
+NOTHING = Raw()
 OURS = "system"
 """Value of the field ``holdfast`` on lines of our own that hold a system message, a kind the tool does not have."""
 
@@ -220,11 +221,11 @@ def _without_words(record: Record[Line, ApiMessage]) -> Record[Line, ApiMessage]
     A value that decoding left raw is a view into its whole line; it is copied to let go of that.
     """
     line, api, message = record.line, record.api, record.message
-    line.message = line.content = Raw()
-    line.compact_metadata = line.compact_metadata.copy() if line.compact_metadata else Raw()
+    line.message = line.content = NOTHING
+    line.compact_metadata = line.compact_metadata.copy() if line.compact_metadata else NOTHING
     line.type, line.session_id, line.cwd = sys.intern(line.type), _interned(line.session_id), _interned(line.cwd)
     if api is not None:
-        api.content, api.usage = Raw(), api.usage.copy() if api.usage else Raw()
+        api.content, api.usage = NOTHING, api.usage.copy() if api.usage else NOTHING
         api.role, api.model, api.stop_reason = sys.intern(api.role), _interned(api.model), _interned(api.stop_reason)
     if message is not None:
         calls = [ToolCall(call.id, call.name) for call in message.calls]

@@ -56,6 +56,9 @@ class Record(Struct, Generic[L, A]):
     length: int = 0
 
 
+NOBODY: frozenset[str] = frozenset()
+
+
 class Node:
     """One message or compaction: the records it lies on, and where it hangs."""
 
@@ -66,7 +69,7 @@ class Node:
         self.members = [index]
         self.calls: list[str] = []
         self.results: list[Node] = []
-        self.answered: set[str] = set()
+        self.answered: frozenset[str] = NOBODY
         self.owner: Node | None = None
         self.parent: Node | None = None
         self.said = ""
@@ -251,7 +254,7 @@ def _settle(node: Node, ids: list[str], owners: dict[str, Node]) -> bool:
     for id_ in ids:
         owner = owners.get(id_)
         if owner is not None and id_ not in owner.answered:
-            owner.answered.update(ids)
+            owner.answered |= frozenset(ids)
             owner.results.append(node)
             node.owner = owner
             return True

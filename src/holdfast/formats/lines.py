@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, BinaryIO, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Raw, Struct
@@ -79,34 +78,22 @@ class Row(Struct, Generic[T], frozen=True):
 
 
 class LineFile:
-    """An open file of lines: read once in order, and later in places, so that its words need not be held.
+    """A file of lines that is read once in order, and later in places, so that its words need not be held.
 
-    ``tell`` is told how many bytes have been read, line by line.
+    ``read_lines`` yields every line from the first on, with the line feed at its end; ``read_at`` returns so many bytes
+    (second argument) from a place on (first argument), fewer at the end of the file.
     """
 
-    def __init__(self, file: BinaryIO, tell: Callable[[int], None] = lambda _count: None) -> None:
-        self._file = file
-        self._tell = tell
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield each line from the first on, with the line feed at its end."""
-        self._file.seek(0)
-        done = 0
-        for line in self._file:
-            yield line
-            done += len(line)
-            self._tell(done)
-
-    def begins_with(self, length: int) -> bytes:
-        """Return the first ``length`` bytes."""
-        return os.pread(self._file.fileno(), length, 0)
+    def __init__(self, read_lines: Callable[[], Iterator[bytes]], read_at: Callable[[int, int], bytes]) -> None:
+        self.read_lines = read_lines
+        self.read_at = read_at
 
     def read_again(self, number: int, start: int, length: int, shape: Shape[T]) -> Row[T]:
         """Return the line that has ``length`` bytes from ``start`` on.
 
         Raises ``FormatError`` where it cannot be decoded any more.
         """
-        line = os.pread(self._file.fileno(), length, start)
+        line = self.read_at(start, length)
         row = _read_row(number, line, shape, start, last=False)
         if row.value is None or len(line) != length:
             raise FormatError(f"line {number} was changed while the file was read; import the file again")
@@ -136,7 +123,7 @@ def _read_row(number: int, line: bytes, shape: Shape[T], start: int, *, last: bo
 def _lines_in(data: bytes | LineFile) -> Iterator[tuple[int, int, bytes, bool]]:
     r"""Yield number, start, bytes and whether a ``\n`` ends it of every line that is not blank; a BOM goes."""
     start = 0
-    for number, line in enumerate(_cut_lines(data) if isinstance(data, bytes) else data, 1):
+    for number, line in enumerate(_cut_lines(data) if isinstance(data, bytes) else data.read_lines(), 1):
         is_ended = line.endswith(b"\n")
         bare = line.removesuffix(b"\n").removesuffix(b"\r")
         begin, start = start, start + len(line)

@@ -66,7 +66,7 @@ def read_lazily(lines: LineFile) -> Recording | None:
 
     Nothing where the file has to be held as a whole to be read, or tells only so what is wrong with it.
     """
-    start = lines.begins_with(LOOKED_AT)
+    start = lines.read_at(0, LOOKED_AT)
     if b"\x00" in start or start.removeprefix(BOM).lstrip().startswith(b"["):
         return None
     for _, line in split_lines(lines):

@@ -40,17 +40,21 @@ class LazyEntry(Struct, frozen=True):
 class LazyEntries(Sequence[Entry]):
     """A sequence of entries of which each is read when it is asked for, and not kept."""
 
-    __slots__ = ("headers",)
+    __slots__ = ("_in_order", "headers")
 
-    def __init__(self, headers: Sequence[Entry | LazyEntry]) -> None:
+    def __init__(
+        self, headers: Sequence[Entry | LazyEntry], in_order: Callable[[], Iterator[Entry]] | None = None
+    ) -> None:
         self.headers = headers
         """The entries as they are held: those with a ``body`` are whole."""
+        self._in_order = in_order
+        """What yields all of them in order, where that is quicker than one by one."""
 
     def __len__(self) -> int:
         return len(self.headers)
 
     def __iter__(self) -> Iterator[Entry]:
-        return map(load, self.headers)
+        return map(load, self.headers) if self._in_order is None else self._in_order()
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...

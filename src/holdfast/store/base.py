@@ -6,7 +6,7 @@ and nothing changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, Self, TypeAlias
 
@@ -242,6 +242,9 @@ class SessionStore(Protocol):
         Kinds are the tags of ``model.entries``. Entries of other kinds are not read, nor is what has no ``seq`` over
         ``after``.
         """
+
+    def lazy_entries(self, key: str) -> Sequence[Entry]:
+        """Return the whole tree as ``entries`` does, each entry read when it is asked for: a long log is never held."""
 
     def leaves(self, key: str) -> list[Entry]:
         """Return the tips of the tree, oldest first; labels hang beside the tree and are no tips."""

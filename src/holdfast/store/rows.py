@@ -127,6 +127,11 @@ def bare(entry: Entry, known: Decoders, decode: Decode | None = None) -> Columns
     return _SAID, time_of(entry), slot.api, slot.size, bytearray(slot.digest), bytearray(mark), raw
 
 
+def kind_named(name: str) -> type[Struct]:
+    """Return the type of the bodies of a kind; of a kind that this version does not know, one that no entry has."""
+    return _KINDS.get(name, Struct)
+
+
 def time_of(entry: Entry | LazyEntry) -> int | None:
     """Return when ``entry`` was made, where a column holds that."""
     return entry.at if entry.at is not None and abs(entry.at) <= LATEST else None

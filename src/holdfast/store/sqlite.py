@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from itertools import chain
 from typing import Any
 
 from holdfast.errors import StoreCorrupt, StoreError
-from holdfast.model.entries import Entry
+from holdfast.model.entries import Body, Entry
+from holdfast.model.lazy import LazyEntries, LazyEntry
 from holdfast.store import indexing
 from holdfast.store.base import Decode, Quota, SessionInfo, Tick
 from holdfast.store.blobs import FileBlobs
@@ -20,10 +22,10 @@ from holdfast.store.database import Database, Durability
 from holdfast.store.inserting import ROWS_AT_ONCE, VALUES, insert
 from holdfast.store.locks import lease
 from holdfast.store.placing import Node, Placed
-from holdfast.store.rows import COLUMNS, Decoders, Row, bare, decoders, from_row, full, weight
+from holdfast.store.rows import COLUMNS, Decoders, Row, bare, decoders, from_row, full, kind_named, weight
 from holdfast.store.searching import is_searched, words
 from holdfast.store.tally import weighed
-from holdfast.store.tree import SHOWN, TreeStore, now_ms, unknown
+from holdfast.store.tree import ENTRIES_AT_ONCE, SHOWN, TreeStore, now_ms, unknown
 
 _COLUMNS = ", ".join(f"e.{name}" for name in COLUMNS)
 _MINE = "(SELECT session FROM sessions WHERE key = ?)"
@@ -31,6 +33,9 @@ _ENTRY = f"SELECT e.id, p.id, e.seq, {_COLUMNS} FROM entries e LEFT JOIN entries
 _INFO = "SELECT key, title, format, cwd, model, created, updated, entries, leaf FROM sessions"
 _ONE = f"{_ENTRY} WHERE e.session = {_MINE} AND e.id = ?"
 _EVERY = f"{_ENTRY} WHERE e.session = {_MINE} AND e.seq > ? ORDER BY e.seq"
+_HEADERS = f"""
+    SELECT e.id, p.id, e.kind, e.seq FROM entries e LEFT JOIN entries p ON p.seq = e.parent
+    WHERE e.session = {_MINE} ORDER BY e.seq"""  # noqa: S608
 _NUMBER = "SELECT session FROM sessions WHERE key = ?"
 _SAYS = "e.kind IN ('message', 'branch_summary', 'note', 'compaction')"
 _NEW = f"{_ENTRY} WHERE e.session = ? AND {_SAYS} AND e.seq > ? ORDER BY e.seq"
@@ -193,6 +198,32 @@ class SqliteStore(TreeStore):
             return self._entries(self._file.db.execute(_EVERY, (key, after)))
         query = f"{_ENTRY} WHERE e.session = {_MINE} AND {of_kind(kind)} AND e.seq > ? ORDER BY e.seq"
         return self._entries(self._file.db.execute(query, (key, kind, after)))
+
+    def _lazily(self, key: str) -> Sequence[Entry]:
+        rows = self._file.db.execute(_HEADERS, (key,))
+        headers = [
+            LazyEntry(id_, parent, kind_named(kind), partial(self._body, key, id_), seq)
+            for id_, parent, kind, seq in rows
+        ]
+        return LazyEntries(headers, partial(self._in_order, key))
+
+    def _in_order(self, key: str) -> Iterator[Entry]:
+        """Yield every entry of a session, a good many in one look."""
+        last = 0
+        while True:
+            with self._reading():
+                found = self._entries(self._file.db.execute(f"{_EVERY} LIMIT {ENTRIES_AT_ONCE}", (key, last)))
+            yield from found
+            if len(found) < ENTRIES_AT_ONCE:
+                return
+            last = found[-1].seq
+
+    def _body(self, key: str, id_: str) -> Body:
+        with self._reading():
+            found = self._get(key, [id_])
+        if not found:
+            raise unknown("entry", id_)
+        return found[0].body
 
     def _unreadable(self, key: str) -> Iterator[str]:
         for row in self._file.db.execute(_EVERY, (key, 0)):

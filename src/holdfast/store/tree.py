@@ -29,7 +29,7 @@ from holdfast.store.placing import Node, Placed, check_key, place
 from holdfast.store.rows import identity, time_of
 from holdfast.store.searching import search, terms
 
-ENTRIES_AT_ONCE = 500
+ENTRIES_AT_ONCE = 100
 """Entries of an import that are read and written together: with more it is no quicker. [M]"""
 FEW = 64
 """[H] Entries of a session that are read as quickly as an outline."""
@@ -308,6 +308,14 @@ class TreeStore(ABC):
         """Return the whole tree in order of ``seq``, or the entries of ``kind``; of those what is behind ``after``."""
         with self._reading():
             return self._every(self._known(key).key, kind, after)
+
+    def lazy_entries(self, key: str) -> Sequence[Entry]:
+        """Return what ``entries`` does, but each entry is read from the store when it is asked for, and not held."""
+        with self._reading():
+            return self._lazily(self._known(key).key)
+
+    def _lazily(self, key: str) -> Sequence[Entry]:
+        return self._every(key)
 
     def leaves(self, key: str) -> list[Entry]:
         """Return the tips of the tree, oldest first."""

@@ -27,10 +27,10 @@ from holdfast.store.base import BlobStore, SessionInfo
 from holdfast.store.outline import bare
 from holdfast.store.tree import FEW
 from holdfast.testing.samples import KEY, ODD, chain, every_kind, ids, long_session, same_request, unnumbered, words
-from holdfast.testing.store_rules import CopyRules, QuotaRules, SearchRules
+from holdfast.testing.store_rules import CopyRules, ImportRules, QuotaRules, SearchRules
 
 
-class SessionStoreRules(CopyRules, SearchRules, QuotaRules):
+class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
     """What every session store does."""
 
     # -- the log -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.errors import QuotaExceeded, UnknownId
+from holdfast.errors import LogConflict, QuotaExceeded, UnknownId
 from holdfast.model.branch import Branch
 from holdfast.model.edits import Edit, Span
 from holdfast.model.entries import (
@@ -28,9 +28,12 @@ from holdfast.model.entries import (
 )
 from holdfast.model.messages import Message
 from holdfast.model.parts import Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.store.base import Quota, SessionStore
+from holdfast.store.base import Imported, Quota, SessionStore
 from holdfast.testing.samples import KEY, ODD, chain, ids, long_session, same_request, words
 from holdfast.view.tokens import measure
+
+LONG = 250
+"""Entries of a recording that is not written at once."""
 
 
 class Opening:
@@ -154,6 +157,42 @@ class CopyRules(Opening):
             store.create("empty")
             assert store.branch_with("empty", {"a": Message.of("user", "other")}) is None
             assert store.branch_with(KEY, {"x": Message.of("user", "other")}, "x") == store.session(KEY).leaf
+
+
+class ImportRules(Opening):
+    """A recording that is larger than what is written at once."""
+
+    def test_a_long_recording_is_imported_whole(self, tmp_path: Path) -> None:
+        """However many entries: each is there once, the leaf is the last, and the branch is that of the entries."""
+        entries = chain([f"e{number}" for number in range(LONG)])
+        with self.open(tmp_path) as store:
+            assert store.put(KEY, entries).added == LONG
+            assert store.put(KEY, [*entries, *chain("z", entries[-1].id)]).added == 1
+            assert ids(store.entries(KEY)) == [*ids(entries), "z"]
+            assert store.session(KEY).leaf == "z"
+            assert same_request(store.branch(KEY), Branch.build(store.entries(KEY)))
+            assert store.bare(KEY).held == store.branch(KEY).held
+
+    def test_an_id_that_comes_again_much_later_is_one_entry(self, tmp_path: Path) -> None:
+        """The same entry twice in a recording is one; another one of the same id undoes the whole import."""
+        entries = chain([f"e{number}" for number in range(LONG)])
+        with self.open(tmp_path) as store:
+            assert store.put(KEY, [*entries, entries[0]]) == Imported(LONG, 1, entries[0].id)
+            other = replace(entries[0], body=Note("another"))
+            with pytest.raises(LogConflict, match="'e0' is in session 'other' with other content"):
+                store.put("other", [*entries, other])
+            assert [info.key for info in store.sessions()] == [KEY]
+
+    def test_entries_can_be_read_one_by_one(self, tmp_path: Path) -> None:
+        """``lazy_entries`` are ``entries``, in order and by their place, and of an unknown session there are none."""
+        entries = chain([f"e{number}" for number in range(LONG)])
+        with self.open(tmp_path) as store:
+            store.put(KEY, entries)
+            lazily = store.lazy_entries(KEY)
+            assert list(lazily) == store.entries(KEY)
+            assert (len(lazily), lazily[LONG - 1].body) == (LONG, entries[-1].body)
+            with pytest.raises(UnknownId):
+                store.lazy_entries("nobody")
 
 
 class SearchRules(Opening):

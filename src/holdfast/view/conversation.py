@@ -35,7 +35,15 @@ def _speaks(message: Message) -> bool:
 
 
 def first_words(messages: Iterable[Message]) -> str:
-    """Return the first text of a user that no client put there and that is no bare command, else the first of all."""
-    said = [part.text for one in messages if one.role == "user" for part in one.parts if isinstance(part, Text)]
-    first = next(filter(str.strip, said), "")
-    return next((text for text in said if not NO_WORDS.match(text)), first).strip()
+    """Return the first text of a user that no client put there and that is no bare command, else the first of all.
+
+    No message behind it is looked at.
+    """
+    first = ""
+    for message in messages:
+        for part in message.parts if message.role == "user" else ():
+            if isinstance(part, Text):
+                if not NO_WORDS.match(part.text):
+                    return part.text.strip()
+                first = first or part.text.strip()
+    return first

@@ -79,10 +79,10 @@ def test_a_command_that_waits_says_so(monkeypatch, home, session, options):
         arguments = ["import", str(pipe), *options]
         running = Thread(target=command.main, args=(arguments,), kwargs={"standalone_mode": False})
         running.start()
-        shown = read(screen, "files") if not options else ""
+        shown = read(screen, "reading") if not options else ""
         os.write(writing, session.read_bytes())
         os.close(writing)
         running.join(SOON)
         assert not running.is_alive()
-        assert ("files" in shown) == (not options)
+        assert ("reading" in shown) == (not options)
         assert not options or not select.select([screen], [], [], 0)[0]
