@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from holdfast.cli.sizing import measured, target_of
 from holdfast.config import shipped
 from holdfast.model.branch import Branch
+from holdfast.model.entries import QUEUED, Entry, Note
 from holdfast.store.active import FOLD
 from holdfast.store.base import SessionInfo
-from holdfast.store.outline import bare, drawn, outlined
+from holdfast.store.outline import bare, drawn, outlined, without_words
 from holdfast.testing.strategies import logs
 
 
@@ -35,6 +36,13 @@ def test_an_outline_is_read_as_it_was_written_or_not_at_all(log, at):
     turned = bytearray(saved)
     turned[place // 8] ^= 1 << place % 8
     assert drawn(bytes(turned)) in (None, bare(branch))
+
+
+def test_of_a_note_a_fold_asks_for_no_line():
+    """The lines that notes keep may be all that a file holds; a message that waits to be said is asked for."""
+    kept, waits = (Entry("n", None, Note(reason, b"{}", {"line": 1})) for reason in ("pi:custom", QUEUED))
+    assert without_words(kept).body == Note("pi:custom", data={"line": 1})
+    assert without_words(waits) == waits
 
 
 def test_an_outline_of_another_version_is_none(monkeypatch):

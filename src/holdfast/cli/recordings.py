@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.cli.faults import Stopped
-from holdfast.cli.files import content
+from holdfast.cli.files import STDIN, content
 from holdfast.errors import FormatError
 from holdfast.formats import Recording, read, read_lazily
 from holdfast.formats.lines import LineFile
@@ -45,7 +45,7 @@ def sources(file: str, session: str = "", *, single: bool = False, lazily: Progr
     if not file or not foreign.is_database(path):
         if session:
             raise Stopped(f"--session names a session of opencode's database, and {file} is no database")
-        if lazily is None or not file or not path.is_file():
+        if lazily is None or file in ("", STDIN) or not path.is_file():
             yield Source(file, partial(_read_whole, file))
             return
         with path.open("rb") as opened:
@@ -69,20 +69,23 @@ def _read_whole(file: str) -> Recording:
 
 
 def _read_lazily(name: str, file: BinaryIO, progress: Progress) -> Recording:
-    """Return the recording in an open file, its words left there; what cannot be read so is read as a whole."""
+    """Return the recording in an open file, its words left there; what cannot be read so is read as a whole.
+
+    A tool may be writing it: what was not there at first is not looked at.
+    """
     size = os.fstat(file.fileno()).st_size
     found = read_lazily(LineFile(partial(_lines_of, file, size, progress), partial(_read_at, file)))
     if found is None:
         return _read_whole(name)
     progress(size, size)
-    return found if found.session else replace(found, session=f"{found.format}-{_digest_of_file(file)}")
+    return found if found.session else replace(found, session=f"{found.format}-{_digest_of_file(file, size)}")
 
 
 def _lines_of(file: BinaryIO, size: int, progress: Progress) -> Iterator[bytes]:
-    """Yield the lines of a file and tell ``progress`` of every hundredth of it, not of each line."""
+    """Yield the lines in the first ``size`` bytes of a file; tell ``progress`` of every hundredth, not of each line."""
     step, done, told = max(1, size // 100), 0, 0
     file.seek(0)
-    for line in file:
+    while done < size and (line := file.readline(size - done)):
         yield line
         done += len(line)
         if told + step <= done < size:
@@ -98,9 +101,10 @@ def _digest_of(data: bytes) -> str:
     return blake2b(data, digest_size=_NAME_BYTES).hexdigest()
 
 
-def _digest_of_file(file: BinaryIO) -> str:
+def _digest_of_file(file: BinaryIO, size: int) -> str:
     digest = blake2b(digest_size=_NAME_BYTES)
     file.seek(0)
-    while block := file.read(2**20):
+    while block := file.read(min(size, 2**20)):
         digest.update(block)
+        size -= len(block)
     return digest.hexdigest()

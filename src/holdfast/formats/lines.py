@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Generic, TypeVar, get_type_hints
+from zlib import crc32
 
 import msgspec
 from msgspec import Raw, Struct
@@ -87,16 +89,26 @@ class LineFile:
     def __init__(self, read_lines: Callable[[], Iterator[bytes]], read_at: Callable[[int, int], bytes]) -> None:
         self.read_lines = read_lines
         self.read_at = read_at
+        self._marks = array("I")
+        """A checksum of each line: where a file is written over, another line may stand in the same place."""
+
+    def mark(self, number: int, line: bytes) -> None:
+        """Note what line ``number`` holds, which is read in order; whoever reads from the first on begins anew."""
+        del self._marks[number - 1 :]
+        self._marks.append(crc32(line))
 
     def read_again(self, number: int, start: int, length: int, shape: Shape[T]) -> Row[T]:
         """Return the line that has ``length`` bytes from ``start`` on.
 
-        Raises ``FormatError`` where it cannot be decoded any more.
+        Raises ``FormatError`` where it is another line by now, and ``RecursionError`` where it is nested too deeply to
+        be decoded from here.
         """
         line = self.read_at(start, length)
-        row = _read_row(number, line, shape, start, last=False)
-        if row.value is None or len(line) != length:
+        if crc32(line) != self._marks[number - 1]:
             raise FormatError(f"line {number} was changed while the file was read; import the file again")
+        row = _read_row(number, line, shape, start, last=False)
+        if row.value is None:
+            raise RecursionError(row.fault)
         return row
 
 
@@ -129,6 +141,8 @@ def _lines_in(data: bytes | LineFile) -> Iterator[tuple[int, int, bytes, bool]]:
         begin, start = start, start + len(line)
         if number == 1 and bare.startswith(BOM):
             bare, begin = bare.removeprefix(BOM), len(BOM)
+        if isinstance(data, LineFile):
+            data.mark(number, bare)
         if bare and not bare.isspace():
             yield number, begin, bare, is_ended
 

@@ -66,10 +66,11 @@ def read_lazily(lines: LineFile) -> Recording | None:
 
     Nothing where the file has to be held as a whole to be read, or tells only so what is wrong with it.
     """
-    start = lines.read_at(0, LOOKED_AT)
-    if b"\x00" in start or start.removeprefix(BOM).lstrip().startswith(b"["):
+    if b"\x00" in lines.read_at(0, LOOKED_AT):
         return None
-    for _, line in split_lines(lines):
+    for place, (_, line) in enumerate(split_lines(lines)):
+        if not place and line.lstrip().startswith(b"["):
+            return None
         kind = _kind(line, fields(line))
         if kind is not None:
             return LINE_READERS[kind](lines) if kind in LINE_READERS else None

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.branch import Branch
-from holdfast.model.entries import BranchSummary, Entry, Said
+from holdfast.model.entries import QUEUED, BranchSummary, Entry, Note, Said
 from holdfast.model.messages import Message
 from holdfast.model.packing import pack, unpack
 from holdfast.model.parts import Media, Part, ToolCall, ToolResult
@@ -51,11 +51,13 @@ def outlined(branch: Branch) -> bytes:
 
 
 def without_words(entry: Entry) -> Entry:
-    """Return what the fold asks of an entry that no decision changed: roles, sizes, calls and media, without texts.
+    """Return what the fold asks of an entry that no edit changed: roles, sizes, calls and media, without texts.
 
-    An import may be larger than memory; folding it needs no word of what was said.
+    An import may be larger than memory; folding it needs no word of what was said, nor a line that a note keeps.
     """
     body = entry.body
+    if isinstance(body, Note) and body.reason != QUEUED:
+        return replace(entry, body=replace(body, raw=b""))
     if not isinstance(body, Said | BranchSummary):
         return entry
     parts = tuple([light for part in body.slot.message.parts if (light := _part_without_words(part)) is not None])

@@ -34,7 +34,7 @@ _INFO = "SELECT key, title, format, cwd, model, created, updated, entries, leaf 
 _ONE = f"{_ENTRY} WHERE e.session = {_MINE} AND e.id = ?"
 _EVERY = f"{_ENTRY} WHERE e.session = {_MINE} AND e.seq > ? ORDER BY e.seq"
 _HEADERS = f"""
-    SELECT e.id, p.id, e.kind, e.seq FROM entries e LEFT JOIN entries p ON p.seq = e.parent
+    SELECT e.id, p.id, e.kind, e.seq, e.at FROM entries e LEFT JOIN entries p ON p.seq = e.parent
     WHERE e.session = {_MINE} ORDER BY e.seq"""  # noqa: S608
 _NUMBER = "SELECT session FROM sessions WHERE key = ?"
 _SAYS = "e.kind IN ('message', 'branch_summary', 'note', 'compaction')"
@@ -202,8 +202,8 @@ class SqliteStore(TreeStore):
     def _lazily(self, key: str) -> Sequence[Entry]:
         rows = self._file.db.execute(_HEADERS, (key,))
         headers = [
-            LazyEntry(id_, parent, kind_named(kind), partial(self._body, key, id_), seq)
-            for id_, parent, kind, seq in rows
+            LazyEntry(id_, parent, kind_named(kind), partial(self._body, key, id_), seq, at)
+            for id_, parent, kind, seq, at in rows
         ]
         return LazyEntries(headers, partial(self._in_order, key))
 

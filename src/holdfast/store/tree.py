@@ -235,7 +235,7 @@ class TreeStore(ABC):
 
     def _import(self, info: SessionInfo, given: Sequence[Entry | LazyEntry]) -> list[Entry]:
         """Write those of ``given`` that are not in the log, a good many at once; return what a fold needs of them."""
-        holds_decisions = any(kind_of(entry) is Decision for entry in given)
+        holds_edits = any(map(_is_editing, given))
         names = None if info.entries else set[str]()
         added: list[Entry] = []
         for start in range(0, len(given), ENTRIES_AT_ONCE):
@@ -244,7 +244,7 @@ class TreeStore(ABC):
                 continue
             self._add(info, new)
             info = replace(info, entries=info.entries + len(new))
-            added += new if holds_decisions else map(without_words, new)
+            added += new if holds_edits else map(without_words, new)
             if names is not None:
                 names.update(entry.id for entry in new)
         return added
@@ -470,6 +470,14 @@ class TreeStore(ABC):
         here = self._node(key, old)
         onward = here is not None and any(entry.id == old for entry in self._up(key, there.seq, here.depth, here.seq))
         return new if onward else old
+
+
+def _is_editing(header: Entry | LazyEntry) -> bool:
+    """Return whether an entry changes how others are shown, for which the fold asks for their words."""
+    if kind_of(header) is not Compaction:
+        return kind_of(header) is Decision
+    body = load(header).body
+    return isinstance(body, Compaction) and bool(body.edits)
 
 
 def _settled(active: Active, body: Compaction) -> bytes | None:

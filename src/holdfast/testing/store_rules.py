@@ -27,7 +27,7 @@ from holdfast.model.entries import (
     Usage,
 )
 from holdfast.model.messages import Message
-from holdfast.model.parts import Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.store.base import Imported, Quota, SessionStore
 from holdfast.testing.samples import KEY, ODD, chain, ids, long_session, same_request, words
 from holdfast.view.tokens import measure
@@ -183,14 +183,26 @@ class ImportRules(Opening):
                 store.put("other", [*entries, other])
             assert [info.key for info in store.sessions()] == [KEY]
 
+    def test_what_a_compaction_edits_is_counted(self, tmp_path: Path) -> None:
+        """An image that gave way together with a head is not among those that the session shows."""
+        picture = Media("image", "image/png", 3, source="QUJD")
+        shows = Said(measure(Message("user", (Text("look"), picture, Text("what is it?")))))
+        edit = Edit(Span(LONG, LONG + 1, 1), (Text("an image"),), saves=1)
+        entries = chain([f"e{number}" for number in range(LONG)])
+        entries.append(Entry("shows", entries[-1].id, shows))
+        entries.append(Entry("compaction", "shows", Compaction(LONG, Message.of("user", "all that"), 3, (edit,))))
+        with self.open(tmp_path) as store:
+            store.put(KEY, [*entries, *chain("z", "compaction")])
+            assert store.bare(KEY).media == store.branch(KEY).media == 0
+
     def test_entries_can_be_read_one_by_one(self, tmp_path: Path) -> None:
         """``lazy_entries`` are ``entries``, in order and by their place, and of an unknown session there are none."""
-        entries = chain([f"e{number}" for number in range(LONG)])
+        entries = [replace(one, at=at) for at, one in enumerate(chain([f"e{number}" for number in range(LONG)]))]
         with self.open(tmp_path) as store:
             store.put(KEY, entries)
             lazily = store.lazy_entries(KEY)
             assert list(lazily) == store.entries(KEY)
-            assert (len(lazily), lazily[LONG - 1].body) == (LONG, entries[-1].body)
+            assert (len(lazily), lazily[LONG - 1]) == (LONG, store.entries(KEY)[-1])
             with pytest.raises(UnknownId):
                 store.lazy_entries("nobody")
 

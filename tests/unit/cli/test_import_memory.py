@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 from click.testing import CliRunner
 
+from holdfast.cli import recordings
 from holdfast.cli.import_ import command
 from holdfast.cli.recordings import sources
 from holdfast.errors import FormatError
 from holdfast.formats import read
+from holdfast.model.entries import Entry
 
 HIGHEST_GROWTH = 2.0
 """Bytes of memory for one more byte of a file of short lines: what orders its lines, and no text of it.
@@ -57,6 +60,10 @@ def write_session(path: Path, make_line: Line, count: int) -> Path:
     return path
 
 
+def as_array(data: bytes) -> bytes:
+    return b"[\n" + b",\n".join(data.splitlines()) + b"\n]\n"
+
+
 def peak_of_import(file: Path, store: str) -> int:
     tracemalloc.start()
     try:
@@ -88,6 +95,8 @@ def test_import_holds_no_words_of_a_file(tmp_path: Path, make_line: Line) -> Non
         pytest.param(lambda data: b"\xef\xbb\xbf" + data, id="with a BOM"),
         pytest.param(lambda data: data.replace(b"\n", b"\r\n"), id="with line ends of Windows"),
         pytest.param(lambda data: data.replace(b"\n", b"\n\n \n", 1), id="with blank lines"),
+        pytest.param(as_array, id="as an array"),
+        pytest.param(lambda data: b" \n" * 600 + as_array(data), id="as an array behind many blanks"),
         pytest.param(lambda data: data[:-100], id="cut off"),
         pytest.param(lambda data: data.removesuffix(b"\n"), id="without a last line end"),
         pytest.param(lambda data: data.replace("🙂".encode(), b"\xff", 1), id="with bytes that are no UTF-8"),
@@ -123,6 +132,65 @@ def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path) -> None:
             file.truncate(path.stat().st_size // 2)
         with pytest.raises(FormatError, match=r"line 2[0-9] was changed while the file was read"):
             list(found.entries)
+
+
+@LINES
+def test_a_line_that_was_written_over_meanwhile_is_told(tmp_path: Path, make_line: Line) -> None:
+    """Nor is another line of the same length taken for the one that was read."""
+    path = write_session(tmp_path / "session.jsonl", make_line, 6)
+    for source in sources(str(path), lazily=tell_nobody):
+        found = source.read()
+        path.write_bytes(path.read_bytes().replace(b"quick brown", b"brown quick"))
+        with pytest.raises(FormatError, match=r"line \d was changed while the file was read"):
+            list(found.entries)
+
+
+@LINES
+def test_what_is_written_while_a_file_is_read_is_not_looked_at(
+    tmp_path: Path, make_line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line whose end is written just then is one that was cut off, and none comes behind it."""
+    path = write_session(tmp_path / "session.jsonl", make_line, 6)
+    data = path.read_bytes().replace(b'"s1"', b'""')
+    path.write_bytes(data[:-100])
+    whole = next(sources(str(path))).read()
+
+    def lines(file: BinaryIO, *rest: Any) -> Iterator[bytes]:
+        for line in read_lines(file, *rest):
+            if not line.endswith(b"\n"):
+                path.write_bytes(data + data)
+            yield line
+
+    read_lines = recordings._lines_of
+    monkeypatch.setattr(recordings, "_lines_of", lines)
+    for source in sources(str(path), lazily=tell_nobody):
+        lazily = source.read()
+        assert (lazily.problems, lazily.leaf, lazily.session) == (whole.problems, whole.leaf, whole.session)
+        assert tuple(lazily.entries) == whole.entries
+
+
+def test_a_line_too_deep_to_be_read_again_is_not_called_a_changed_one(tmp_path: Path) -> None:
+    """What can be read at first may be nested too deeply for a second reading from further down the stack."""
+
+    def read_deeper(steps: int) -> list[Entry]:
+        return read_deeper(steps - 1) if steps else list(found.entries)
+
+    path = write_session(tmp_path / "session.jsonl", claude_line, 2)
+    path.write_bytes(path.read_bytes().replace(b'"text":', b'"x": ' + b"[" * 500 + b"]" * 500 + b', "text":'))
+    for source in sources(str(path), lazily=tell_nobody):
+        found = source.read()
+        assert len(found.entries) == 4
+        with pytest.raises(RecursionError, match="nested too deeply"):
+            read_deeper(450)
+
+
+def test_standard_input_is_no_file_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``-`` is what comes in, also where a file is called so."""
+    monkeypatch.chdir(tmp_path)
+    write_session(tmp_path / "-", claude_line, 6)
+    given = write_session(tmp_path / "session.jsonl", pi_line, 6).read_bytes()
+    done = CliRunner().invoke(command, ["-", "--store", "s.db", "--json"], input=given)
+    assert [one["format"] for one in json.loads(done.output)] == ["pi"]
 
 
 def test_progress_moves_within_a_file_by_its_bytes(tmp_path: Path) -> None:
