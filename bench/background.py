@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from holdfast.view.references import references
+from holdfast.messages.references import references
 
 TARGET = Path(__file__).parent.parent / "src" / "holdfast" / "data" / "background.txt"
 LARGEST = 300_000

@@ -27,12 +27,12 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from holdfast.config import target
-from holdfast.model.entries import Usage
-from holdfast.model.paying import dollars
-from holdfast.model.target import Prices
-from holdfast.policy.pipeline import Policy
-from holdfast.policy.presets import PRESETS
-from holdfast.runtime.journal import Journal
+from holdfast.engine.log.journal import Journal
+from holdfast.planning.pipeline import Policy
+from holdfast.planning.presets.presets import PRESETS
+from holdfast.state.costs import dollars
+from holdfast.state.entries import Usage
+from holdfast.state.target import Prices
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.sending import Turn, breaks, direct, drive

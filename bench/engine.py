@@ -40,14 +40,14 @@ import anyio
 from transcript import transcript
 
 from holdfast.config import target
-from holdfast.model.entries import Frame
-from holdfast.model.messages import Message
-from holdfast.model.target import Target
-from holdfast.runtime.engine import Engine
-from holdfast.runtime.journal import Journal
-from holdfast.runtime.upstream import Reply, Sent
+from holdfast.engine.engine import Engine
+from holdfast.engine.log.journal import Journal
+from holdfast.engine.upstream.upstream import Reply, Sent
+from holdfast.messages.message import Message
+from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.state.entries import Frame
+from holdfast.state.target import Target
 from holdfast.store import open_store
-from holdfast.wire import openai_chat
 
 LENGTH, WINDOW, NEVER = 10_000, 200_000, 100_000_000
 PLACES = {1_000: (500, 1_500), 10_000: (9_000, LENGTH)}

@@ -31,10 +31,10 @@ from transcript import transcript
 
 from holdfast import Branch, Message, Plan, plan
 from holdfast.config import target
-from holdfast.model.entries import Frame
-from holdfast.policy import salience
-from holdfast.view import references
-from holdfast.wire import openai_chat
+from holdfast.messages import references
+from holdfast.planning.extract import salience
+from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.state.entries import Frame
 
 SIZES = (100, 1_000, 10_000)
 HUGE, SMALL = 100_000_000, 64_000

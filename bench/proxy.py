@@ -47,12 +47,12 @@ import msgspec
 from children import PATHS, Child, asked, bare, canned, holdfast, least, litellm, said, stack, upstream
 from transcript import transcript
 
-from holdfast.model.messages import Message
-from holdfast.model.parts import ToolCall
-from holdfast.model.slots import Slot
-from holdfast.wire import openai_chat
-from holdfast.wire.lens import body
-from holdfast.wire.mending import mend
+from holdfast.messages.message import Message
+from holdfast.messages.parts import ToolCall
+from holdfast.messages.sized_message import Slot
+from holdfast.providers.fix import mend
+from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.request_body import body
 
 MESSAGES, LENGTH = 1_000, 880
 """Messages of a long request, and the characters of each that make it 1 MB."""

@@ -25,10 +25,10 @@ from tempfile import TemporaryDirectory
 
 from holdfast import Message, Plan, Policy, plan
 from holdfast.config import target
-from holdfast.model.entries import Frame
-from holdfast.model.messages import result_text
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.runtime.journal import Journal
+from holdfast.engine.log.journal import Journal
+from holdfast.messages.message import result_text
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.state.entries import Frame
 from holdfast.store.blobs import FileBlobs
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.histories import words

@@ -33,15 +33,15 @@ import msgspec
 from children import Child, Refused, asked, holdfast
 
 from holdfast.errors import HoldfastError
+from holdfast.providers.common.sse import Reader
+from holdfast.providers.overflow import ErrorReport, classify
+from holdfast.providers.responses import Answer, Fold, answer
 from holdfast.store import open_store
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.calls import Asked, Refusal, Reply, Said
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.faults import KINDS, Fault
 from holdfast.testing.provider.serving import serving
-from holdfast.wire.answers import Answer, Fold, answer
-from holdfast.wire.overflow import ErrorReport, classify
-from holdfast.wire.sse import Reader
 
 WINDOW = 12_000
 """Tokens; a session of 250 requests has several times as many."""

@@ -19,13 +19,13 @@ from msgspec import Struct
 
 from holdfast.config import target
 from holdfast.formats import Recording, read
-from holdfast.model.entries import Frame
-from holdfast.policy.pipeline import Policy
-from holdfast.policy.presets import PRESETS
+from holdfast.planning.pipeline import Policy
+from holdfast.planning.presets.presets import PRESETS
 from holdfast.replay.cuts import CutScore, interval, pool
 from holdfast.replay.measure import Measured, Setting, Study, measure_cuts, measure_policy
 from holdfast.replay.session import session_of
 from holdfast.replay.tokenizer import tokenizer
+from holdfast.state.entries import Frame
 
 MODEL = "claude-sonnet-4-5"
 SETTINGS = ((64_000, 10_000, 0.990, 0.39), (96_000, 10_000, None, None), (32_000, 3_000, 0.975, 0.29))

@@ -29,15 +29,15 @@ import msgspec
 from transcript import transcript
 
 from holdfast.config import dialect
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text
-from holdfast.model.slots import Slot
-from holdfast.policy.hygiene import repairs
-from holdfast.wire import openai_chat
-from holdfast.wire.apis import APIS
-from holdfast.wire.lens import body, open_body, render
-from holdfast.wire.mending import mend
-from holdfast.wire.rules import validate
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text
+from holdfast.messages.sized_message import Slot
+from holdfast.normalize import repairs
+from holdfast.providers.fix import mend
+from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.registry import APIS
+from holdfast.providers.request_body import body, open_body, render
+from holdfast.providers.rules import validate
 
 BYTES = 10_000_000
 MODELS = {

@@ -20,10 +20,10 @@ from msgspec.structs import asdict
 
 from holdfast.cli import COMMANDS
 from holdfast.cli import command as program
-from holdfast.cli.policy import ABOUT
-from holdfast.policy.presets import PRESETS
-from holdfast.policy.settings import Settings, origin
-from holdfast.wire.rules import RULES
+from holdfast.cli.commands.policy import ABOUT
+from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.settings import Settings, origin
+from holdfast.providers.rules import RULES
 
 HERE = Path(__file__).parent
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

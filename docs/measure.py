@@ -19,7 +19,7 @@ from generate import table
 
 from holdfast import Policy, config
 from holdfast.cli.replay.session_report import Order, Report, replayed
-from holdfast.policy.presets import PRESETS
+from holdfast.planning.presets.presets import PRESETS
 from holdfast.replay.cuts import interval, pool
 from holdfast.replay.report import BASELINE, HEADLINE, OURS, Row, pooled, thousands
 

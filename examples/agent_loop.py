@@ -15,9 +15,9 @@ from anthropic import AsyncAnthropic
 
 from holdfast import Engine
 from holdfast.config import target
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.telemetry.events import Compacted, Event
+from holdfast.events import Compacted, Event
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.testing.provider import Provider, Said, Settings
 from holdfast.testing.provider.serving import serving
 

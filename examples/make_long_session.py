@@ -21,7 +21,7 @@ from session_tools import Workshop, bash, call, imported, modules, outline, plac
 ENOUGH = 222
 """Steps of the session at least, two messages each: the review goes on until then."""
 OPENINGS = ("{} now.", "Next is {}.", "On to {}.", "I take {} next.", "Let me look at {}.")
-ENTRIES = "src/holdfast/model/entries.py"
+ENTRIES = "src/holdfast/state/entries.py"
 RUN = bash("python tools/surface.py", "Print the surface")
 PROVE = bash("python -m unittest tests.unit.test_surface", "Run the surface test")
 
@@ -31,7 +31,7 @@ def orientation(s: Session) -> None:
     s.user(
         "We are getting Holdfast ready for its first release: ticket HF-2291, base commit 4e8c1d7. Every module under "
         "src/holdfast shall list its public names in `__all__`, tools/surface.py shall print them, and a test shall "
-        "prove that the two agree. Rules: never change the public names in model/entries.py; answer in British "
+        "prove that the two agree. Rules: never change the public names in state/entries.py; answer in British "
         "English; no new dependencies; tests must run with plain `python -m unittest`, the release container has "
         "nothing else; leave the tests that are there alone; do not commit, I do that. Have a look round first and "
         "tell me your plan."
@@ -42,17 +42,17 @@ def orientation(s: Session) -> None:
         thought="I should see the layout and the history before I plan anything.",
     )
     s.step(call("Read", "README.md"), call("Read", "pyproject.toml"), text="The README and the project file first.")
-    s.step(call("Read", ENTRIES), text="model/entries.py has a rule of its own, so I read it now.")
-    for path in ("policy/settings.py", "view/tokens.py", "errors.py"):
+    s.step(call("Read", ENTRIES), text="state/entries.py has a rule of its own, so I read it now.")
+    for path in ("planning/settings.py", "state/token_estimate.py", "errors.py"):
         s.step(call("Read", f"src/holdfast/{path}"))
     s.step(call("Grep", "src", pattern="__all__"), call("Grep", "tests", pattern="^def test_", head_limit=50))
     lines = 'for p in sorted(pathlib.Path("src").rglob("*.py")): print(len(p.read_text().splitlines()), p)'
     s.step(python(f"import pathlib\n{lines}", "Count the lines of each module"))
     entries = told([s.shown[name] for name in public(s.shop, ENTRIES) if name in s.shown])
     s.step(
-        text="Plan for HF-2291:\n1. tools/surface.py from the syntax tree, nothing imported.\n2. `__all__` in model/, "
-        "then view/ and policy/, then the rest, file by file.\n3. tests/unit/test_surface.py with unittest.\n\n"
-        f"In model/entries.py I shall only add the list; its names stay as they are: {entries}."
+        text="Plan for HF-2291:\n1. tools/surface.py from the syntax tree, nothing imported.\n2. `__all__` in state/, "
+        "then messages/ and planning/, then the rest, file by file.\n3. tests/unit/test_surface.py with unittest.\n\n"
+        f"In state/entries.py I shall only add the list; its names stay as they are: {entries}."
     )
 
 
@@ -137,13 +137,13 @@ def close(s: Session, title: str, paths: list[str]) -> None:
 def model(s: Session) -> None:
     """Go through the values, one file at a time."""
     s.user(
-        "Right. Now model/, one file at a time please. When a package is done, write its definitions down in "
+        "Right. Now state/, one file at a time please. When a package is done, write its definitions down in "
         "docs/surface-NAME.md and a test that the names can be imported and have docstrings."
     )
-    paths = modules(s.shop, "model")
+    paths = modules(s.shop, "state")
     for path in paths:
         visit(s, path)
-    close(s, "model", paths)
+    close(s, "state", paths)
 
 
 def soak(s: Session) -> None:
@@ -159,7 +159,8 @@ def soak(s: Session) -> None:
     for path, line, name in re.findall(r'File "(\S+)", line (\d+), in (\w+)', found):
         look = call("Read", path, offset=max(1, int(line) - 3), limit=32)
         s.step(look, text=f"The traceback names `{name}` at {path}:{line}.")
-    code = f'import pathlib\nfrom holdfast.view.tokens import count\nprint(count(pathlib.Path("{LOG}").read_text()))'
+    count = "from holdfast.messages.tokens import count"
+    code = f'import pathlib\n{count}\nprint(count(pathlib.Path("{LOG}").read_text()))'
     size = s.step(python(code, "Estimate the tokens of the log"))[0].splitlines()[-1]
     s.step(
         text="HF-E5127: a request of 61,884 tokens met usable 48,960, and session s-7f3a91c gave up in lane L-19, "
@@ -170,25 +171,25 @@ def soak(s: Session) -> None:
 
 
 def middle(s: Session) -> None:
-    """Go through view/ and policy/; in one module a name is forgotten."""
-    s.user("Fine, leave that for now, I shall open a ticket for it. Go on with view/ and policy/.")
-    paths = modules(s.shop, "view", "policy", each=11)
+    """Go through messages/ and planning/; in one module a name is forgotten."""
+    s.user("Fine, leave that for now, I shall open a ticket for it. Go on with messages/ and planning/.")
+    paths = modules(s.shop, "messages", "planning", each=11)
     slip = [path for path in paths if len(public(s.shop, path)) > 1 and not place(s.shop.text(path))[1]][:3][-1]
     for turn, path in enumerate(paths):
         if turn == len(paths) // 2:
             aside(s)
         visit(s, path, check=path != slip and turn % 2 == 0, forget=path == slip)
-    close(s, "view-policy", paths)
+    close(s, "messages-planning", paths)
 
 
 def aside(s: Session) -> None:
     """Answer a question between two files, and hear of one more wish."""
     s.user(
-        "In between: does anything in model/ import from view/ or policy/? Imports must go one way only. And no "
+        "In between: does anything in state/ import from messages/ or planning/? Imports must go one way only. And no "
         "`__all__` in an `__init__.py`, please.",
         wait=21,
     )
-    hits = s.step(call("Grep", "src/holdfast/model", pattern=r"from holdfast\.(view|policy)"))[0]
+    hits = s.step(call("Grep", "src/holdfast/state", pattern=r"from holdfast\.(messages|planning)"))[0]
     finding = "Nothing does." if hits.startswith("No ") else f"One place does: {hits.splitlines()[0]}."
     s.step(text=f"{finding} And each `__init__.py` stays without a list. I carry on.")
 
@@ -219,7 +220,7 @@ def rest(s: Session) -> None:
         "and the exit status? Then the packages that are left, the four widest modules of each.",
         wait=4_460,
     )
-    left = modules(s.shop, "wire", "formats", "store", "replay", "cli", each=4)
+    left = modules(s.shop, "providers", "formats", "store", "replay", "cli", each=4)
     s.step(
         bash("git status --short", "Show what is changed"),
         text="It was HF-E5127 in session s-7f3a91c (61,884 tokens over usable 48,960). The budget is 960 names, exit "
@@ -228,11 +229,11 @@ def rest(s: Session) -> None:
     for turn, path in enumerate(left):
         visit(s, path, check=turn % 3 == 0)
     more = sorted({path.split("/")[-2] for path in left})
-    new = f"DONE = {('model', 'view', 'policy', *more)}".replace("'", '"')
-    old = 'DONE = ("model", "view", "policy")'
+    new = f"DONE = {('state', 'messages', 'planning', *more)}".replace("'", '"')
+    old = 'DONE = ("state", "messages", "planning")'
     s.step(
         call("Edit", "tests/unit/test_surface.py", replace_all=False, old_string=old, new_string=new),
-        text=f"The test still looks at model, view and policy alone; {', '.join(more)} join them.",
+        text=f"The test still looks at state, messages and planning alone; {', '.join(more)} join them.",
     )
     s.step(PROVE)
     close(s, "rest", left)
@@ -296,10 +297,10 @@ def review(s: Session) -> None:
     """Look at every list again, from the line it was written at; then run all checks."""
     s.user(
         "Review your own work: look at every list again where you put it, run everything, and give me the diff stat. "
-        "And was model/entries.py left as I asked?"
+        "And was state/entries.py left as I asked?"
     )
     s.step(bash("git diff --stat", "Show the size of the changes"))
-    s.step(call("Read", ENTRIES, limit=40), text="model/entries.py first.")
+    s.step(call("Read", ENTRIES, limit=40), text="state/entries.py first.")
     for turn, (path, line) in enumerate(s.edited.items()):
         if turn > 14 and s.steps > ENOUGH:
             break
@@ -308,7 +309,7 @@ def review(s: Session) -> None:
     total = s.step(RUN)[0].splitlines()[-1]
     s.step(
         text=f"All {len(s.edited)} lists stand where I put them; {total}; the test ends with `{proof}`. In "
-        f"model/entries.py only the list was added, its {len(public(s.shop, ENTRIES))} names are those that 9b02f6e "
+        f"state/entries.py only the list was added, its {len(public(s.shop, ENTRIES))} names are those that 9b02f6e "
         "froze. I have committed nothing."
     )
 
@@ -323,7 +324,7 @@ def notes(s: Session) -> None:
     content = (
         f"# HF-2291: the public surface\n\nBase commit 4e8c1d7.\n\n- `__all__` in {len(s.edited)} modules, from "
         f"{first} to {last}.\n- tools/surface.py: budget 960 names, exit status 3 above it. tools/lengths.py.\n"
-        "- tests/unit/test_surface.py, plain unittest.\n- Names of model/entries.py unchanged (frozen in 9b02f6e).\n\n"
+        "- tests/unit/test_surface.py, plain unittest.\n- Names of state/entries.py unchanged (frozen in 9b02f6e).\n\n"
         "## Open\n\n- HF-E5127, session s-7f3a91c: 61,884 tokens over usable 48,960, lane L-19, 13,244 too many.\n"
     )
     s.step(call("Write", "docs/release-HF-2291.md", content=content), bash("git status --short", "Show all changes"))

@@ -29,7 +29,7 @@ OWN_TEST = "test_example_session.py"
 COMMITS = (
     "4e8c1d7 Branch as a lawful fold",
     "b07a93e Estimator: fit over fifteen classes of content",
-    "9b02f6e Freeze the public names of model/entries.py",
+    "9b02f6e Freeze the public names of state/entries.py",
     "1d5f8ac References: one extractor for all",
     "c3e4470 Settings: every number with its origin",
     "70ab2d9 First values",

@@ -11,15 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+    from holdfast.engine.session import Report, Session
     from holdfast.errors import HoldfastError
-    from holdfast.model.branch import Branch
-    from holdfast.model.messages import Message
-    from holdfast.model.plan import Plan
-    from holdfast.model.target import Target, World
-    from holdfast.policy.pipeline import Policy, Stage
-    from holdfast.policy.planning import apply, plan
-    from holdfast.runtime.engine import Engine
-    from holdfast.runtime.session import Report, Session
+    from holdfast.messages.message import Message
+    from holdfast.planning.pipeline import Policy, Stage
+    from holdfast.planning.plan import apply, plan
+    from holdfast.state.branch import Branch
+    from holdfast.state.plan import Plan
+    from holdfast.state.target import Target, World
     from holdfast.store import open_store
 
 __version__ = "0.1.0"
@@ -42,20 +42,20 @@ __all__ = [
 
 
 _MODULES = {
-    "Branch": "model.branch",
-    "Engine": "runtime.engine",
+    "Branch": "state.branch",
+    "Engine": "engine.engine",
     "HoldfastError": "errors",
-    "Message": "model.messages",
-    "Plan": "model.plan",
-    "Policy": "policy.pipeline",
-    "Report": "runtime.session",
-    "Session": "runtime.session",
-    "Stage": "policy.pipeline",
-    "Target": "model.target",
-    "World": "model.target",
-    "apply": "policy.planning",
+    "Message": "messages.message",
+    "Plan": "state.plan",
+    "Policy": "planning.pipeline",
+    "Report": "engine.session",
+    "Session": "engine.session",
+    "Stage": "planning.pipeline",
+    "Target": "state.target",
+    "World": "state.target",
+    "apply": "planning.plan",
     "open_store": "store",
-    "plan": "policy.planning",
+    "plan": "planning.plan",
 }
 """The modules of the public names."""
 

@@ -63,7 +63,7 @@ class InvalidRequest(HoldfastError, ValueError):
 
 
 class UpstreamError(HoldfastError):
-    """A provider refused a request, or did not answer. ``kind`` is a word of ``holdfast.wire.overflow.KINDS``."""
+    """A provider refused a request, or did not answer. ``kind`` is a word of ``holdfast.providers.overflow.KINDS``."""
 
     def __init__(self, text: str, kind: str = "unknown", retry_after: float | None = None) -> None:
         super().__init__(text)

@@ -13,15 +13,15 @@ import holdfast
 from holdfast.cli import COMMANDS
 from holdfast.cli import command as program
 from holdfast.formats import READERS, WRITERS
-from holdfast.model.plan import Plan
-from holdfast.model.target import Target, World
-from holdfast.policy.pipeline import Policy
-from holdfast.policy.presets import PRESETS
-from holdfast.policy.settings import Settings, origin
+from holdfast.planning.pipeline import Policy
+from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.settings import Settings, origin
+from holdfast.providers.rules import RULES
 from holdfast.replay.measure import Measured
 from holdfast.replay.recall import Hits
 from holdfast.replay.report import Row, Subject, record
-from holdfast.wire.rules import RULES
+from holdfast.state.plan import Plan
+from holdfast.state.target import Target, World
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path: path.read_text("utf-8") for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])}

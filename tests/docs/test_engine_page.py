@@ -8,9 +8,9 @@ from typing import get_args
 
 import pytest
 
-from holdfast.runtime.hooks import Hooks
-from holdfast.runtime.session import Session
-from holdfast.telemetry import events
+from holdfast import events
+from holdfast.engine.hooks import Hooks
+from holdfast.engine.session import Session
 
 PAGE = (Path(__file__).parents[2] / "docs" / "engine.md").read_text("utf-8")
 NAMES = [

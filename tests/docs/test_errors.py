@@ -14,19 +14,19 @@ import pytest
 from anyio import create_task_group, sleep, to_thread
 
 from holdfast import Engine, Message, Policy, config, errors, open_store, plan
+from holdfast.engine.compaction.summarizer import Writer, summarise
+from holdfast.engine.lanes import Lanes
+from holdfast.engine.upstream.upstream import Upstream
 from holdfast.formats import read
-from holdfast.model.entries import Entry, Note, Said
-from holdfast.model.parts import ToolCall
-from holdfast.model.plan import Ask
-from holdfast.model.slots import Slot
-from holdfast.runtime.lanes import Lanes
-from holdfast.runtime.summarise import Writer, summarise
-from holdfast.runtime.upstream import Upstream
+from holdfast.messages.parts import ToolCall
+from holdfast.messages.sized_message import Slot
+from holdfast.providers.anthropic import messages as anthropic
+from holdfast.state.entries import Entry, Note, Said
+from holdfast.state.plan import Ask
 from holdfast.store import base
 from holdfast.store.base import Quota
 from holdfast.testing.clock import run
 from holdfast.testing.upstream import Given, ScriptedUpstream
-from holdfast.wire import anthropic
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")

@@ -10,9 +10,9 @@ import click
 import pytest
 
 from holdfast.cli import command as program
-from holdfast.cli.clients.launching import LAUNCHES
+from holdfast.cli.clients.launch import LAUNCHES
 from holdfast.config.providers import VARIABLES
-from holdfast.proxy import headers
+from holdfast.proxy.http import headers
 from holdfast.proxy.settings import BYPASS, TOKEN, Settings
 
 DOCS = Path(__file__).parents[2] / "docs"

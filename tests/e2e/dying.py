@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator
 
 from holdfast.config import target
-from holdfast.model.entries import Usage
-from holdfast.model.messages import Message
-from holdfast.runtime.journal import Journal, Prepared
+from holdfast.engine.log.journal import Journal, Prepared
+from holdfast.messages.message import Message
+from holdfast.state.entries import Usage
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.samples import KEY
 from holdfast.testing.workday import spoken, workday

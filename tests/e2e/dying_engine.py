@@ -16,13 +16,14 @@ import anyio
 from msgspec.structs import replace
 
 from holdfast.config import target
-from holdfast.model.entries import Note, Said
-from holdfast.model.parts import ToolCall
-from holdfast.policy.summary.prompts import HEADINGS
-from holdfast.runtime.engine import Engine
-from holdfast.runtime.session import Session
-from holdfast.runtime.summarise import Writer
-from holdfast.runtime.waiting import QUEUED
+from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.engine import Engine
+from holdfast.engine.log.queue import QUEUED
+from holdfast.engine.session import Session
+from holdfast.messages.parts import ToolCall
+from holdfast.planning.summary.prompts import HEADINGS
+from holdfast.providers.overflow import ErrorReport, classify
+from holdfast.state.entries import Note, Said
 from holdfast.store.base import SessionStore
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.calls import Refusal
@@ -33,7 +34,6 @@ from holdfast.testing.provider.reading import Request
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 from holdfast.testing.workday import STEPS, Step, fields, results, workday
-from holdfast.wire.overflow import ErrorReport, classify
 
 WINDOW, FACTOR = 32_000, 1.3
 LATENCY = 0.004

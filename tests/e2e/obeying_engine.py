@@ -14,8 +14,8 @@ import anyio
 from dying_engine import FACTOR, WINDOW, tell, wrong
 
 from holdfast.config import target
-from holdfast.runtime.engine import Engine
-from holdfast.runtime.session import Session
+from holdfast.engine.engine import Engine
+from holdfast.engine.session import Session
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.samples import KEY

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from holdfast import Policy
 from holdfast.config import target
-from holdfast.model.parts import Thinking
-from holdfast.policy.settings import Settings as Numbers
-from holdfast.runtime.journal import Journal
-from holdfast.runtime.requests import framed
-from holdfast.runtime.upstream import Http, Sent
+from holdfast.engine.log.journal import Journal
+from holdfast.engine.requests import framed
+from holdfast.engine.upstream.upstream import Http, Sent
+from holdfast.messages.parts import Thinking
+from holdfast.planning.settings import Settings as Numbers
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.provider import Provider, Settings

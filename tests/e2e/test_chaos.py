@@ -13,14 +13,15 @@ import counts
 import pytest
 import trouble
 
+from holdfast import events
 from holdfast.config import target
-from holdfast.model.entries import Compaction
-from holdfast.model.messages import Message
-from holdfast.policy.summary.keeping import newest_identifiers
-from holdfast.policy.summary.prompts import HEADINGS
-from holdfast.runtime.hooks import Before, Hooks
-from holdfast.runtime.summarise import Writer
-from holdfast.telemetry import events
+from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.hooks import Before, Hooks
+from holdfast.messages.message import Message
+from holdfast.planning.summary.must_keep import newest_identifiers
+from holdfast.planning.summary.prompts import HEADINGS
+from holdfast.providers.responses import Answer
+from holdfast.state.entries import Compaction
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider import Fault, Provider, Settings
 from holdfast.testing.provider.calls import Refusal
@@ -28,7 +29,6 @@ from holdfast.testing.provider.calls import Said as Says
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
-from holdfast.wire.answers import Answer
 
 WAYS = [(False, True), (True, False), (False, False), (True, True)]
 """Whether a fault strikes always or once, and whether the answer is read as a stream."""

@@ -11,12 +11,12 @@ import pytest
 import trouble
 
 from holdfast.config import target
+from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.hooks import Hooks
 from holdfast.errors import DeadlineExceeded, HoldfastError
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolResult
-from holdfast.runtime.hooks import Hooks
-from holdfast.runtime.summarise import Writer
-from holdfast.telemetry.events import OUTCOMES
+from holdfast.events import OUTCOMES
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolResult
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider import Fault, Provider, Settings
 from holdfast.testing.provider.client import MODELS

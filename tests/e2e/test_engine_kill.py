@@ -21,14 +21,14 @@ import counts
 import dying_engine as dying
 import pytest
 
-from holdfast.model.branch import Branch
-from holdfast.model.entries import Compaction, Said
-from holdfast.model.messages import Message
-from holdfast.model.packing import unpack
-from holdfast.policy.summary.prompts import HEADINGS
-from holdfast.runtime.waiting import undelivered
+from holdfast.engine.log.queue import undelivered
+from holdfast.messages.message import Message
+from holdfast.planning.summary.prompts import HEADINGS
+from holdfast.state.branch import Branch
+from holdfast.state.codec.packing import unpack
+from holdfast.state.entries import Compaction, Said
+from holdfast.store.blob_names import CAPPED
 from holdfast.store.memory import MemoryStore
-from holdfast.store.naming import CAPPED
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider.calls import Answered

@@ -19,9 +19,9 @@ import counts
 import dying
 import pytest
 
-from holdfast.model.branch import Branch
-from holdfast.runtime.journal import Journal
-from holdfast.runtime.requests import rendered
+from holdfast.engine.log.journal import Journal
+from holdfast.engine.requests import rendered
+from holdfast.state.branch import Branch
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.samples import KEY, same_request

@@ -15,12 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.config import target
-from holdfast.model.entries import Answer, Compaction, Said
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.policy.recovery import bound
-from holdfast.policy.settings import Settings as Numbers
-from holdfast.runtime.engine import Engine
+from holdfast.engine.engine import Engine
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.planning.settings import Settings as Numbers
+from holdfast.providers.overflow import ErrorReport, classify
+from holdfast.recovery.machine import bound
+from holdfast.state.entries import Answer, Compaction, Said
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider import Provider, Settings
@@ -31,7 +32,6 @@ from holdfast.testing.provider.overflowing import NAMES
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 from holdfast.testing.workday import fields
-from holdfast.wire.overflow import ErrorReport, classify
 
 STEPS = 1_000 if counts.IS_THOROUGH else 40
 WINDOW = 32_000

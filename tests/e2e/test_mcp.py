@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from mcp import Client, StdioServerParameters
 
 from holdfast.cli import command as program
-from holdfast.cli.mcp import Place, answered
+from holdfast.cli.commands.mcp import Place, answered
 from holdfast.config import target
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.runtime.journal import Journal
+from holdfast.engine.log.journal import Journal
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.store import open_store
 
 ROOT = Path(__file__).parents[2]

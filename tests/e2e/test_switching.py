@@ -14,11 +14,13 @@ import counts
 import pytest
 
 from holdfast.config import target
-from holdfast.model.entries import Compaction, Said
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolResult
-from holdfast.model.projected import native_of
-from holdfast.runtime.engine import Engine
+from holdfast.engine.engine import Engine
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolResult
+from holdfast.providers.overflow import ErrorReport, classify
+from holdfast.state.entries import Compaction, Said
+from holdfast.state.token_estimate import ratio
+from holdfast.state.view import native_of
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider import Provider, Settings
@@ -27,8 +29,6 @@ from holdfast.testing.provider.calls import Said as Says
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 from holdfast.testing.workday import fields
-from holdfast.view.tokens import ratio
-from holdfast.wire.overflow import ErrorReport, classify
 
 WINDOW = 32_000
 STEPS = 12

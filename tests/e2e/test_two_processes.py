@@ -27,8 +27,8 @@ import dying_engine as dying
 import obeying_engine as obeying
 import pytest
 
-from holdfast.model.branch import Branch
-from holdfast.model.entries import Said
+from holdfast.state.branch import Branch
+from holdfast.state.entries import Said
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.samples import KEY, same_request

@@ -5,16 +5,18 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.config import target
+from holdfast.engine.engine import Engine
+from holdfast.engine.log.journal import Journal
 from holdfast.errors import HoldfastError, UpstreamError
-from holdfast.model.branch import TRUNCATE
-from holdfast.model.entries import FALLBACK, Compaction, Decision, Said
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.model.projected import project
-from holdfast.policy.recovery import bound
-from holdfast.policy.settings import Settings as Numbers
-from holdfast.runtime.engine import Engine
-from holdfast.runtime.journal import Journal
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.planning.settings import Settings as Numbers
+from holdfast.providers.overflow import KINDS, ErrorReport, classify
+from holdfast.providers.responses import Fold
+from holdfast.recovery.machine import bound
+from holdfast.state.branch import TRUNCATE
+from holdfast.state.entries import FALLBACK, Compaction, Decision, Said
+from holdfast.state.view import project
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.provider.calls import Refusal
@@ -22,8 +24,6 @@ from holdfast.testing.provider.client import MODELS
 from holdfast.testing.samples import KEY
 from holdfast.testing.upstream import ProviderUpstream
 from holdfast.testing.workday import fields
-from holdfast.wire.answers import Fold
-from holdfast.wire.overflow import KINDS, ErrorReport, classify
 
 WINDOW = 32_000
 BOUND = bound(Numbers())

@@ -12,18 +12,19 @@ from msgspec.structs import replace
 from holdfast import Policy, World, apply, plan
 from holdfast.config import target
 from holdfast.errors import WindowTooSmall
-from holdfast.model.entries import Frame
-from holdfast.model.messages import Message, result_text
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.model.projected import project
-from holdfast.policy.guard import measure_room
-from holdfast.policy.settings import HANDLE, Settings
+from holdfast.messages.cut_points import legal_cuts
+from holdfast.messages.message import Message, result_text
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.text.cutting import head_and_tail
+from holdfast.messages.tokens import count, measure
+from holdfast.planning.budget import measure_room
+from holdfast.planning.settings import HANDLE, Settings
+from holdfast.state.entries import Frame
+from holdfast.state.token_estimate import cautious_ratio, ratio
+from holdfast.state.view import project
 from holdfast.testing.driving import drive
 from holdfast.testing.histories import conversation, damaged, words
 from holdfast.testing.strategies import broken_histories, conversations
-from holdfast.view.boundaries import legal_cuts
-from holdfast.view.text import head_and_tail
-from holdfast.view.tokens import cautious_ratio, count, measure, ratio
 
 OURS = Policy()
 SMALL = OURS.with_settings(room_min=0, spill_chars=2_000, preview_chars=300, preview_outline=200, message_chars=5_000)

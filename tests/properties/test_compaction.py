@@ -13,26 +13,26 @@ from msgspec.structs import replace
 
 from holdfast import Branch, Policy, World, apply, plan
 from holdfast.config import target
-from holdfast.model.branch import extend
-from holdfast.model.entries import Answer, Entry, Failure, Frame, Said, Usage
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.model.projected import project
-from holdfast.model.target import Limits
-from holdfast.policy.compaction import over_trigger
-from holdfast.policy.draft import Draft
-from holdfast.policy.extract import extract
-from holdfast.policy.guard import measure_room
-from holdfast.policy.pipeline import advance
-from holdfast.policy.presets import PRESETS
-from holdfast.policy.projection import send_slots
-from holdfast.policy.settings import Settings
-from holdfast.policy.user_words import OLDER
+from holdfast.messages.cut_points import legal_cuts
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.tokens import count, measure
+from holdfast.normalize.projection import send_slots
+from holdfast.planning.budget import measure_room
+from holdfast.planning.builder import Draft
+from holdfast.planning.extract.extract import extract
+from holdfast.planning.extract.user_words import OLDER
+from holdfast.planning.pipeline import advance
+from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.settings import Settings
+from holdfast.planning.stages.compaction import over_trigger
+from holdfast.state.branch import extend
+from holdfast.state.entries import Answer, Entry, Failure, Frame, Said, Usage
+from holdfast.state.target import Limits
+from holdfast.state.view import project
 from holdfast.testing.driving import drive, points
 from holdfast.testing.histories import words
 from holdfast.testing.strategies import broken_histories, conversations
-from holdfast.view.boundaries import legal_cuts
-from holdfast.view.tokens import count, measure
 
 OURS = Policy()
 HEADINGS = [
@@ -296,9 +296,9 @@ def test_an_extract_is_always_the_same(messages, budget):
 
 
 SCRIPT = """
-from holdfast.policy.extract import extract
+from holdfast.planning.extract.extract import extract
 from holdfast.testing.histories import conversation
-from holdfast.view.tokens import measure
+from holdfast.messages.tokens import measure
 turns = [(n, 200, [(3, n, 3_000, 1), (2, n + 5, 900, 0)], True) for n in range(12)]
 slots = [measure(message) for message in conversation(turns)]
 print(extract(slots[:-3], slots[-3:], 900))

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.cli.account import account_and_branch, together
-from holdfast.cli.comparing import compare, runs
-from holdfast.cli.explaining import acting, acts, as_shown, log_of, states
-from holdfast.cli.sizing import measured_in
-from holdfast.cli.undo import standing
+from holdfast.cli.commands.undo import standing
+from holdfast.cli.reports.account import account_and_branch, together
+from holdfast.cli.reports.history import acting, acts, as_shown, log_of, states
+from holdfast.cli.reports.request_diff import compare, runs
+from holdfast.cli.reports.request_size import measured_in
 from holdfast.config import shipped
-from holdfast.model.branch import Branch, extend
-from holdfast.model.entries import Compaction, Decision, Entry, Revoke
-from holdfast.model.projected import origins
+from holdfast.state.branch import Branch, extend
+from holdfast.state.entries import Compaction, Decision, Entry, Revoke
+from holdfast.state.view import origins
 from holdfast.store.base import SessionInfo
 from holdfast.testing.strategies import logs
 

@@ -11,22 +11,23 @@ from msgspec import Raw
 from msgspec.structs import asdict, replace
 
 from holdfast import Branch
-from holdfast.model.branch import extend
-from holdfast.model.dialect import Dialect
-from holdfast.model.edits import Edit, Settled, Span
-from holdfast.model.entries import Answer, Compaction, Decision, Entry, Frame, Request, Revoke, Said, Usage
-from holdfast.model.messages import Message, media_of
-from holdfast.model.parts import Text, Thinking, ToolResult
-from holdfast.model.projected import messages_at, origins, prefix_basis, project
-from holdfast.model.sequence import Seq
-from holdfast.model.target import Target
-from holdfast.policy.guard import in_force
-from holdfast.policy.measures import usage_estimate
-from holdfast.policy.settings import Settings
+from holdfast.messages.message import Message, media_of
+from holdfast.messages.parts import Text, Thinking, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.planning.budget import in_force
+from holdfast.planning.presets.measures import usage_estimate
+from holdfast.planning.settings import Settings
+from holdfast.state.branch import extend
+from holdfast.state.dialect import Dialect
+from holdfast.state.edits import Edit, Settled, Span
+from holdfast.state.entries import Answer, Compaction, Decision, Entry, Frame, Request, Revoke, Said, Usage
+from holdfast.state.sequence import Seq
+from holdfast.state.target import Target
+from holdfast.state.token_estimate import estimate, frame_tokens, ratio
+from holdfast.state.view import messages_at, origins, prefix_basis, project
 from holdfast.store.active import CARRIED
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.strategies import logs, wild_histories
-from holdfast.view.tokens import estimate, frame_tokens, measure, ratio
 
 FORGOTTEN = {"settled", "callers"}
 """``settled`` is a memory of the planner's; ``callers`` may know more than one branch, and is compared apart."""

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from holdfast import Branch, Policy, World, apply, plan
 from holdfast.config import target
-from holdfast.model.entries import Frame
-from holdfast.model.messages import Message
-from holdfast.model.parts import Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.policy.pipeline import advance
-from holdfast.policy.projection import send_slots
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.normalize.projection import send_slots
+from holdfast.planning.pipeline import advance
+from holdfast.state.entries import Frame
 from holdfast.testing.driving import drive, points, recorded, wires
 from holdfast.testing.strategies import broken_histories, conversations
 

@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 
 from holdfast import Policy
 from holdfast.config import target
-from holdfast.model.entries import Frame, Usage
-from holdfast.model.knowing import all_known, knowing
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall
-from holdfast.proxy.clients import client, kind
-from holdfast.proxy.identity import session_key
-from holdfast.proxy.trees import Trees
-from holdfast.runtime.journal import Journal, Prepared
+from holdfast.engine.log.journal import Journal, Prepared
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall
+from holdfast.providers.request_body import Lens, measured, open_body, render
+from holdfast.proxy.conversation.clients import client, kind
+from holdfast.proxy.conversation.identity import session_key
+from holdfast.proxy.conversation.index import Trees
+from holdfast.state.calibration.model_stats import all_known, knowing
+from holdfast.state.entries import Frame, Usage
 from holdfast.store.base import SessionStore
 from holdfast.store.memory import MemoryStore
-from holdfast.wire.lens import Lens, measured, open_body, render
 
 OFTEN = settings(
     max_examples=counts.choose(quick=60, ci=500, thorough=10_000),

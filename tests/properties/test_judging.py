@@ -6,13 +6,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.model.messages import Message
-from holdfast.model.slots import Slot
-from holdfast.runtime.judging import is_judged, judged
-from holdfast.runtime.upstream import Sent
+from holdfast.engine.run.check_request import is_judged, judged
+from holdfast.engine.upstream.upstream import Sent
+from holdfast.messages.message import Message
+from holdfast.messages.sized_message import Slot
+from holdfast.providers.request_body import body, open_body, render
+from holdfast.providers.rules import validate
 from holdfast.testing.strategies import broken_histories, conversations
-from holdfast.wire.lens import body, open_body, render
-from holdfast.wire.rules import validate
 
 MODELS = [
     ("anthropic", "claude-sonnet-4-5"),

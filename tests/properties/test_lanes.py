@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from holdfast.engine.lanes import Lanes, Permits
 from holdfast.errors import Aborted, LaneCleared
-from holdfast.runtime.lanes import Lanes, Permits
 from holdfast.testing.clock import run
 
 CLOCKS = {"fake": run} | ({"real": anyio.run} if counts.IS_THOROUGH else {})

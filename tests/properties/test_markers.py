@@ -11,21 +11,21 @@ from msgspec.structs import replace
 
 from holdfast import Policy, World, plan
 from holdfast.config import target
-from holdfast.model.branch import Branch
-from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Decision, Entry, Request, Said
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.model.projected import project
-from holdfast.policy.hygiene import MISSING
-from holdfast.policy.markers import breakpoints
-from holdfast.policy.presets import PRESETS
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.normalize import MISSING
+from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.stages.cache_breakpoints import breakpoints
+from holdfast.providers.request_body import body
 from holdfast.replay.cache import FRAME, Cache, blocks
+from holdfast.state.branch import Branch
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import Decision, Entry, Request, Said
+from holdfast.state.view import project
 from holdfast.testing.driving import drive
 from holdfast.testing.histories import conversation, damaged
 from holdfast.testing.strategies import broken_histories, conversations
-from holdfast.view.tokens import measure
-from holdfast.wire.lens import body
 
 MODELS = [("anthropic", "claude-sonnet-4-5"), ("anthropic", "claude-opus-5-5"), ("anthropic", "somebody-else")]
 POLICIES = [Policy.preset(name) for name in PRESETS]

@@ -10,15 +10,16 @@ from msgspec.structs import replace
 
 from holdfast import Branch, Policy
 from holdfast.config import target
-from holdfast.model.branch import extend
-from holdfast.model.entries import Answer, Compaction, Entry, Frame, Said, Usage
-from holdfast.model.messages import Message
-from holdfast.model.projected import project, summary_slot
-from holdfast.policy.pipeline import advance
-from holdfast.policy.projection import send_slots
+from holdfast.messages.message import Message
+from holdfast.messages.tokens import measure
+from holdfast.normalize.projection import send_slots
+from holdfast.planning.pipeline import advance
+from holdfast.providers.request_body import body
+from holdfast.state.branch import extend
+from holdfast.state.entries import Answer, Compaction, Entry, Frame, Said, Usage
+from holdfast.state.token_estimate import estimate
+from holdfast.state.view import project, summary_slot
 from holdfast.testing.driving import recorded
-from holdfast.view.tokens import estimate, measure
-from holdfast.wire.lens import body
 
 FRAME = Frame("f", 500, exact=True)
 PLACES = [

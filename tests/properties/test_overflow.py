@@ -10,20 +10,21 @@ from msgspec.structs import replace
 from holdfast import Branch, Policy, World, plan
 from holdfast.config import target
 from holdfast.errors import WindowTooSmall
-from holdfast.model.branch import extend
-from holdfast.model.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Frame, Request, Usage
-from holdfast.model.gauging import Learned
-from holdfast.model.messages import Message, media_of, result_text
-from holdfast.model.parts import Media, Text, ToolCall, ToolResult
-from holdfast.policy.guard import learned, measure_room
-from holdfast.policy.pipeline import advance
-from holdfast.policy.planning import reconcile
-from holdfast.policy.presets import PRESETS
-from holdfast.policy.projection import send_slots
-from holdfast.policy.smallest import floor
+from holdfast.messages.message import Message, media_of, result_text
+from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
+from holdfast.messages.tokens import count
+from holdfast.normalize.projection import send_slots
+from holdfast.planning.budget import learned, measure_room
+from holdfast.planning.pipeline import advance
+from holdfast.planning.plan import reconcile
+from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.stages.smallest_request import floor
+from holdfast.state.branch import extend
+from holdfast.state.calibration.calibration import Learned
+from holdfast.state.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Frame, Request, Usage
+from holdfast.state.token_estimate import estimate
 from holdfast.testing.histories import words
 from holdfast.testing.strategies import broken_histories, conversations, wild_histories
-from holdfast.view.tokens import count, estimate
 
 OURS = Policy()
 talks = conversations(turns=4, steps=5, longest=9_000)

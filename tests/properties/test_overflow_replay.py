@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from holdfast import Policy, World, apply, plan
 from holdfast.config import target
-from holdfast.model.branch import extend
-from holdfast.model.entries import OVERFLOW, REPLAY, Entry, Failure, Frame
-from holdfast.model.messages import Message, media_of
-from holdfast.model.parts import Media, Text, ToolCall, ToolResult
-from holdfast.policy.overflow_replay import CONTINUE
-from holdfast.policy.projection import send_slots
+from holdfast.messages.message import Message, media_of
+from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
+from holdfast.normalize.projection import send_slots
+from holdfast.planning.presets.overflow_replay import CONTINUE
+from holdfast.providers.request_body import body
+from holdfast.providers.rules import validate
+from holdfast.state.branch import extend
+from holdfast.state.entries import OVERFLOW, REPLAY, Entry, Failure, Frame
 from holdfast.testing.strategies import conversations
-from holdfast.wire.lens import body
-from holdfast.wire.rules import validate
 
 PICTURE = Media("image", "image/png", 68, "tide.png", "iVBORw0KGgo=")
 QUESTION = "What does the northern harbour look like at low tide?"

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.model.branch import Branch, extend
-from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Said
-from holdfast.model.messages import Message
-from holdfast.policy.presets import PRESETS
-from holdfast.policy.recovery import (
+from holdfast.events import OUTCOMES
+from holdfast.messages.message import Message
+from holdfast.messages.tokens import measure
+from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.settings import Settings
+from holdfast.providers.overflow import KINDS, OVERFLOWS
+from holdfast.recovery.machine import (
     ENTRY,
     LADDER,
     TRANSIENT,
@@ -29,11 +30,10 @@ from holdfast.policy.recovery import (
     is_transient,
     rank,
 )
-from holdfast.policy.settings import Settings
-from holdfast.policy.stopping import explain
-from holdfast.telemetry.events import OUTCOMES
-from holdfast.view.tokens import measure
-from holdfast.wire.overflow import KINDS, OVERFLOWS
+from holdfast.recovery.messages import explain
+from holdfast.state.branch import Branch, extend
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import OVERFLOW, Answer, Compaction, Decision, Entry, Failure, Said
 
 OURS = Settings()
 numbers = st.none() | st.integers(-5, 10**7)

@@ -13,23 +13,23 @@ from msgspec.structs import replace
 
 from holdfast.config import target
 from holdfast.errors import HoldfastError
-from holdfast.model.branch import Branch, extend, extended
-from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Answer, Decision, Entry, Frame, Said
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, Thinking, ToolCall, ToolResult
-from holdfast.model.slots import Slot
-from holdfast.policy.hygiene import MISSING, repairs
-from holdfast.policy.hygiene.parts import tells
-from holdfast.policy.pipeline import advance
-from holdfast.policy.planning import plan
-from holdfast.policy.projection import repair_projection, send_slots
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.sized_message import Slot
+from holdfast.messages.tokens import measure
+from holdfast.normalize import MISSING, repairs
+from holdfast.normalize.parts import tells
+from holdfast.normalize.projection import repair_projection, send_slots
+from holdfast.planning.pipeline import advance
+from holdfast.planning.plan import plan
+from holdfast.providers.fix import mend
+from holdfast.providers.registry import APIS
+from holdfast.providers.request_body import body
+from holdfast.providers.rules import validate
+from holdfast.state.branch import Branch, extend, extended
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import Answer, Decision, Entry, Frame, Said
 from holdfast.testing.mangle import BLOWS, MODELS, mangled, of_seed, sound
-from holdfast.view.tokens import measure
-from holdfast.wire.apis import APIS
-from holdfast.wire.lens import body
-from holdfast.wire.mending import mend
-from holdfast.wire.rules import validate
 
 FAMILIES = [(api, model) for api in APIS for model in MODELS[api]]
 COUNT = counts.choose(quick=60, ci=182, thorough=2_000)
@@ -243,7 +243,7 @@ def test_reasoning_that_goes_takes_the_name_of_its_item_along():
 
 def test_thinking_of_another_model_goes_with_the_name_of_its_item():
     """The same for values: the part behind dropped thinking keeps neither its seal nor its bytes."""
-    from holdfast.model.parts import Seal
+    from holdfast.messages.parts import Seal
 
     where = target("openai-responses", "gpt-5.5")
     thought = Thinking("hm", Seal("openai-responses", "o3", "enc"))

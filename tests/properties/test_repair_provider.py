@@ -9,16 +9,16 @@ import httpx2
 import pytest
 
 from holdfast.config import target
-from holdfast.model.projected import patched
-from holdfast.model.slots import Slot
-from holdfast.policy.hygiene import repairs
-from holdfast.policy.hygiene.parts import tells
+from holdfast.messages.sized_message import Slot
+from holdfast.normalize import repairs
+from holdfast.normalize.parts import tells
+from holdfast.providers.models import traits
+from holdfast.providers.registry import APIS
+from holdfast.providers.request_body import body
+from holdfast.state.view import patched
 from holdfast.testing.mangle import MODELS, mangled
 from holdfast.testing.provider import Provider, Refusal, Settings
 from holdfast.testing.provider.serving import serving
-from holdfast.wire.apis import APIS
-from holdfast.wire.lens import body
-from holdfast.wire.models import traits
 
 FAMILIES = [(api, model) for api in APIS for model in MODELS[api]]
 COUNT = counts.choose(quick=30, ci=100, thorough=500)

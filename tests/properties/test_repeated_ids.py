@@ -15,17 +15,17 @@ from msgspec.structs import replace
 
 from holdfast import Branch, Policy
 from holdfast.config import target
-from holdfast.model.branch import extend
-from holdfast.model.entries import Entry, Said
-from holdfast.model.messages import Message
-from holdfast.model.parts import Media, Opaque, Seal, Text, ToolCall, ToolResult
-from holdfast.policy.pipeline import advance
-from holdfast.policy.projection import send_slots
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Media, Opaque, Seal, Text, ToolCall, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.normalize.projection import send_slots
+from holdfast.planning.pipeline import advance
+from holdfast.providers.request_body import body
+from holdfast.state.branch import extend
+from holdfast.state.entries import Entry, Said
 from holdfast.testing.driving import drive
 from holdfast.testing.histories import conversation, damaged
 from holdfast.testing.strategies import broken_histories, conversations
-from holdfast.view.tokens import measure
-from holdfast.wire.lens import body
 
 MODELS = [
     ("anthropic", "claude-sonnet-4-5"),

@@ -28,26 +28,26 @@ from msgspec.structs import asdict
 
 from holdfast import Policy, World
 from holdfast.config import target
-from holdfast.model.branch import Branch, extend
-from holdfast.model.entries import Compaction, Decision, Entry, Frame, Note, Revoke, Said, Usage
-from holdfast.model.messages import Message, result_text
-from holdfast.model.parts import Media, Part, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.model.plan import Plan
-from holdfast.model.projected import project
-from holdfast.model.slots import Slot
-from holdfast.model.target import Target
-from holdfast.policy.pipeline import advance
-from holdfast.policy.projection import send_slots
-from holdfast.policy.truncate import Bounds, truncated_entries
-from holdfast.runtime.journal import Journal
+from holdfast.engine.log.journal import Journal
+from holdfast.messages.message import Message, result_text
+from holdfast.messages.parts import Media, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.sized_message import Slot
+from holdfast.normalize.projection import send_slots
+from holdfast.planning.pipeline import advance
+from holdfast.planning.stages.truncate import Bounds, truncated_entries
+from holdfast.providers.registry import form_of
+from holdfast.providers.request_body import body
+from holdfast.providers.rules import validate
+from holdfast.state.branch import Branch, extend
+from holdfast.state.entries import Compaction, Decision, Entry, Frame, Note, Revoke, Said, Usage
+from holdfast.state.plan import Plan
+from holdfast.state.target import Target
+from holdfast.state.view import project
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
-from holdfast.store.naming import CAPPED
+from holdfast.store.blob_names import CAPPED
 from holdfast.testing.histories import words
 from holdfast.testing.samples import KEY, same_request
-from holdfast.wire.apis import form_of
-from holdfast.wire.lens import body
-from holdfast.wire.rules import validate
 
 STEPS = settings(
     max_examples=counts.choose(quick=4, ci=20, thorough=200),

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from holdfast import Policy
 from holdfast.config import target
-from holdfast.model.entries import Frame
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.policy.check import check, is_share
-from holdfast.policy.guard import measure_room
-from holdfast.policy.settings import Settings
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.planning.budget import measure_room
+from holdfast.planning.settings import Settings
+from holdfast.planning.settings_check import check, is_share
+from holdfast.state.entries import Frame
 from holdfast.testing.driving import drive
 from holdfast.testing.histories import words
 

@@ -7,15 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.config import target
+from holdfast.engine.compaction.summarizer import Terms, Writer, summarise
+from holdfast.engine.lanes import Permits
 from holdfast.errors import CompactionFailed
-from holdfast.model.messages import Message
-from holdfast.model.plan import Ask
-from holdfast.policy.settings import Settings
-from holdfast.policy.summary.judging import Told, Wanted, objections
-from holdfast.policy.summary.prompts import HEADINGS
-from holdfast.runtime.lanes import Permits
-from holdfast.runtime.summarise import Terms, Writer, summarise
-from holdfast.telemetry.events import OUTCOMES
+from holdfast.events import OUTCOMES
+from holdfast.messages.message import Message
+from holdfast.messages.tokens import count, measure
+from holdfast.planning.settings import Settings
+from holdfast.planning.summary.judge import Told, Wanted, objections
+from holdfast.planning.summary.prompts import HEADINGS
+from holdfast.state.plan import Ask
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.provider import Fault, Provider
 from holdfast.testing.provider import Settings as Strict
@@ -24,7 +25,6 @@ from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.faults import KINDS
 from holdfast.testing.strategies import broken_histories, conversations
 from holdfast.testing.upstream import ProviderUpstream
-from holdfast.view.tokens import count, measure
 
 GOOD = "\n".join(f"## {name}\n- kelp on the rock" for name in HEADINGS)
 ANSWERS = [GOOD, GOOD, "", "I'm sorry, but I can't", GOOD.replace("##", ""), "## Goal"]

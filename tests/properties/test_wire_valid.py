@@ -15,23 +15,23 @@ from msgspec.structs import replace
 
 from holdfast import Branch, Policy, Target, World, apply, plan
 from holdfast.config import target
-from holdfast.model.branch import extend
-from holdfast.model.entries import Entry, Frame, Said
-from holdfast.model.messages import Message, result_text
-from holdfast.model.parts import Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.policy.hygiene import MISSING, repairs
-from holdfast.policy.hygiene.ids import wire_id
-from holdfast.policy.hygiene.pairing import STRAY
-from holdfast.policy.pipeline import advance
-from holdfast.policy.presets import PRESETS
-from holdfast.policy.projection import send_slots
+from holdfast.messages.message import Message, result_text
+from holdfast.messages.parts import Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.normalize import MISSING, repairs
+from holdfast.normalize.ids import wire_id
+from holdfast.normalize.pairing import STRAY
+from holdfast.normalize.projection import send_slots
+from holdfast.planning.pipeline import advance
+from holdfast.planning.presets.presets import PRESETS
+from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.request_body import body, measured, open_body, render
+from holdfast.providers.rules import validate
+from holdfast.state.branch import extend
+from holdfast.state.entries import Entry, Frame, Said
 from holdfast.testing.driving import drive
 from holdfast.testing.histories import DAMAGE, ODD_IDS, conversation
 from holdfast.testing.strategies import broken_histories, conversations, damaged, wild_histories
-from holdfast.view.tokens import measure
-from holdfast.wire import anthropic
-from holdfast.wire.lens import body, measured, open_body, render
-from holdfast.wire.rules import validate
 
 KNOWN = [
     ("anthropic", "claude-3-5-sonnet-20241022"),

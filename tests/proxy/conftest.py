@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
-from holdfast.proxy.serving import application
+from holdfast.proxy.server import application
 from holdfast.proxy.settings import Settings
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from holdfast.model.parts import Text
-from holdfast.proxy.serving import serve
+from holdfast.messages.parts import Text
+from holdfast.proxy.server import serve
 from holdfast.proxy.settings import Settings
 from holdfast.store import open_store
 from holdfast.testing.provider.calls import Answered, Asked, Used
@@ -299,7 +299,7 @@ async def _said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, piec
 def _is_request(task: asyncio.Task) -> bool:
     """Whether a task of the proxy works for a request."""
     name, where = task.get_name(), task.get_coro().__qualname__
-    return "run_asgi" in where or (".proxy." in name and ".serving." not in name)
+    return "run_asgi" in where or (".proxy." in name and ".server." not in name)
 
 
 async def until(is_so: Callable[[], bool]) -> None:

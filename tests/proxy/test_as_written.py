@@ -9,7 +9,7 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.runtime.journal import Journal
+from holdfast.engine.log.journal import Journal
 from holdfast.store.memory import MemoryStore
 
 CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from holdfast.proxy.bodies import LARGE, Bodies
+from holdfast.proxy.conversation.body_cache import LARGE, Bodies
 from holdfast.testing.provider.client import MODELS
 
 WORDS = "kelp on the rock, and the tide comes in. " * 20

@@ -14,7 +14,7 @@ import anyio
 import pytest
 import sockets
 
-from holdfast.proxy.serving import _bound
+from holdfast.proxy.server import _bound
 from holdfast.proxy.settings import Settings
 
 APIS = list(sockets.PATHS)

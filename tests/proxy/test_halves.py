@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.providers.common.surrogates import whole
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import Settings as Strict
 from holdfast.testing.provider.client import MODELS
-from holdfast.wire.halves import whole
 
 APIS = list(MODELS)
 CUT = "an emoji cut in half: \ud83d"

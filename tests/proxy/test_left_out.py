@@ -8,10 +8,10 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Decision, Entry
-from holdfast.model.entries import Said as Logged
-from holdfast.model.parts import Text
+from holdfast.messages.parts import Text
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import Decision, Entry
+from holdfast.state.entries import Said as Logged
 from holdfast.store.memory import MemoryStore
 from holdfast.store.tree import new_id
 from holdfast.testing.provider import Provider

@@ -8,14 +8,14 @@ import anyio
 import counts
 import pytest
 
+from holdfast.engine.log.journal import Journal
 from holdfast.errors import StoreReadOnly
-from holdfast.runtime.journal import Journal
+from holdfast.providers.overflow import ErrorReport, classify
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import Settings as Strict
 from holdfast.testing.provider.client import MODELS
-from holdfast.wire.overflow import ErrorReport, classify
 
 APIS = list(MODELS)
 WORDS = "kelp on the rock, and the tide comes in. " * 110

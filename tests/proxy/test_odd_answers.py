@@ -10,12 +10,12 @@ import httpx2
 import pytest
 import sockets
 
+from holdfast.engine.upstream import replies
 from holdfast.errors import StoreReadOnly
-from holdfast.model.entries import Answer
-from holdfast.proxy import serving
-from holdfast.runtime import replies
+from holdfast.providers.common.sse import Reader
+from holdfast.proxy import server as serving
+from holdfast.state.entries import Answer
 from holdfast.store.memory import MemoryStore
-from holdfast.wire.sse import Reader
 
 APIS = list(sockets.PATHS)
 

@@ -8,7 +8,7 @@ import anyio
 import counts
 import pytest
 
-from holdfast.runtime.journal import Journal
+from holdfast.engine.log.journal import Journal
 from holdfast.store.memory import MemoryStore
 
 WORDS = "kelp on the rock, and the tide comes in. " * 110

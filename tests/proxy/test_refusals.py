@@ -7,11 +7,11 @@ import json
 import anyio
 import pytest
 
+from holdfast.providers.overflow import ErrorReport, classify
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import Settings as Strict
 from holdfast.testing.provider.client import MODELS
-from holdfast.wire.overflow import ErrorReport, classify
 
 APIS = list(MODELS)
 WORDS = "kelp on the rock, and the tide comes in. " * 110

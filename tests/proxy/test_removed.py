@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from holdfast.model.entries import Said
+from holdfast.state.entries import Said
 from holdfast.store import open_store
 from holdfast.testing.provider.client import MODELS
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from holdfast.model.entries import Compaction
-from holdfast.model.messages import Message
-from holdfast.proxy.trees import Trees
-from holdfast.runtime.journal import Journal
+from holdfast.engine.log.journal import Journal
+from holdfast.messages.message import Message
+from holdfast.proxy.conversation.index import Trees
+from holdfast.state.entries import Compaction
 from holdfast.store.memory import MemoryStore
 
 WORDS = "kelp on the rock, and the tide comes in. " * 60

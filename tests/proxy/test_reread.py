@@ -11,7 +11,7 @@ import sockets
 from msgspec.structs import replace
 
 from holdfast.config import configuration
-from holdfast.proxy.serving import application, configure, serve
+from holdfast.proxy.server import application, configure, serve
 from holdfast.proxy.settings import Settings
 from holdfast.store.memory import MemoryStore
 

@@ -8,7 +8,7 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.policy.unsealing import GONE
+from holdfast.recovery.signatures import GONE
 from holdfast.testing.provider import Provider, Said
 from holdfast.testing.provider import Settings as Strict
 

@@ -7,9 +7,9 @@ import json
 import anyio
 import pytest
 
+from holdfast.providers.overflow import ErrorReport, classify
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.client import MODELS
-from holdfast.wire.overflow import ErrorReport, classify
 
 STATE = "x-holdfast-state"
 TURNS = 50

@@ -13,10 +13,10 @@ import sockets
 
 from holdfast.config import configuration
 from holdfast.errors import StoreGone, StoreReadOnly
-from holdfast.model.entries import Said
 from holdfast.proxy import app
-from holdfast.proxy.serving import configure
+from holdfast.proxy.server import configure
 from holdfast.proxy.settings import Settings
+from holdfast.state.entries import Said
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
 

@@ -12,13 +12,13 @@ import httpx2
 import pytest
 
 from holdfast.errors import QuotaExceeded, StoreCorrupt, StoreError, StoreLocked, StoreReadOnly
-from holdfast.model.entries import Answer, Failure, Note
-from holdfast.proxy.serving import application
+from holdfast.providers.overflow import ErrorReport, classify
+from holdfast.proxy.server import application
 from holdfast.proxy.settings import Settings
+from holdfast.state.entries import Answer, Failure, Note
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.client import MODELS
 from holdfast.testing.provider.faults import parsed
-from holdfast.wire.overflow import ErrorReport, classify
 
 STATE = "x-holdfast-state"
 WINDOW = 16_000

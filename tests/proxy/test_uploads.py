@@ -9,7 +9,7 @@ import time
 import pytest
 import sockets
 
-from holdfast.proxy import incoming
+from holdfast.proxy.http import request as incoming
 
 SIZE = 12 << 20
 """More than the buffers between a client and a server hold."""

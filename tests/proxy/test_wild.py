@@ -20,13 +20,13 @@ import counts
 import msgspec
 import pytest
 
-from holdfast.model.parts import ToolCall
+from holdfast.messages.parts import ToolCall
+from holdfast.providers.common.sse import Reader
+from holdfast.providers.responses import Fold, answer
 from holdfast.store import open_store
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider import Settings as Strict
 from holdfast.testing.provider.calls import Said
-from holdfast.wire.answers import Fold, answer
-from holdfast.wire.sse import Reader
 
 SEEDS, STEPS = counts.choose(quick=(range(1), 120), ci=(range(3), 120), thorough=(range(40), 300))
 WINDOW = 24_000

@@ -6,11 +6,11 @@ import msgspec
 
 from holdfast import Policy
 from holdfast.config import target
+from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.engine import Engine
+from holdfast.engine.hooks import Hooks
 from holdfast.errors import HoldfastError
-from holdfast.model.messages import Message
-from holdfast.runtime.engine import Engine
-from holdfast.runtime.hooks import Hooks
-from holdfast.runtime.summarise import Writer
+from holdfast.messages.message import Message
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
 from holdfast.testing.provider.calls import Refusal

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from holdfast import Message, plan
 from holdfast.config import target
-from holdfast.model.target import Limits
+from holdfast.state.target import Limits
 
 PLACE = target("anthropic", "claude-sonnet-4-5")
 

@@ -18,13 +18,13 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from holdfast.config import target
+from holdfast.engine.compaction.inflight import InFlight, extended, flags_compaction_timeout
+from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.engine import Engine
+from holdfast.engine.lanes import Lanes, Permits
 from holdfast.errors import Aborted
-from holdfast.model.entries import Compaction
-from holdfast.model.messages import Message
-from holdfast.runtime.engine import Engine
-from holdfast.runtime.inflight import InFlight, extended, flags_compaction_timeout
-from holdfast.runtime.lanes import Lanes, Permits
-from holdfast.runtime.summarise import Writer
+from holdfast.messages.message import Message
+from holdfast.state.entries import Compaction
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run
 from holdfast.testing.provider import Provider

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.formats import again, context, history, path, read, steps, write
-from holdfast.formats.codex import decode_item
-from holdfast.formats.pi import decode_message
-from holdfast.model.entries import Said
-from holdfast.wire import anthropic, gemini
+from holdfast.formats.codex.read import decode_item
+from holdfast.formats.pi.read import decode_message
+from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.gemini import messages as gemini
+from holdfast.state.entries import Said
 
 SHARED = Path(__file__).parents[3] / "shared"
 SESSIONS = ("data/*/*.jsonl", "recordings/*/*.jsonl", "shapes/session-*.jsonl")

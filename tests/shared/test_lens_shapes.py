@@ -10,12 +10,15 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from holdfast.errors import FormatError
-from holdfast.formats import bodies
-from holdfast.model.slots import Slot
-from holdfast.wire import anthropic, gemini, openai_chat, openai_responses
-from holdfast.wire.apis import APIS, FORMS
-from holdfast.wire.convert import convert
-from holdfast.wire.lens import open_body, render
+from holdfast.formats import request_bodies as bodies
+from holdfast.messages.sized_message import Slot
+from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.convert import convert
+from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.openai_responses import messages as openai_responses
+from holdfast.providers.registry import APIS, FORMS
+from holdfast.providers.request_body import open_body, render
 
 FILES = sorted((Path(__file__).parents[3] / "shared" / "shapes").glob("req-*.jsonl"))
 LINES = Decoder(dict[str, Raw])

@@ -16,19 +16,19 @@ from msgspec.structs import replace
 from holdfast import Policy, World, apply, plan
 from holdfast.config import FILE, load, target
 from holdfast.errors import WindowTooSmall
-from holdfast.model.branch import Branch
-from holdfast.model.dialect import Dialect
-from holdfast.model.entries import Answer, Compaction, Entry, Note, Said
-from holdfast.model.messages import Message, media_of, result_text
-from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.model.projected import project
-from holdfast.model.target import Target
-from holdfast.policy.hygiene import MISSING
-from holdfast.policy.precheck import route
-from holdfast.policy.presets import OPENCLAW_2026_9
-from holdfast.policy.settings import Channel, Person
+from holdfast.messages.message import Message, media_of, result_text
+from holdfast.messages.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.normalize import MISSING
+from holdfast.planning.presets.precheck import route
+from holdfast.planning.presets.presets import OPENCLAW_2026_9
+from holdfast.planning.settings import Channel, Person
+from holdfast.state.branch import Branch
+from holdfast.state.dialect import Dialect
+from holdfast.state.entries import Answer, Compaction, Entry, Note, Said
+from holdfast.state.target import Target
+from holdfast.state.view import project
 from holdfast.store.memory import MemoryStore
-from holdfast.view.tokens import measure
 
 _FILES = Path(__file__).parents[3] / "shared" / "cases"
 _ISSUES = {"Tool results and old turns", "The wire", "First light"}

@@ -18,20 +18,20 @@ from planned import PLACE, compacts, first_compaction, place
 
 from holdfast import Policy, apply, plan
 from holdfast.config import target
+from holdfast.events import Compacted
 from holdfast.formats import context, path, read, write
-from holdfast.model.branch import Branch
-from holdfast.model.dialect import Dialect
-from holdfast.model.entries import Answer, Compaction, Entry, Failure, Frame, Note, Said
-from holdfast.model.messages import Message, result_text
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.model.projected import project
-from holdfast.model.target import Limits, Target
-from holdfast.policy.measures import estimate_tokens, usage_estimate
-from holdfast.policy.presets import OPENCODE_2
-from holdfast.policy.select import cut_point, preserve_recent_budget, select
-from holdfast.policy.triggers import usable
-from holdfast.telemetry.events import Compacted
-from holdfast.view.tokens import measure
+from holdfast.messages.message import Message, result_text
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.planning.presets.measures import estimate_tokens, usage_estimate
+from holdfast.planning.presets.presets import OPENCODE_2
+from holdfast.planning.presets.triggers import usable
+from holdfast.planning.stages.tail_selection import cut_point, preserve_recent_budget, select
+from holdfast.state.branch import Branch
+from holdfast.state.dialect import Dialect
+from holdfast.state.entries import Answer, Compaction, Entry, Failure, Frame, Note, Said
+from holdfast.state.target import Limits, Target
+from holdfast.state.view import project
 
 _CASES = Path(__file__).parents[3] / "shared" / "cases"
 _ISSUES = {"Tool results and old turns", "First light"}

@@ -12,11 +12,11 @@ import pytest
 from planned import PLACE, first_compaction, place
 
 from holdfast import Policy, World, plan
-from holdfast.model.branch import Branch
-from holdfast.model.entries import Compaction, Entry, Said
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.view.tokens import measure
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.state.branch import Branch
+from holdfast.state.entries import Compaction, Entry, Said
 
 _FILES = Path(__file__).parents[3] / "shared" / "cases"
 

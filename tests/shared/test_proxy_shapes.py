@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from holdfast import Policy
-from holdfast.model.projected import project
-from holdfast.proxy.clients import client, has_tools, kind
-from holdfast.proxy.identity import session_key
-from holdfast.proxy.trees import Trees
-from holdfast.runtime.following import repeated
-from holdfast.runtime.journal import Journal
+from holdfast.engine.log.conversation_diff import repeated
+from holdfast.engine.log.journal import Journal
+from holdfast.providers.request_body import measured, open_body
+from holdfast.proxy.conversation.clients import client, has_tools, kind
+from holdfast.proxy.conversation.identity import session_key
+from holdfast.proxy.conversation.index import Trees
+from holdfast.state.view import project
 from holdfast.store.memory import MemoryStore
-from holdfast.wire.lens import measured, open_body
 
 SHAPES = Path(__file__).parents[3] / "shared" / "shapes"
 ELIDED = re.compile(r"<\d+ chars: (.*)>", re.DOTALL)

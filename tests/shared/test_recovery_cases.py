@@ -17,25 +17,25 @@ from msgspec.structs import replace
 from holdfast import Policy, apply, plan
 from holdfast.agent.agent import place_for, surroundings
 from holdfast.agent.loop import work
-from holdfast.agent.workplace import everything_allowed
+from holdfast.agent.workspace import everything_allowed
 from holdfast.config import target
+from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.engine import Engine
 from holdfast.errors import ContextOverflow, UpstreamError
-from holdfast.model.branch import extend
-from holdfast.model.entries import Compaction, Entry, Failure, Frame, Said
-from holdfast.model.messages import Message, result_text
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.model.projected import project
-from holdfast.policy.presets import OPENCLAW_2026_9
-from holdfast.runtime.engine import Engine
-from holdfast.runtime.summarise import Writer
+from holdfast.events import Compacted, Decided, Pressed, Retrying
+from holdfast.messages.message import Message, result_text
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.planning.presets.presets import OPENCLAW_2026_9
+from holdfast.state.branch import extend
+from holdfast.state.entries import Compaction, Entry, Failure, Frame, Said
+from holdfast.state.view import project
 from holdfast.store.memory import MemoryStore
-from holdfast.telemetry.events import Compacted, Decided, Pressed, Retrying
 from holdfast.testing.clock import run as on_fake_clock
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider.calls import Refusal
 from holdfast.testing.provider.calls import Said as Answered
 from holdfast.testing.upstream import Given, ProviderUpstream
-from holdfast.view.tokens import measure
 
 _CASES = Path(__file__).parents[3] / "shared" / "cases"
 _FILES = ("openclaw.json", "pi-opencode.json")

@@ -12,7 +12,7 @@ from holdfast import Engine, open_store
 from holdfast.cli import command as program
 from holdfast.config import target
 from holdfast.formats import path, read
-from holdfast.model.entries import BranchSummary
+from holdfast.state.entries import BranchSummary
 from holdfast.testing.clock import run
 from holdfast.testing.samples import chain
 from holdfast.testing.upstream import ScriptedUpstream

@@ -17,26 +17,26 @@ from msgspec.structs import replace
 
 from holdfast import Policy, World, plan
 from holdfast.config import target
+from holdfast.engine.compaction.summarizer import Terms, Writer, summarise
+from holdfast.engine.hooks import Hooks
 from holdfast.errors import CompactionFailed, ConfigError, ContextOverflow, UpstreamError
+from holdfast.events import Compacted
 from holdfast.formats import context, read
-from holdfast.model.branch import Branch
-from holdfast.model.entries import Compaction, Entry, Said
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.model.plan import Ask
-from holdfast.policy.guard import measure_room
-from holdfast.policy.overflow_replay import CONTINUE
-from holdfast.policy.settings import Settings
-from holdfast.policy.summary.prompts import HEADINGS
-from holdfast.runtime.hooks import Hooks
-from holdfast.runtime.summarise import Terms, Writer, summarise
-from holdfast.telemetry.events import Compacted
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.planning.budget import measure_room
+from holdfast.planning.presets.overflow_replay import CONTINUE
+from holdfast.planning.settings import Settings
+from holdfast.planning.summary.prompts import HEADINGS
+from holdfast.providers.request_body import open_body
+from holdfast.state.branch import Branch
+from holdfast.state.entries import Compaction, Entry, Said
+from holdfast.state.plan import Ask
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.provider.calls import Refusal
 from holdfast.testing.provider.calls import Said as Answered
 from holdfast.testing.upstream import ScriptedUpstream
-from holdfast.view.tokens import measure
-from holdfast.wire.lens import open_body
 
 _FILES = Path(__file__).parents[3] / "shared" / "cases"
 AREAS = {

@@ -9,11 +9,11 @@ import pytest
 
 from holdfast import apply, plan
 from holdfast.config import target
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, Thinking, ToolCall, ToolResult
-from holdfast.policy.hygiene.neighbours import NOTED
-from holdfast.policy.projection import send_slots
-from holdfast.wire.lens import body
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, Thinking, ToolCall, ToolResult
+from holdfast.normalize.projection import send_slots
+from holdfast.normalize.roles import NOTED
+from holdfast.providers.request_body import body
 
 _FILE = Path(__file__).parents[3] / "shared" / "cases" / "pi-opencode.json"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.wire.rules import validate
+from holdfast.providers.rules import validate
 
 _SHARED = Path(__file__).parents[3] / "shared"
 _FILE = _SHARED / "cases" / "wire.json"

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StoreCorrupt
-from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Compaction, Decision, Entry, Note, Revoke
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import Compaction, Decision, Entry, Note, Revoke
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
-from holdfast.store.cleaning import GRACE, collect, leaving, unused
-from holdfast.store.naming import named_blobs, session_blobs
+from holdfast.store.blob_names import named_blobs, session_blobs
+from holdfast.store.garbage import GRACE, collect, leaving, unused
 from holdfast.testing.samples import KEY, chain, ids
 
 LATER = 4_000_000_000.0

@@ -19,7 +19,7 @@ import counts
 import pytest
 
 from holdfast.errors import StoreError, StoreLocked, StoreReadOnly
-from holdfast.model.entries import Entry, Note
+from holdfast.state.entries import Entry, Note
 from holdfast.store import open_store
 from holdfast.store.base import Quota
 from holdfast.store.blobs import FileBlobs

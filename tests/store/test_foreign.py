@@ -15,10 +15,10 @@ import pytest
 from holdfast.errors import FormatError, StoreLocked, UnknownId, Unrecognised
 from holdfast.formats import path, read, write
 from holdfast.formats.base import Recording
-from holdfast.formats.opencode_rows import rows_of
-from holdfast.formats.opencode_write import sessions
-from holdfast.model.entries import Note, Said
-from holdfast.store import foreign
+from holdfast.formats.opencode.rows import rows_of
+from holdfast.formats.opencode.write import sessions
+from holdfast.state.entries import Note, Said
+from holdfast.store.foreign import opencode as foreign
 
 AT = 1_795_294_800_000
 USER = {"role": "user", "agent": "build", "model": {"providerID": "p", "modelID": "m"}}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from holdfast.model.branch import Branch
-from holdfast.model.entries import Entry
+from holdfast.state.branch import Branch
+from holdfast.state.entries import Entry
 from holdfast.store import open_store
 from holdfast.store.base import BlobStore, Quota, SessionInfo, SessionStore
 from holdfast.store.blobs import MemoryBlobs

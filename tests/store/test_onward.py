@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model.entries import Decision, Entry, Said
-from holdfast.model.messages import Message
-from holdfast.runtime.journal import Journal
+from holdfast.engine.log.journal import Journal
+from holdfast.messages.message import Message
+from holdfast.state.entries import Decision, Entry, Said
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
 from holdfast.testing.samples import KEY, chain, ids

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.sizing import measured, target_of
+from holdfast.cli.reports.request_size import measured, target_of
 from holdfast.config import shipped
-from holdfast.model.branch import Branch
-from holdfast.model.entries import QUEUED, Entry, Note
+from holdfast.state.branch import Branch
+from holdfast.state.entries import QUEUED, Entry, Note
 from holdfast.store.active import FOLD
 from holdfast.store.base import SessionInfo
 from holdfast.store.outline import bare, drawn, outlined, without_words

@@ -16,20 +16,20 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.errors import StoreCorrupt, StoreGone, StoreLocked
-from holdfast.model.branch import Branch
-from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import Decision, Entry, Note, Said
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolResult
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.state.branch import Branch
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import Decision, Entry, Note, Said
 from holdfast.store import open_store
-from holdfast.store.repairing import STAND_IN, Repaired, repair_store
-from holdfast.store.repairing.pages import Pages
-from holdfast.store.repairing.salvage import _rows
+from holdfast.store.repair import STAND_IN, Repaired, repair_store
+from holdfast.store.repair.pages import Pages
+from holdfast.store.repair.salvage import _rows
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tree import FEW
 from holdfast.testing import strategies
 from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
-from holdfast.view.tokens import measure
 
 
 @pytest.fixture
@@ -522,7 +522,7 @@ with open_store(sys.argv[1]) as store:
 """
 WATCHED = """
 import os, sys
-from holdfast.store.repairing import repair_store
+from holdfast.store.repair import repair_store
 there = []
 sys.addaudithook(lambda event, _: event in ("os.rename", "os.remove", "os.link") and there.append(os.path.exists(path)))
 path = sys.argv[1]

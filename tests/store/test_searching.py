@@ -15,15 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import UnknownId
-from holdfast.model.entries import Compaction, Entry, Note, Said
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text
-from holdfast.store import indexing, open_store, searching
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text
+from holdfast.messages.tokens import measure
+from holdfast.state.entries import Compaction, Entry, Note, Said
+from holdfast.store import open_store
 from holdfast.store.base import Tick
-from holdfast.store.searching import is_searched, search, small, terms
+from holdfast.store.search import index as indexing
+from holdfast.store.search import search as searching
+from holdfast.store.search.search import is_searched, search, small, terms
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.samples import KEY, chain, every_kind, long_session, words
-from holdfast.view.tokens import measure
 
 
 def rows(path: Path, query: str) -> list[tuple[int, ...]]:

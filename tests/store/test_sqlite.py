@@ -21,23 +21,23 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreLocked
-from holdfast.model.branch import Branch
-from holdfast.model.entries import BranchSummary, Compaction, Entry, Note, Said
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolResult
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.state.branch import Branch
+from holdfast.state.entries import BranchSummary, Compaction, Entry, Note, Said
 from holdfast.store import open_store, sqlite
 from holdfast.store.active import checkpoint, restored
 from holdfast.store.base import Quota, SessionStore
-from holdfast.store.database import Database
-from holdfast.store.inserting import ROWS_AT_ONCE
-from holdfast.store.migrations import MIGRATIONS
 from holdfast.store.placing import place
-from holdfast.store.repairing import repair_store
+from holdfast.store.repair import repair_store
+from holdfast.store.sql.database import Database
+from holdfast.store.sql.inserting import ROWS_AT_ONCE
+from holdfast.store.sql.migrations import MIGRATIONS
 from holdfast.store.sqlite import SqliteStore, of_kind
 from holdfast.store.tree import new_ids
 from holdfast.testing.samples import KEY, chain, ids, long_session, same_request, unnumbered
 from holdfast.testing.store import SessionStoreRules
-from holdfast.view.tokens import measure
 
 
 @pytest.mark.usefixtures("impatient")
@@ -207,8 +207,8 @@ def test_an_older_schema_is_brought_up(tmp_path: Path, monkeypatch: pytest.Monke
     with open_store(tmp_path / "agent.db") as store:
         store.put(KEY, chain("ab"))
     for last, version in ((fail, len(MIGRATIONS)), (add, len(MIGRATIONS) + 1)):
-        monkeypatch.setattr("holdfast.store.migrations.MIGRATIONS", (*MIGRATIONS, last))
-        monkeypatch.setattr("holdfast.store.database.READABLE", len(MIGRATIONS) + 1)
+        monkeypatch.setattr("holdfast.store.sql.migrations.MIGRATIONS", (*MIGRATIONS, last))
+        monkeypatch.setattr("holdfast.store.sql.database.READABLE", len(MIGRATIONS) + 1)
         with open_store(tmp_path / "agent.db") as store:
             if last is fail:
                 with pytest.raises(StoreError, match=r"agent\.db"):
@@ -609,7 +609,7 @@ def test_an_older_sqlite_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_long_transaction_elsewhere_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A verb that another writer holds up ends in ``StoreLocked``, wrote nothing and works later."""
-    monkeypatch.setattr("holdfast.store.database.BUSY_WAIT", 0.05)
+    monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 0.05)
     with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
         with pytest.raises(StoreLocked, match="try again"):
             store.append(KEY, chain("b", "a"))
@@ -620,8 +620,8 @@ def test_a_long_transaction_elsewhere_is_waited_for(tmp_path: Path, monkeypatch:
 
 def test_waits_for_others_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a write that waited in vain all others together wait less, until one was done: then as long as before."""
-    monkeypatch.setattr("holdfast.store.database.BUSY_WAIT", 1.0)
-    monkeypatch.setattr("holdfast.store.database.BRIEF", 0.01)
+    monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 1.0)
+    monkeypatch.setattr("holdfast.store.sql.database.BRIEF", 0.01)
 
     with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
         first, others = _waited(store), sum(_waited(store) for _ in range(5))
@@ -633,8 +633,8 @@ def test_waits_for_others_do_not_add_up(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_waits_of_many_sessions_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once behind a wait in vain nobody waits: twenty that come together wait as long as two, whoever they are."""
-    monkeypatch.setattr("holdfast.store.database.BUSY_WAIT", 2.0)
-    monkeypatch.setattr("holdfast.store.database.BRIEF", 0.4)
+    monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 2.0)
+    monkeypatch.setattr("holdfast.store.sql.database.BRIEF", 0.4)
     with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
         assert _waited(store) > sum(_waited(store) for _ in range(20))
         time.sleep(0.5)
@@ -645,8 +645,8 @@ def test_waits_of_many_sessions_do_not_add_up(tmp_path: Path, monkeypatch: pytes
 
 def test_waits_to_open_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that another program keeps locked before it is ours is waited for once, and not at each try."""
-    monkeypatch.setattr("holdfast.store.database.BUSY_WAIT", 1.0)
-    monkeypatch.setattr("holdfast.store.database.BRIEF", 0.01)
+    monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 1.0)
+    monkeypatch.setattr("holdfast.store.sql.database.BRIEF", 0.01)
     with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with open_store(tmp_path / "agent.db") as store:
@@ -658,8 +658,8 @@ def test_waits_to_open_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_who_comes_much_later_waits_as_long_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waited in vain tells nothing of a writer that another meets later, who is done soon."""
-    monkeypatch.setattr("holdfast.store.database.BUSY_WAIT", 0.5)
-    monkeypatch.setattr("holdfast.store.database.BRIEF", 0.0)
+    monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 0.5)
+    monkeypatch.setattr("holdfast.store.sql.database.BRIEF", 0.0)
     with open_store(tmp_path / "agent.db") as store, closing(_hold(store, tmp_path / "agent.db")) as other:
         with pytest.raises(StoreLocked, match="try again"):
             store.append(KEY, chain("b", "a"))

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from holdfast.errors import LogConflict
-from holdfast.model.branch import Branch
-from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import (
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.state.branch import Branch
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import (
     Answer,
     Body,
     Compaction,
@@ -27,15 +30,12 @@ from holdfast.model.entries import (
     Said,
     Usage,
 )
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
 from holdfast.store import open_store
 from holdfast.store.base import SessionStore
 from holdfast.store.outline import bare
-from holdfast.store.rows import identity
-from holdfast.store.searching import small, terms, words
+from holdfast.store.search.search import small, terms, words
+from holdfast.store.sql.rows import identity
 from holdfast.testing.samples import KEY, ids, same_request, unnumbered
-from holdfast.view.tokens import measure
 
 STEPS = settings(
     max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agent.tools import TOOLS
-from holdfast.agent.workplace import Allow, Workplace, workplace
-from holdfast.runtime.environment import Environment, environment
-from holdfast.runtime.recall import Told, answer_recall, page_chars
-from holdfast.runtime.session import Session
+from holdfast.agent.workspace import Allow, Workplace, workplace
+from holdfast.engine.environment import Environment, environment
+from holdfast.engine.recall import Told, answer_recall, page_chars
+from holdfast.engine.session import Session
 
 SYSTEM = """\
 You work on the user's task in one folder of their machine, with tools. Paths are relative to that folder, and nothing \

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.errors import FormatError
-from holdfast.model.reading import convert
-from holdfast.view.text import one_line
+from holdfast.messages.text.cutting import one_line
+from holdfast.state.codec.reading import convert
 
 A = TypeVar("A", bound=Struct)
 _SHOWN = 200

@@ -13,10 +13,10 @@ from typing import Annotated, BinaryIO
 
 from msgspec import Meta, Struct
 
-from holdfast.agent.workplace import Workplace
+from holdfast.agent.workspace import Workplace
+from holdfast.engine.folder import opened, words
 from holdfast.errors import FormatError
-from holdfast.runtime.folder import opened, words
-from holdfast.view.text import one_line
+from holdfast.messages.text.cutting import one_line
 
 READ_BYTES = 4_000_000
 """[H] Bytes of a file that one call reads; what is too long for a request is stored away and shown as a preview."""

@@ -15,19 +15,19 @@ from anyio import CancelScope, get_cancelled_exc_class
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.agent.alone import alone
-from holdfast.agent.earlier import results_elsewhere
-from holdfast.agent.repeating import STOPPED, Circles
+from holdfast.agent.earlier_results import results_elsewhere
+from holdfast.agent.lock import alone
+from holdfast.agent.repetition import STOPPED, Circles
+from holdfast.agent.stream_text import words_of
 from holdfast.agent.tools import answered, result, spec_of
-from holdfast.agent.words import words_of
-from holdfast.agent.workplace import Workplace
+from holdfast.agent.workspace import Workplace
+from holdfast.engine.session import Session
 from holdfast.errors import HoldfastError
-from holdfast.model.branch import Branch
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.runtime.session import Session
-from holdfast.view.turns import newest_answer
-from holdfast.wire.answers import Answer
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.providers.responses import Answer
+from holdfast.state.branch import Branch
+from holdfast.state.turns import newest_answer
 
 STEPS = 1_000
 """[H] Answers of the model that one task may take: a long day of work."""

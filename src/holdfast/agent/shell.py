@@ -11,9 +11,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from holdfast.agent import grepping
+from holdfast.agent import grep as grepping
 from holdfast.agent.processes import ran
-from holdfast.agent.workplace import Answered, Workplace
+from holdfast.agent.workspace import Answered, Workplace
 from holdfast.errors import FormatError
 
 SECONDS, MOST_SECONDS = 120, 1_800

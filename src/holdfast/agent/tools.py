@@ -17,12 +17,12 @@ from msgspec import Meta, Struct
 
 from holdfast.agent import files, shell
 from holdfast.agent.arguments import given, schema
-from holdfast.agent.workplace import Answered, Workplace
+from holdfast.agent.workspace import Answered, Workplace
+from holdfast.engine import recall
 from holdfast.errors import FormatError, HoldfastError
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.runtime import recall
-from holdfast.view.text import one_line
-from holdfast.wire.asked import Tool
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.text.cutting import one_line
+from holdfast.providers.common.request_options import Tool
 
 _HALF = re.compile(r"[\ud800-\udfff]")
 """Half a character, which no API takes: it becomes U+FFFD."""

@@ -11,7 +11,7 @@ from typing import TextIO
 
 import click
 
-from holdfast.cli.signs import PLAINLY
+from holdfast.cli.output.ascii_fallback import PLAINLY
 
 COMMANDS = {
     "demo": "Work through one long task in a small window: without Holdfast, then with it.",
@@ -43,8 +43,8 @@ COMMANDS = {
     "doctor": "Check this installation: store, configuration, tools found.",
 }
 """The commands with their one-line help, in the order of the help page."""
-_KEYWORDS = {"import": "import_"}
-"""Modules that cannot have the name of their command."""
+_MODULES = {"import": "commands.import_", "agent": "agent", "demo": "demo", "replay": "replay"}
+"""The modules of commands that are not called ``commands.NAME``: a keyword of Python, and folders."""
 
 FIRST_THINGS = """\
 First things to do:
@@ -55,6 +55,11 @@ First things to do:
   holdfast replay --latest            your newest session of Claude Code, Codex, opencode…
   holdfast import FILE                keep a session; then: holdfast ls, holdfast context ID
 """
+
+
+def module_of(name: str) -> str:
+    """Return the module of the command called ``name``."""
+    return f"holdfast.cli.{_MODULES.get(name, f'commands.{name}')}"
 
 
 class Commands(click.Group):
@@ -68,7 +73,7 @@ class Commands(click.Group):
         """Return the command called ``cmd_name``, its module loaded."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"holdfast.cli.{_KEYWORDS.get(cmd_name, cmd_name)}")
+        module = import_module(module_of(cmd_name))
         found: click.Command = module.command
         return found
 
@@ -107,14 +112,14 @@ def _in_words() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        from holdfast.cli.faults import brief
+        from holdfast.cli.output.errors import brief
 
         vars(error)["message"] = brief(error.message)  # click lets nobody assign it
         raise
     except (click.exceptions.Exit, click.Abort):
         raise
     except (Exception, KeyboardInterrupt) as error:
-        from holdfast.cli.faults import stopped
+        from holdfast.cli.output.errors import stopped
 
         raise stopped(error) from error
 

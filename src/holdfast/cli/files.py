@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from holdfast.cli.faults import Stopped
+from holdfast.cli.output.errors import Stopped
 from holdfast.errors import FormatError
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
@@ -89,7 +89,7 @@ def new_file(name: str, *, force: bool) -> Iterator[BinaryIO]:
 
 
 def _is_store(path: Path) -> bool:
-    from holdfast.store.migrations import is_store
+    from holdfast.store.sql.migrations import is_store
 
     return is_store(path)
 

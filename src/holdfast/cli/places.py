@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import click
 
-from holdfast.cli.faults import EXPECTED, reason
-from holdfast.cli.terminal import clean
+from holdfast.cli.output.errors import EXPECTED, reason
+from holdfast.cli.output.terminal import clean
 from holdfast.errors import UnknownId
 from holdfast.store import at_home, open_store
 from holdfast.store.base import Quota, SessionStore

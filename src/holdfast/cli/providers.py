@@ -6,7 +6,7 @@ import os
 
 from msgspec import Struct
 
-from holdfast.cli.faults import Stopped
+from holdfast.cli.output.errors import Stopped
 from holdfast.config.providers import PROVIDERS
 
 

@@ -12,8 +12,8 @@ from typing import BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.faults import Stopped
 from holdfast.cli.files import STDIN, content
+from holdfast.cli.output.errors import Stopped
 from holdfast.errors import FormatError
 from holdfast.formats import Recording, read, read_lazily
 from holdfast.formats.lines import LineFile
@@ -39,7 +39,7 @@ def sources(file: str, session: str = "", *, single: bool = False, lazily: Progr
     With ``lazily`` a session's words stay in the file, if its format allows, until they are asked for; that too has to
     be before the next is asked for. It is told how much of the file is read.
     """
-    from holdfast.store import foreign
+    from holdfast.store.foreign import opencode as foreign
 
     path = Path(file)
     if not file or not foreign.is_database(path):

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from holdfast.cli.files import PRIVATE_FILE
 from holdfast.errors import FormatError
-from holdfast.formats.repairing import TOOLS, Dropped, Finding, Survey, mended, survey, tool_of, whole
-from holdfast.formats.repairing.tools import Tool
+from holdfast.formats.repair import TOOLS, Dropped, Finding, Survey, mended, survey, tool_of, whole
+from holdfast.formats.repair.tools import Tool
 from holdfast.store.files import is_there
 
 MISSING = "there is no such file; check the path"

@@ -26,13 +26,13 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from holdfast.model.dialect import Dialect
-from holdfast.model.gauging import LEAST_LIMIT
-from holdfast.model.target import CacheRules, Limits, Prices
-from holdfast.policy.check import LARGEST
-from holdfast.policy.guard import DEFAULT_WINDOW, told_window
-from holdfast.wire.models import anthropic_dialect, chat_dialect, gemini_dialect, responses_dialect
-from holdfast.wire.models import trusting as trusted
+from holdfast.planning.budget import DEFAULT_WINDOW, told_window
+from holdfast.planning.settings_check import LARGEST
+from holdfast.providers.models import anthropic_dialect, chat_dialect, gemini_dialect, responses_dialect
+from holdfast.providers.models import trusting as trusted
+from holdfast.state.calibration.calibration import LEAST_LIMIT
+from holdfast.state.dialect import Dialect
+from holdfast.state.target import CacheRules, Limits, Prices
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
 """The model whose prices replay takes when none is named (METRICS, "Cost and cache")."""

@@ -16,10 +16,10 @@ from holdfast.config.parsing import Told, checked, parse, told
 from holdfast.config.proxy import of_project
 from holdfast.config.tables import Override, StoreLimits
 from holdfast.errors import ConfigError, check_types
-from holdfast.model.entries import Frame
-from holdfast.model.target import Target
-from holdfast.policy.check import Problem, check
-from holdfast.policy.pipeline import Policy
+from holdfast.planning.pipeline import Policy
+from holdfast.planning.settings_check import Problem, check
+from holdfast.state.entries import Frame
+from holdfast.state.target import Target
 
 FILE = "holdfast.toml"
 

@@ -15,7 +15,7 @@ from holdfast.config.catalog import Api, CacheLine, Catalog, Model, Price
 from holdfast.config.proxy import proxy_table
 from holdfast.config.tables import Override, StoreLimits, overrides, store_limits
 from holdfast.errors import ConfigError
-from holdfast.model.reading import convert
+from holdfast.state.codec.reading import convert
 
 _OURS = ("policy", "store", "proxy")
 """Tables of the file that are no part of the catalogue."""

@@ -21,8 +21,8 @@ from holdfast.config.addresses import BASE, is_base, is_local, is_loopback
 from holdfast.config.providers import PROVIDERS
 from holdfast.config.tables import as_table, shown, unknown
 from holdfast.errors import ConfigError
-from holdfast.model.reading import convert
-from holdfast.policy.presets import PRESETS
+from holdfast.planning.presets.presets import PRESETS
+from holdfast.state.codec.reading import convert
 
 SECRET = "token"  # noqa: S105
 """The setting that is never shown."""

@@ -23,10 +23,10 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from holdfast.errors import ConfigError
-from holdfast.model.reading import convert
-from holdfast.policy.check import allowed, converted
-from holdfast.policy.presets import PRESETS
-from holdfast.policy.settings import Settings
+from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.settings import Settings
+from holdfast.planning.settings_check import allowed, converted
+from holdfast.state.codec.reading import convert
 
 Bytes = Annotated[int, Meta(ge=0)]
 

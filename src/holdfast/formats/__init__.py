@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.formats.again import again
 from holdfast.formats.base import Problem, Recording, Step, context, history, path, recording_of, steps
 from holdfast.formats.export import WRITERS, Written, write, written
-from holdfast.formats.left_out import left_out
-from holdfast.formats.recognise import READERS, read, read_lazily
+from holdfast.formats.losses import left_out
+from holdfast.formats.recognize import READERS, read, read_lazily
 from holdfast.formats.reduced import reduced
+from holdfast.formats.reimport import again
 
 __all__ = [
     "READERS",

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from holdfast.model.branch import Branch
-from holdfast.model.entries import Answer, BranchSummary, Entry, Frame, Request, Said, Usage
+from holdfast.state.branch import Branch
+from holdfast.state.entries import Answer, BranchSummary, Entry, Frame, Request, Said, Usage
 
 SYNTHETIC, FAILED, ABORTED = "synthetic", "error", "aborted"
 """Values of ``Answer.stop`` for answers that no model finished: made by the tool, failed, cut off by the user."""

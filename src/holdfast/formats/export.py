@@ -11,22 +11,22 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.formats.base import Recording, context, path, recording_of
-from holdfast.formats.forms import TOOLS
-from holdfast.formats.left_out import held, kinds, left_out, told, unsaid
 from holdfast.formats.lines import fields
-from holdfast.model.entries import Entry, Note, Request
-from holdfast.model.messages import Message
-from holdfast.model.parts import Thinking
-from holdfast.model.projected import patched, project
-from holdfast.model.slots import Slot
-from holdfast.policy.projection import repair_projection
-from holdfast.wire import anthropic
-from holdfast.wire.apis import APIS, FORMS
-from holdfast.wire.breakpoints import MOST, in_frame, newest
-from holdfast.wire.convert import convert
-from holdfast.wire.lens import slots_of, system_field, wires
-from holdfast.wire.mending import mend
-from holdfast.wire.splice import write as to_json
+from holdfast.formats.losses import held, kinds, left_out, told, unsaid
+from holdfast.formats.registry import TOOLS
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Thinking
+from holdfast.messages.sized_message import Slot
+from holdfast.normalize.projection import repair_projection
+from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.anthropic.cache_control import MOST, in_frame, newest
+from holdfast.providers.common.raw_json import write as to_json
+from holdfast.providers.convert import convert
+from holdfast.providers.fix import mend
+from holdfast.providers.registry import APIS, FORMS
+from holdfast.providers.request_body import slots_of, system_field, wires
+from holdfast.state.entries import Entry, Note, Request
+from holdfast.state.view import patched, project
 
 MAX_TOKENS = 4_096
 """The answer's limit in a body for the Messages API, which asks for one, where the log has none."""

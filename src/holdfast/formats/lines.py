@@ -15,8 +15,8 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from holdfast.errors import FormatError
-from holdfast.model.reading import decoder
-from holdfast.wire.splice import write
+from holdfast.providers.common.raw_json import write
+from holdfast.state.codec.reading import decoder
 
 T = TypeVar("T", bound=Struct)
 

@@ -10,11 +10,11 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.formats.base import NO_STEP, PAID, Problem, Recording
-from holdfast.model.entries import Answer, Body, BranchSummary, Entry, Note, Request, Said, Usage
-from holdfast.model.lazy import LazyBody, LazyEntries, LazyEntry
-from holdfast.model.messages import Message
-from holdfast.model.slots import Slot
-from holdfast.view.tokens import measure
+from holdfast.messages.message import Message
+from holdfast.messages.sized_message import Slot
+from holdfast.messages.tokens import measure
+from holdfast.state.entries import Answer, Body, BranchSummary, Entry, Note, Request, Said, Usage
+from holdfast.state.lazy_entries import LazyBody, LazyEntries, LazyEntry
 
 
 class Call(Struct, frozen=True):

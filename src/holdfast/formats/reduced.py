@@ -11,11 +11,15 @@ from itertools import accumulate, pairwise
 
 from msgspec.structs import replace
 
-from holdfast.formats import claude_code, codex, pi
 from holdfast.formats.base import PAID, Recording, context, path
-from holdfast.model.branch import Branch
-from holdfast.model.edits import Edit
-from holdfast.model.entries import (
+from holdfast.formats.claude_code import read as claude_code
+from holdfast.formats.codex import read as codex
+from holdfast.formats.pi import read as pi
+from holdfast.messages.sized_message import Slot
+from holdfast.messages.tokens import measure
+from holdfast.state.branch import Branch
+from holdfast.state.edits import Edit
+from holdfast.state.entries import (
     Answer,
     Body,
     BranchSummary,
@@ -28,9 +32,7 @@ from holdfast.model.entries import (
     Said,
     Usage,
 )
-from holdfast.model.projected import shown
-from holdfast.model.slots import Slot
-from holdfast.view.tokens import measure
+from holdfast.state.view import shown
 
 REWRITTEN = "rewritten"
 """Reason of the note that stands where lines did that said or named what is shorter now."""

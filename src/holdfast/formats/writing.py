@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from holdfast.formats.base import PAID, Recording, path
 from holdfast.formats.lines import UNREADABLE, Shape
-from holdfast.model.entries import Answer, BranchSummary, Compaction, Decision, Entry, Note, Request, Said, Usage
-from holdfast.model.messages import Message, placeholder
-from holdfast.model.parts import Opaque, Part, Text, Thinking, ToolResult
-from holdfast.model.slots import Slot
+from holdfast.messages.message import Message, placeholder
+from holdfast.messages.parts import Opaque, Part, Text, Thinking, ToolResult
+from holdfast.messages.sized_message import Slot
+from holdfast.state.entries import Answer, BranchSummary, Compaction, Decision, Entry, Note, Request, Said, Usage
 
 _LIST = Decoder(list[Raw])
 

@@ -25,6 +25,10 @@ from anyio import move_on_after, to_thread
 from msgspec.structs import replace
 
 from holdfast.config.addresses import leads_to
+from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.engine_resources import Means
+from holdfast.engine.log.conversation_diff import glimpse
+from holdfast.engine.requests import of_body
 from holdfast.errors import (
     FormatError,
     HoldfastError,
@@ -35,18 +39,23 @@ from holdfast.errors import (
     StoreReadOnly,
     UpstreamError,
 )
-from holdfast.policy.projection import send_slots
-from holdfast.proxy.admission import Refusal, refusal
-from holdfast.proxy.answering import Unfit, answer, has_room, in_words, surely_fits, unfit
-from holdfast.proxy.beside import beside
-from holdfast.proxy.bodies import Bodies
-from holdfast.proxy.clients import Tooled, client, kind
+from holdfast.normalize.projection import send_slots
+from holdfast.providers.common.surrogates import whole
+from holdfast.providers.request_body import Lens, render
+from holdfast.proxy.answer import Unfit, answer, has_room, in_words, surely_fits, unfit
+from holdfast.proxy.concurrent import beside
+from holdfast.proxy.conversation.body_cache import Bodies
+from holdfast.proxy.conversation.cache import STALE, OpenBranches
+from holdfast.proxy.conversation.clients import Tooled, client, kind
+from holdfast.proxy.conversation.identity import session_key
 from holdfast.proxy.exchange import Exchange, Turn
-from holdfast.proxy.forwarding import forward, give_back, pass_through
-from holdfast.proxy.headers import State, is_subscription, upward
-from holdfast.proxy.health import Ended, Health
-from holdfast.proxy.identity import session_key
-from holdfast.proxy.incoming import (
+from holdfast.proxy.forward import forward, give_back, pass_through
+from holdfast.proxy.http.access import Refusal, refusal
+from holdfast.proxy.http.count_tokens import unwrapped
+from holdfast.proxy.http.decompress import BadBody, decoded
+from holdfast.proxy.http.headers import State, is_subscription, upward
+from holdfast.proxy.http.relay import Onward, Piece
+from holdfast.proxy.http.request import (
     BodyReceiver,
     Gone,
     Incoming,
@@ -57,22 +66,13 @@ from holdfast.proxy.incoming import (
     watch_client,
     whole_body,
 )
+from holdfast.proxy.http.response import Outgoing, Send, deliver, sign_of
+from holdfast.proxy.http.routes import Route, address, asking
+from holdfast.proxy.metrics.health import Ended, Health
 from holdfast.proxy.modes import Mode, mode_of
-from holdfast.proxy.open_branches import STALE, OpenBranches
-from holdfast.proxy.outgoing import Outgoing, Send, deliver, sign_of
-from holdfast.proxy.relay import Onward, Piece
 from holdfast.proxy.replies import about, error_reply, refuse, refuse_body, send_whole
-from holdfast.proxy.routes import Route, address, asking
 from holdfast.proxy.settings import Settings
-from holdfast.proxy.unpacking import BadBody, decoded
-from holdfast.proxy.wrapping import unwrapped
-from holdfast.runtime.following import glimpse
-from holdfast.runtime.means import Means
-from holdfast.runtime.requests import of_body
-from holdfast.runtime.summarise import Writer
 from holdfast.store.base import SessionStore
-from holdfast.wire.halves import whole
-from holdfast.wire.lens import Lens, render
 
 READ = frozenset({"generate", "count", "compact"})
 """Endpoints whose bodies are looked at."""

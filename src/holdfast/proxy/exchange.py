@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from holdfast.proxy.headers import State
-from holdfast.proxy.incoming import Incoming
-from holdfast.proxy.outgoing import Outgoing
-from holdfast.proxy.relay import Onward
-from holdfast.proxy.routes import Route
-from holdfast.runtime.summarise import Writer
-from holdfast.wire.lens import Lens
+from holdfast.engine.compaction.summarizer import Writer
+from holdfast.providers.request_body import Lens
+from holdfast.proxy.http.headers import State
+from holdfast.proxy.http.relay import Onward
+from holdfast.proxy.http.request import Incoming
+from holdfast.proxy.http.response import Outgoing
+from holdfast.proxy.http.routes import Route
 
 
 class Exchange(Struct, frozen=True):

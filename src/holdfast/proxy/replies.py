@@ -8,14 +8,14 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.proxy.exposition import CONTENT_TYPE
-from holdfast.proxy.headers import State, ours
-from holdfast.proxy.health import Health
-from holdfast.proxy.outgoing import Outgoing
-from holdfast.proxy.relay import Head, Piece
-from holdfast.proxy.unpacking import BadBody
-from holdfast.wire.native_errors import render
-from holdfast.wire.overflow import KINDS, Kind, Verdict
+from holdfast.providers.overflow import KINDS, Kind, Verdict
+from holdfast.providers.overflow.native_errors import render
+from holdfast.proxy.http.decompress import BadBody
+from holdfast.proxy.http.headers import State, ours
+from holdfast.proxy.http.relay import Head, Piece
+from holdfast.proxy.http.response import Outgoing
+from holdfast.proxy.metrics.health import Health
+from holdfast.proxy.metrics.prometheus import CONTENT_TYPE
 
 BAD_GATEWAY = 502
 TOO_LARGE = 413

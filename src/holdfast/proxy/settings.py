@@ -10,8 +10,8 @@ from holdfast.config.providers import PROVIDERS
 from holdfast.config.proxy import ProxySettings as Settings
 from holdfast.config.proxy import setting
 from holdfast.errors import ConfigError
-from holdfast.policy.guard import LEAST_TOLD
-from holdfast.policy.pipeline import Policy
+from holdfast.planning.budget import LEAST_TOLD
+from holdfast.planning.pipeline import Policy
 
 __all__ = ["BYPASS", "TOKEN", "Settings", "as_decided", "settings"]
 

@@ -20,13 +20,13 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-from holdfast.model.entries import Usage
-from holdfast.model.messages import Message
-from holdfast.model.parts import Opaque, Part, ToolResult
-from holdfast.model.paying import dollars
-from holdfast.model.target import CacheRules, Prices
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Opaque, Part, ToolResult
+from holdfast.messages.tokens import MESSAGE_OVERHEAD
 from holdfast.replay.tokenizer import Counter, part_tokens
-from holdfast.view.tokens import MESSAGE_OVERHEAD
+from holdfast.state.costs import dollars
+from holdfast.state.entries import Usage
+from holdfast.state.target import CacheRules, Prices
 
 Block: TypeAlias = tuple[bytes, int]
 """Digest and tokens of one part of a request, or of its frame."""

@@ -18,15 +18,15 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 from zstandard import ZstdError
 
-from holdfast.model.messages import Message, result_text
-from holdfast.model.parts import Part, ToolCall, ToolResult
-from holdfast.policy.cover import lazy_greedy
+from holdfast.messages.cut_points import legal_cuts
+from holdfast.messages.message import Message, result_text
+from holdfast.messages.parts import Part, ToolCall, ToolResult
+from holdfast.messages.references import Reference, arguments, leaves, part_words, references, words
+from holdfast.planning.extract.max_coverage import lazy_greedy
 from holdfast.replay import gain
 from holdfast.replay.evidence import KEPT, Texts, excerpts
 from holdfast.replay.recall import answers, foreground, found_in, uses
 from holdfast.replay.tokenizer import Counter
-from holdfast.view.boundaries import legal_cuts
-from holdfast.view.references import Reference, arguments, leaves, part_words, references, words
 
 SHARES = (0.40, 0.55, 0.70, 0.85)
 """Where a session is cut, as shares of its tokens (METRICS, "Recall, at cuts")."""

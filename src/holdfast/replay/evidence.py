@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from holdfast.model.slots import Slot
-from holdfast.view.references import Reference, of_piece, references, words
+from holdfast.messages.references import Reference, of_piece, references, words
+from holdfast.messages.sized_message import Slot
 
 SIDE = 120
 """Characters of the line that count on each side of a reference (METRICS, ``fact_recall``)."""

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import zstandard
 from msgspec import Struct
 
-from holdfast.model.messages import Message
+from holdfast.messages.message import Message
+from holdfast.messages.references import words
 from holdfast.replay.recall import uses
-from holdfast.view.references import words
 
 LEVEL = 12
 """Compression level (METRICS, ``z_gain``)."""

@@ -11,23 +11,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError
-from holdfast.model.branch import Branch
-from holdfast.model.entries import Frame
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text
-from holdfast.model.plan import Plan
-from holdfast.model.slots import Slot
-from holdfast.model.target import Target
-from holdfast.policy.pipeline import Policy
-from holdfast.policy.settings import HANDLE
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text
+from holdfast.messages.sized_message import Slot
+from holdfast.planning.pipeline import Policy
+from holdfast.planning.settings import HANDLE
+from holdfast.providers.request_body import body
+from holdfast.providers.rules import validate
 from holdfast.replay.cache import FRAME, Block, Cache, Hit, blocks, cost, read_share
 from holdfast.replay.cuts import OUT_OF_MEMORY, Cut, CutScore, pool, positions
 from holdfast.replay.recall import Dependencies, Hits
 from holdfast.replay.session import Session
 from holdfast.replay.simulate import Judge, Sent, simulate
 from holdfast.replay.tokenizer import Counter
-from holdfast.wire.lens import body
-from holdfast.wire.rules import validate
+from holdfast.state.branch import Branch
+from holdfast.state.entries import Frame
+from holdfast.state.plan import Plan
+from holdfast.state.target import Target
 
 BUDGETS = (4_000, 8_000, 16_000)
 """Rooms in tokens at which contexts are scored (METRICS, "Recall, at cuts")."""

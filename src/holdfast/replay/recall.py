@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall
+from holdfast.messages.references import Reference, background, part_words, words
 from holdfast.replay.evidence import Texts
-from holdfast.view.references import Reference, background, part_words, words
 
 
 class Hits(Struct, frozen=True):

@@ -8,11 +8,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.formats.base import NO_STEP, PAID, Recording, path
-from holdfast.model.entries import Answer, BranchSummary, Compaction, Entry, Frame, Said, Usage
-from holdfast.model.slots import Slot
+from holdfast.messages.sized_message import Slot
+from holdfast.messages.strip_foreign import native
+from holdfast.messages.tokens import measure
 from holdfast.replay.tokenizer import Counter, Reading, message_tokens, usage_ratio
-from holdfast.view.foreign import native
-from holdfast.view.tokens import measure
+from holdfast.state.entries import Answer, BranchSummary, Compaction, Entry, Frame, Said, Usage
 
 
 class Step(Struct, frozen=True):

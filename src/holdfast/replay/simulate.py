@@ -11,15 +11,15 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from holdfast.model.branch import Branch, extend
-from holdfast.model.entries import Answer, Entry, Said, Usage
-from holdfast.model.plan import Plan
-from holdfast.model.projected import patched, project
-from holdfast.model.slots import Slot
-from holdfast.model.target import Target, World
-from holdfast.policy.pipeline import Policy, advance
-from holdfast.policy.projection import repair_projection, send_slots
+from holdfast.messages.sized_message import Slot
+from holdfast.normalize.projection import repair_projection, send_slots
+from holdfast.planning.pipeline import Policy, advance
 from holdfast.replay.session import Session, Step
+from holdfast.state.branch import Branch, extend
+from holdfast.state.entries import Answer, Entry, Said, Usage
+from holdfast.state.plan import Plan
+from holdfast.state.target import Target, World
+from holdfast.state.view import patched, project
 
 TokenCount: TypeAlias = Callable[[Slot], int]
 """Tokens of one message as sent, as the judge counts them."""

@@ -13,9 +13,9 @@ from warnings import catch_warnings, simplefilter
 
 from msgspec import Struct
 
-from holdfast.model.messages import Message
-from holdfast.model.parts import Media, Opaque, Part, Text, Thinking, ToolCall
-from holdfast.view.tokens import MESSAGE_OVERHEAD, count, media_tokens
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall
+from holdfast.messages.tokens import MESSAGE_OVERHEAD, count, media_tokens
 
 Counter: TypeAlias = Callable[[str], int]
 """Tokens of a text, as some tokenizer or estimator counts them."""

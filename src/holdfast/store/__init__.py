@@ -11,7 +11,7 @@ from holdfast.errors import ConfigError, check_types
 
 if TYPE_CHECKING:
     from holdfast.store.base import Quota, SessionStore
-    from holdfast.store.database import Durability
+    from holdfast.store.sql.database import Durability
 
 __all__ = ["at_home", "open_store"]
 

@@ -16,19 +16,19 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch, extend
-from holdfast.model.deciding import Edits
-from holdfast.model.edits import Edit
-from holdfast.model.entries import BranchSummary, Compaction, Decision, Entry, Said
-from holdfast.model.packing import pack, unpack
-from holdfast.model.sequence import Seq
-from holdfast.model.slots import Slot
+from holdfast.messages.sized_message import Slot
+from holdfast.state.branch import Branch, extend
+from holdfast.state.codec.packing import pack, unpack
+from holdfast.state.edit_map import Edits
+from holdfast.state.edits import Edit
+from holdfast.state.entries import BranchSummary, Compaction, Decision, Entry, Said
+from holdfast.state.sequence import Seq
 from holdfast.store.base import Active
 
 T = TypeVar("T")
 
 FOLD = 16
-"""Version of the fold. A checkpoint of another version is not used; raise it when ``model/branch.py`` counts anew."""
+"""Version of the fold. A checkpoint of another version is not used; raise it when ``state/branch.py`` counts anew."""
 
 _ELSEWHERE = {"keep", "compaction", "edits", "law", "callers", "settled"}
 """Fields of a branch that are made from the slots, the compaction or the law; sequences are too."""

@@ -12,9 +12,9 @@ from typing import Protocol, Self, TypeAlias
 
 from msgspec import Struct
 
-from holdfast.model.branch import Branch
-from holdfast.model.entries import Compaction, Entry
-from holdfast.model.messages import Message
+from holdfast.messages.message import Message
+from holdfast.state.branch import Branch
+from holdfast.state.entries import Compaction, Entry
 
 Decode: TypeAlias = Callable[[bytes], Message]
 """How wire bytes become a message."""

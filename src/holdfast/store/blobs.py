@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, UnknownId
 from holdfast.store.base import Held, Quota
+from holdfast.store.blob_total import BLOBS, Tally, check_room
 from holdfast.store.files import create, locked, make_directory, refusal, sync_directory, write_all
-from holdfast.store.pages import PIECE, Index, encoded, index, page
-from holdfast.store.tally import BLOBS, Tally, check_room
+from holdfast.store.text_pages import PIECE, Index, encoded, index, page
 
 INDEXES = 64
 """How many blobs' indexes are kept: one for each 100 MB text takes 50 kB."""

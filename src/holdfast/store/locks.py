@@ -15,8 +15,8 @@ from pathlib import Path
 
 from holdfast.errors import StoreError, StoreLocked
 from holdfast.store.base import LEASE_WAIT
-from holdfast.store.database import BRIEF
 from holdfast.store.files import create, make_directory, refusal
+from holdfast.store.sql.database import BRIEF
 
 PAUSE = 0.001
 """Seconds between two tries: who writes without a pause leaves a gap about as short. [M]"""

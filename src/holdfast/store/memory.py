@@ -11,13 +11,13 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from holdfast.errors import StoreError, StoreLocked
-from holdfast.model.entries import Entry
+from holdfast.state.entries import Entry
 from holdfast.store.base import LEASE_WAIT, Decode, Quota, SessionInfo, Tick
+from holdfast.store.blob_total import weighed
 from holdfast.store.blobs import MemoryBlobs
 from holdfast.store.placing import Node, Placed, place
-from holdfast.store.rows import check_types, decoders, full, identity, weight
-from holdfast.store.searching import is_searched
-from holdfast.store.tally import weighed
+from holdfast.store.search.search import is_searched
+from holdfast.store.sql.rows import check_types, decoders, full, identity, weight
 from holdfast.store.tree import SHOWN, TreeStore, now_ms
 
 

@@ -12,13 +12,13 @@ from hashlib import blake2b
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch
-from holdfast.model.entries import QUEUED, BranchSummary, Entry, Note, Said
-from holdfast.model.messages import Message
-from holdfast.model.packing import pack, unpack
-from holdfast.model.parts import Media, Part, ToolCall, ToolResult
-from holdfast.model.projected import base_mark, project
-from holdfast.model.slots import Slot
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Media, Part, ToolCall, ToolResult
+from holdfast.messages.sized_message import Slot
+from holdfast.state.branch import Branch
+from holdfast.state.codec.packing import pack, unpack
+from holdfast.state.entries import QUEUED, BranchSummary, Entry, Note, Said
+from holdfast.state.view import base_mark, project
 from holdfast.store.active import CARRIED, FOLD, State
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct
 
 from holdfast.errors import LogConflict
-from holdfast.model.entries import Body, BranchSummary, Compaction, Entry, Revoke, Said
+from holdfast.state.entries import Body, BranchSummary, Compaction, Entry, Revoke, Said
 
 LONGEST_NAME = 1_000
 """[H] Characters of an id or a session key; tools make far shorter ones."""

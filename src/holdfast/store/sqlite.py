@@ -13,18 +13,18 @@ from itertools import chain
 from typing import Any
 
 from holdfast.errors import StoreCorrupt, StoreError
-from holdfast.model.entries import Body, Entry
-from holdfast.model.lazy import LazyEntries, LazyEntry
-from holdfast.store import indexing
+from holdfast.state.entries import Body, Entry
+from holdfast.state.lazy_entries import LazyEntries, LazyEntry
 from holdfast.store.base import Decode, Quota, SessionInfo, Tick
+from holdfast.store.blob_total import weighed
 from holdfast.store.blobs import FileBlobs
-from holdfast.store.database import Database, Durability
-from holdfast.store.inserting import ROWS_AT_ONCE, VALUES, insert
 from holdfast.store.locks import lease
 from holdfast.store.placing import Node, Placed
-from holdfast.store.rows import COLUMNS, Decoders, Row, bare, decoders, from_row, full, kind_named, weight
-from holdfast.store.searching import is_searched, words
-from holdfast.store.tally import weighed
+from holdfast.store.search import index as indexing
+from holdfast.store.search.search import is_searched, words
+from holdfast.store.sql.database import Database, Durability
+from holdfast.store.sql.inserting import ROWS_AT_ONCE, VALUES, insert
+from holdfast.store.sql.rows import COLUMNS, Decoders, Row, bare, decoders, from_row, full, kind_named, weight
 from holdfast.store.tree import ENTRIES_AT_ONCE, SHOWN, TreeStore, now_ms, unknown
 
 _COLUMNS = ", ".join(f"e.{name}" for name in COLUMNS)
@@ -106,7 +106,7 @@ class SqliteStore(TreeStore):
         """Put right what can be in the session without loss; return what was done, a line for each."""
         if self._readonly or key in self._not_repairable:
             return []
-        from holdfast.store.repairing import repair_session
+        from holdfast.store.repair import repair_session
 
         found = repair_session(self._file.file, key)
         if not found:

@@ -17,17 +17,17 @@ from typing import Self
 from msgspec.structs import replace
 
 from holdfast.errors import LogConflict, StoreCorrupt, UnknownId
-from holdfast.model.branch import Branch, extended
-from holdfast.model.entries import Compaction, Decision, Entry, Label
-from holdfast.model.lazy import LazyEntry, headers_of, kind_of, load
-from holdfast.model.messages import Message
+from holdfast.messages.message import Message
+from holdfast.state.branch import Branch, extended
+from holdfast.state.entries import Compaction, Decision, Entry, Label
+from holdfast.state.lazy_entries import LazyEntry, headers_of, kind_of, load
 from holdfast.store.active import checkpoint, restored, resume, slotted
 from holdfast.store.base import Active, Appended, BlobStore, Decode, Found, Imported, SessionInfo, Tick, nobody
-from holdfast.store.copying import copied
+from holdfast.store.branch_copy import copied
 from holdfast.store.outline import bare, drawn, outlined, without_words
 from holdfast.store.placing import Node, Placed, check_key, place
-from holdfast.store.rows import identity, time_of
-from holdfast.store.searching import search, terms
+from holdfast.store.search.search import search, terms
+from holdfast.store.sql.rows import identity, time_of
 
 ENTRIES_AT_ONCE = 100
 """Entries of an import that are read and written together: with more it is no quicker. [M]"""

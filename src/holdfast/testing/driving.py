@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from holdfast.model.branch import Branch, extend
-from holdfast.model.entries import Answer, Body, Decision, Entry, Request, Said, Usage
-from holdfast.model.messages import Message
-from holdfast.model.plan import Plan
-from holdfast.model.projected import project
-from holdfast.model.slots import Slot
-from holdfast.model.target import Target, World
-from holdfast.policy.pipeline import Policy, advance
-from holdfast.policy.projection import send_slots
-from holdfast.view.tokens import measure
-from holdfast.wire.lens import body
+from holdfast.messages.message import Message
+from holdfast.messages.sized_message import Slot
+from holdfast.messages.tokens import measure
+from holdfast.normalize.projection import send_slots
+from holdfast.planning.pipeline import Policy, advance
+from holdfast.providers.request_body import body
+from holdfast.state.branch import Branch, extend
+from holdfast.state.entries import Answer, Body, Decision, Entry, Request, Said, Usage
+from holdfast.state.plan import Plan
+from holdfast.state.target import Target, World
+from holdfast.state.view import project
 
 _MESSAGES = Decoder(dict[str, Raw])
 _LIST = Decoder(list[Raw])

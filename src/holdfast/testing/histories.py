@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.model.messages import Message
-from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 
 ODD_IDS = (
     "",
@@ -41,7 +41,7 @@ ODD_TEXTS = ("\x00", "a\x00b", "\ud83d", "x\udc00y", "\u2028\u2029", "\U0001f980
 
 _PIECES = (
     "def load_config(path): return read_file(path)\n",
-    "src/holdfast/model/branch.py:476: error: Name 'Settled' is not defined\n",
+    "src/holdfast/state/branch.py:476: error: Name 'Settled' is not defined\n",
     "The parser must never drop a user_message, because the log is the truth.\n",
     "配置文件在 src/config/settings.py 里，请不要修改默认值 max_tokens=4096。\n",
     "- [ ] rename compute_total to total_price in billing/invoice.ts\n",

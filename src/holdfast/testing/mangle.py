@@ -22,21 +22,21 @@ from msgspec.structs import replace
 
 from holdfast.config import target
 from holdfast.errors import FormatError
-from holdfast.model.branch import Branch
-from holdfast.model.entries import Entry, Said
-from holdfast.model.messages import Message
-from holdfast.model.parts import Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.model.projected import patched
-from holdfast.model.slots import Slot
-from holdfast.model.target import Target
-from holdfast.policy.hygiene import MISSING, repairs
-from holdfast.policy.hygiene.parts import tells
-from holdfast.policy.projection import repair_projection
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.sized_message import Slot
+from holdfast.messages.strip_foreign import native
+from holdfast.normalize import MISSING, repairs
+from holdfast.normalize.parts import tells
+from holdfast.normalize.projection import repair_projection
+from holdfast.providers.registry import APIS
+from holdfast.providers.request_body import body, open_body, render
+from holdfast.providers.rules import validate
+from holdfast.state.branch import Branch
+from holdfast.state.entries import Entry, Said
+from holdfast.state.target import Target
+from holdfast.state.view import patched
 from holdfast.testing.histories import DAMAGE, ODD_IDS, conversation, damaged
-from holdfast.view.foreign import native
-from holdfast.wire.apis import APIS
-from holdfast.wire.lens import body, open_body, render
-from holdfast.wire.rules import validate
 
 MODELS: dict[str, tuple[str, ...]] = {
     "anthropic": (

@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.model.branch import Branch
-from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import (
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.state.branch import Branch
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import (
     Answer,
     Body,
     BranchSummary,
@@ -25,10 +28,7 @@ from holdfast.model.entries import (
     Said,
     Usage,
 )
-from holdfast.model.messages import Message
-from holdfast.model.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
-from holdfast.model.projected import origins, prefix_basis, project
-from holdfast.view.tokens import measure
+from holdfast.state.view import origins, prefix_basis, project
 
 KEY = "session-1"
 ODD = 'NUL \x00, separators \u2028\u2029\x85, a lone half \ud83d, quotes "\\", \U0001f980'

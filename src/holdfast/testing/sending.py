@@ -8,21 +8,21 @@ from itertools import pairwise
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.engine.log.journal import Journal, Prepared
+from holdfast.engine.requests import framed, rendered
+from holdfast.engine.upstream.replies import as_said
 from holdfast.errors import FormatError, UpstreamError
-from holdfast.model.entries import Usage
-from holdfast.model.messages import Message
-from holdfast.model.target import Target, World
-from holdfast.runtime.journal import Journal, Prepared
-from holdfast.runtime.replies import as_said
-from holdfast.runtime.requests import framed, rendered
+from holdfast.messages.message import Message
+from holdfast.providers.overflow import ErrorReport
+from holdfast.providers.registry import form_of
+from holdfast.providers.request_body import wires
+from holdfast.providers.responses import Answer, answer
+from holdfast.state.entries import Usage
+from holdfast.state.target import Target, World
 from holdfast.testing.provider import Provider
 from holdfast.testing.provider.calls import Asked
 from holdfast.testing.provider.speaking import Call, speak
 from holdfast.testing.workday import Step, fields, results
-from holdfast.wire.answers import Answer, answer
-from holdfast.wire.apis import form_of
-from holdfast.wire.lens import wires
-from holdfast.wire.overflow import ErrorReport
 
 COLD = 300
 """Seconds after which the agent takes the cache for cold."""

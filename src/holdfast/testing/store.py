@@ -18,11 +18,11 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import LogConflict, StoreError, StoreLocked, UnknownId
-from holdfast.model.branch import Branch
-from holdfast.model.entries import Answer, Body, Compaction, Entry, Note, Revoke, Said, Usage
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.model.slots import Slot
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.sized_message import Slot
+from holdfast.state.branch import Branch
+from holdfast.state.entries import Answer, Body, Compaction, Entry, Note, Revoke, Said, Usage
 from holdfast.store.base import BlobStore, SessionInfo
 from holdfast.store.outline import bare
 from holdfast.store.tree import FEW

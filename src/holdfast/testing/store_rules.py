@@ -11,9 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import LogConflict, QuotaExceeded, UnknownId
-from holdfast.model.branch import Branch
-from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import (
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.state.branch import Branch
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import (
     Answer,
     BranchSummary,
     Compaction,
@@ -26,11 +29,8 @@ from holdfast.model.entries import (
     Said,
     Usage,
 )
-from holdfast.model.messages import Message
-from holdfast.model.parts import Media, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.store.base import Imported, Quota, SessionStore
 from holdfast.testing.samples import KEY, ODD, chain, ids, long_session, same_request, words
-from holdfast.view.tokens import measure
 
 LONG = 250
 """Entries of a recording that is not written at once."""

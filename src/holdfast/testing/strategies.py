@@ -15,8 +15,11 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.model.edits import Edit, Span
-from holdfast.model.entries import (
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import (
     FORGOTTEN,
     OVERFLOW,
     Answer,
@@ -33,8 +36,6 @@ from holdfast.model.entries import (
     Said,
     Usage,
 )
-from holdfast.model.messages import Message
-from holdfast.model.parts import Media, Opaque, Part, Seal, Text, Thinking, ToolCall, ToolResult
 from holdfast.testing.histories import (
     BLANKS,
     DAMAGE,
@@ -46,7 +47,6 @@ from holdfast.testing.histories import (
     damaged,
     words,
 )
-from holdfast.view.tokens import measure
 
 # -- small things ------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Upstreams without sockets: the strict provider with every fault there is, and a script of given replies.
 
-Both send as ``holdfast.runtime.upstream.Http`` does, errors too, and wait with ``anyio.sleep``: on a fake clock
+Both send as ``holdfast.engine.upstream.upstream.Http`` does, errors too, and wait with ``anyio.sleep``: on a fake clock
 (``holdfast.testing.clock``) a stall of ten minutes costs nothing.
 """
 
@@ -17,8 +17,9 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.engine.upstream.upstream import CONNECT, PATIENCE, Reply, Sent
 from holdfast.errors import ConfigError, UpstreamError, check_types
-from holdfast.runtime.upstream import CONNECT, PATIENCE, Reply, Sent
+from holdfast.providers.common.raw_json import write
 from holdfast.testing.provider.app import Answering
 from holdfast.testing.provider.calls import Answered, Asked, Refusal, Said, Used
 from holdfast.testing.provider.counting import words
@@ -30,7 +31,6 @@ from holdfast.testing.provider.speaking import Call, late, speak
 from holdfast.testing.provider.steps import Bare, Head, Leave, Step, Wait, steps
 from holdfast.testing.provider.struck import is_told, judged, wants_events
 from holdfast.testing.provider.voices.voice import JSON
-from holdfast.wire.splice import write
 
 CONNECTING: Mapping[str, str] = {
     "refused": "ConnectError: All connection attempts failed",

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.model.messages import Message
-from holdfast.model.parts import Text, ToolCall, ToolResult
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.testing.provider import Said
 
 STEPS, OVERSIZED, BUDGETS = 300, 40, 6

@@ -15,17 +15,17 @@ from msgspec import Struct
 from holdfast import config
 from holdfast.agent.loop import STEPS, Outcome
 from holdfast.cli.agent.desk import Desk, Order, desk
+from holdfast.cli.agent.prompt import ended, talk
 from holdfast.cli.agent.screen import Screen
-from holdfast.cli.agent.talking import ended, talk
-from holdfast.cli.faults import INTERRUPTED, Stopped
+from holdfast.cli.output.errors import INTERRUPTED, Stopped
+from holdfast.cli.output.ranges import Whole
+from holdfast.cli.output.terminal import clean, json_option, say_json
 from holdfast.cli.places import store_option
 from holdfast.cli.providers import address, headers
-from holdfast.cli.ranges import Whole
-from holdfast.cli.terminal import clean, json_option, say_json
 from holdfast.config import Catalog
-from holdfast.model.target import Target
+from holdfast.providers.recognize import APIS
+from holdfast.state.target import Target
 from holdfast.store import at_home
-from holdfast.wire.recognise import APIS
 
 EXAMPLES = """\
 \b

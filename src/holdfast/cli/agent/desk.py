@@ -19,22 +19,22 @@ from msgspec import Struct
 
 from holdfast.agent.agent import place_for, surroundings
 from holdfast.agent.loop import Outcome, work
-from holdfast.agent.workplace import Allow, everything_allowed, nothing_allowed
-from holdfast.cli.agent.ending import Ending, ending
+from holdfast.agent.workspace import Allow, everything_allowed, nothing_allowed
 from holdfast.cli.agent.meter import Spent, spent, status
 from holdfast.cli.agent.screen import Screen
-from holdfast.cli.faults import Stopped
+from holdfast.cli.agent.signals import Ending, ending
+from holdfast.cli.output.errors import Stopped
+from holdfast.cli.output.terminal import clean
 from holdfast.cli.places import opened
 from holdfast.cli.providers import KEYS
-from holdfast.cli.terminal import clean
 from holdfast.config import Catalog
-from holdfast.model.target import Target
-from holdfast.policy.pipeline import Policy
-from holdfast.runtime.engine import Engine
-from holdfast.runtime.session import Session
-from holdfast.runtime.summarise import Writer
-from holdfast.runtime.sync import LOOK, event_loop
-from holdfast.runtime.upstream import Http
+from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.engine import Engine
+from holdfast.engine.session import Session
+from holdfast.engine.sync import LOOK, event_loop
+from holdfast.engine.upstream.upstream import Http
+from holdfast.planning.pipeline import Policy
+from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
 
 T = TypeVar("T")

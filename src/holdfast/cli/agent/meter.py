@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from holdfast.cli.sizing import about
-from holdfast.cli.terminal import many
+from holdfast.cli.output.terminal import many
+from holdfast.cli.reports.request_size import about
 from holdfast.config import Catalog
-from holdfast.model.entries import Answer, Entry, Usage
-from holdfast.model.paying import known_dollars, paid, share
-from holdfast.model.target import Prices
-from holdfast.runtime.session import Report
+from holdfast.engine.session import Report
+from holdfast.state.costs import known_dollars, paid, share
+from holdfast.state.entries import Answer, Entry, Usage
+from holdfast.state.target import Prices
 
 
 class Spent(Struct, frozen=True):

@@ -9,13 +9,13 @@ from typing import Any
 import click
 from rich.text import Text
 
+from holdfast import events
 from holdfast.agent.loop import Called, Returned, Spoke
-from holdfast.cli.sizing import about
-from holdfast.cli.terminal import clean, console, many, say_line, say_whole
-from holdfast.model.messages import result_text
-from holdfast.model.paying import share
-from holdfast.telemetry import events
-from holdfast.view.references import arguments
+from holdfast.cli.output.terminal import clean, console, many, say_line, say_whole
+from holdfast.cli.reports.request_size import about
+from holdfast.messages.message import result_text
+from holdfast.messages.references import arguments
+from holdfast.state.costs import share
 
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What steers a terminal, but for line ends and tabs; and halves of characters."""

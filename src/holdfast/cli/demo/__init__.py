@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.faults import Stopped
-from holdfast.cli.terminal import console, json_option, say_json
+from holdfast.cli.output.errors import Stopped
+from holdfast.cli.output.terminal import console, json_option, say_json
 from holdfast.store import at_home
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.cli.demo.beside import Both, Recalled
+    from holdfast.cli.demo.comparison import Both, Recalled
     from holdfast.store.base import SessionStore
 
 EXAMPLES = """\
@@ -74,7 +74,7 @@ def _told(both: Both) -> dict[str, Any]:
 
 
 def _say(out: Console, both: Both, kept: Path | None) -> None:
-    from holdfast.cli.demo.beside import say_both
+    from holdfast.cli.demo.comparison import say_both
 
     say_both(out, both, kept)
 
@@ -103,7 +103,7 @@ def _both(folder: Path, out: Console, *, quiet: bool) -> Both:
     """Return both runs, one after the other, shown while they go on unless it is to be ``quiet``."""
     from anyio import run
 
-    from holdfast.cli.demo.beside import STORE, Both, say_beginning, say_without
+    from holdfast.cli.demo.comparison import STORE, Both, say_beginning, say_without
     from holdfast.cli.demo.trial import with_holdfast, without
     from holdfast.cli.demo.watcher import Watcher
     from holdfast.store import open_store
@@ -123,9 +123,9 @@ def _both(folder: Path, out: Console, *, quiet: bool) -> Both:
 
 def _recalled(store: SessionStore) -> Recalled:
     """Return what can be read back of the audit: the oldest result that tells what was agreed."""
-    from holdfast.cli.demo.beside import AGREED, Recalled
+    from holdfast.cli.demo.comparison import AGREED, Recalled
     from holdfast.cli.demo.trial import KEY
-    from holdfast.runtime.recall import recall
+    from holdfast.engine.recall import recall
 
     messages = len(store.entries(KEY, "message"))
     for found in reversed(store.search(KEY, f'"{AGREED}"', limit=_MANY)):

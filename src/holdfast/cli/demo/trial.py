@@ -12,32 +12,32 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast import events
 from holdfast.agent.agent import place_for, surroundings
 from holdfast.agent.loop import Called, Step, work
 from holdfast.agent.tools import answered
-from holdfast.agent.workplace import Workplace, everything_allowed, workplace
-from holdfast.cli.demo.tallying import Tally, Totals
+from holdfast.agent.workspace import Workplace, everything_allowed, workplace
+from holdfast.cli.demo.tally import Tally, Totals
 from holdfast.config import shipped, target
-from holdfast.model.messages import result_text
-from holdfast.model.parts import Text, ToolCall, ToolResult
-from holdfast.model.target import Target
-from holdfast.policy.pipeline import Policy
+from holdfast.engine.engine import Engine
+from holdfast.engine.environment import Environment
+from holdfast.engine.session import Session
+from holdfast.engine.upstream.replies import ask
+from holdfast.engine.upstream.upstream import Sent
+from holdfast.messages.message import result_text
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.references import arguments
+from holdfast.planning.pipeline import Policy
+from holdfast.providers.overflow import classify
+from holdfast.providers.responses import Answer
 from holdfast.replay.measure import Point
-from holdfast.runtime.engine import Engine
-from holdfast.runtime.environment import Environment
-from holdfast.runtime.replies import ask
-from holdfast.runtime.session import Session
-from holdfast.runtime.upstream import Sent
+from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
-from holdfast.telemetry import events
 from holdfast.testing.provider import Provider, Settings
 from holdfast.testing.task.files import TASK, write_project
 from holdfast.testing.task.routes import ROUTES, Route
 from holdfast.testing.task.worker import Worker
 from holdfast.testing.upstream import ProviderUpstream
-from holdfast.view.references import arguments
-from holdfast.wire.answers import Answer
-from holdfast.wire.overflow import classify
 
 API, MODEL, WINDOW = "anthropic", "claude-sonnet-5-5", 32_000
 """Whom the strict provider speaks for, and the window that it enforces, in tokens."""

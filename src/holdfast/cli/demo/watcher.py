@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from rich.text import Text
 
 from holdfast.cli.demo.trial import OUTPUT, WINDOW, Progress
-from holdfast.cli.terminal import clean, has_colours
+from holdfast.cli.output.terminal import clean, has_colours
 from holdfast.replay.measure import Point
 from holdfast.replay.picture import COMPACTED, picture
 from holdfast.replay.report import thousands

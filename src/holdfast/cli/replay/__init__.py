@@ -12,16 +12,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast import config
-from holdfast.cli.faults import EXPECTED, Stopped, of_file, reason
+from holdfast.cli.output.errors import EXPECTED, Stopped, of_file, reason
+from holdfast.cli.output.ranges import Whole
+from holdfast.cli.output.terminal import Waiting, clean, console, has_colours, json_option, say_json, say_table
 from holdfast.cli.places import changed, own_sessions, stored, tools
-from holdfast.cli.ranges import Whole
 from holdfast.cli.recordings import Source, sources
 from holdfast.cli.replay.dump import Dump
 from holdfast.cli.replay.session_report import DEFAULT_FRAME, FailedPolicy, Order, Report, check, reported
-from holdfast.cli.terminal import Waiting, clean, console, has_colours, json_option, say_json, say_table
 from holdfast.errors import UnknownPolicy
-from holdfast.policy.presets import PRESETS
-from holdfast.wire.recognise import APIS
+from holdfast.planning.presets.presets import PRESETS
+from holdfast.providers.recognize import APIS
 
 DEFAULT_WINDOW = 64_000
 """Tokens: small enough for most recorded sessions to outgrow it."""
@@ -165,7 +165,7 @@ def _wanted(asked: Asked) -> list[tuple[str, str]]:
 
 def _newest(file: str) -> tuple[str, str]:
     """Return ``file`` and, where it is a database, the id of the session in it that began last."""
-    from holdfast.store import foreign
+    from holdfast.store.foreign import opencode as foreign
 
     if not foreign.is_database(Path(file)):
         return file, ""

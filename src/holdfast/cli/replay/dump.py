@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.cli.faults import Stopped, reason
 from holdfast.cli.files import private_file, private_folder
+from holdfast.cli.output.errors import Stopped, reason
 
 LONGEST = 100
 """Characters of a file's name that are kept."""

@@ -9,21 +9,20 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.faults import EXPECTED, reason
 from holdfast.cli.files import content
+from holdfast.cli.output.errors import EXPECTED, reason
+from holdfast.cli.output.terminal import clean, many
 from holdfast.cli.recordings import Source
 from holdfast.cli.replay.dump import Bodies, Dump
-from holdfast.cli.terminal import clean, many
 from holdfast.config import Catalog, target
 from holdfast.errors import FormatError, WindowTooSmall
 from holdfast.formats import Recording, read
-from holdfast.model.branch import Branch
-from holdfast.model.target import Target, World
-from holdfast.policy.compaction import trigger
-from holdfast.policy.draft import Draft
-from holdfast.policy.guard import guard, measure_room
-from holdfast.policy.pipeline import Policy
-from holdfast.policy.settings import Settings
+from holdfast.planning.budget import guard, measure_room
+from holdfast.planning.builder import Draft
+from holdfast.planning.pipeline import Policy
+from holdfast.planning.settings import Settings
+from holdfast.planning.stages.compaction import trigger
+from holdfast.providers.recognize import APIS
 from holdfast.replay.measure import (
     BUDGETS,
     Setting,
@@ -37,7 +36,8 @@ from holdfast.replay.measure import (
 from holdfast.replay.report import OURS, Row, Subject, strange_factor
 from holdfast.replay.session import Session, session_of
 from holdfast.replay.tokenizer import tokenizer
-from holdfast.wire.recognise import APIS
+from holdfast.state.branch import Branch
+from holdfast.state.target import Target, World
 
 DEFAULT_FRAME = 10_000
 """Tokens assumed of system prompt and tools where the record has none (METRICS, "Frame")."""

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from holdfast.model.parts import Opaque
+from holdfast.messages.parts import Opaque
 from holdfast.testing.provider.calls import Answered, Compacted, Said, Stop, Used
 from holdfast.testing.provider.compacting import (
     compaction_block,

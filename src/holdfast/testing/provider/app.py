@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.errors import FormatError
+from holdfast.providers.common.raw_json import write
 from holdfast.testing.provider.calls import Answered, Asked, Compacted, Endpoint, Refusal, Reply
 from holdfast.testing.provider.faults import Fault, checked, striking
 from holdfast.testing.provider.incoming import TooLarge, discreet, received, unpacked
@@ -32,7 +33,6 @@ from holdfast.testing.provider.struck import is_told, judged, wants_events
 from holdfast.testing.provider.voices import VOICES
 from holdfast.testing.provider.voices.models import ALL, MODELS, ONE, OUTPUT, Model, page
 from holdfast.testing.provider.voices.voice import JSON
-from holdfast.wire.splice import write
 
 
 class Answering(Protocol):

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from holdfast.model.parts import Opaque, Text, Thinking, ToolCall
+from holdfast.messages.parts import Opaque, Text, Thinking, ToolCall
 
 Endpoint: TypeAlias = Literal["generate", "count", "compact"]
 """An answer, a count of input tokens, or a compaction (``/responses/compact``; Anthropic's comes inside generate)."""

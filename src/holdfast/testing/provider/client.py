@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model.parts import ToolCall
+from holdfast.messages.parts import ToolCall
 from holdfast.testing.provider.calls import Answered, Reply
 from holdfast.testing.provider.provider import Provider
 

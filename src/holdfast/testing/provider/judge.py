@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from holdfast.providers.rules import validate
 from holdfast.testing.provider.blocks import Block
 from holdfast.testing.provider.calls import Refusal
 from holdfast.testing.provider.compacting import check_blocks, in_force
@@ -14,7 +15,6 @@ from holdfast.testing.provider.settings import Settings
 from holdfast.testing.provider.shelf import Shelf
 from holdfast.testing.provider.signing import THINKING, Checked, check_thinking
 from holdfast.testing.provider.thoughts import check_thoughts
-from holdfast.wire.rules import validate
 
 
 def obeys(request: Request) -> Refusal | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from holdfast.providers.models import traits
 from holdfast.testing.provider import overflowing
 from holdfast.testing.provider.blocks import Block
 from holdfast.testing.provider.calls import Refusal
@@ -14,7 +15,6 @@ from holdfast.testing.provider.counting import Scale
 from holdfast.testing.provider.overflowing import Measured
 from holdfast.testing.provider.reading import Request
 from holdfast.testing.provider.settings import Settings
-from holdfast.wire.models import traits
 
 
 class Measure(Struct, frozen=True):

@@ -8,11 +8,11 @@ from typing import Any
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.model.parts import Opaque
+from holdfast.messages.parts import Opaque
+from holdfast.providers.common.raw_json import write
 from holdfast.testing.provider.calls import Answered, Refusal
 from holdfast.testing.provider.faults import Fault
 from holdfast.testing.provider.overflowing import nginx
-from holdfast.wire.splice import write
 
 ANTHROPIC: Mapping[str, tuple[str, str]] = {
     "400": ("invalid_request_error", "messages.0.content: Input should be a valid list"),

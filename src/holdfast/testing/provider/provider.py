@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.errors import ConfigError, check_types
+from holdfast.providers.registry import form_of
 from holdfast.testing.provider import overflowing
 from holdfast.testing.provider.answering import Scene, reply
 from holdfast.testing.provider.blocks import blocks
@@ -25,7 +26,6 @@ from holdfast.testing.provider.script import Script, Speaker
 from holdfast.testing.provider.settings import Settings
 from holdfast.testing.provider.shelf import Shelf
 from holdfast.testing.provider.signing import Chain, Checked
-from holdfast.wire.apis import form_of
 
 
 class Judged(Struct, frozen=True):

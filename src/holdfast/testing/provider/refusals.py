@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.providers.rules import Finding
 from holdfast.testing.provider.calls import Refusal
 from holdfast.testing.provider.places import Place, place
 from holdfast.testing.provider.reading import unreadable
 from holdfast.testing.provider.wordings import CODES, DETAILS, WORDS
-from holdfast.wire.rules import Finding
 
 _USUAL = {
     "anthropic": ("invalid_request_error", "{path}: {words}"),

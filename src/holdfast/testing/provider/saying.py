@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.model.parts import Opaque, Seal, Text, Thinking, ToolCall
+from holdfast.messages.parts import Opaque, Seal, Text, Thinking, ToolCall
 from holdfast.testing.provider.calls import Said, Stop
 from holdfast.testing.provider.reading import Request
 from holdfast.testing.provider.sealing import digest

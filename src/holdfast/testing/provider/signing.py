@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from holdfast.providers.models import traits
 from holdfast.testing.provider.blocks import Block
 from holdfast.testing.provider.calls import Refusal
 from holdfast.testing.provider.reading import Request
 from holdfast.testing.provider.sealing import Sealed, digest, seal, unseal
 from holdfast.testing.provider.settings import Settings
-from holdfast.wire.models import traits
 
 THINKING = {"thinking": ("thinking", "signature"), "redacted_thinking": ("data", "data")}
 """Blocks of thinking: where their words and their signature are."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from holdfast.providers.common.raw_json import write
 from holdfast.testing.provider.calls import Asked, Compacted, Counted, Endpoint, Refusal, Reply
 from holdfast.testing.provider.faults import Fault
 from holdfast.testing.provider.mishaps import trouble
@@ -13,7 +14,6 @@ from holdfast.testing.provider.steps import Outgoing, document
 from holdfast.testing.provider.voices import VOICES
 from holdfast.testing.provider.voices.gemini import array
 from holdfast.testing.provider.voices.voice import EVENT_STREAM, JSON, Stream
-from holdfast.wire.splice import write
 
 
 class Call(Struct, frozen=True):

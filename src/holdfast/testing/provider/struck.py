@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
-from holdfast.model.reading import decoder
+from holdfast.state.codec.reading import decoder
 from holdfast.testing.provider.calls import Answered, Asked, Reply
 from holdfast.testing.provider.faults import KINDS, Fault
 from holdfast.testing.provider.mishaps import refusal, silent, strange

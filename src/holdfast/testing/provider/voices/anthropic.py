@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from holdfast.model.parts import Part, Text, Thinking, ToolCall
+from holdfast.messages.parts import Part, Text, Thinking, ToolCall
 from holdfast.testing.provider.calls import Answered, Asked, Refusal, Used
 from holdfast.testing.provider.voices.voice import Stream, Voice, named, nothing, pieces
 

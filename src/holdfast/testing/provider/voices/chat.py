@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.model.parts import Text, Thinking, ToolCall
+from holdfast.messages.parts import Text, Thinking, ToolCall
 from holdfast.testing.provider.calls import Answered, Asked, Refusal
 from holdfast.testing.provider.voices import openai
 from holdfast.testing.provider.voices.voice import EPOCH, Stream, Voice, nothing, pieces, sse, wishes

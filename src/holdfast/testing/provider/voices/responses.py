@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from holdfast.model.parts import Part, Text, Thinking, ToolCall
+from holdfast.messages.parts import Part, Text, Thinking, ToolCall
 from holdfast.testing.provider.calls import Answered, Asked, Compacted, Refusal
 from holdfast.testing.provider.voices import openai
 from holdfast.testing.provider.voices.voice import EPOCH, Stream, Voice, named, pieces, wishes

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from holdfast.providers.common.raw_json import write
 from holdfast.testing.provider.calls import Answered, Asked, Compacted, Refusal
-from holdfast.wire.splice import write
 
 EPOCH = 1_780_000_000
 """The time that every answer tells (2026-05-28): the provider has no clock, so equal requests have equal answers."""

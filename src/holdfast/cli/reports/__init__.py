@@ -1,0 +1,1 @@
+"""What commands show of a session: sizes, differences, histories, accounts."""

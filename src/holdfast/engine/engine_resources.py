@@ -1,0 +1,101 @@
+"""The means that all sessions of one engine share: who answers, who may run, who is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, TypeVar
+from weakref import WeakSet
+
+from holdfast.config import Catalog, shipped, target
+from holdfast.engine.compaction.inflight import InFlight
+from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.environment import Environment
+from holdfast.engine.hooks import Hooks
+from holdfast.engine.lanes import Lanes, Permits
+from holdfast.engine.upstream.upstream import Upstream
+from holdfast.engine.worker import Worker
+from holdfast.events import Event, Listener
+from holdfast.state.target import Target
+from holdfast.store.base import SessionStore
+from holdfast.store.tree import new_ids, now_ms
+
+T = TypeVar("T")
+Check: TypeAlias = Literal["all", "changed", "none"]
+"""Every request · those that are not what the caller handed in · none."""
+
+_LOG = logging.getLogger(__name__)
+TARGETS = 256
+"""[H] Models of which it is held what is known: nobody asks as many in turn."""
+
+
+@dataclass
+class Means:
+    """What the sessions of one engine work with. The store is used by one thread at a time, whoever calls."""
+
+    store: SessionStore
+    upstream: Upstream
+    target: Target | None = None
+    """Where requests that are made of words go."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """What stands beside their messages, over what the environment says."""
+    environment: Environment | None = None
+    writers: Sequence[Writer] = ()
+    """Models that write summaries, tried in turn."""
+    native: bool = False
+    """Whether the provider compacts where it can."""
+    hooks: Hooks = field(default_factory=Hooks)
+    listen: Listener | None = None
+    check: Check = "all"
+    """Which requests are refused here, before they are sent, where they break a rule of their API."""
+    permits: Permits = field(default_factory=Permits)
+    catalog: Catalog = field(default_factory=shipped)
+    window: int | None = None
+    """Tokens of the window of every model that is no target of the engine's own; nothing = as the catalogue says."""
+    trusting: bool = False
+    """Whether clients know what their servers take, where nobody here does."""
+    clock: Callable[[], int] = now_ms
+    """Milliseconds since 1970."""
+    ids: Callable[[int], list[str]] = new_ids
+    """What so many entries are called; two that are the same break the log."""
+    lanes: Lanes = field(default_factory=Lanes)
+    flights: WeakSet[InFlight] = field(default_factory=WeakSet)
+    """The compactions of every session that somebody still has."""
+    _targets: dict[tuple[str, str], Target] = field(default_factory=dict)
+    """What was found of others, by API and model."""
+    _worker: Worker = field(default_factory=Worker)
+
+    def tell(self, event: Event) -> None:
+        """Tell the listener; one that raises is told of nothing more, which a warning says, and changes nothing."""
+        if self.listen is not None:
+            try:
+                self.listen(event)
+            except Exception as error:  # noqa: BLE001 -- whatever a listener does, the session goes on
+                self.listen = None
+                why = f"{type(error).__name__}: {error}; it is told of nothing more, mend it and open the engine again"
+                _LOG.warning("the listener of this engine raised %s", why)
+
+    def in_worker(self, verb: Callable[[], T]) -> Awaitable[T]:
+        """Return what ``verb`` returns, done in the worker; it is done to its end even where the caller gives up."""
+        return self._worker.done(verb)
+
+    def know(self, catalog: Catalog, window: int | None) -> None:
+        """Let models be from now on what ``catalog`` says, with this ``window`` if there is one."""
+        self.catalog, self.window, self._targets = catalog, window, {}
+
+    def target_of(self, api: str, model: str) -> Target:
+        """Return all that is known of requests to ``model`` by ``api``: the engine's own target if it is that one.
+
+        It is asked by the worker too: what was found by another catalogue is not kept for the one that counts now.
+        """
+        own, known = self.target, self._targets
+        if own is not None and own.api == api and model in ("", own.model):
+            return own
+        found = known.get((api, model))
+        if found is None:
+            found = target(api, model, window=self.window, catalog=self.catalog, trusting=self.trusting)
+            if len(known) >= TARGETS:
+                known.clear()
+            known[api, model] = found
+        return found

@@ -1,0 +1,1 @@
+"""One request, and everything it takes to get its answer into the log."""

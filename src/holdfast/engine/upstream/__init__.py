@@ -1,0 +1,1 @@
+"""Who answers requests: HTTP, official SDK clients, and their replies."""

@@ -1,0 +1,68 @@
+"""Width and height of an image from the first bytes of its base64 data."""
+
+from __future__ import annotations
+
+import binascii
+import struct
+
+from holdfast.messages.parts import Media
+
+_LOOK = (64, 4_096, 65_536)
+"""Characters of base64 that are looked at, one after the other: a JPEG's size may stand behind its metadata."""
+
+_JPEG = b"\xff\xd8"
+
+
+def is_over(media: Media, most: int) -> bool:
+    """Return whether an image is more than ``most`` pixels wide or high; one that does not tell is not."""
+    size = pixels(media.source) if media.kind == "image" else None
+    return size is not None and max(size) > most
+
+
+def pixels(data: str) -> tuple[int, int] | None:
+    """Return width and height of a PNG, GIF, JPEG or WebP, or nothing when they cannot be told."""
+    for look in _LOOK:
+        head = data[:look]
+        try:
+            raw = binascii.a2b_base64(head[: len(head) // 4 * 4])
+            found = _size(raw)
+        except (binascii.Error, struct.error, ValueError, IndexError):
+            return None
+        if found is not None or not raw.startswith(_JPEG):
+            return found
+    return None
+
+
+def _size(raw: bytes) -> tuple[int, int] | None:
+    if raw.startswith(b"\x89PNG"):
+        return struct.unpack(">II", raw[16:24])
+    if raw.startswith(b"GIF8"):
+        return struct.unpack("<HH", raw[6:10])
+    if raw.startswith(b"RIFF") and raw[8:12] == b"WEBP":
+        return _webp(raw)
+    return _jpeg(raw) if raw.startswith(_JPEG) else None
+
+
+def _webp(raw: bytes) -> tuple[int, int] | None:
+    kind = raw[12:16]
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(raw[24:27], "little"), 1 + int.from_bytes(raw[27:30], "little")
+    if kind == b"VP8L":
+        bits = int.from_bytes(raw[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    if kind == b"VP8 ":
+        width, height = struct.unpack("<HH", raw[26:30])
+        return width & 0x3FFF, height & 0x3FFF
+    return None
+
+
+def _jpeg(raw: bytes) -> tuple[int, int] | None:
+    """Return the size in the first frame header; segments before it are stepped over."""
+    position = 2
+    while position + 9 < len(raw) and raw[position] == 0xFF:
+        marker = raw[position + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", raw[position + 5 : position + 9])
+            return width, height
+        position += 2 + int.from_bytes(raw[position + 2 : position + 4], "big")
+    return None

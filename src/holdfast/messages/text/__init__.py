@@ -1,0 +1,1 @@
+"""Long texts: cutting, measuring, searching and paging through them."""

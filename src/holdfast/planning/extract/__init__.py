@@ -1,0 +1,1 @@
+"""Summaries that are made without a model, from what the log says."""

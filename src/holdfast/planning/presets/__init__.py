@@ -1,0 +1,1 @@
+"""The policies of other tools, and the stages that only they use."""

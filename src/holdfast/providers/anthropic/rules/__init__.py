@@ -1,0 +1,1 @@
+"""The rules of Anthropic Messages, as the validator proves them."""

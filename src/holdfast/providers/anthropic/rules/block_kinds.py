@@ -1,0 +1,61 @@
+"""The blocks of the Messages API: their kinds, their fields, and questions several rules ask."""
+
+from __future__ import annotations
+
+from holdfast.providers.anthropic.rules.view import Block, Request
+
+SERVER_USES = ("server_tool_use", "mcp_tool_use")
+THINKING = ("thinking", "redacted_thinking")
+FOREIGN = frozenset(
+    {"image_url", "input_text", "output_text", "input_image", "input_audio", "input_file", "file", "refusal",
+     "reasoning", "function", "function_call", "function_call_output", "tool_call", "toolCall", "toolResult"}
+)  # fmt: skip
+"""Part types of other APIs, which a converter may have left behind."""
+BLOCK_KEYS: dict[str, frozenset[str]] = {
+    kind: frozenset({"type", *keys.split()})
+    for kind, keys in {
+        "text": "text cache_control citations",
+        "image": "source cache_control transformations",
+        "document": "source cache_control citations context title",
+        "search_result": "content source title cache_control citations",
+        "thinking": "thinking signature",
+        "redacted_thinking": "data",
+        "tool_use": "id name input cache_control caller toolset_name",
+        "tool_result": "tool_use_id content is_error cache_control toolset_name",
+        "server_tool_use": "id name input cache_control caller",
+        "mcp_tool_use": "id name input server_name cache_control",
+        "mcp_tool_result": "tool_use_id content is_error cache_control",
+        "web_search_tool_result": "tool_use_id content cache_control caller",
+        "web_fetch_tool_result": "tool_use_id content cache_control caller",
+        "advisor_tool_result": "tool_use_id content cache_control",
+        "code_execution_tool_result": "tool_use_id content cache_control",
+        "bash_code_execution_tool_result": "tool_use_id content cache_control",
+        "text_editor_code_execution_tool_result": "tool_use_id content cache_control",
+        "tool_search_tool_result": "tool_use_id content cache_control",
+        "container_upload": "file_id cache_control",
+        "compaction": "content encrypted_content signature tool_changes cache_control",
+        "tool_addition": "tool cache_control",
+        "tool_removal": "tool cache_control",
+        "tool_reference": "tool_name cache_control",
+        "browser_state": "tabs state_changes cache_control",
+        "mcp_tool_listing": "mcp_server_name tools",
+        "fallback": "to trigger from",
+    }.items()
+}
+"""Blocks and their fields in the types of the official SDK 2.12."""
+SERVER_RESULTS = frozenset(kind for kind in BLOCK_KEYS if kind.endswith("_tool_result"))
+"""Results of server tools; they stand in the assistant's message."""
+
+
+def id_of(block: Block, key: str = "tool_use_id") -> str:
+    """Return the id that a block carries under ``key``, as text whatever it is."""
+    return str(block.value.get(key))
+
+
+def paused(request: Request) -> bool:
+    """Return whether the request resends a turn of the model that a server tool or a compaction interrupted."""
+    turn = request.turns[-1] if request.turns else None
+    if turn is None or turn.role != "assistant" or not turn.blocks:
+        return False
+    kind = turn.blocks[-1].kind
+    return kind in SERVER_USES or kind in SERVER_RESULTS or kind == "compaction"

@@ -1,0 +1,1 @@
+"""The rules of generateContent, as the validator proves them."""

@@ -1,0 +1,1 @@
+"""The rules of Chat Completions, as the validator proves them."""

@@ -1,0 +1,1 @@
+"""The rules of Responses, as the validator proves them."""

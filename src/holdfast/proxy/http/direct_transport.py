@@ -1,0 +1,595 @@
+"""Connections to providers: HTTP/1.1 over asyncio, parsed by httptools, as a transport of httpx2.
+
+httpx2's own transport serves every event loop and every protocol, and each piece of a streamed answer pays for that: a
+timer, a cancel scope, reading paused and resumed, a parser in Python, six generators. A bare relay of 1,000 events that
+come one by one took 198 ms of processor time with it, 107 with aiohttp, and 71 with what is here; where they came at
+once 22, 3 and 1. Here bytes are parsed when they arrive, and all that arrived before somebody reads on is one piece.
+
+It asks servers directly, over TCP or TLS. Network proxies (``HTTPS_PROXY``) are for httpx2's own transport, and where
+httptools is missing, ``engine/upstream/connections.py`` does the same on httpcore2. Both hear a refusal while they
+still send, and neither uses a connection again on which anything stands behind an answer. A head that httptools refuses
+is parsed by h11 (``lenient_parser.py``), so that what httpx2 takes is taken here.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import ssl
+from asyncio import Future, Protocol, TimerHandle, Transport, get_running_loop, sleep, timeout
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import NamedTuple, cast
+
+import anyio
+import h11
+import httptools
+import httpx2
+from anyio.abc import SocketAttribute
+
+from holdfast.engine.upstream.connections import ANSWER_BEGAN
+from holdfast.proxy.http.lenient_parser import LenientParser
+
+HEAD_BYTES = 100 * 1024
+"""Bytes that the head of an answer may have, and what stands between two pieces of its body (extensions of chunks,
+trailers): h11 and httpx2 take as many."""
+HELD_BYTES = 256 * 1024
+"""[H] Bytes of an answer that are held for a slow client before no more are read: one full read of uvloop's."""
+REFUSED_FROM = 300
+"""The first status that is no success: a server that has begun one may still read, so it is sent the rest."""
+TURNS_TO_READ = 3
+"""Turns of the loop in which it reads what has arrived: asyncio takes two, uvloop one."""
+PORTS = {"http": 80, "https": 443}
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""What a method or the name of a header is made of (RFC 9110, 5.6.2)."""
+_LINE_BREAK = re.compile(rb"[\0\r\n]")
+"""What would end a header before its end."""
+_TARGET_BREAK = re.compile(rb"[\0-\x20\x7f]")
+"""What would end the target of a request before its end."""
+_BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+"""What tells where a body ends."""
+
+
+class Origin(NamedTuple):
+    """A server: requests to the same one may share a connection."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def from_url(cls, url: httpx2.URL) -> Origin:
+        """Return the server of ``url``; ``UnsupportedProtocol`` for anything but HTTP."""
+        if url.scheme not in PORTS:
+            raise httpx2.UnsupportedProtocol(f"{url.scheme or 'no scheme'}:// is not spoken here; use http or https")
+        port = PORTS[url.scheme] if url.port is None else url.port
+        return cls(url.scheme, url.raw_host.decode("ascii"), port)
+
+
+class DirectTransport(httpx2.AsyncBaseTransport):
+    """Sends requests directly to their servers, and keeps up to ``most_idle`` connections for later requests."""
+
+    def __init__(self, most_idle: int, idle_seconds: float) -> None:
+        self._most_idle, self._idle_seconds = most_idle, idle_seconds
+        self._idle: list[Connection] = []
+        """The one that was used last is the last."""
+        self._open: set[Connection] = set()
+        self._tls: ssl.SSLContext | None = None
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send ``request`` and return its response once the head has arrived.
+
+        The ``trace`` extension is called as httpcore calls it, for a connection that is made and for the head that is
+        sent, and for nothing else.
+        """
+        patience, trace = request.extensions.get("timeout", {}), request.extensions.get("trace")
+        origin = Origin.from_url(request.url)
+        async with aclosing(_pieces_to_write(request)) as pieces:
+            # A client may take its time for the first piece. Until it is there no connection is taken, so that nothing
+            # that arrives on a kept one meanwhile passes for the answer.
+            first = await anext(pieces)
+            connection = self._take_idle(origin)
+            if connection is None:
+                if trace is not None:
+                    await trace("connection.connect_tcp.started", {})
+                connection = await self._connect(origin, patience.get("connect"))
+            try:
+                if trace is not None:
+                    await trace("http11.send_request_headers.started", {})
+                await connection.ask(request.method, first, pieces, patience)
+            except BaseException:
+                connection.abort()
+                if connection.has_begun_to_answer:
+                    request.extensions[ANSWER_BEGAN] = True
+                raise
+        return httpx2.Response(connection.status, headers=connection.headers, stream=_Body(connection, self))
+
+    def release(self, connection: Connection) -> None:
+        """Keep ``connection`` for the next request to the same server, where it can take one; else close it."""
+        if not connection.can_be_kept():
+            connection.abort()
+            return
+        connection.stop_timer()
+        connection.idle_until = get_running_loop().time() + self._idle_seconds
+        self._idle.append(connection)
+        if len(self._idle) > self._most_idle:
+            self._idle.pop(0).abort()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for connection in [*self._open]:
+            connection.abort()
+        self._idle.clear()
+
+    def _take_idle(self, origin: Origin) -> Connection | None:
+        """Return the connection to ``origin`` that was used last, if any is kept; close those that were idle too long.
+
+        A server that ended one meanwhile may have told so in bytes that nobody read yet.
+        """
+        now, found = get_running_loop().time(), None
+        for connection in [*reversed(self._idle)]:
+            if connection.is_lost or connection.idle_until <= now:
+                self._idle.remove(connection)
+                connection.abort()
+            elif found is None and connection.origin == origin:
+                self._idle.remove(connection)
+                if connection.has_unread_bytes():
+                    connection.abort()
+                else:
+                    found = connection
+        return found
+
+    async def _connect(self, origin: Origin, seconds: float | None) -> Connection:
+        """Return a new connection; ``ConnectError`` or ``ConnectTimeout`` where none can be had."""
+        connection = Connection(origin, self._open)
+        tls = self._tls_context() if origin.scheme == "https" else None
+        try:
+            async with timeout(seconds):
+                # anyio tries the addresses of a host as browsers do (RFC 8305), which uvloop cannot. Its stream is
+                # closed again: the connection lives on in a second handle.
+                stream = await anyio.connect_tcp(origin.host, origin.port)
+                async with stream:
+                    await get_running_loop().create_connection(
+                        lambda: connection,
+                        sock=_second_handle(stream.extra(SocketAttribute.raw_socket)),  # noqa: S610 -- no Django
+                        ssl=tls,
+                        server_hostname=None if tls is None else origin.host,
+                    )
+        except TimeoutError as error:
+            if connection in self._open:
+                connection.abort()
+            raise httpx2.ConnectTimeout(str(error) or f"not connected within {seconds:g} s") from error
+        except OSError as error:  # names that are unknown and TLS that fails are among these
+            raise httpx2.ConnectError(str(error)) from error
+        except BaseException:
+            if connection in self._open:  # it was made, and whoever wanted it has given up in this very moment
+                connection.abort()
+            raise
+        return connection
+
+    def _tls_context(self) -> ssl.SSLContext:
+        """Return what httpx2 verifies servers with; it takes a while to read, so it is made once."""
+        if self._tls is None:
+            self._tls = httpx2.create_ssl_context()
+            self._tls.set_alpn_protocols(["http/1.1"])
+        return self._tls
+
+
+def _second_handle(sock: socket.socket) -> socket.socket:
+    """Return another socket of the same connection, which lives on when ``sock`` is closed."""
+    second = socket.fromfd(sock.fileno(), sock.family, socket.SOCK_STREAM)
+    second.setblocking(False)  # noqa: FBT003 -- it takes no name
+    return second
+
+
+class Connection(Protocol):
+    """One connection, on which one request after the other is sent and answered."""
+
+    def __init__(self, origin: Origin, siblings: set[Connection]) -> None:
+        self.origin = origin
+        self._siblings = siblings
+        """All open connections; this is among them as long as it is open."""
+        self.idle_until = 0.0
+        """When it is closed if no request uses it, by the clock of the loop."""
+        self.is_lost = False
+        """Whether it is closed, by either side."""
+        self.status = 0
+        """The status of the answer, once its head has arrived."""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._pieces: list[bytes] = []
+        """What arrived of the body and was not taken yet."""
+        self._held = 0
+        """Bytes of these."""
+        self._answers = 0
+        """Requests that were sent; who still reads the answer to an earlier one gets nothing of the next."""
+        self._method = ""
+        self._head: list[bytes] = []
+        """What arrived of the head, in case that another parser has to read it."""
+        self._overhead = 0
+        """Bytes that arrived of the head, or since the last piece of the body."""
+        self._is_complete = True
+        """Whether the last answer came to its end; so it is before the first request."""
+        self._is_asked = True
+        """Whether any of the last request went out; what arrives before is no answer to it."""
+        self._is_sent = True
+        """Whether the last request went out to its end."""
+        self._keeps_alive = True
+        """Whether the server takes another request on this connection, by its last answer."""
+        self._is_informational = False
+        """Whether what is being parsed is an answer of status 1xx, before the one that counts."""
+        self._fault: httpx2.TransportError | None = None
+        """Why no more of this answer comes."""
+        self._is_reading_paused = self._is_writing_paused = False
+        self._waiter: Future[None] | None = None
+        self._waits_since = 0.0
+        self._patience: float | None = None
+        """Seconds that may pass without a byte."""
+        self._timer: TimerHandle | None = None
+
+    @property
+    def has_begun_to_answer(self) -> bool:
+        """Whether anything came that answers the request, which its server then has taken."""
+        return bool(self.status or self._head)
+
+    # -- the request ---------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        method: str,
+        first: tuple[bytes, ...],
+        rest: AsyncIterator[tuple[bytes, ...]],
+        patience: Mapping[str, float | None],
+    ) -> None:
+        """Send ``first`` and ``rest``, and return when the head of the answer is here: ``status`` and ``headers``.
+
+        Raises httpx2's errors: where the server ends the connection, says no HTTP, takes nothing of the request for
+        ``patience["write"]`` seconds, or says nothing for ``patience["read"]``.
+        """
+        self._answers += 1
+        self._method, self._patience = method, patience.get("write")
+        self.status, self.headers, self._head, self._overhead, self._fault = 0, [], [], 0, None
+        self._is_complete = self._is_asked = self._is_sent = self._is_informational = False
+        if self.is_lost:
+            raise httpx2.ReadError("the server ended the connection before a request was sent")
+        self._parser: httptools.HttpResponseParser | LenientParser = httptools.HttpResponseParser(self)
+        # h11 takes these too. Other leniencies would have a chunk that is a byte short pass for a whole one.
+        self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)
+        await self._send(first, rest)
+        self.stop_timer()
+        self._patience = patience.get("read")
+        while not self.status:
+            if self._fault is not None:
+                raise self._fault
+            await self._wait()
+
+    async def _send(self, first: tuple[bytes, ...], rest: AsyncIterator[tuple[bytes, ...]]) -> None:
+        """Send a request; stop early where the server is gone, or has refused it."""
+        self._is_asked = True
+        self._transport.writelines(first)
+        async for piece in rest:
+            if not await self._can_write():
+                return
+            self._transport.writelines(piece)
+        self._is_sent = True
+
+    async def _can_write(self) -> bool:
+        """Wait until more can be written; return False where the server takes no more of this request.
+
+        Bytes that have arrived are looked at first: they may be a refusal, and a write to a connection that its server
+        has closed would lose them.
+        """
+        for _ in range(TURNS_TO_READ):
+            if self.is_lost or not self.has_unread_bytes():
+                break
+            await sleep(0)
+        while self._is_writing_paused and self._fault is None and self.status < REFUSED_FROM:
+            await self._wait()
+        is_open = self._fault is None and not self.is_lost and not self._transport.is_closing()
+        return is_open and self.status < REFUSED_FROM
+
+    # -- the answer ----------------------------------------------------------------------------------------------------
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Yield the body, all that arrived meanwhile as one piece; raise what breaks it off behind what arrived.
+
+        ``StreamClosed`` where the connection has gone on to the next request.
+        """
+        number = self._answers
+        while True:
+            if self._answers != number:
+                raise httpx2.StreamClosed
+            if self._pieces:
+                piece = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+                self._pieces.clear()
+                self._held = 0
+                if self._is_reading_paused and not (self.is_lost or self._transport.is_closing()):
+                    self._is_reading_paused = False
+                    self._transport.resume_reading()
+                yield piece
+            elif self._is_complete:
+                return
+            elif self._fault is not None:
+                raise self._fault
+            else:
+                await self._wait()
+
+    async def _wait(self) -> None:
+        """Return when something happened, whatever it is."""
+        loop = get_running_loop()
+        waiter: Future[None] = loop.create_future()
+        self._waiter, self._waits_since = waiter, loop.time()
+        if self._timer is None and self._patience is not None:
+            self._timer = loop.call_later(self._patience, self._check_patience)
+        try:
+            await waiter
+        finally:
+            if self._waiter is waiter:  # else the next request waits already
+                self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _check_patience(self) -> None:
+        """Give up where nothing happened for too long. One timer serves a whole answer, not one each piece."""
+        self._timer = None
+        if self._waiter is None or self._patience is None:
+            return  # the client is slow, not the server: the next wait begins another timer
+        loop = get_running_loop()
+        left = self._waits_since + self._patience - loop.time()
+        if left > 0:
+            self._timer = loop.call_later(left, self._check_patience)
+        else:
+            kind = httpx2.ReadTimeout if self._is_sent else httpx2.WriteTimeout
+            self._fail(kind(f"the server was silent for {self._patience:g} s"))
+
+    def _fail(self, fault: httpx2.TransportError) -> None:
+        """End the answer with ``fault``, unless it is complete, and close the connection."""
+        if not self._is_complete and self._fault is None:
+            self._fault = fault
+        self.abort()
+        self._wake()
+
+    # -- what becomes of the connection --------------------------------------------------------------------------------
+
+    def can_be_kept(self) -> bool:
+        """Return whether another request can be sent on this connection: it is at rest, and its server keeps it."""
+        if self.is_lost or not self._keeps_alive:
+            return False
+        is_sent = self._is_sent and not self._transport.get_write_buffer_size()
+        return is_sent and self._is_complete and not self._pieces
+
+    def stop_timer(self) -> None:
+        """Wait for nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def has_unread_bytes(self) -> bool:
+        """Return whether something came on this idle connection, as its end, that the loop has not told of yet."""
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.is_lost = True
+        self._siblings.discard(self)
+        self.stop_timer()
+        self._transport.abort()
+
+    # -- called by the loop --------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: object) -> None:
+        """Take the transport."""
+        self._transport = cast("Transport", transport)
+        self._siblings.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what arrived."""
+        if self._is_complete:  # nobody asked for it, and the next answer would begin with it
+            self.abort()
+            return
+        if not self._is_asked:
+            self._fail(httpx2.ReadError("the server answered before a request was sent"))
+            return
+        if not self.status:
+            if not self._head and not data.startswith(b"H"):  # a rest of something else: httptools would pass it over
+                self._fail(httpx2.RemoteProtocolError("what came is no answer: it does not begin with HTTP"))
+                return
+            self._head.append(data)
+        self._overhead += len(data)
+        self._parse(data)
+        if self.status:
+            self._head = []
+        if self._overhead > HEAD_BYTES:
+            self._fail(httpx2.RemoteProtocolError(f"more than {HEAD_BYTES:,} bytes of a head, or between two pieces"))
+        if self._held > HELD_BYTES and not self._is_reading_paused and not self.is_lost:
+            self._is_reading_paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def _parse(self, data: bytes) -> None:
+        """Parse ``data``; a head that httptools refuses is read from its beginning by h11, as httpx2 reads it."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(httpx2.RemoteProtocolError("the server changes to another protocol, which nobody asked for"))
+        except h11.RemoteProtocolError as error:
+            self._fail(httpx2.RemoteProtocolError(str(error)))
+        except httptools.HttpParserError as error:
+            if self.status:
+                self._fail(httpx2.RemoteProtocolError(str(error)))
+                return
+            self.headers, self._is_informational = [], False
+            self._parser = LenientParser(self, self._method, HEAD_BYTES)
+            self._parse(b"".join(self._head))
+
+    def eof_received(self) -> None:
+        """End the answer: no more of it comes, however much of the request is still to be sent."""
+        self._end(None)
+        self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End the answer."""
+        self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        """End the answer: one whose length nobody told ends so, any other is broken off."""
+        self.is_lost = True
+        self._siblings.discard(self)
+        if not self._is_complete and self._fault is None:
+            if error is None and self.status and not self._tells_its_length():
+                self._is_complete = True
+                self._keeps_alive = False
+            else:
+                self._fault = (
+                    httpx2.RemoteProtocolError("the server ended the connection before the end of its answer")
+                    if error is None
+                    else httpx2.ReadError(str(error))
+                )
+        self._wake()
+
+    def _tells_its_length(self) -> bool:
+        return any(name.lower() in _BODY_HEADERS for name, _ in self.headers)
+
+    def pause_writing(self) -> None:
+        """Wait before more is written."""
+        self._is_writing_paused = True
+
+    def resume_writing(self) -> None:
+        """Go on writing."""
+        self._is_writing_paused = False
+        self._wake()
+
+    # -- called by the parser ------------------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; those behind the body (trailers) say nothing that anybody asked for."""
+        if not self.status:
+            self.headers.append((name, value.strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        """Take the head."""
+        status = self._parser.get_status_code()
+        if self._is_complete:
+            return
+        is_informational = 100 <= status < 200
+        lengths = [(name.lower(), value.lower()) for name, value in self.headers if name.lower() in _BODY_HEADERS]
+        is_odd = status < 100 or (lengths and (is_informational or not self._can_find_the_end(lengths)))
+        if is_odd and not isinstance(self._parser, LenientParser):
+            raise _OddHeadError
+        if is_informational:
+            self._is_informational = True
+            return
+        self.status, self._overhead = status, 0
+        if self._method == "HEAD":
+            self._complete()
+
+    def _can_find_the_end(self, lengths: list[tuple[bytes, bytes]]) -> bool:
+        """Return whether ``lengths`` tell where the body ends: httptools takes codings for chunks that are none.
+
+        Whoever stands between may see no chunks in HTTP/1.0 (RFC 9112, 6.1).
+        """
+        if all(name == b"content-length" for name, _ in lengths):
+            return True
+        is_chunked = lengths == [(b"transfer-encoding", b"chunked")]
+        return is_chunked and self._parser.get_http_version() == "1.1"
+
+    def on_body(self, piece: bytes) -> None:
+        """Take a piece of the body; what stands behind an answer to a HEAD request may be half of one."""
+        if self._is_complete:
+            self._keeps_alive = False
+            return
+        self._pieces.append(piece)
+        self._held += len(piece)
+        self._overhead = 0
+
+    def on_message_complete(self) -> None:
+        """Take the end of an answer; another one follows where this was informational."""
+        if self._is_informational:
+            self._is_informational, self.headers = False, []
+        elif not self._is_complete:
+            self._complete()
+
+    def on_message_begin(self) -> None:
+        """Keep no connection on which a second answer follows the one that was asked for."""
+        if self._is_complete:
+            self._keeps_alive = False
+
+    def _complete(self) -> None:
+        self._is_complete = True
+        self._keeps_alive = self._parser.should_keep_alive()
+
+
+class _OddHeadError(Exception):
+    """A head that httptools takes, and whose body it may not end where others do: h11 judges it."""
+
+
+class _Body(httpx2.AsyncByteStream):
+    """The body of an answer as it arrives."""
+
+    def __init__(self, connection: Connection, transport: DirectTransport) -> None:
+        self._connection, self._transport = connection, transport
+        self._is_closed = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._connection.body()
+
+    async def aclose(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._transport.release(self._connection)
+
+
+async def _pieces_to_write(request: httpx2.Request) -> AsyncGenerator[tuple[bytes, ...]]:
+    """Yield what is written for ``request``, its head together with the first piece of its body.
+
+    ``LocalProtocolError`` for what cannot be sent.
+    """
+    head = _request_head(request)
+    is_begun = False
+    async with aclosing(_framed_body(request)) as body:
+        async for piece in body:
+            yield piece if is_begun else (head, *piece)
+            is_begun = True
+    if not is_begun:
+        yield (head,)
+
+
+def _request_head(request: httpx2.Request) -> bytes:
+    """Return the request line and the headers; ``LocalProtocolError`` where one would end too early."""
+    method, target = request.method.encode(), request.url.raw_path
+    if not _TOKEN.fullmatch(method) or _TARGET_BREAK.search(target):
+        raise httpx2.LocalProtocolError(f"{method!r} {target!r} cannot be sent: it breaks the line")
+    lines = [method + b" " + target + b" HTTP/1.1\r\n"]
+    for name, value in request.headers.raw:
+        if not _TOKEN.fullmatch(name) or _LINE_BREAK.search(value):
+            raise httpx2.LocalProtocolError(f"the header {name!r} cannot be sent: its name or value breaks the line")
+        lines.append(name + b": " + value + b"\r\n")
+    return b"".join([*lines, b"\r\n"])
+
+
+async def _framed_body(request: httpx2.Request) -> AsyncGenerator[tuple[bytes, ...]]:
+    """Yield the body as it is written: in chunks, or as long as its length says, else ``LocalProtocolError``."""
+    lengths = {(name.lower(), value) for name, value in request.headers.raw if name.lower() in _BODY_HEADERS}
+    if len(lengths) > 1:
+        raise httpx2.LocalProtocolError("the headers tell the length of the body in two ways")
+    name, value = lengths.pop() if lengths else (b"content-length", b"0")
+    is_chunked = name == b"transfer-encoding"
+    if not is_chunked and not value.isdigit():
+        raise httpx2.LocalProtocolError(f"{value!r} is no content-length")
+    left = 0 if is_chunked else int(value)
+    pieces = aiter(cast("httpx2.AsyncByteStream", request.stream))
+    async with aclosing(cast("AsyncGenerator[bytes]", pieces)):
+        async for piece in pieces:
+            left -= len(piece)
+            if left < 0 and not is_chunked:
+                raise httpx2.LocalProtocolError("the body has more bytes than its content-length says")
+            if piece:
+                yield (b"%x\r\n" % len(piece), piece, b"\r\n") if is_chunked else (piece,)
+    if is_chunked:
+        yield (b"0\r\n\r\n",)
+    elif left:
+        raise httpx2.LocalProtocolError("the body has fewer bytes than its content-length says")

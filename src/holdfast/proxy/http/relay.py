@@ -1,0 +1,171 @@
+"""Onward: a request to the provider it was meant for, and what comes back, as it came."""
+
+from __future__ import annotations
+
+from asyncio import get_running_loop
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import lru_cache
+from typing import TypeAlias, cast
+from urllib.parse import urlsplit
+
+import httpx2
+from msgspec import Struct
+
+from holdfast.engine.upstream.connections import ANSWER_BEGAN
+from holdfast.engine.upstream.redact import secrets
+from holdfast.engine.upstream.upstream import Reply, Sent
+from holdfast.errors import UpstreamError
+from holdfast.proxy.http.headers import downward, is_unpacked, named
+from holdfast.proxy.http.redirects import led_through
+
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+PLACES = 64
+"""[H] Addresses that are read once: a client asks a handful."""
+AT_ONCE = 2.0
+"""[H] Seconds in which a connection that had ended shows it: a provider that takes longer was at work."""
+_FEATURES = b"anthropic-beta"
+_PACKED = "content-encoding"
+_LENGTH = frozenset({b"host", b"content-length", b"transfer-encoding"})
+"""What says where a request goes, and how long its body is."""
+_CONNECTS, _SENDS = "connection.connect_tcp.started", "http11.send_request_headers.started"
+
+
+class Head(Struct, frozen=True):
+    """Status and headers of an answer."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+
+
+Piece: TypeAlias = Head | bytes
+"""What a client is sent: the head once, then the body in pieces."""
+
+
+class Onward:
+    """The upstream of one request: its own address and headers, over connections that all requests share.
+
+    With a ``body`` of its own that one goes out, whatever is asked of it.
+    """
+
+    def __init__(
+        self, client: httpx2.AsyncClient, url: str, headers: Headers, method: str = "POST", body: bytes | None = None
+    ) -> None:
+        self.client, self.url, self.headers, self.method, self.body = client, url, headers, method, body
+
+    def saying(self, body: bytes) -> Onward:
+        """Return the same with ``body`` as its own."""
+        return Onward(self.client, self.url, self.headers, self.method, body)
+
+    def send(self, sent: Sent) -> AbstractAsyncContextManager[Reply]:
+        """Return the reply to ``sent`` as it comes; ``UpstreamError`` of kind ``network`` where none does."""
+        return self._reply(sent.body, _with(self.headers, sent.headers.get(_FEATURES.decode(), "")))
+
+    async def relay(self, body: bytes | AsyncIterable[bytes], *, as_it_came: bool = False) -> AsyncGenerator[Piece]:
+        """Yield what answers ``body``, packed or not ``as_it_came``; ``UpstreamError`` where nothing does."""
+        async with self._reply(body, self.headers, as_it_came=as_it_came) as reply:
+            yield head(reply.status, reply.raw, as_it_came=as_it_came)
+            async for chunk in reply.chunks:
+                yield chunk
+
+    @asynccontextmanager
+    async def _reply(
+        self, body: bytes | AsyncIterable[bytes], headers: Headers, *, as_it_came: bool = False
+    ) -> AsyncIterator[Reply]:
+        """Return what answers ``body``, open as long as the block lasts; packed or not ``as_it_came``.
+
+        ``UpstreamError`` of kind ``network`` where none comes, or where it breaks off in the block.
+        """
+        try:
+            answer = await self._asked(body, headers)
+            try:
+                raw = led_through(answer.status_code, answer.headers.raw, self.url)
+                told = named(raw)
+                is_read = _PACKED in told and is_unpacked(raw) and not as_it_came
+                chunks = answer.aiter_bytes() if is_read else aiter(cast("httpx2.AsyncByteStream", answer.stream))
+                yield Reply(answer.status_code, told, chunks, raw, _keys(headers, self.url))
+            finally:
+                await answer.aclose()
+        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, UnicodeError) as error:
+            raise _unreached(self.url, error) from error
+
+    async def _asked(self, body: bytes | AsyncIterable[bytes], headers: Headers) -> httpx2.Response:
+        """Return the response, of which the head is there; a request that met the end of a kept connection goes again.
+
+        A provider may end one that lay idle while the request is on its way to it, which shows at once. It goes again
+        once: a provider that fails over the request itself ends every connection that it comes on. Where an answer has
+        begun it does not go again: the provider has taken it.
+        """
+        way, began, body = _Way(), get_running_loop().time(), body if self.body is None else self.body
+        try:
+            return await self._sent(body, headers, way)
+        except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
+            is_at_once = get_running_loop().time() - began < AT_ONCE
+            if not (way.is_kept and isinstance(body, bytes) and is_at_once) or ANSWER_BEGAN in way.request.extensions:
+                raise
+        return await self._sent(body, headers, _Way())
+
+    async def _sent(self, body: bytes | AsyncIterable[bytes], headers: Headers, way: _Way) -> httpx2.Response:
+        """Return the response to ``body``; ``way`` notes the connection that it goes out on."""
+        way.request = request = requested(self.method, _place(self.url), headers, body)
+        request.extensions["trace"] = way.noted
+        return await self.client.send(request, stream=True)
+
+
+class _Way:
+    """The connection that a request went out on."""
+
+    request: httpx2.Request
+
+    def __init__(self) -> None:
+        self.is_kept = False
+        """Whether one was taken that had been kept."""
+        self._is_new = False
+
+    async def noted(self, step: str, _about: Mapping[str, object]) -> None:
+        """Note a step of the request, by the names that httpcore gives them; behind its head none is asked for."""
+        self._is_new |= step == _CONNECTS
+        if step == _SENDS:
+            self.is_kept = not self._is_new
+            self.request.extensions.pop("trace", None)
+
+
+@lru_cache(PLACES)
+def _place(url: str) -> httpx2.URL:
+    return httpx2.URL(url)
+
+
+def requested(method: str, url: httpx2.URL, headers: Headers, body: bytes | AsyncIterable[bytes]) -> httpx2.Request:
+    """Return a request whose headers are ``headers``, between those that the connection and the body give it.
+
+    The HTTP client makes the same of ``content``, and reads the headers some ten times for it.
+    """
+    if not (isinstance(body, bytes) and body and _LENGTH.isdisjoint([name.lower() for name, _ in headers])):
+        return httpx2.Request(method, url, headers=[*headers], content=body)
+    told = [(b"Host", url.netloc), *headers, (b"Content-Length", b"%d" % len(body))]
+    return httpx2.Request(method, url, headers=told, stream=httpx2.ByteStream(body))
+
+
+def head(status: int, headers: Headers, *, as_it_came: bool = False) -> Head:
+    """Return the head that a client gets for a provider's."""
+    return Head(status, downward(headers, as_it_came=as_it_came))
+
+
+def _keys(headers: Headers, url: str) -> tuple[str, ...]:
+    """Return what a request goes out with that must stand in no log."""
+    return secrets([(name.decode("latin-1"), value.decode(errors="replace")) for name, value in headers], url)
+
+
+def _with(headers: Headers, features: str) -> Headers:
+    """Return ``headers`` with further features asked for, where there are any."""
+    if not features:
+        return headers
+    told = [value for name, value in headers if name.lower() == _FEATURES]
+    kept = [(name, value) for name, value in headers if name.lower() != _FEATURES]
+    return [*kept, (_FEATURES, b",".join([*told, features.encode()]))]
+
+
+def _unreached(url: str, error: Exception) -> UpstreamError:
+    place = urlsplit(url).netloc
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return UpstreamError(f"no answer came from {place} ({what}); check the address and the connection", "network")

@@ -1,0 +1,1 @@
+"""What the proxy counts about itself, as JSON and for Prometheus."""

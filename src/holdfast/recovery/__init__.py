@@ -1,0 +1,1 @@
+"""What to do after a provider refused a request. No I/O."""

@@ -1,0 +1,1 @@
+"""What providers reported about sizes, and what that teaches about our estimates."""

@@ -1,0 +1,83 @@
+"""Entries whose words stay in the file they were recorded in until somebody asks for them.
+
+A session file may be larger than the memory that its import should take. What is needed to put its entries in order
+(ids, parents, kinds, times) is little; the words are read again, one entry at a time, when the entry is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import overload
+
+from msgspec import Struct
+
+from holdfast.state.entries import Body, Entry
+
+
+class LazyBody(Struct, frozen=True):
+    """What an entry says, before it is read."""
+
+    kind: type[Struct]
+    read: Callable[[], Body]
+    """Return the body; raises ``FormatError`` where the file was changed meanwhile."""
+
+
+class LazyEntry(Struct, frozen=True):
+    """An entry without its body, and how the body is read."""
+
+    id: str
+    parent: str | None
+    kind: type[Struct]
+    read: Callable[[], Body]
+    seq: int = 0
+    at: int | None = None
+
+    def load(self) -> Entry:
+        """Return the whole entry; it is read anew each time."""
+        return Entry(self.id, self.parent, self.read(), self.seq, self.at)
+
+
+class LazyEntries(Sequence[Entry]):
+    """A sequence of entries of which each is read when it is asked for, and not kept."""
+
+    __slots__ = ("_in_order", "headers")
+
+    def __init__(
+        self, headers: Sequence[Entry | LazyEntry], in_order: Callable[[], Iterator[Entry]] | None = None
+    ) -> None:
+        self.headers = headers
+        """The entries as they are held: those with a ``body`` are whole."""
+        self._in_order = in_order
+        """What yields all of them in order, where that is quicker than one by one."""
+
+    def __len__(self) -> int:
+        return len(self.headers)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return map(load, self.headers) if self._in_order is None else self._in_order()
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> LazyEntries: ...
+    def __getitem__(self, index: int | slice) -> Entry | LazyEntries:
+        if isinstance(index, slice):
+            return LazyEntries(self.headers[index])
+        return load(self.headers[index])
+
+
+def load(entry: Entry | LazyEntry) -> Entry:
+    """Return ``entry`` with its body."""
+    return entry if isinstance(entry, Entry) else entry.load()
+
+
+def kind_of(entry: Entry | LazyEntry) -> type[Struct]:
+    """Return the type of an entry's body without reading it."""
+    return type(entry.body) if isinstance(entry, Entry) else entry.kind
+
+
+def headers_of(entries: Iterable[Entry]) -> Sequence[Entry | LazyEntry]:
+    """Return ``entries`` as they are held, none of them read for it."""
+    if isinstance(entries, LazyEntries):
+        return entries.headers
+    return entries if isinstance(entries, Sequence) else list(entries)

@@ -1,0 +1,1 @@
+"""Databases of other tools: opened read-only, and written anew."""

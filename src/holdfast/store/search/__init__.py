@@ -1,0 +1,1 @@
+"""Finding words in a stored session."""

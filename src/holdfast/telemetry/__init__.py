@@ -1,1 +1,0 @@
-"""What happens, told as it happens."""

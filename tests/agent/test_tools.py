@@ -1,0 +1,172 @@
+"""The nine tools as a model meets them: their schemas, and calls that are not as they should be."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast.agent.tools import SPECS, TOOLS, answered
+from holdfast.agent.workspace import nothing_allowed, workplace
+from holdfast.engine.environment import Environment
+from holdfast.engine.recall import Told
+from holdfast.errors import FormatError
+from holdfast.messages.message import Message
+from holdfast.messages.parts import ToolCall
+from holdfast.messages.tokens import measure
+from holdfast.providers.recognize import APIS
+from holdfast.providers.request_body import body
+from holdfast.providers.rules import validate
+
+
+def test_there_are_nine():
+    """They are called as the behaviour says."""
+    assert [tool.name for tool in TOOLS] == [
+        "read",
+        "write",
+        "edit",
+        "bash",
+        "grep",
+        "find",
+        "ls",
+        "fetch_result",
+        "todo",
+    ]
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+def test_schemas_are_plain(tool):
+    """Each schema is a valid object of JSON Schema with nothing that refers elsewhere, and says what is meant."""
+    jsonschema.Draft202012Validator.check_schema(tool.schema)
+    assert tool.schema["type"] == "object"
+    assert tool.schema["additionalProperties"] is False
+    assert "$ref" not in json.dumps(tool.schema)
+    assert len(tool.description) > 40
+    assert "  " not in tool.description
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_every_api_takes_them(api):
+    """A request that offers the nine tools keeps the rules of each API."""
+    fields = Environment(tools=TOOLS).fields(api)
+    request = body(api, "some-model", [measure(Message.of("user", "Go."))], frame_fields=fields)
+    assert validate(request, api=api) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "why"),
+    [
+        ("fly", "{}", "there is no tool 'fly'; there are: read, write"),
+        ("Read", '{"path": "a"}', "there is no tool 'Read'"),
+        ("", "{}", "there is no tool ''"),
+        ("read", '{"path": "a', "are no JSON"),
+        ("read", "", "missing required field `path`; call read again with path (string, needed), lines (string)"),
+        ("read", "[1]", "are no object: [1]"),
+        ("read", '"a.txt"', "are no object"),
+        ("read", '{"path": "a", "mode": "r"}', "unknown field `mode`"),
+        ("read", '{"path": ["a"]}', "Expected `str`, got `array` - at `$.path`"),
+        ("read", '{"path": ""}', "the path is empty"),
+        ("read", '{"path": "a\\u0000b"}', "is no path"),
+        ("read", json.dumps({"path": "a" * 5_000}), "file name too long"),
+        (
+            "todo",
+            '{"items": [{"text": "a", "status": "later"}]}',
+            "Invalid enum value 'later' - at `$.items[0].status`",
+        ),
+        ("bash", '{"command": "echo \\u0000"}', "the command holds a NUL character"),
+        ("bash", json.dumps({"command": "a" * 3_000_000}), "argument list too long; write it into a file"),
+        ("read", json.dumps({"path": "a" * 300}), "file name too long; give a shorter name"),
+        ("fetch_result", "{", "these are no arguments of fetch_result"),
+        ("read", "[" * 100_000, "the arguments of read"),
+    ],
+)
+def test_a_broken_call_is_an_error_the_model_can_act_on(call, name, arguments, why):
+    """Unknown tools and broken, missing, extra or wrong arguments become results that say what would be right."""
+    text, is_error = call(name, arguments)
+    assert is_error
+    assert why in text
+    assert len(text) < 1_000
+    assert "Traceback" not in text
+
+
+def test_arguments_are_read_kindly(call, folder):
+    """Numbers as texts, null for what is not given, and no arguments at all where none are needed are understood."""
+    assert call("bash", '{"command": "true", "seconds": "5"}') == ("(no output)\n[exit code 0]", False)
+    assert call("ls", '{"folder": null}') == ("[. is empty]", False)
+    assert call("ls", "") == ("[. is empty]", False)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(
+    st.sampled_from([*sorted(set(SPECS) - {"grep", "bash"}), "recall", "fly"]),
+    st.one_of(
+        st.text(max_size=40),
+        st.dictionaries(
+            st.sampled_from(["path", "text", "old", "new", "folder", "pattern", "items", "lines", "id", "x"]),
+            st.recursive(
+                st.none() | st.booleans() | st.integers() | st.text(alphabet="a./~\0\ud800é*[", max_size=8),
+                lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.just("text"), inner),
+                max_leaves=4,
+            ),
+        ).map(json.dumps),
+    ),
+)
+def test_no_call_raises_or_leaves_the_folder(folder, name, arguments):
+    """Whatever a model sends, it gets a result, and nothing appears outside of the folder."""
+    result = anyio.run(answered, workplace(folder, allow=nothing_allowed), ToolCall("c", name, arguments))
+    assert result.call_id == "c"
+    assert result.content
+    result.content[0].text.encode()
+    assert {path.name for path in folder.parent.iterdir()} == {"work", "secret.txt"}
+
+
+def test_recall_has_two_names(call, place):
+    """What the previews call ``recall`` is answered by ``fetch_result``, with the arguments as they stand there."""
+    asked = []
+
+    async def recall(arguments):
+        asked.append(dict(arguments))
+        return Told("lines 1-2", is_error=False)
+
+    there = replace(place, recall=recall)
+    for name in ("fetch_result", "recall"):
+        assert call(name, '{"id": "3fa9c1d2e4f5", "lines": "1-2"}', at=there) == ("lines 1-2", False)
+    assert asked == [{"id": "3fa9c1d2e4f5", "lines": "1-2"}] * 2
+    assert call("fetch_result", "{}")[1], "without a session there is nothing to read back"
+
+
+def test_the_plan_is_told_back(call):
+    """A plan is kept where it was said, in the log; its result counts what is done."""
+    items = [{"text": "look", "status": "done"}, {"text": "mend\nit"}]
+    assert call("todo", items=items) == ("[1 of 2 done]\n- [done] look\n- [open] mend it", False)
+
+
+def test_skills_are_read_by_name(call, place, folder):
+    """A skill's file, and files beside it, are read as ``skill:NAME``; another name, and a way out, are refused."""
+    home = folder.parent / "skills" / "tides"
+    home.mkdir(parents=True)
+    (home / "SKILL.md").write_text("---\nname: tides\ndescription: d\n---\nLook at the moon.")
+    (home / "table.txt").write_text("high 4:10")
+    from holdfast.engine.environment import environment
+
+    there = replace(place, skills=environment(folder, skills=[home.parent]).skills)
+    assert call("read", path="skill:tides", at=there)[0].endswith("Look at the moon.")
+    assert call("read", path="skill:tides/table.txt", at=there) == ("high 4:10", False)
+    for named, why in {"skill:moon": "there are: tides", "skill:tides/../../secret.txt": "outside"}.items():
+        text, is_error = call("read", path=named, at=there)
+        assert is_error
+        assert why in text
+    assert call("write", path="skill:tides", text="x", at=there)[0].startswith("wrote skill:tides")
+
+
+@pytest.mark.parametrize("name", ["gone", "file"])
+def test_a_folder_that_is_none(folder, name):
+    """An agent needs a folder to work in."""
+    (folder / "file").touch()
+    with pytest.raises(FormatError, match="folder"):
+        workplace(folder / name)

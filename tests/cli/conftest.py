@@ -1,0 +1,164 @@
+"""What every test of the command line needs: a home of its own, a store in it, and recorded sessions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from holdfast.cli import command
+from holdfast.messages.message import Message, result_text
+from holdfast.messages.parts import Text, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.state.branch import Branch
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import Compaction, Decision, Entry
+from holdfast.store import open_store
+from holdfast.store.base import SessionStore
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty home folder that is the working folder too; nothing of the real user is seen."""
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "PI_CODING_AGENT_DIR", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"COLUMNS": "100", "HOLDFAST_STORE": str(tmp_path / "store" / "holdfast.db")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run() -> Run:
+    """Return a function that runs ``holdfast`` with arguments and standard input."""
+
+    def go(*arguments: str | Path, given: str | bytes | None = None) -> Result:
+        return CliRunner().invoke(command, [str(argument) for argument in arguments], given)
+
+    return go
+
+
+def _line(number: int, role: str, content: Any, *, session: str = "5e551011-aaaa") -> str:
+    """Return one line of a Claude Code session."""
+    message: dict[str, Any] = {"role": role, "content": content}
+    if role == "assistant":
+        usage = {"input_tokens": 500 * (number + 1), "output_tokens": 20}
+        message |= {"id": f"msg_{number}", "type": "message", "model": "claude-sonnet-4-5", "usage": usage}
+    return json.dumps(
+        {
+            "type": role,
+            "uuid": f"u{number}",
+            "parentUuid": f"u{number - 1}" if number else None,
+            "sessionId": session,
+            "timestamp": f"2026-01-01T00:{number // 60:02}:{number % 60:02}.000Z",
+            "cwd": "/work",
+            "message": message,
+        }
+    )
+
+
+def _talk(turns: int, *, session: str = "5e551011-aaaa", words: int = 5) -> list[str]:
+    """Return the lines of a session of ``turns`` turns: a question, a call, its result, an answer."""
+    lines = []
+    for turn in range(turns):
+        at = 4 * turn
+        path = f"src/module_{turn}.py"
+        call = {"type": "tool_use", "id": f"toolu_{turn}", "name": "Read", "input": {"file_path": path}}
+        text = "\n".join(f"def function_{turn}_{n}(): return {n}" for n in range(words))
+        result = {"type": "tool_result", "tool_use_id": f"toolu_{turn}", "content": text}
+        lines += [
+            _line(at, "user", f"Please read {path} and go on.", session=session),
+            _line(at + 1, "assistant", [call], session=session),
+            _line(at + 2, "user", [result], session=session),
+            _line(at + 3, "assistant", [{"type": "text", "text": f"function_{turn}_1 is in {path}"}], session=session),
+        ]
+    return lines
+
+
+@pytest.fixture
+def session(home: Path) -> Path:
+    """Return a short recorded session."""
+    return _write(home / "session.jsonl", _talk(3))
+
+
+@pytest.fixture
+def long_session(home: Path) -> Path:
+    """Return a session that outgrows a window of 16,000 tokens several times."""
+    return _write(home / "long.jsonl", _talk(24, session="10009-bbbb", words=150))
+
+
+def _write(path: Path, lines: list[str]) -> Path:
+    """Write ``lines`` to ``path`` and return it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def talk() -> Callable[..., list[str]]:
+    """Return the function that makes the lines of a session of so many turns."""
+    return _talk
+
+
+@pytest.fixture
+def line() -> Callable[..., str]:
+    """Return the function that makes one line of a session."""
+    return _line
+
+
+@pytest.fixture
+def write() -> Callable[[Path, list[str]], Path]:
+    """Return the function that writes lines to a file."""
+    return _write
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[SessionStore]:
+    """Return the store that the commands use."""
+    with open_store(home / "store" / "holdfast.db") as there:
+        yield there
+
+
+@pytest.fixture
+def decided(run: Run, session: Path, home: Path) -> str:
+    """Return the id of a session of 12 messages: d1 spilled #6, then c1 put a summary in place of #0 to #3."""
+    assert run("import", session).exit_code == 0
+    key = "5e551011-aaaa"
+    with open_store(home / "store" / "holdfast.db") as store:
+        slot = Branch.build(store.path(key)).slots[6]
+        result = slot.message.results[0]
+        blob = store.blobs.put(result_text(result))
+        short = ToolResult(result.call_id, result.name, (Text("[short]"),))
+        saves = slot.size - measure(Message("tool", (short,))).size
+        edit = Edit(Span(6, 7, 0), (short,), "spill", "a result was too long", saves, blob)
+        summary = Message.of("user", "what happened before")
+        made = Compaction(4, summary, measure(summary).size, before=900, after=500)
+        store.append(key, [Entry("d1", store.session(key).leaf, Decision((edit,)), at=0), Entry("c1", "d1", made)])
+    return key
+
+
+@pytest.fixture
+def work() -> Callable[[Callable[[], object]], int]:
+    """Return a function that tells how many calls of functions it takes to do something."""
+
+    def calls(what: Callable[[], object]) -> int:
+        looked: Counter[str] = Counter()
+        before = sys.getprofile()
+        sys.setprofile(lambda _frame, event, _what: looked.update([event]))
+        try:
+            what()
+        finally:
+            sys.setprofile(before)
+        return looked.total()
+
+    return calls

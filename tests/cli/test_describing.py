@@ -1,0 +1,31 @@
+"""Messages in one line of words."""
+
+from __future__ import annotations
+
+from holdfast.cli.reports.describe import beginnings, in_short, words
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall
+from holdfast.messages.tokens import measure
+
+
+def test_beginnings_mean_one_entry():
+    """A beginning is no other entry's; what goes on from an id with a ``+`` belongs to it."""
+    ids = ["line-104", "line-1040", "line-1040+usage", "0123456789", "x", "x+lines", "abcdefgh+1", "abcdefgh+2"]
+    assert beginnings(ids) == {
+        "line-104": "line-104",
+        "line-1040": "line-1040",
+        "line-1040+usage": "line-1040+",
+        "0123456789": "01234567",
+        "x": "x",
+        "x+lines": "x+lines",
+        "abcdefgh+1": "abcdefgh+1",
+        "abcdefgh+2": "abcdefgh+2",
+    }
+
+
+def test_a_text_in_pieces_is_shown_as_one():
+    """What a model says in parts one behind the other is one text; what a user says in two texts is two."""
+    answer = Message("assistant", (Text("ok d"), Text("one"), ToolCall("c", "ls", "{}")))
+    assert in_short(answer) == "ok done → ls {}"
+    assert words([measure(answer)]) == ["ok done", "→ ls {}"]
+    assert in_short(Message("user", (Text("ok d"), Text("one")))) == "ok d one"

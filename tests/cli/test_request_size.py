@@ -1,0 +1,154 @@
+"""A request has one size, also where its provider's count is of something else, or is not believed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.config import target
+from holdfast.engine.log.journal import Journal
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.planning.pipeline import Policy
+from holdfast.state.entries import Failure, Usage
+
+KEY, WINDOW = "5126-of-one", 20_000
+PLACE = target("anthropic", "claude-sonnet-4-5", window=WINDOW)
+
+
+@pytest.fixture
+def journal(store):
+    """Return the journal of a session whose newest request was made shorter, and is about to be answered."""
+    found = Journal.open(store, KEY, Policy())
+    for at in range(6):
+        result = ToolResult(f"{at}", "Read", (Text(f"a line of log {at}\n" * 700),))
+        talk = Message("assistant", (ToolCall(f"{at}", "Read", "{}"),)), Message("tool", (result,))
+        found.append(Message.of("user", f"Read log {at}."), *talk)
+        ready = found.prepare(PLACE)
+        if at < 5:
+            found.record(Message.of("assistant", "It was read."), Usage(input=ready.plan.after, output=5), "end_turn")
+    assert ready.plan.branch.law
+    return found
+
+
+def answered(tokens, **how):
+    """Return what lets an answer come that tells a prompt of so many tokens."""
+    return lambda journal: journal.record(Message.of("assistant", "Yes."), Usage(input=tokens), "end_turn", **how)
+
+
+def refused(**told):
+    """Return what lets the request be refused by such numbers."""
+    return lambda journal: journal.learn("too large", **told)
+
+
+@pytest.mark.parametrize(
+    ("end", "is_counted"),
+    [
+        (answered(9_000), True),
+        (answered(4_000_000), False),
+        (answered(3), False),
+        (answered(9_000, as_planned=False), False),
+        (answered(0), False),
+        (refused(requested=21_000), True),
+        (refused(limit=18_500), False),
+        (refused(requested=4_000_000), False),
+        (refused(), False),
+        (lambda journal: journal.fail("gone"), False),
+        (lambda journal: None, False),
+    ],
+    ids=[
+        "counted", "doubted", "not the whole", "of another request", "untold", "refused by its size",
+        "refused by a limit", "refused by nonsense", "refused without a word", "failed", "on its way",
+    ],
+)  # fmt: skip
+def test_every_command_says_the_same_size(run, store, journal, end, is_counted):
+    """``why``, ``diff`` and ``context`` of a request, by its id or its failure's, and ``stats`` of the largest."""
+    end(journal)
+    request = next(entry.id for entry in reversed(store.path(KEY)) if entry.body.__struct_config__.tag == "request")
+    last = store.path(KEY)[-1]
+    for name in (request, last.id) if isinstance(last.body, Failure) else (request,):
+        why, diff, context = (json.loads(run(verb, name, "--json").stdout) for verb in ("why", "diff", "context"))
+        assert (why.get("counted", False), context["counted"]) == (is_counted, is_counted)
+        assert why["shown_tokens"] == diff["after"] == context["tokens"]
+        assert why["tokens"] == diff["before"] > why["shown_tokens"]
+        assert why["window"] == context["window"]
+        size = f"{'' if is_counted else '~'}{why['shown_tokens']:,}"
+        told = " ".join(run("why", name).stdout.split())
+        assert f" {size} tokens" in told
+        is_told = why["usage"] is not None
+        assert ("not taken for its size" in told) == (is_told and not is_counted)
+        assert f" {size} tokens" in run("diff", name).stdout
+        assert run("context", name).stdout.splitlines()[1].startswith(f"{size} of ")
+    largest = json.loads(run("stats", KEY, "--json").stdout)["largest"]
+    assert largest["up"] < WINDOW
+    assert (largest["sent"], largest["is_counted"]) == (why["tokens"], False)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "is_counted"),
+    [(9_000, True), (4_000_000, False), (3, False), (0, False)],
+    ids=["counted", "doubted", "not the whole", "untold"],
+)
+def test_a_list_says_a_size_that_is_believed(run, journal, tokens, is_counted):
+    """``ls`` shows what the provider counted where that is believed, else what ``context`` estimates."""
+    answered(tokens)(journal)
+    (listed,) = json.loads(run("ls", "--json").stdout)
+    size = json.loads(run("context", KEY, "--json").stdout)["tokens"]
+    assert (listed["counted"], listed["tokens"]) == (is_counted, tokens if is_counted else size)
+    assert f"{'' if is_counted else '~'}{listed['tokens']:,}" in run("ls").stdout.split()
+
+
+def test_what_nobody_told_is_not_known(run, store, home):
+    """Tokens and dollars that no answer tells are no zeros: nothing in JSON, and words for people."""
+    journal = Journal.open(store, KEY, Policy())
+    journal.append(Message.of("user", "word " * 900))
+    request = journal.prepare(PLACE).request
+    journal.record(Message.of("assistant", "Yes."), Usage(), "end_turn")
+    why, found = (json.loads(run(*verb, "--json").stdout) for verb in (("why", request), ("stats", KEY)))
+    every = json.loads(run("stats", "--json").stdout)["all"]
+    assert (why["usage"], why["dollars"]) == (None, None)
+    for name in ("input", "output", "cache_read", "cache_write", "dollars", "cache_hit"):
+        assert (found[name], every[name]) == (None, None)
+    assert (found["answers"], found["untold"]) == (0, 1)
+    assert "what it cost is not known: its answer tells no usage, ended with end_turn" in run("why", request).stdout
+    assert "no answer tells its usage; dollars are not known" in run("stats", KEY).stdout
+    assert "answer: its tokens were not told end_turn" in run("show", KEY, "--all").stdout
+    journal.append(Message.of("user", "And now?"))
+    journal.prepare(PLACE)
+    journal.record(Message.of("assistant", "No."), Usage(1_000, 2), "end_turn")
+    assert "; 1 answer more told no usage and are not in this" in " ".join(run("stats", KEY).stdout.split())
+
+
+@pytest.mark.parametrize("table", ["policy", "policy.pi"])
+def test_a_request_has_one_window(run, store, home, table):
+    """That of the settings which its session is planned by, as ``holdfast.toml`` changes them."""
+    (home / "holdfast.toml").write_text(f"[{table}]\nwindow_cap = 18000\n")
+    journal = Journal.open(store, KEY, Policy.preset("pi"))
+    journal.append(Message.of("user", "word " * 900))
+    ready = journal.prepare(PLACE)
+    request = ready.request
+    journal.record(Message.of("assistant", "Yes."), Usage(input=ready.plan.after), "end_turn")
+    for name in (request, KEY):
+        assert json.loads(run("context", name, "--json").stdout)["window"] == 18_000
+    assert json.loads(run("why", request, "--json").stdout)["window"] == 18_000
+    assert json.loads(run("stats", KEY, "--json").stdout)["largest"]["window"] == 18_000
+
+
+def test_what_was_counted_whole_is_its_size_again_once_it_is_undone(run, store):
+    """``undo``, ``diff``, ``stats`` and ``context`` tell one size for what a decision took, whatever the estimate."""
+    journal = Journal.open(store, KEY, Policy())
+    said = Message.of("user", "kelp on the rock " * 400)
+    for _ in range(3):
+        journal.append(said)
+        ready = journal.prepare(PLACE)
+        journal.record(Message.of("assistant", "Yes."), Usage(input=ready.plan.after * 3 // 4, output=5), "end_turn")
+    whole = json.loads(run("context", KEY, "--json").stdout)["tokens"]
+    assert run("compact", KEY).exit_code == 0
+    [standing] = json.loads(run("undo", KEY, "--list", "--json").stdout)["in_force"]
+    diff = json.loads(run("diff", KEY, f"..{standing['id']}", "--json").stdout)
+    stats = json.loads(run("stats", KEY, "--json").stdout)
+    assert diff["before"] == stats["said"] == whole
+    assert diff["before"] - diff["after"] == stats["saved"] == standing["tokens"]
+    undone = json.loads(run("undo", KEY, "--json").stdout)
+    assert (undone["before"], undone["after"]) == (diff["after"], whole)

@@ -1,0 +1,412 @@
+"""What is known of models, caches and prices, and who may say otherwise."""
+
+from __future__ import annotations
+
+import os
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.config import DEFAULT_MODEL, FILE, Catalog, dialect, load, parse, shipped, target
+from holdfast.errors import ConfigError
+from holdfast.planning.budget import in_window, measure_room
+from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.triggers import usable
+from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.openai_responses import messages as openai_responses
+from holdfast.providers.registry import APIS
+from holdfast.state.dialect import Dialect
+from holdfast.state.entries import Frame
+from holdfast.state.target import CacheRules, Limits, Prices
+
+PRICED = """
+claude-fable-5-1 claude-fable-5 claude-opus-5-5 claude-opus-5 claude-opus-4-5 claude-opus-4-1 claude-sonnet-5-5
+claude-sonnet-4-6 claude-3-7-sonnet claude-haiku-5-5 claude-haiku-4-5 claude-3-5-haiku gpt-5.6-luna gpt-5.6-sol gpt-5.5
+gpt-5.2 gpt-5 gpt-4.1-mini gpt-4o gemini-3.1-pro
+"""
+CLAUDES = """
+claude-fable-5-2 claude-mythos-5-2 claude-haiku-5-5 claude-sonnet-5-5 claude-fable-5-1 claude-opus-5-5 claude-mythos-5-1
+claude-sonnet-5 claude-fable-5 claude-mythos-5 claude-opus-5 claude-opus-4-8 claude-opus-4-7 claude-mythos-preview
+claude-opus-4-6 claude-sonnet-4-6 claude-haiku-4-5-20251001 claude-opus-4-5 us.anthropic.claude-sonnet-4-5-20250929-v1:0
+claude-opus-4-1 claude-sonnet-4-20250514 claude-3-7-sonnet-20250219 claude-3-5-haiku-20241022 claude-next
+"""
+GPTS = """
+gpt-6.2-astra gpt-5.6-luna gpt-5.5-pro gpt-5.4-mini gpt-5.3-chat-latest gpt-5.1-codex-max gpt-5 gpt-4.1 gpt-4o-mini
+chatgpt-4o-latest gpt-4-turbo gpt-4 gpt-3.5-turbo o1-pro o3 o4-mini codex-mini-latest openai/gpt-5.5 my-gpt-5
+gpt-oss-120b
+"""
+GEMINIS = """
+gemini-3.8-flash gemini-3.1-pro-preview gemini-3-pro gemini-2.5-flash models/gemini-2.5-pro gemini-2.0-flash
+gemini-1.5-pro gemini-2.5-flash-image
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "window", "minimum", "dollars", "prior"),
+    [
+        ("claude-sonnet-4-5-20250929", 200_000, 1_024, 3.0, 1.25),
+        ("anthropic/claude-sonnet-4.5", 200_000, 1_024, 3.0, 1.25),
+        ("claude-sonnet-4-5[1m]", 1_000_000, 1_024, 3.0, 1.25),
+        ("us.anthropic.claude-haiku-4-5-20251001-v1:0", 200_000, 4_096, 1.0, 1.25),
+        ("claude-opus-4-1-20250805", 200_000, 1_024, 15.0, 1.25),
+        ("claude-opus-4-6", 1_000_000, 4_096, 5.0, 1.25),
+        ("claude-opus-4-7", 1_000_000, 2_048, 5.0, 1.65),
+        ("claude-opus-4-8", 1_000_000, 1_024, 5.0, 1.65),
+        ("claude-opus-5", 1_000_000, 512, 5.0, 1.65),
+        ("claude-opus-5-5", 1_000_000, 1_024, 4.0, 1.65),
+        ("claude-sonnet-5-5", 1_000_000, 1_024, 2.0, 1.65),
+        ("claude-fable-5-1", 1_000_000, 512, 10.0, 1.65),
+        ("gpt-5.1-codex", 400_000, 1_024, 1.25, 1.0),
+        ("gpt-5.2", 400_000, 1_024, 1.75, 1.0),
+        ("gpt-5.5", 1_050_000, 1_024, 5.0, 1.0),
+        ("gpt-5.6-sol", 1_050_000, 1_024, 4.0, 1.0),
+        ("GPT-4o", 128_000, 1_024, 2.5, 1.0),
+        ("gemini-3.1-pro-preview", 1_048_576, 4_096, 2.0, 1.1),
+        ("gpt-6.2-astra", 1_050_000, 1_024, 3.0, 1.0),
+        ("models/gemini-2.5-flash", 1_048_576, 2_048, 3.0, 1.1),
+    ],
+)
+def test_known_models(model: str, window: int, minimum: int, dollars: float, prior: float) -> None:
+    """Models are found by patterns on their names, whatever stands around them."""
+    known = target(shipped().api(model) or "", model)
+    assert (known.limits.window, known.cache.minimum, known.prices.input, known.prior) == (
+        window,
+        minimum,
+        dollars,
+        prior,
+    )
+    kind, _, pattern = known.limits.origin.partition(": ")
+    assert (kind, fnmatch(model.lower(), pattern)) == ("catalog", True)
+
+
+def test_the_default_model() -> None:
+    """Replay's default is Claude Sonnet 4.5 at its own prices under Anthropic's cache rules."""
+    known = target("anthropic", DEFAULT_MODEL)
+    assert known.prices == Prices(input=3.0, output=15.0, read=0.3, write=3.75)
+    assert known.cache == CacheRules(ttl=300, minimum=1_024, write=1.25, read=0.1, lookback=20, step=0)
+    assert known.limits.max_output == 64_000
+
+
+def test_unknown_model() -> None:
+    """An unknown model gets a window of 200,000 that says it is a default, and Sonnet 4.5's input price."""
+    known = target("openai-chat", "house-model")
+    assert known.limits == Limits(200_000, None, None, origin="default: the catalog has no window for house-model")
+    assert (known.prices.input, known.prices.output, known.prior) == (3.0, 15.0, 1.1)
+    assert (known.prices.read, known.prices.write) == (pytest.approx(0.3), pytest.approx(3.0)), "no fee for writing"
+
+
+def test_what_the_caller_says() -> None:
+    """Window, frame and asked output of the caller are taken as they are."""
+    frame = Frame("digest", 10_000)
+    known = target("anthropic", DEFAULT_MODEL, window=64_000, frame=frame, asked_output=9)
+    assert known.limits == Limits(64_000, 64_000, 9, origin="asked for")
+    assert known.frame == frame
+
+
+@pytest.mark.parametrize("window", [0, -5])
+def test_a_window_of_nothing_is_not_said(window: int) -> None:
+    """A size under 1 is none, and the catalogue is asked: the guard is never off."""
+    assert target("anthropic", DEFAULT_MODEL, window=window).limits == target("anthropic", DEFAULT_MODEL).limits
+
+
+@pytest.mark.parametrize(
+    "given", [{"api": None}, {"model": None}, {"window": "64k"}, {"frame": 9_000}, {"asked_output": 8e3}]
+)
+def test_a_target_is_told_in_its_types(given: dict[str, Any]) -> None:
+    """A value of another type is an error that names it and the type that is wanted, before anything is planned."""
+    ((name, value),) = given.items()
+    with pytest.raises(ConfigError, match=f"^{name} is of type {type(value).__name__}; give a value of type "):
+        target(**{"api": "anthropic", "model": DEFAULT_MODEL, **given})
+
+
+def test_dialects_are_those_of_the_wire() -> None:
+    """An API that we speak brings its dialect; any other gets the strictest values."""
+    assert dialect("anthropic", DEFAULT_MODEL).markers == 4
+    assert dialect("openai-chat", "gpt-5.1").api == "openai-chat"
+    assert dialect("openai-responses", "gpt-5.5") == openai_responses.dialect("gpt-5.5")
+    assert dialect("gemini", "gemini-3-pro") == gemini.dialect("gemini-3-pro")
+    strict = dialect("somewhere", "x")
+    assert (strict.api, strict.markers, strict.id_max, strict.empty_text) == ("somewhere", 0, 40, False)
+
+
+def test_each_api_has_its_sizes() -> None:
+    """All four APIs are known with window, output, cache and rules."""
+    wants = {
+        ("openai-responses", "gpt-5.5"): (1_050_000, 128_000, 128, 500),
+        ("gemini", "gemini-3-pro"): (1_048_576, 65_536, 1, 3_000),
+        ("anthropic", "claude-opus-5-5"): (1_000_000, 128_000, 0, 600),
+        ("openai-chat", "gpt-4o"): (128_000, 16_384, 128, 500),
+    }
+    for (api, model), want in wants.items():
+        known = target(api, model)
+        assert known.dialect.api == api
+        sizes = (known.limits.window, known.limits.max_output, known.cache.step, known.dialect.max_images)
+        assert sizes == want
+
+
+@pytest.mark.parametrize(
+    ("api", "model"),
+    [
+        *(("anthropic", name) for name in CLAUDES.split()),
+        *((api, name) for name in GPTS.split() for api in ("openai-chat", "openai-responses", "anthropic")),
+        *((api, name) for name in GEMINIS.split() for api in ("gemini", "openai-chat")),
+    ],
+)
+def test_the_tables_agree_on_the_rules(api: str, model: str) -> None:
+    """What the catalogue says of a model's rules and what the wire knows of it were written apart and are the same."""
+    assert target(api, model).dialect == dialect(api, model)
+
+
+@pytest.mark.parametrize("model", [*CLAUDES.split(), *GPTS.split(), *GEMINIS.split()])
+def test_every_known_model_has_a_window(model: str) -> None:
+    """No model that a provider's SDK names falls back on the window of an unknown one."""
+    known = target(shipped().api(model) or "", model)
+    assert known.limits.origin.startswith("catalog: ")
+    assert known.limits.max_output or model in {"claude-next", "gpt-4", "gpt-oss-120b", "claude-mythos-preview"}
+
+
+def one_line(line: str, api: str, model: str) -> Dialect:
+    """Return the rules of ``model`` with one line of TOML before the shipped catalogue."""
+    return target(api, model, catalog=parse(f"[[model]]\n{line}", FILE).before(shipped())).dialect
+
+
+def test_a_line_of_ones_own_changes_the_rules() -> None:
+    """Each fact of a dialect that the file may say is obeyed; all others stay."""
+    said = (
+        'match = "claude-sonnet-5-5"\nimages = 20\nmax_bytes = 5_000_000\nbinds_thinking = false\nprefill = true\n'
+        'id_max = 12\nid_pattern = "[a-z0-9]"\nmedia = ["image/png"]'
+    )
+    usual = target("anthropic", "claude-sonnet-5-5").dialect
+    assert one_line(said, "anthropic", "claude-sonnet-5-5") == replace(
+        usual,
+        max_images=20,
+        max_bytes=5_000_000,
+        binds_thinking=False,
+        end_user=False,
+        id_max=12,
+        id_pattern="[a-z0-9]",
+        media=("image/png",),
+    )
+    assert usual.binds_thinking
+    assert one_line(said, "anthropic", "claude-opus-5-5") == target("anthropic", "claude-opus-5-5").dialect
+
+
+def test_rules_are_those_of_the_providers_own_api() -> None:
+    """What a line says of the rules holds for its API's provider; a line without an API holds everywhere."""
+    said = 'match = "m"\nimages = 7'
+    assert one_line(f'{said}\napi = "openai-chat"', "openai-responses", "m").max_images == 7
+    assert one_line(f'{said}\napi = "anthropic"', "openai-chat", "m") == dialect("openai-chat", "m")
+    assert one_line(said, "gemini", "m").max_images == 7
+
+
+def test_whose_server_it_is() -> None:
+    """A server nobody knows gets the strictest rules of Chat Completions, unless a line says whose it is."""
+    strict, openai = dialect("openai-chat", "house-model"), dialect("openai-chat", "gpt-5.5")
+    assert (strict.id_max, strict.id_pattern, strict.merge) == (40, "[A-Za-z0-9_-]", True)
+    assert target("openai-chat", "house-model").dialect == strict
+    said = one_line('match = "house-model"\nprovider = "openai"', "openai-chat", "house-model")
+    assert said == replace(openai, model="house-model")
+    said = one_line('match = "gpt-5.5"\nprovider = "vllm"', "openai-chat", "gpt-5.5")
+    assert said == replace(strict, model="gpt-5.5"), "nor do the images of OpenAI hold there"
+    nine = one_line('match = "house-model"\nprovider = "mistral"', "openai-chat", "house-model")
+    assert (nine.id_min, nine.id_max, nine.id_pattern) == (9, 9, "[a-zA-Z0-9]")
+    assert target("openai-chat", "mistral-large-latest").dialect.id_min == 9
+    short = one_line('match = "devstral*"\nid_max = 8', "openai-chat", "devstral-2")
+    assert (short.id_min, short.id_max) == (8, 8), "a length of one's own is no contradiction"
+
+
+def test_another_providers_api_has_its_own_cache() -> None:
+    """A Claude called over Chat Completions has no breakpoints to write behind: that API's cache counts."""
+    assert target("openai-chat", DEFAULT_MODEL).cache.automatic
+    assert not target("anthropic", DEFAULT_MODEL).cache.automatic
+    assert target("openai-responses", "gpt-5.6").cache == target("openai-chat", "gpt-5.6").cache
+
+
+def test_every_line_is_dated_and_sourced() -> None:
+    """The tables say when they were compared with their sources, and each line which source that was."""
+    catalog = shipped()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", catalog.date)
+    assert all(line.source for line in (*catalog.model, *catalog.price, *catalog.cache.values()))
+
+
+@pytest.mark.parametrize("model", PRICED.split())
+def test_prices_agree_with_the_cache(model: str) -> None:
+    """The two tables were written apart: reading and writing cost the multiples that the model's cache says."""
+    catalog = shipped()
+    api = catalog.api(model) or ""
+    prices, rules = catalog.prices(api, model), catalog.rules(api, model)
+    assert prices.read == pytest.approx(prices.input * rules.read)
+    assert prices.write == pytest.approx(prices.input * rules.write)
+
+
+def test_the_project_comes_before_the_user(tmp_path: Path) -> None:
+    """A value of the project's file wins over the user's, which wins over ours; what nobody says stays ours."""
+    project, user = tmp_path / "project", tmp_path / "user"
+    project.mkdir()
+    user.mkdir()
+    (project / FILE).write_text('[[model]]\nmatch = "claude-sonnet-4-5*"\nwindow = 50_000\n', "utf-8")
+    (user / FILE).write_text(
+        '[[model]]\nmatch = "claude*"\nwindow = 70_000\nprior = 2.0\ncache = "mine"\n\n'
+        '[cache.mine]\nttl = 3600\nminimum = 1\n\n[[price]]\nmatch = "claude*"\ninput = 10.0\noutput = 20.0\n',
+        "utf-8",
+    )
+    known = target("anthropic", DEFAULT_MODEL, catalog=load(project, user))
+    assert known.limits == Limits(50_000, 64_000, None, origin="catalog: claude-sonnet-4-5*")
+    assert (known.prior, known.cache.ttl, known.cache.lookback) == (2.0, 3_600, None)
+    assert known.prices == Prices(input=10.0, output=20.0, read=1.0, write=10.0)
+    assert target("anthropic", "claude-opus-4-6", catalog=load(project, user)).limits.window == 70_000
+
+
+def test_a_prompt_may_be_shorter_than_the_window(tmp_path: Path) -> None:
+    """What a line says of prompts is the most that a request may hold, and opencode's line; never over the window."""
+    text = '[[model]]\nmatch = "long-*"\nwindow = 400_000\nmax_input = 272_000\nmax_output = 128_000\n'
+    (tmp_path / FILE).write_text(text, "utf-8")
+    catalog = load(tmp_path, tmp_path / "missing")
+    place = target("openai-chat", "long-1", catalog=catalog)
+    assert place.limits == Limits(400_000, 128_000, None, 272_000, "catalog: long-*")
+    assert usable(place.limits, PRESETS["opencode"]) == 252_000
+    assert measure_room(place, PRESETS["holdfast"]).usable == 272_000
+    small = target("openai-chat", "long-1", window=50_000, catalog=catalog)
+    assert (small.limits.window, small.limits.max_input) == (50_000, 50_000)
+    capped = in_window(place, replace(PRESETS["openclaw"], window_cap=100_000))
+    assert (capped.limits.window, capped.limits.max_input) == (100_000, 100_000)
+    assert target("openai-chat", "other", catalog=catalog).limits.max_input is None
+
+
+def test_no_files_is_what_is_shipped(tmp_path: Path) -> None:
+    """Folders without a file change nothing."""
+    assert load(tmp_path, tmp_path / "missing") == shipped()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("windw = 1", ["windw", "model, price, cache"]),
+        ('[[model]]\nmatch = "a"\nwindw = 1', ["windw", "$.model[0]", "window, max_input, max_output"]),
+        ('[[model]]\nmatch = "a"\nwindow = 10', ["$.model[0].window", ">= 1024"]),
+        ("[[model]]\nwindow = 10", ["match", "$.model[0]"]),
+        ('[[model]]\nmatch = "a"\nimages = -1', ["$.model[0].images", ">= 0"]),
+        ('[[model]]\nmatch = "a"\nprefill = "yes"', ["$.model[0].prefill", "bool"]),
+        ('[[model]]\nmatch = "a"\nid_max = 3', ["$.model[0].id_max", ">= 8"]),
+        ('[[model]]\nmatch = "a"\nid_pattern = "["', ["$.model[0].id_pattern", "no pattern", "[a-z0-9]"]),
+        (
+            '[[model]]\nmatch = "a"\n\n[[model]]\nmatch = "b"\nid_pattern = "[b-z0-8]"',
+            ["$.model[1].id_pattern", "9, a"],
+        ),
+        ('[[price]]\nmatch = "a"\ninput = "free"\noutput = 1.0', ["$.price[0].input", "str", "input, output, read"]),
+        ('[[price]]\nmatch = "a"\ninput = -1.0\noutput = 1.0', ["$.price[0].input", ">= 0"]),
+        ("[cache.mine]\nttll = 1", ["ttll", "$.cache.mine", "ttl, minimum, write"]),
+        ("[cache.good]\nttl = 1\n[cache.'a.b']\nread = -1.0", ["$.cache.a.b.read", ">= 0"]),
+        ('[[model]]\nmatch = "a"\napi = "antropic"', ["$.model[0].api", "did you mean anthropic?"]),
+        ('[[model]]\nmatch = "a"\napi = "x"', ["'x'", ", ".join(APIS)]),
+        ('[[model]]\nmatch = ""', ["$.model[0].match", "length >= 1"]),
+        ("[[model]]\nmatch = []", ["$.model[0].match", "length >= 1"]),
+        ('[[price]]\nmatch = ["a", ""]\ninput = 1\noutput = 1', ["$.price[0].match", "length >= 1"]),
+        ('[[model]]\nmatch = "a"\nmedia = ["image/png", "png"]', ["'png'", "$.model[0].media", "image/png"]),
+        ('[[model]]\nmatch = "a"\nmedia = [""]', ["''", "$.model[0].media", "image/png"]),
+        ('[model]\nmatch = "a"', ["$.model", "[[model]]", "two brackets"]),
+        ("[[model]\n", ["not TOML", "line 1"]),
+        (f"[store]\nsession_bytes = {'1' * 5_000}", ["300 digits", "smaller"]),
+        (f"[store]\nsession_bytes = {'1' * 4_000}", ["store.session_bytes", "300 digits", "smaller"]),
+        (f'[[model]]\nmatch = "a"\nwindow = 0x{"f" * 5_000}', ["model[0].window", "300 digits", "smaller"]),
+    ],
+)
+def test_wrong_files(text: str, said: list[str], tmp_path: Path) -> None:
+    """A wrong file is named with the key and with what is allowed there."""
+    (tmp_path / FILE).write_text(text, "utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, tmp_path / "missing")
+    assert all(word in str(caught.value) for word in [str(tmp_path / FILE), *said]), str(caught.value)
+
+
+NUMBERS = [
+    *(("[[model]]", "match = 'a'", one, f"$.model[0].{one}") for one in
+      ("window", "max_input", "max_output", "prior", "images", "max_bytes", "id_max")),
+    *(("[[price]]", "match = 'a'\ninput = 1\noutput = 1", one, f"$.price[0].{one}") for one in ("read", "write")),
+    ("[[price]]", "match = 'a'\noutput = 1", "input", "$.price[0].input"),
+    ("[[price]]", "match = 'a'\ninput = 1", "output", "$.price[0].output"),
+    *(("[cache.mine]", "", one, f"$.cache.mine.{one}") for one in
+      ("ttl", "minimum", "write", "read", "lookback", "step")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e300", "1_000_000_000_001"])
+@pytest.mark.parametrize(("table", "others", "key", "place"), NUMBERS)
+def test_no_number_that_nobody_can_count_with(table: str, others: str, key: str, place: str, value: str) -> None:
+    """Numbers without an end, and over a million times the largest window, are refused where they are read."""
+    with pytest.raises(ConfigError) as caught:
+        parse(f"{table}\n{others}\n{key} = {value}", FILE)
+    assert str(caught.value).startswith(f"{FILE}: ")
+    assert f"`{place}`" in str(caught.value)
+
+
+@pytest.mark.parametrize("prior", [0.0, 0.01, 11.0, 1e9])
+def test_a_prior_is_that_of_some_tokenizer(prior: float) -> None:
+    """No model has a tenth or ten times the estimator's tokens: the number means something else."""
+    with pytest.raises(ConfigError, match=r"\$\.model\[0\]\.prior"):
+        parse(f'[[model]]\nmatch = "a"\nprior = {prior}', FILE)
+
+
+@pytest.mark.parametrize("match", ['"House-*"', '["x", "HOUSE-[A-Z]"]'])
+def test_a_pattern_has_no_case(match: str) -> None:
+    """A model is found by the letters of its name, however the line and the request write them."""
+    catalog = parse(f"[[model]]\nmatch = {match}\nwindow = 32_000", FILE)
+    assert [catalog.limits(name).window for name in ("House-B", "house-b", "HOUSE-b")] == [32_000] * 3
+
+
+def test_unknown_cache(tmp_path: Path) -> None:
+    """A model that names a cache nobody defined is an error with the names there are."""
+    (tmp_path / FILE).write_text('[[model]]\nmatch = "a"\ncache = "anthropic"', "utf-8")
+    with pytest.raises(ConfigError, match=r"'anthropic'.*anthropic-1024"):
+        load(tmp_path, tmp_path / "missing")
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    """A file that is not UTF-8 is an error that names it."""
+    (tmp_path / FILE).write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load(tmp_path, tmp_path / "missing")
+
+
+@pytest.mark.parametrize("what", ["folder", "loop", "nowhere", "pipe"])
+def test_what_is_no_file_is_not_passed_over(what: str, tmp_path: Path) -> None:
+    """Whatever has the file's name is meant to be read; where it cannot be, the error names it."""
+    path = tmp_path / FILE
+    if what == "folder":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(FILE if what == "loop" else "nothing")
+    with pytest.raises(ConfigError, match=FILE):
+        load(tmp_path, tmp_path / "missing")
+
+
+def test_a_catalog_of_ones_own() -> None:
+    """A catalogue that knows nothing still answers, with defaults."""
+    known = target("anthropic", "x", catalog=parse("", "empty"))
+    assert known.prices == Prices(assumed=True)
+    assert known.cache == CacheRules()
+    assert Catalog() == parse("", "empty")
+
+
+def test_a_server_of_ones_own_is_left_its_requests() -> None:
+    """Where clients are trusted, only what is known of a server is mended: a maker's model, or what a line says."""
+
+    def as_written(api: str, model: str, line: str = 'match = "nobody"') -> bool:
+        catalog = parse(f"[[model]]\n{line}", FILE).before(shipped())
+        return catalog.dialect(api, model, trusting=True).as_written
+
+    assert all(as_written("openai-chat", one) for one in ("house-model", "deepseek-chat", "gpt-oss-120b"))
+    assert as_written("anthropic", "glm-5")
+    makers = [("openai-chat", "gpt-5.5"), ("anthropic", "claude-sonnet-4-5"), ("anthropic", "claude-opus-9")]
+    assert not any(as_written(*one) for one in [*makers, ("gemini", "gemini-2.5-pro"), ("openai-responses", "gpt-5.5")])
+    assert not dialect("openai-chat", "house-model").as_written
+    said = 'match = "house-model"\n'
+    assert as_written("openai-chat", "house-model", f"{said}images = 4")
+    assert not as_written("openai-chat", "house-model", f"{said}id_max = 9")
+    assert not as_written("openai-chat", "house-model", f'{said}provider = "openai"')

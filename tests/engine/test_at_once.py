@@ -1,0 +1,318 @@
+"""What an engine does at once, and what waits: model calls and permits, compactions and runs, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+from contextvars import Context
+
+import anyio
+import msgspec
+import pytest
+from anyio import to_thread
+from notes import talk
+
+from holdfast import events
+from holdfast.config import target
+from holdfast.engine.compaction import compact as compacting
+from holdfast.engine.compaction.summarizer import Writer
+from holdfast.engine.engine import Engine
+from holdfast.errors import Aborted
+from holdfast.messages.message import Message
+from holdfast.planning.pipeline import OVER_WINDOW
+from holdfast.planning.summary.prompts import HEADINGS
+from holdfast.state.branch import Branch
+from holdfast.state.entries import Compaction, Failure, Said
+from holdfast.state.plan import Notice, Plan
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.clock import now, run
+from holdfast.testing.provider import Provider, Settings
+from holdfast.testing.samples import KEY
+from holdfast.testing.upstream import Given, ProviderUpstream, ScriptedUpstream
+
+OPUS = target("anthropic", "claude-opus-5-5", window=32_000)
+GPT = target("openai-chat", "gpt-5.5", window=64_000)
+OUTPUT = {"max_tokens": 500}
+SUMMARY = (
+    "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in HEADINGS)
+    + "Read note 39. And now? "
+    + "word " * 200
+)
+COMPACTED = Compaction(1, Message.of("user", "what was"))
+
+
+class Counting:
+    """An upstream that answers after a second and knows how many asked at once."""
+
+    def __init__(self):
+        self._asked = ProviderUpstream(Provider(), latency=1)
+        self.inside = self.most = 0
+
+    @asynccontextmanager
+    async def send(self, sent):
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        try:
+            async with self._asked.send(sent) as reply:
+                yield reply
+        finally:
+            self.inside -= 1
+
+
+def opened(upstream, store=None, **more):
+    """Return an engine about to be opened, with a window of 32,000 tokens."""
+    return Engine.open(store or MemoryStore(), upstream=upstream, target=OPUS, fields=OUTPUT, **more)
+
+
+@pytest.mark.parametrize("permits", [1, 2])
+def test_an_engine_makes_no_more_calls_at_once_than_it_has_permits(permits):
+    """Five sessions ask together; as many as have a permit are answered in the same second, the others after them."""
+    upstream = Counting()
+
+    async def go():
+        async with opened(upstream, permits=permits) as engine, anyio.create_task_group() as group:
+            for name in "abcde":
+                group.start_soon((await engine.session(name)).ask, "Go.")
+        return now()
+
+    assert run(go) == -(-5 // permits)
+    assert upstream.most == permits
+
+
+def test_closing_waits_for_what_runs():
+    """An answer that is on its way when the engine closes is in the log when it is closed, and nothing new begins."""
+    store = MemoryStore()
+
+    async def go():
+        async with anyio.create_task_group() as group:
+            async with opened(ProviderUpstream(Provider(), latency=5), store) as engine:
+                group.start_soon((await engine.session(KEY)).ask, "Go.")
+                await anyio.sleep(1)
+            return now(), [entry.body.slot.message.role for entry in store.path(KEY) if isinstance(entry.body, Said)]
+
+    assert run(go) == (5, ["user", "assistant"])
+
+
+def test_a_compaction_waits_for_the_run_before_it():
+    """What is asked for while an answer is on its way is compacted behind that answer, never beside it."""
+
+    async def go():
+        async with opened(ProviderUpstream(Provider(), latency=5)) as engine, anyio.create_task_group() as group:
+            session = await engine.session(KEY)
+            await session.append(*talk(20))
+            group.start_soon(session.ask, "Go.")
+            await anyio.sleep(1)
+            made = await session.compact()
+            return made.outcome, now(), session.journal.branch.compaction is not None
+
+    assert run(go) == ("compacted", 5, True)
+
+
+def test_a_summary_that_is_taken_makes_up_for_those_that_were_not():
+    """Only failures in a row count: two, a summary, and two more leave the writer in its place."""
+    writer = ScriptedUpstream([])
+
+    async def go():
+        upstream = ProviderUpstream(Provider(Settings(window=32_000)))
+        async with opened(upstream, writers=[Writer(writer, GPT)]) as engine:
+            session = await engine.session(KEY)
+            calls = []
+            for said in ["no headings"] * 2 + [SUMMARY] + ["no headings"] * 4:
+                writer.replies = [said] * 100
+                before = len(writer.sent)
+                await session.append(*talk())
+                await session.ask("And now?")
+                calls.append(len(writer.sent) > before)
+            return calls
+
+    assert run(go) == [True, True, True, True, True, True, False]
+
+
+def test_a_count_that_no_text_can_have_is_none():
+    """A server that counted more tokens than the request has bytes teaches nothing of how tokens are counted."""
+    why = "prompt is too long: 9000000 tokens > 32000 maximum"
+    error = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
+    store, heard = MemoryStore(), []
+
+    async def go():
+        upstream = ScriptedUpstream([Given((msgspec.json.encode(error),), 400), "yes"])
+        async with opened(upstream, store, listen=heard.append) as engine:
+            session = await engine.session(KEY)
+            await session.append(*talk(20))
+            await session.ask("And now?")
+
+    run(go)
+    assert [event.requested for event in heard if isinstance(event, events.Refused)] == [0]
+    assert not any(one.body.requested for one in store.path(KEY) if isinstance(one.body, Failure))
+
+
+@pytest.mark.parametrize(
+    ("rung", "sizes", "rule", "said"),
+    [
+        ("compact", (900, 800), "", ""),
+        ("compact", (900, 900), "", "not_smaller"),
+        ("compact", (900, 950), "", "not_smaller"),
+        ("truncate", (900, 800), OVER_WINDOW, "not_smaller"),
+        ("fallback", (900, 800), OVER_WINDOW, ""),
+    ],
+)
+def test_what_is_pressed_for_is_smaller_or_does_not_go_out(rung, sizes, rule, said):
+    """P8: a compaction that leaves as much is useless, and so is a rung but the last that leaves more than fits."""
+    notices = (Notice(rule, "too large"),) if rule else ()
+    plan = Plan(Branch(), compaction=COMPACTED, before=sizes[0], after=sizes[1], notices=notices)
+    assert compacting.useless(plan, rung) == said
+
+
+@pytest.mark.parametrize("is_one", [True, False], ids=["one session", "a session each"])
+def test_what_is_asked_within_a_run_is_asked_in_turn(is_one):
+    """Runs of one session go one after the other there too, and no more at once than there are permits."""
+    upstream = Counting()
+
+    async def main():
+        async with opened(upstream, permits=2) as engine:
+            session = await engine.session(KEY)
+            others = [session if is_one else await engine.session(f"sub{number}") for number in range(8)]
+            async with session.run("Delegate.") as going, anyio.create_task_group() as group:
+                await anext(going)
+                for number, other in enumerate(others):
+                    group.start_soon(other.ask, f"Part {number}.")
+                if not is_one:  # its own call is one of those at once meanwhile
+                    await anyio.sleep(10)
+                async for _ in going:
+                    pass
+            return [message.role for message in session.journal.branch.messages]
+
+    roles = run(main)
+    assert upstream.most == (1 if is_one else 1 + 2)
+    assert roles == ["user", "assistant"] * (9 if is_one else 1)
+
+
+class Held(ScriptedUpstream):
+    """An upstream that answers once it may."""
+
+    def __init__(self, replies):
+        super().__init__(replies)
+        self.asked, self.may_answer = anyio.Event(), anyio.Event()
+
+    @asynccontextmanager
+    async def send(self, sent):
+        self.asked.set()
+        if not self.may_answer.is_set():
+            await self.may_answer.wait()
+        async with super().send(sent) as reply:
+            yield reply
+
+
+TURNS = {
+    "ask": lambda session, _: session.ask("And you?"),
+    "compact": lambda session, _: session.compact(),
+    "undo": lambda session, _: session.undo(),
+    "prepare": lambda session, _: session.prepare("And you?"),
+}
+OTHERS = {
+    "append": lambda session, _: session.append("And you?"),
+    "recall": lambda session, entry: session.recall(entry),
+    "branch": lambda session, entry: session.branch(entry),
+}
+
+
+def test_a_session_is_run_in_one_event_loop_at_a_time():
+    """While it answers, a verb that takes its turn is refused in another loop, and others work; then each may ask."""
+
+    async def caught(verb, *given):
+        try:
+            with anyio.fail_after(20):
+                await verb(*given)
+        except Aborted as error:
+            return str(error)
+        return "done"
+
+    async def elsewhere(*given):
+        return await to_thread.run_sync(Context().run, asyncio.run, caught(*given))
+
+    async def main():
+        upstream = Held(["one", "two", "three"])
+        async with opened(upstream) as engine:
+            session = await engine.session(KEY)
+            [entry] = await session.append("Go.")
+            async with anyio.create_task_group() as group:
+                group.start_soon(session.ask)
+                await upstream.asked.wait()
+                turns = [await elsewhere(verb, session, entry) for verb in TURNS.values()]
+                others = [await elsewhere(verb, session, entry) for verb in OTHERS.values()]
+                upstream.may_answer.set()
+            later = [await elsewhere(TURNS["ask"], session, entry), await caught(TURNS["ask"], session, entry)]
+            return turns, [*others, *later], [message.text for message in session.journal.branch.messages]
+
+    turns, others, said = asyncio.run(main())
+    assert all("another event loop" in what for what in turns)
+    assert set(others) == {"done"}
+    assert said == ["Go.", "one", "And you?", "And you?", "two", "And you?", "three"]
+
+
+def test_a_compaction_is_not_waited_for_in_another_event_loop():
+    """Nobody there would be woken when it ends: that is said at once, and here it is waited for."""
+
+    async def elsewhere(session):
+        with anyio.fail_after(20):
+            try:
+                await session.wait_for_compaction()
+            except Aborted as error:
+                return str(error)
+        return "waited"
+
+    async def main():
+        upstream = Held(["no summary"] * 9)
+        async with opened(upstream, writers=[Writer(upstream, OPUS)]) as engine:
+            session = await engine.session(KEY)
+            await session.append(*[f"note {number} " + "word " * 2_000 for number in range(12)])
+            async with anyio.create_task_group() as group:
+                group.start_soon(session.compact)
+                await upstream.asked.wait()
+                told = await to_thread.run_sync(Context().run, asyncio.run, elsewhere(session))
+                group.start_soon(session.wait_for_compaction)
+                upstream.may_answer.set()
+            return told, await elsewhere(session)
+
+    there, here = asyncio.run(main())
+    assert "another event loop" in there
+    assert here == "waited"
+
+
+class Slow(ScriptedUpstream):
+    """An upstream that takes its time; another thread may wait until it was asked."""
+
+    def __init__(self, replies):
+        super().__init__(replies)
+        self.was_asked = threading.Event()
+
+    @asynccontextmanager
+    async def send(self, sent):
+        self.was_asked.set()
+        await anyio.sleep(0.2)
+        async with super().send(sent) as reply:
+            yield reply
+
+
+def test_what_another_loop_runs_ends_before_an_engine_is_closed():
+    """Also where an error leaves the block, which is the caller's own: what was asked is answered, and in the log."""
+    upstream, store, told = Slow(["one"]), MemoryStore(), []
+
+    async def asks(engine):
+        told.append((await (await engine.session(KEY)).ask("Go.")).message.text)
+
+    async def main():
+        async with opened(upstream, store) as engine:
+            asking = threading.Thread(target=asyncio.run, args=[asks(engine)])
+            asking.start()
+            told.append(asking)
+            assert await to_thread.run_sync(upstream.was_asked.wait, 20)
+            raise KeyError("the caller's own")
+
+    with pytest.raises(KeyError, match="the caller's own"):
+        asyncio.run(main())
+    said = [entry.body.slot.message.text for entry in store.entries(KEY) if isinstance(entry.body, Said)]
+    assert said == ["Go.", "one"]
+    told[0].join(20)
+    assert told[1:] == ["one"]

@@ -1,0 +1,392 @@
+"""Compaction as a run drives it: who is asked, who is not, and what the others wait for."""
+
+from __future__ import annotations
+
+import pytest
+from notes import talk
+
+from holdfast import events
+from holdfast.cli.reports.account import account_and_branch
+from holdfast.config import shipped, target
+from holdfast.engine.compaction.compact import world
+from holdfast.engine.engine import Engine
+from holdfast.engine.hooks import Before, Hooks
+from holdfast.engine.log.journal import Journal
+from holdfast.engine.requests import of_words
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.tokens import count
+from holdfast.planning.pipeline import Policy
+from holdfast.planning.summary.prompts import HEADINGS
+from holdfast.state.costs import dollars, paid
+from holdfast.state.entries import Compaction, Decision, Usage
+from holdfast.state.plan import asked_for
+from holdfast.state.target import World
+from holdfast.store import open_store
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.clock import run
+from holdfast.testing.provider import Provider, Said, Settings
+from holdfast.testing.samples import KEY
+from holdfast.testing.upstream import ProviderUpstream
+
+WINDOW = 32_000
+SUMMARY = "\n".join(f"## {heading}\n- kelp on the rock, note 39, keep it all\n" for heading in HEADINGS) + "word " * 200
+GOALS = {api: target(api, model, window=WINDOW) for api, model in
+         {"anthropic": "claude-opus-5-5", "openai-responses": "gpt-5.5"}.items()}  # fmt: skip
+
+
+def done(work, *, notes, said=(), api="anthropic", window=200_000, aim=None, **more):
+    """Return what ``work`` returns of a session with so many notes, what was sent, and what happened."""
+    upstream, heard = ProviderUpstream(Provider(Settings(window=window), [Said(one) for one in said])), []
+
+    async def go():
+        fields = {"max_tokens": 500} if api == "anthropic" else {}
+        opened = Engine.open(
+            MemoryStore(), upstream=upstream, target=aim or GOALS[api], fields=fields, listen=heard.append, **more
+        )
+        async with opened as engine:
+            session = await engine.session(KEY)
+            await session.append(*talk(notes))
+            return await work(session)
+
+    return run(go), upstream.sent, heard
+
+
+def cancelling(*_):
+    """Cancel whatever is to be compacted."""
+    return Before(cancel=True)
+
+
+def test_what_a_hook_cancels_does_not_happen_where_the_request_goes_without():
+    """Nobody writes, no extract is made either, and the request shows all that was said."""
+
+    async def ask(session):
+        await session.ask("And now?")
+        return session.journal.branch.compaction
+
+    plain, _, _ = done(ask, notes=64)
+    cancelled, sent, _ = done(ask, notes=64, hooks=Hooks(before_compaction=cancelling))
+    assert plain is not None
+    assert cancelled is None
+    assert b"Note 0:" in sent[-1].body
+
+
+def test_who_asks_for_a_compaction_that_a_hook_cancels_is_told_so():
+    """It is not that there was nothing to compact."""
+
+    async def compact(session):
+        return await session.compact()
+
+    told, sent, heard = done(compact, notes=20, hooks=Hooks(before_compaction=cancelling))
+    assert (told.outcome, sent) == ("cancelled", [])
+    (heard_of,) = [event for event in heard if isinstance(event, events.Compacted)]
+    assert (heard_of.outcome, heard_of.by, heard_of.before) == ("cancelled", told.by, told.before)
+    assert (told.by, told.before == told.after > 5_000) == ("extract", True)
+    assert told.why == heard_of.why == "the hook before_compaction cancelled it"
+
+
+def test_nothing_is_said_of_failures_where_a_hook_cancelled():
+    """The reason that is known is told: a breaker that is open is another one, and is counted as such."""
+
+    async def ask(session):
+        await session.ask("And now?")
+
+    _, _, heard = done(ask, notes=64, hooks=Hooks(before_compaction=cancelling))
+    noticed = [(event.rule, event.why) for event in heard if isinstance(event, events.Noticed)]
+    assert ("cancelled", "the hook before_compaction cancelled it") in noticed
+    assert "breaker" not in [rule for rule, _ in noticed]
+
+
+@pytest.mark.parametrize(
+    ("summary", "told"),
+    [
+        ("words and more " * 40_000, [("not_smaller", "hook"), ("compacted", "extract")]),
+        (" \n ", [("compacted", "extract")]),
+    ],
+    ids=["too long", "blank"],
+)
+def test_who_wrote_what_came_to_nothing_is_told(summary, told):
+    """A hook's summary that is too long is the hook's; one without a word is none."""
+
+    async def compact(session):
+        return await session.compact()
+
+    made, _, heard = done(compact, notes=20, hooks=Hooks(before_compaction=lambda *_: Before(summary=summary)))
+    assert made.by == "extract"
+    assert [(event.outcome, event.by) for event in heard if isinstance(event, events.Compacted)] == told
+
+
+def test_what_is_decided_with_a_compaction_is_told_too():
+    """A result that is spilled by the way is an event of its own: both together are what the log took."""
+    call, result = ToolCall("c", "Read"), ToolResult("c", "Read", (Text("a line of a log\n" * 9_000),))
+
+    async def compact(session):
+        await session.append("Read it.", Message("assistant", (call,)), Message("tool", (result,)))
+        before = session.report().tokens
+        await session.compact()
+        return before, session.report().tokens, session.journal.branch.law
+
+    (before, after, law), _, heard = done(compact, notes=20)
+    compacted, decided = (one for one in heard if isinstance(one, events.Decided | events.Compacted))
+    assert [type(what) for _, what in law] == [Decision, Compaction]
+    assert (decided.rule, decided.edits, decided.saves) == ("spill", 1, law[0][1].edits[0].saves)
+    assert compacted.after == after < compacted.before < before
+
+
+@pytest.mark.parametrize(
+    ("says", "by"),
+    [(None, "extract"), (Before(summary="All was kelp. " * 20), "hook")],
+    ids=["nothing", "a summary"],
+)
+def test_a_compaction_is_told_when_it_begins_whoever_writes(says, by):
+    """Also where a hook stands before it and no model writes: each that ended had begun. The log says who wanted it."""
+
+    async def compact(session):
+        await session.compact()
+        return session.journal.branch.compaction.trigger
+
+    trigger, _, heard = done(compact, notes=20, hooks=Hooks(before_compaction=lambda *_: says))
+    told = [(type(event), event.by) for event in heard if isinstance(event, events.Compacting | events.Compacted)]
+    assert told == [(events.Compacting, by), (events.Compacted, by)]
+    assert trigger == "manual"
+
+
+def test_a_hook_is_called_before_compactions_alone():
+    """A hook that writes nothing is called as often as something is compacted, and each beginning has its end."""
+    called = []
+
+    async def ask(session):
+        for _ in range(24):
+            await session.append(*talk(2))
+            await session.ask("And now?")
+
+    _, _, heard = done(ask, notes=30, hooks=Hooks(before_compaction=lambda _, reason: called.append(reason)))
+    told = [type(event) for event in heard if isinstance(event, events.Compacting | events.Compacted)]
+    assert told == [events.Compacting, events.Compacted] * len(called)
+    assert called
+
+
+def test_a_prompt_of_a_hook_is_not_for_the_provider():
+    """Who has words of their own wants a writer that reads them: the provider's own compaction is left out."""
+
+    async def compact(session):
+        return await session.compact()
+
+    hooks = Hooks(before_compaction=lambda *_: Before(prompt="Tell it as you like."))
+    options = {"notes": 40, "api": "openai-responses", "native": True, "summary_model": "gpt-5.5"}
+    plain, sent, _ = done(compact, said=[SUMMARY], **options)
+    assert (plain.by, sent[0].endpoint) == ("native", "compact")
+    told, sent, _ = done(compact, said=[SUMMARY], hooks=hooks, **options)
+    assert (told.by, sent[0].endpoint) == ("model", "generate")
+
+
+@pytest.mark.parametrize("seconds", [0, 10_000], ids=["warm", "cold"])
+def test_the_last_request_is_gone_on_with_only_while_it_is_cached(seconds):
+    """Behind the last request a summary costs little as long as the provider holds it; later text alone costs less."""
+    now = [1_000_000]
+
+    async def work(session):
+        session.means.clock = lambda: now[0]
+        session.journal._clock = lambda: now[0]
+        await session.ask("And now?")
+        now[0] += 1_000 * seconds
+        return await session.compact()
+
+    made, sent, _ = done(
+        work, notes=20, said=["yes", SUMMARY, SUMMARY], api="openai-responses", summary_model="gpt-5.5"
+    )
+    assert made.by == "model"
+    assert sent[1].body.startswith(sent[0].body[:2_000]) is (seconds == 0)
+
+
+@pytest.mark.parametrize(("hour", "cache"), [(0, "cold"), (400, "warm")])
+def test_what_was_cached_for_an_hour_is_warm_so_long(hour, cache):
+    """Twenty minutes later a usual cache is gone, and nothing that was written for an hour."""
+    now = [1_000_000]
+
+    async def work(session):
+        session.journal._clock = lambda: now[0]
+        session.journal.prepare(GOALS["anthropic"])
+        usage = Usage(20_000, 5, cache_write=500, cache_write_1h=hour)
+        session.journal.record(Message.of("assistant", "Yes."), usage)
+        now[0] += 1_200_000
+        return world(session._course, of_words(GOALS["anthropic"], {})).cache
+
+    assert done(work, notes=20)[0] == cache
+
+
+def test_a_rung_asks_nobody_for_a_summary():
+    """Results that are cut, and the smallest request, need no model: what stands for older turns is an extract."""
+
+    async def ask(session):
+        await session.ask("And now?")
+
+    policy = Policy().with_settings(recovery_rungs=("truncate", "media", "fallback"))
+    _, _, heard = done(ask, notes=20, window=6_000, summary_model="claude-opus-5-5", policy=policy)
+    assert [event.rung for event in heard if isinstance(event, events.Pressed)] == ["truncate"]
+    assert {event.by for event in heard if isinstance(event, events.Compacted | events.Compacting)} == {"extract"}
+
+
+def test_the_sessions_own_model_is_asked_within_the_window_that_is_known_of_it():
+    """It writes summaries in the window that the session was told, not in the one that its model has elsewhere."""
+
+    async def compact(session):
+        return await session.compact()
+
+    aim = target("anthropic", "claude-opus-5-5", window=10_000)
+    more = {"notes": 64, "said": [SUMMARY] * 9, "summary_model": "claude-opus-5-5", "aim": aim}
+    made, sent, _ = done(compact, window=10_000, **more)
+    assert made.outcome == "compacted"
+    assert len(sent) > 1
+    assert all(count(one.body.decode()) < 10_000 for one in sent)
+
+
+@pytest.mark.parametrize(
+    ("said", "calls", "options"),
+    [
+        ([SUMMARY], 1, {}),
+        (["I cannot.", SUMMARY], 2, {}),
+        (["no"] * 9, 2, {}),
+        ([], 1, {"api": "openai-responses", "native": True}),
+    ],
+    ids=["written", "refused once", "never accepted", "by the provider"],
+)
+def test_what_summaries_cost_is_in_the_log(said, calls, options):
+    """Every call that was answered is noted with its model and usage, and ``stats`` counts its tokens and dollars."""
+
+    async def compact(session):
+        await session.compact()
+        return session.means.store, session.means.upstream.provider.requests
+
+    model = "gpt-5.5" if options else "claude-haiku-4-5"
+    (store, requests), _, _ = done(compact, notes=40, said=said, summary_model=model, **options)
+    noted = [call for entry in store.path(KEY) if (call := paid(entry.body)) is not None]
+    assert (len(noted), {call.model for call in noted}) == (calls, {model})
+    assert [call.usage.input for call in noted] == [one.tokens for one in requests]
+    told = account_and_branch(KEY, store.path(KEY), store.session(KEY).leaf, shipped())[0]
+    assert told.dollars == pytest.approx(sum(dollars(one.usage, shipped().prices(one.api, model)) for one in noted))
+    assert (told.answers, told.input) == (0, sum(one.tokens for one in requests))
+    assert told.dollars > 0
+
+
+@pytest.mark.parametrize("asks", [1, 3])
+@pytest.mark.parametrize("factor", [0.8, 1.35])
+def test_what_a_compaction_says_is_left_the_report_says_too(factor, asks):
+    """Before and behind it there is one measure, also where a count told how large system and tools are."""
+
+    async def work():
+        upstream = ProviderUpstream(Provider(Settings(factor=factor)))
+        fields = {"max_tokens": 500, "system": "Kelp grows on rock; you answer who asks about it. " * 200}
+        async with Engine.open(MemoryStore(), upstream=upstream, target=GOALS["anthropic"], fields=fields) as engine:
+            session = await engine.session(KEY)
+            await session.append(*talk(20))
+            for _ in range(asks):
+                await session.ask("And now?")
+            before = session.report()
+            made = await session.compact()
+            return before, made, session.report()
+
+    before, made, after = run(work)
+    assert (made.before, made.after) == (before.tokens, after.tokens)
+    assert before.frame == after.frame
+
+
+# -- beside somebody else ----------------------------------------------------------------------------------------------
+
+
+def beside(tmp_path, work, say_more=lambda _: None):
+    """Return what ``work`` returns of a session with a large past, and what its file says then.
+
+    ``say_more`` is called while a summary is made; what it is given says something as another process does.
+    """
+    place, upstream = tmp_path / "store.db", ProviderUpstream(Provider())
+
+    def theirs():
+        with open_store(place) as there:
+            Journal.open(there, KEY).append(Message.of("user", "Theirs."))
+
+    def summary(*_):
+        say_more(theirs)
+        return Before(summary="All was kelp. " * 20)
+
+    async def go():
+        hooks, fields = Hooks(before_compaction=summary), {"max_tokens": 500}
+        opened = Engine.open(place, upstream=upstream, target=GOALS["anthropic"], fields=fields, hooks=hooks)
+        async with opened as engine:
+            session = await engine.session(KEY)
+            await session.append(*talk(20))
+            return await work(session, theirs)
+
+    told = run(go)
+    with open_store(place) as there:
+        return told, there.branch(KEY), len(there.leaves(KEY))
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_compaction_holds_where_others_went_on(tmp_path, when):
+    """What others said meanwhile is behind the summary on one branch: nothing told as done stands beside the session.
+
+    However often they say something while a summary is made, it is asked for once.
+    """
+    calls = []
+
+    async def work(session, theirs):
+        if when == "before":
+            theirs()
+        return await session.compact(), session.report()
+
+    def more(theirs):
+        calls.append(when)
+        if when == "during":
+            theirs()
+
+    (made, report), branch, leaves = beside(tmp_path, work, more)
+    assert (made.outcome, made.by, len(calls), leaves) == ("compacted", "hook", 1, 1)
+    assert (branch.compaction is not None, branch.messages[-1].text) == (True, "Theirs.")
+    assert (made.after, report.messages) == (report.tokens, len(branch.slots))
+
+
+def test_who_wrote_what_is_in_force_is_told(tmp_path):
+    """Where others compacted the same meanwhile a summary made for it is of no use: nobody is told that it is there."""
+
+    def compacted():
+        with open_store(tmp_path / "store.db") as there:
+            journal, goal, world = Journal.open(there, KEY), GOALS["anthropic"], World(force=True)
+            assert journal.decide(asked_for(journal.plan(goal, world)), goal, world)
+
+    async def work(session, _):
+        return await session.compact()
+
+    made, branch, _ = beside(tmp_path, work, lambda _: compacted())
+    assert "All was kelp." not in branch.compaction.summary.text
+    assert (made.by, branch.compaction.by) == ("extract", "")
+
+
+def test_an_undo_holds_where_others_went_on(tmp_path):
+    """What is told to be taken back is no longer in force for anybody."""
+
+    async def work(session, theirs):
+        await session.compact()
+        theirs()
+        await session.undo()
+
+    _, branch, leaves = beside(tmp_path, work)
+    assert (branch.law, branch.messages[-1].text, leaves) == ((), "Theirs.", 1)
+
+
+@pytest.mark.parametrize("own", ["fork", "handed out"])
+def test_a_branch_of_its_own_is_compacted_where_it_is(tmp_path, own):
+    """A fork stays one, and so does a request that waits for its answer: others' words stand beside it."""
+
+    async def work(session, theirs):
+        mine = session
+        if own == "fork":
+            mine = await session.branch(session.journal.leaf)
+        else:
+            await mine.prepare()
+        theirs()
+        await mine.compact()
+        return [message.text for message in mine.journal.branch.messages], mine.journal.branch.compaction
+
+    (texts, made), branch, leaves = beside(tmp_path, work)
+    assert (made is not None, "Theirs." in texts, branch.compaction, leaves) == (True, False, None, 2)

@@ -1,0 +1,710 @@
+"""The journal: what is in the log when a verb returns, and what a new one at the same place makes of it."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast import Policy, World
+from holdfast.config import target
+from holdfast.engine.log.journal import Journal
+from holdfast.errors import LogConflict, StoreLocked, StoreReadOnly, UnknownId, WindowTooSmall
+from holdfast.messages.message import Message, media_of, result_text
+from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
+from holdfast.messages.sized_message import Slot
+from holdfast.providers.request_body import body
+from holdfast.state.branch import Branch
+from holdfast.state.entries import Answer, Compaction, Decision, Failure, Frame, Note, Request, Revoke, Said, Usage
+from holdfast.state.view import prefix_basis, project
+from holdfast.store.active import Gapped
+from holdfast.store.memory import MemoryStore
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.samples import KEY, same_request
+
+HELLO = Message.of("user", "Read the file, then tell me what holds.")
+LONG = "\n".join(f"{n}: a line of a file that is long" for n in range(4_000))
+
+
+def step(number, size=40, calls=1):
+    """Return an answer that calls, and the results of its calls."""
+    ids = [f"call_{number}_{index}" for index in range(calls)]
+    words = " ".join(f"word{number}.{index}" for index in range(size // 8))
+    answer = Message("assistant", (Text(f"step {number}"), *(ToolCall(id_, "read", '{"path":"f"}') for id_ in ids)))
+    return answer, Message("tool", tuple(ToolResult(id_, "read", (Text(words),)) for id_ in ids))
+
+
+def sent(prepared):
+    """Return the request's bytes."""
+    goal = prepared.target
+    return body(goal.api, goal.model, prepared.slots, options=prepared.plan.options)
+
+
+def run(journal, target, numbers, size=40):
+    """Drive the loop for these steps; return the bytes of each request."""
+    bodies = []
+    for number in numbers:
+        prepared = journal.prepare(target)
+        bodies.append(sent(prepared))
+        answer, results = step(number, size)
+        journal.record(answer)
+        journal.append(results)
+    return bodies
+
+
+def kinds(store, leaf=None):
+    """Return what the log says, by kind."""
+    return [type(entry.body) for entry in store.path(KEY, leaf)]
+
+
+def read(id_, text):
+    """Return a call and its result."""
+    return (
+        Message("assistant", (ToolCall(id_, "read", '{"path":"f"}'),)),
+        Message("tool", (ToolResult(id_, "read", (Text(text),)),)),
+    )
+
+
+def blobs_of(body):
+    """Return the blobs that an entry names."""
+    return [
+        *[edit.blob for edit in getattr(body, "edits", ()) if edit.blob],
+        *getattr(body, "data", {}).get("blobs", ()),
+    ]
+
+
+def agrees(journal):
+    """Whether a reload gives the branch that the journal holds, and the log from its root does too."""
+    walked = Branch.build(journal.store.path(KEY, journal.leaf))
+    return same_request(journal.branch, walked) and same_request(
+        journal.branch, journal.store.branch(KEY, journal.leaf)
+    )
+
+
+def test_a_session_that_is_not_there_begins_with_a_note_of_its_policy(store):
+    """Who reads a session later knows which policy it began with; opening it again adds nothing."""
+    journal = Journal.open(store, KEY, Policy.preset("pi"))
+    assert [entry.body for entry in store.path(KEY)] == [Note("policy", data={"name": "pi"})]
+    assert Journal.open(store, KEY).leaf == journal.leaf == store.session(KEY).leaf
+    assert store.session(KEY).entries == 1
+
+
+def test_another_policy_is_named_before_it_decides(store, anthropic):
+    """The log says who decides: one note before the first decision of another policy, none where it decides nothing."""
+    Journal.open(store, KEY).append(HELLO)
+    journal = Journal.open(store, KEY, Policy.preset("claude-code"))
+    journal.prepare(anthropic)
+    assert kinds(store) == [Note, Said, Request]
+    journal.append(*read("c1", LONG))
+    journal.prepare(anthropic)
+    journal.append(*read("c2", LONG))
+    Journal.open(store, KEY, journal.policy).prepare(anthropic)
+    named = [entry.body.data["name"] for entry in store.path(KEY) if isinstance(entry.body, Note)]
+    assert named == ["holdfast", "claude-code"]
+    assert kinds(store)[5:7] == [Note, Decision]
+    again = Journal.open(store, KEY)
+    assert again.branch.policy == "claude-code"
+    assert agrees(again)
+
+
+def test_a_key_is_never_taken_for_the_beginning_of_another(store):
+    """``open`` means the key it is given: a session whose key is longer is another one."""
+    Journal.open(store, KEY + "0").append(HELLO)
+    assert len(Journal.open(store, KEY).branch.slots) == 0
+
+
+def test_a_leaf_that_is_not_there_makes_no_session(store):
+    """An error leaves nothing behind."""
+    with pytest.raises(UnknownId):
+        Journal.open(store, KEY, leaf="nowhere")
+    assert store.sessions() == []
+
+
+def test_what_was_appended_is_there_when_append_returns(store, place):
+    """S1: another process sees the entries whose ids were returned."""
+    journal = Journal.open(store, KEY)
+    ids = journal.append(HELLO, *read("c1", "text"))
+    with SqliteStore(place) as other:
+        assert [other.entry(KEY, id_).body.slot.message for id_ in ids] == [HELLO, *read("c1", "text")]
+    assert len(ids) == 3
+    assert journal.append() == []
+
+
+def test_a_slot_keeps_its_bytes(store):
+    """W2: a message that came over a wire is sent as it came, also after a reload."""
+    raw = Raw(b'{"role": "user",  "content":"kelp \\u2028"}')
+    journal = Journal.open(store, KEY)
+    journal.append(Slot(Message.of("user", "kelp \u2028"), api="anthropic", raw=raw), *read("c1", "text"))
+    goal = target("anthropic", "claude-opus-5-5")
+    again = Journal.open(store, KEY)
+    assert bytes(raw) in sent(journal.prepare(goal))
+    assert bytes(raw) in sent(again.prepare(goal))
+    assert journal.branch.slots[0].size > 0
+
+
+def test_a_request_is_in_the_log_before_it_is_sent(store, anthropic):
+    """K4: what was decided and that a request goes out are in the log when ``prepare`` returns."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO, *read("c1", LONG))
+    prepared = journal.prepare(anthropic)
+    assert kinds(store)[-2:] == [Decision, Request]
+    request = store.entry(KEY, prepared.request)
+    told = (anthropic.model, anthropic.limits.window, anthropic.api)
+    assert request.body == Request(prefix_basis(journal.branch), 3, *told)
+    assert request.id == journal.leaf
+    edit = store.path(KEY)[-2].body.edits[0]
+    assert store.blobs.text(edit.blob) == LONG
+    assert prepared.plan.branch is journal.branch
+    assert agrees(journal)
+
+
+def test_a_text_is_stored_before_the_log_names_it(store, anthropic, monkeypatch):
+    """S5: when an entry is appended, every text that it names is there already."""
+    journal = Journal.open(store, KEY, Policy().with_settings(append_chars=100_000))
+    named, append = [], store.append
+
+    def watched(key, new, **more):
+        named.extend(hash_ for entry in new for hash_ in blobs_of(entry.body))
+        assert all(map(store.blobs.has, named))
+        return append(key, new, **more)
+
+    monkeypatch.setattr(store, "append", watched)
+    journal.append(HELLO, *read("c1", LONG[:90_000]), *read("c2", LONG))
+    journal.prepare(anthropic)
+    assert len(set(named)) == 2
+
+
+def test_a_frame_that_changed_is_in_the_log_once(store, anthropic):
+    """The log holds the frame, so that a reload gives the same branch; an equal one is not told again."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    framed = replace(anthropic, frame=Frame("tools", 900))
+    journal.prepare(framed)
+    journal.record(Message.of("assistant", "Done."))
+    journal.append(HELLO)
+    journal.prepare(framed)
+    assert kinds(store).count(Frame) == 1
+    assert journal.branch.frame == Frame("tools", 900)
+    assert agrees(journal)
+
+
+def test_an_answer_is_recorded_with_what_it_cost(store, anthropic):
+    """Usage of the last request calibrates the next; a reload knows it too."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    prepared = journal.prepare(replace(anthropic, frame=Frame("f", 50, exact=True)))
+    id_ = journal.record(Message.of("assistant", "Kelp holds."), Usage(70, 9), "end_turn")
+    assert isinstance(store.entry(KEY, id_).body, Said)
+    assert store.path(KEY)[-1].body == Answer(prepared.plan.branch.basis, Usage(70, 9), "end_turn")
+    assert journal.branch.anchor.tokens == 70
+    assert agrees(journal)
+
+
+def test_an_answer_without_a_word_is_no_message(store, anthropic):
+    """What it cost is in the log alone, by that id it is known, and what waited for it is said behind it."""
+    journal = Journal.open(store, KEY, Policy())
+    journal.append(Message.of("user", "Look around."))
+    journal.prepare(anthropic)
+    journal.wait(Message.of("user", "And?"))
+    id_ = journal.record(Slot(Message("assistant", ()), api="anthropic"), Usage(7, 1), "end_turn")
+    told = store.entry(KEY, id_).body
+    assert (told.usage, told.stop) == (Usage(7, 1), "end_turn")
+    assert [message.text for message in journal.branch.messages] == ["Look around.", "And?"]
+
+
+def test_a_retry_is_the_same_request(store, anthropic):
+    """K2: preparing again with nothing said gives the same bytes and writes nothing, failed attempts aside."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO, *read("c1", LONG))
+    first = journal.prepare(anthropic)
+    count = store.session(KEY).entries
+    journal.fail("overloaded: 529")
+    assert journal.prepare(anthropic) is first
+    assert store.session(KEY).entries == count + 1
+    assert agrees(journal)
+
+
+def test_a_failed_request_says_nothing_of_compaction(store, anthropic):
+    """A provider that is down does not open the breaker of compactions."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    journal.prepare(anthropic)
+    for _ in range(5):
+        id_ = journal.fail("overloaded: 529")
+    assert isinstance(store.entry(KEY, id_).body, Failure)
+    assert journal.branch.failures == 0
+    assert agrees(journal)
+
+
+def test_what_changes_makes_a_retry_a_request_of_its_own(store, anthropic):
+    """Another model, a forced compaction or a new word is another request; a colder cache is not."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    first = journal.prepare(anthropic)
+    assert journal.prepare(anthropic, World(cache="cold")) is first
+    forced = journal.prepare(anthropic, World(force=True))
+    other = journal.prepare(replace(anthropic, model="claude-opus-5"))
+    journal.append(Message.of("user", "And?"))
+    assert len({first.request, forced.request, other.request, journal.prepare(anthropic).request}) == 4
+
+
+@pytest.mark.parametrize("world", [World(), World(cache="cold", idle=9_000)])
+def test_a_retry_after_a_restart_decides_nothing(store, anthropic, world):
+    """K2: whoever opens the session after a crash sends what was about to be sent, though the cache went cold."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    run(journal, anthropic, range(6), size=3_000)
+    first = journal.prepare(anthropic)
+    assert 16_000 < first.plan.after < 20_000
+    again = Journal.open(store, KEY)
+    second = again.prepare(anthropic, world)
+    assert second.slots == first.slots
+    assert store.path(KEY)[-1].body == store.entry(KEY, first.request).body
+    assert again.branch.quiet == journal.branch.quiet
+    small = replace(anthropic, limits=replace(anthropic.limits, window=16_000))
+    assert again.prepare(small, world).plan.after < 16_000
+
+
+@pytest.mark.parametrize("way", ["reload", "fork"])
+def test_a_retry_has_the_breakpoints_of_what_it_tries_again(store, anthropic, way):
+    """K2: the body is the same to the last byte: a breakpoint stands where the request before the first one ended."""
+    goal = replace(anthropic, limits=replace(anthropic.limits, window=60_000))
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    for number in range(24):
+        first = journal.prepare(goal)
+        again = Journal.open(store, KEY) if way == "reload" else journal.fork(first.request)
+        second = again.prepare(goal)
+        third = (Journal.open(store, KEY) if way == "reload" else again.fork(second.request)).prepare(goal)
+        assert sent(third) == sent(second) == sent(first)
+        answer, results = step(number, 12_000, calls=2)
+        journal = Journal.open(store, KEY) if way == "reload" else journal
+        journal.record(answer)
+        journal.append(results)
+    assert len(first.plan.options.markers) > 1
+
+
+@pytest.mark.parametrize("policy", ["holdfast", "append-only"])
+def test_a_reload_at_any_point_goes_on_with_the_same_bytes(store, anthropic, policy):
+    """K2: reopened before each request, a session sends the bytes of one that was never closed."""
+    goal = replace(anthropic, limits=replace(anthropic.limits, window=60_000))
+    journal = Journal.open(MemoryStore(), KEY, Policy.preset(policy))
+    journal.append(HELLO)
+    wanted = run(journal, goal, range(40), size=12_000 if policy == "holdfast" else 400)
+    Journal.open(store, KEY, Policy.preset(policy)).append(HELLO)
+    found = []
+    for number in range(40):
+        again = Journal.open(store, KEY, Policy.preset(policy))
+        found += run(again, goal, [number], size=12_000 if policy == "holdfast" else 400)
+        assert agrees(again)
+    assert found == wanted
+    assert (Compaction in kinds(store)) == (policy == "holdfast")
+
+
+def test_turns_that_gave_way_are_read_again_where_they_are_needed(store, anthropic):
+    """K2: a compaction of a session that was opened behind another one is made over the whole log, like any."""
+    journal = Journal.open(MemoryStore(), KEY)
+    journal.append(HELLO)
+    wanted = run(journal, anthropic, range(16), size=3_000)
+    Journal.open(store, KEY).append(HELLO)
+    found = [*run(Journal.open(store, KEY), anthropic, range(8), size=3_000)]
+    again = Journal.open(store, KEY)
+    assert isinstance(again.branch.slots, Gapped)
+    found += run(again, anthropic, range(8, 16), size=3_000)
+    assert kinds(store).count(Compaction) > 1
+    assert not isinstance(again.branch.slots, Gapped)
+    assert found == wanted
+
+
+def test_what_is_new_is_all_that_is_read(store, anthropic, monkeypatch):
+    """Appending, preparing and recording read nothing of the log."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+
+    def never(*_):
+        raise AssertionError("the log was read")
+
+    for verb in ("path", "active", "branch", "entries", "entry", "_up", "_every"):
+        monkeypatch.setattr(store, verb, never)
+    run(journal, anthropic, range(12))
+
+
+# -- what cannot be written --------------------------------------------------------------------------------------------
+
+
+def test_texts_stay_whole_where_none_can_be_stored(store, anthropic, full):
+    """S6: on a full disk nothing is decided that names a text which is not there; one notice tells why."""
+    goal = replace(anthropic, limits=replace(anthropic.limits, window=200_000))
+    journal = Journal.open(store, KEY, Policy.preset("holdfast").with_settings(spill_chars=20_000))
+    journal.append(HELLO, *read("c1", LONG))
+    full(store)
+    prepared = journal.prepare(goal)
+    assert [notice.rule for notice in prepared.plan.notices] == ["unstored"]
+    assert "0 bytes free" in prepared.plan.notices[0].why
+    assert prepared.slots[2].message.results[0].content[0].text == LONG
+    assert Decision not in kinds(store)
+    assert agrees(journal)
+
+
+def test_a_log_that_takes_nothing_changes_nothing(store, anthropic, monkeypatch):
+    """S6: an append that failed raises, and the journal is where it was."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    before, leaf = journal.branch, journal.leaf
+
+    def refuse(*_args, **_more):
+        raise StoreReadOnly("no space left")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "append", refuse)
+        for verb in (lambda: journal.append(HELLO), lambda: journal.prepare(anthropic), lambda: journal.fail("x")):
+            with pytest.raises(StoreReadOnly):
+                verb()
+    assert journal.branch is before
+    assert journal.leaf == leaf
+    journal.prepare(anthropic)
+    assert agrees(journal)
+
+
+def test_a_window_that_is_too_small_is_told_before_anything_is_written(store, anthropic):
+    """P3: no entry for a request that cannot be made."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    count = store.session(KEY).entries
+    with pytest.raises(WindowTooSmall):
+        journal.prepare(replace(anthropic, limits=replace(anthropic.limits, window=1_000)))
+    assert store.session(KEY).entries == count
+
+
+@pytest.mark.usefixtures("impatient")
+def test_one_writer_at_a_time(store, place):
+    """S10: while somebody holds the session's lease, a typed error says so."""
+    journal = Journal.open(store, KEY)
+    with SqliteStore(place) as other, other.writing(KEY), pytest.raises(StoreLocked):
+        journal.append(HELLO)
+    assert len(journal.append(HELLO)) == 1
+
+
+def test_who_went_on_elsewhere_is_never_overwritten(store, place):
+    """S9: two journals at one leaf become two branches; nothing of either is lost."""
+    one = Journal.open(store, KEY)
+    one.append(HELLO)
+    with SqliteStore(place) as other:
+        two = Journal.open(other, KEY)
+        two.append(Message.of("user", "second"))
+        one.append(Message.of("user", "first"))
+        assert other.session(KEY).leaf == two.leaf
+    assert {entry.id for entry in store.leaves(KEY)} == {one.leaf, two.leaf}
+    assert agrees(one)
+
+
+# -- cut at append -----------------------------------------------------------------------------------------------------
+
+
+def test_a_text_over_the_cap_is_stored_apart_and_named(store):
+    """The log names the blob before the message that was cut."""
+    journal = Journal.open(store, KEY, Policy().with_settings(append_chars=10_000))
+    (id_,) = journal.append(Message.of("user", LONG))
+    note, said = store.path(KEY)[-2:]
+    assert said.id == id_
+    assert note.body.reason == "capped"
+    assert [store.blobs.text(hash_) for hash_ in note.body.data["blobs"]] == [LONG]
+    assert len(said.body.slot.message.text) <= 10_000
+    assert sha256(LONG.encode()).hexdigest()[:12] in said.body.slot.message.text
+    assert agrees(journal)
+
+
+def test_a_text_over_the_cap_is_shown_with_its_own_size_and_handle(store, anthropic):
+    """What the cap leaves of a result is sent as it is: not spilled again, and stored once."""
+    text = LONG * 80
+    journal = Journal.open(store, KEY)
+    assert len(text) > journal.policy.settings.append_chars
+    journal.append(HELLO, *read("c1", text))
+    prepared = journal.prepare(anthropic)
+    (result,) = prepared.slots[-1].message.results
+    handle = sha256(text.encode()).hexdigest()[:12]
+    assert (
+        f'{len(text):,} characters in {text.count(chr(10)) + 1:,} lines; recall(id="{handle}", lines='
+        in result_text(result)
+    )
+    assert prepared.plan.record == ()
+    assert [hash_[:12] for hash_ in store.blobs.hashes()] == [handle]
+
+
+def test_a_text_that_cannot_be_stored_apart_stays_whole(store, full):
+    """S1: nothing said is lost, however full the place for blobs is."""
+    journal = Journal.open(store, KEY, Policy().with_settings(append_chars=10_000))
+    full(store)
+    journal.append(Message.of("user", LONG))
+    assert store.path(KEY)[-1].body.slot.message.text == LONG
+
+
+# -- other branches ----------------------------------------------------------------------------------------------------
+
+
+def test_undo_brings_back_what_gave_way(store, anthropic):
+    """A revoked decision no longer counts, in this journal and in a new one; the log still holds it."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO, *read("c1", LONG))
+    journal.prepare(anthropic)
+    ((decision, _),) = journal.branch.law
+    assert journal.undo() == decision
+    assert store.path(KEY)[-1].body == Revoke(decision)
+    assert project(journal.branch)[2].message == read("c1", LONG)[1]
+    assert Decision in kinds(store)
+    assert agrees(journal)
+
+
+def test_undo_takes_the_one_it_is_told(store, anthropic):
+    """By any beginning of its id; a name that means none or several is a typed error and changes nothing."""
+    journal = Journal.open(store, KEY)
+    with pytest.raises(UnknownId, match="nothing is in force"):
+        journal.undo()
+    journal.append(HELLO, *read("c1", LONG))
+    journal.prepare(anthropic)
+    journal.append(*read("c2", LONG))
+    journal.prepare(anthropic)
+    (first, _), (second, _) = journal.branch.law
+    for wrong in ("", "nobody"):
+        with pytest.raises(UnknownId):
+            journal.undo(wrong)
+    assert journal.undo(first[:20]) == first
+    assert [id_ for id_, _ in journal.branch.law] == [second]
+    assert agrees(journal)
+
+
+def talk(journal, target, numbers):
+    """Have turns of some words with the model."""
+    for number in numbers:
+        journal.append(Message.of("user", f"question {number}"))
+        journal.prepare(target)
+        journal.record(Message.of("assistant", f"answer {number}"))
+
+
+def test_an_undone_limit_of_turns_stays_undone(store, anthropic):
+    """The turns that came back are shown until there are too many said since; a reload knows."""
+    policy = Policy.preset("openclaw").with_settings(history_turns=2)
+    journal = Journal.open(store, KEY, policy)
+    talk(journal, anthropic, range(3))
+    assert journal.branch.keep == 2
+    journal.undo()
+    for number in range(3, 5):
+        journal = Journal.open(store, KEY, policy)
+        talk(journal, anthropic, [number])
+        assert journal.branch.keep == 0
+        assert agrees(journal)
+    talk(journal, anthropic, [5])
+    assert journal.branch.keep == 8
+
+
+@pytest.mark.parametrize(
+    ("policy", "world"),
+    [
+        (Policy().with_settings(prune_keep=2_000, prune_minimum=500), World(cache="cold")),
+        (
+            Policy.preset("openclaw").with_settings(prune_soft_share=0.1, prune_hard_share=0.1, prune_hard_chars=1),
+            World(cache="cold", idle=900),
+        ),
+        (Policy.preset("claude-code").with_settings(prune_tools=()), World(cache="cold", idle=9_000)),
+        (
+            Policy.preset("opencode").with_settings(prune="opencode", prune_keep=2_000, prune_minimum=500),
+            World(),
+        ),
+    ],
+    ids=["holdfast", "openclaw", "claude-code", "opencode"],
+)
+def test_an_undone_prune_stays_undone(store, policy, world):
+    """The next cold cache takes none of it again, of what was said since it does."""
+    goal = target("anthropic", "claude-opus-5-5", window=100_000)
+    journal = Journal.open(store, KEY, policy)
+    for number in range(12):
+        journal.append(*([HELLO] if number % 3 == 0 else []))
+        run(journal, goal, [number], size=4_000)
+    journal.append(HELLO)
+    gone = {(edit.span.start, edit.span.part) for edit in journal.prepare(goal, world).plan.record}
+    assert gone
+    journal.undo()
+    journal = Journal.open(store, KEY, policy)
+    assert gone.isdisjoint((edit.span.start, edit.span.part) for edit in journal.prepare(goal, world).plan.record)
+    for number in range(12, 24):
+        journal.append(*([HELLO] if number % 3 == 0 else []))
+        run(journal, goal, [number], size=4_000)
+    journal.append(HELLO)
+    journal.prepare(goal, world)
+    later = {(edit.span.start, edit.span.part) for _, body in journal.branch.law for edit in body.edits}
+    assert later
+    assert later.isdisjoint(gone)
+    assert agrees(journal)
+
+
+def test_undone_media_stay_unless_the_api_refuses_them(store, anthropic):
+    """What came back counts on top of the policy's budget, and goes again where the API takes no more."""
+    policy = Policy().with_settings(media_most=4)
+    journal = Journal.open(store, KEY, policy)
+    for number in range(5):
+        journal.append(Message("user", (Text(f"look {number}"), picture(number))))
+        prepared = journal.prepare(anthropic)
+        journal.record(Message.of("assistant", "seen"))
+    assert [edit.rule for edit in prepared.plan.record] == ["media"] * 3
+    journal.undo()
+    journal = Journal.open(store, KEY, policy)
+    journal.append(Message.of("user", "and now?"))
+    assert pictures(journal.prepare(anthropic)) == 5
+    journal.record(Message.of("assistant", "seen"))
+    journal.append(Message.of("user", "again"))
+    few = replace(anthropic, dialect=replace(anthropic.dialect, max_images=3))
+    assert 1 <= pictures(journal.prepare(few)) <= 3
+
+
+def picture(number):
+    """Return an image like no other."""
+    return Media("image", "image/png", 300, "", "A" * (400 + 4 * number))
+
+
+def pictures(prepared):
+    """Return how many images a request shows."""
+    return sum(len(media_of(slot.message)) for slot in prepared.slots)
+
+
+@pytest.mark.parametrize("compact", ["summary", "off"])
+def test_what_was_undone_gives_way_where_the_request_does_not_fit(store, anthropic, compact):
+    """Undoing a spill never makes a request that is too large: the text gives way again, and nothing else does."""
+    journal = Journal.open(store, KEY, Policy().with_settings(compact=compact))
+    journal.append(HELLO, *read("c1", LONG))
+    journal.prepare(anthropic)
+    journal.undo()
+    prepared = journal.prepare(anthropic)
+    assert [edit.rule for edit in prepared.plan.record] == ["relief"]
+    assert prepared.plan.compaction is None
+    assert prepared.plan.after < 30_000
+
+
+def test_an_undone_spill_stays_undone_where_it_fits(store, anthropic):
+    """A result that came back whole was seen, and is not fresh any more: it stays."""
+    wide = replace(anthropic, limits=replace(anthropic.limits, window=200_000))
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO, *read("c1", LONG))
+    journal.prepare(wide)
+    journal.undo()
+    for world in (World(), World(cache="cold", idle=90_000)):
+        journal = Journal.open(store, KEY)
+        assert journal.prepare(wide, world).plan.record == ()
+        journal.record(Message.of("assistant", "read"))
+        journal.append(HELLO)
+
+
+def test_undo_of_a_compaction_after_a_reload(store, anthropic):
+    """The turns that gave way are read from the log again."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    run(journal, anthropic, range(30), size=4_000)
+    again = Journal.open(store, KEY)
+    newest = again.branch.law[-1][0]
+    assert again.undo() == newest
+    assert agrees(again)
+    assert again.branch.keep < journal.branch.keep
+
+
+def test_a_fork_goes_on_beside_the_branch_it_left(store, anthropic):
+    """What was decided before the fork is in force on both; what comes later is each one's own."""
+    journal = Journal.open(store, KEY)
+    *_, last = journal.append(HELLO, *read("c1", LONG))
+    journal.prepare(anthropic)
+    at = journal.leaf
+    journal.record(Message.of("assistant", "One."))
+    fork = journal.fork(at[:20])
+    fork.record(Message.of("assistant", "Two."))
+    assert store.session(KEY).leaf == journal.leaf
+    assert {entry.id for entry in store.leaves(KEY)} == {journal.leaf, fork.leaf}
+    assert project(fork.branch)[:3] == project(journal.branch)[:3]
+    assert project(fork.branch)[3].message.text == "Two."
+    early = journal.fork(last)
+    assert early.branch.law == ()
+    assert all(map(agrees, (journal, fork, early)))
+    with pytest.raises(UnknownId):
+        journal.fork("nowhere")
+
+
+def test_a_step_of_the_loop_is_three_appends(store, anthropic, monkeypatch):
+    """S2: what belongs together is written in one transaction."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO, *read("c1", LONG))
+    counts, append = [], store.append
+    monkeypatch.setattr(store, "append", lambda key, new, **more: counts.append(len(new)) or append(key, new, **more))
+    journal.prepare(replace(anthropic, frame=Frame("f", 20)))
+    journal.record(step(1)[0])
+    journal.append(step(1)[1])
+    assert counts == [3, 2, 1]
+
+
+@pytest.mark.parametrize("first", ["decides", "takes back"])
+def test_a_plan_counts_only_for_the_branch_it_was_made_for(store, anthropic, first):
+    """What somebody else decided or took back since makes it void, also where another verb has noticed that before."""
+    one = Journal.open(store, KEY)
+    one.append(HELLO, *read("c1", LONG))
+    if first == "takes back":
+        one.prepare(anthropic)
+        one.record(Message.of("assistant", "read"))
+        one.append(HELLO)
+    other = Journal.open(store, KEY)
+    plan = one.plan(anthropic)
+    if first == "decides":
+        other.prepare(anthropic)
+    else:
+        other.undo()
+    one.fail("a compaction that failed meanwhile", "timed_out")
+    assert one.leaf == store.session(KEY).leaf
+    assert one.commit(plan, anthropic) is None
+    one.prepare(anthropic)
+    assert agrees(one)
+    edited = [edit.span for _, decision in one.branch.law for edit in decision.edits]
+    assert len(edited) == len({*edited}) == 1
+
+
+def test_words_that_wait_are_not_lost_where_the_log_takes_nothing(store, anthropic, monkeypatch):
+    """P10: where they cannot be said now they still wait, and are said once the store takes them."""
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    journal.prepare(anthropic)
+    journal.wait(Message.of("user", "Wait."))
+    with monkeypatch.context() as full:
+        full.setattr(store, "append", refuse)
+        with pytest.raises(StoreReadOnly):
+            journal.deliver()
+    assert len(journal.deliver()) == 1
+    assert journal.deliver() == []
+    assert journal.branch.slots[-1].message.text == "Wait."
+
+
+def refuse(*_args, **_more):
+    raise StoreReadOnly("the disk is full")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (({"input_tokens": 900},), "usage is of type dict; give a value of type Usage"),
+        ((Usage(input="900"),), "this is no usage: Expected `int`, got `str`"),
+        ((Usage(), None), "stop is of type NoneType; give a value of type str"),
+    ],
+)
+def test_what_is_no_usage_is_not_written(given, told):
+    """An answer with it is refused before anything is in the log, and the session goes on."""
+    store = MemoryStore()
+    journal = Journal.open(store, KEY)
+    journal.append(HELLO)
+    journal.prepare(target("anthropic", "claude-opus-5-5"))
+    before = kinds(store)
+    with pytest.raises(LogConflict, match=told):
+        journal.record(Message.of("assistant", "Which file?"), *given)
+    assert kinds(store) == before
+    Journal.open(store, KEY).prepare(target("anthropic", "claude-opus-5-5"))
+
+
+def test_a_request_is_prepared_for_a_target():
+    """What is none is named, and nothing is written."""
+    journal = Journal.open(MemoryStore(), KEY)
+    with pytest.raises(TypeError, match="target is of type str; give a value of type Target"):
+        journal.prepare("claude-opus-5-5")

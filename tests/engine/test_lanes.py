@@ -1,0 +1,678 @@
+"""Lanes and permits, on a clock that costs nothing and that finds deadlocks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack, contextmanager, suppress
+from contextvars import Context
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio import to_thread
+
+from holdfast.engine.lanes import Lanes, Permits, _Loop
+from holdfast.errors import Aborted, DeadlineExceeded, HoldfastError, LaneCleared, LaneClosed
+from holdfast.testing.clock import run
+
+
+def test_one_at_a_time_in_the_order_of_arrival():
+    """FIFO: each begins when the one before it has ended, however long it takes."""
+    told = []
+
+    async def work(lanes, number):
+        async with lanes.hold("a"):
+            told.append(f"s{number}")
+            await anyio.sleep(5 - number)
+            told.append(f"e{number}")
+
+    async def main():
+        lanes = Lanes()
+        async with anyio.create_task_group() as group:
+            for number in range(3):
+                group.start_soon(work, lanes, number)
+        return lanes.is_idle
+
+    assert run(main)
+    assert told == ["s0", "e0", "s1", "e1", "s2", "e2"]
+
+
+def test_other_keys_do_not_wait():
+    """A lane is a branch's own: a compaction of one session delays no other."""
+
+    async def main():
+        lanes = Lanes()
+        async with lanes.hold("a"), anyio.create_task_group() as group:
+            began = anyio.current_time()
+            for number in range(3):
+                group.start_soon(_sleeping, lanes, f"b{number}")
+        return anyio.current_time() - began
+
+    assert run(main) == 1
+
+
+async def _sleeping(lanes, key, seconds=1):
+    async with lanes.hold(key):
+        await anyio.sleep(seconds)
+
+
+def test_who_holds_a_lane_goes_in_again_at_once():
+    """Re-entry runs inline: in the same task, in a child of it, and in a worker thread that calls back."""
+
+    async def main():
+        lanes, told = Lanes(), []
+
+        async def inside(name):
+            async with lanes.hold("a"):
+                told.append(name)
+
+        async with lanes.hold("a"):
+            await inside("same")
+            async with anyio.create_task_group() as group:
+                group.start_soon(inside, "child")
+            await to_thread.run_sync(anyio.from_thread.run, inside, "thread")
+        return told, lanes.is_idle
+
+    assert run(main) == (["same", "child", "thread"], True)
+
+
+@pytest.mark.parametrize(("permits", "seconds"), [(1, 4), (2, 2), (4, 1)])
+def test_of_those_inside_as_many_are_at_once_as_elsewhere(permits, seconds):
+    """What a holder starts goes in by the same number, in order; those outside wait for all of it."""
+    told = []
+
+    async def inside(gates, number):
+        async with gates.hold():
+            told.append(f"s{number}")
+            await anyio.sleep(1)
+            async with gates.hold():  # further in
+                told.append(f"e{number}")
+
+    async def main():
+        gates = Permits(permits)
+        async with anyio.create_task_group() as group:
+            async with gates.hold():
+                began = anyio.current_time()
+                async with anyio.create_task_group() as children:
+                    for number in range(4):
+                        children.start_soon(inside, gates, number)
+                took = anyio.current_time() - began
+            group.start_soon(inside, gates, 9)
+        return took, gates.is_idle
+
+    assert run(main) == (seconds, True)
+    assert [one for one in told if one.startswith("s")] == ["s0", "s1", "s2", "s3", "s9"]
+    assert {*told[: 2 * permits]} == {f"{sign}{number}" for sign in "se" for number in range(permits)}
+
+
+def test_those_that_wait_inside_are_turned_away_and_given_up():
+    """``clear`` reaches them, a deadline ends their wait, and the lane is free once the holder left."""
+    told = []
+
+    async def inside(lanes, deadline=None):
+        try:
+            async with lanes.hold("a", deadline=deadline):
+                await anyio.sleep(5)
+        except (LaneCleared, DeadlineExceeded) as error:
+            told.append(type(error).__name__)
+
+    async def main():
+        lanes = Lanes()
+        async with lanes.hold("a"), anyio.create_task_group() as group:
+            for deadline in (None, 1, None, None):
+                group.start_soon(inside, lanes, deadline)
+            await anyio.sleep(2)
+            told.append(lanes.clear("a"))
+        return lanes.is_idle, told
+
+    assert run(main) == (True, ["DeadlineExceeded", 2, "LaneCleared", "LaneCleared"])
+
+
+def test_a_child_that_outlives_its_parent_keeps_the_lane():
+    """Nobody else gets in while somebody is inside, whoever came first."""
+    told = []
+
+    async def child(lanes, started):
+        async with lanes.hold("a"):
+            started.set()
+            await anyio.sleep(10)
+            told.append("child")
+
+    async def stranger(lanes):
+        async with lanes.hold("a"):
+            told.append("stranger")
+
+    async def main():
+        lanes, started = Lanes(), anyio.Event()
+        async with anyio.create_task_group() as group:
+            group.start_soon(stranger_later, lanes, group)
+            async with lanes.hold("a"):
+                group.start_soon(child, lanes, started)
+                await started.wait()
+            told.append("parent left")
+        return lanes.is_idle
+
+    async def stranger_later(lanes, group):
+        await anyio.sleep(1)
+        await stranger(lanes)
+
+    assert run(main)
+    assert told == ["parent left", "child", "stranger"]
+
+
+def test_a_task_started_inside_has_no_key_for_later():
+    """The right to go in again ends with the hold that gave it."""
+    told = []
+
+    async def child(lanes):
+        await anyio.sleep(5)
+        async with lanes.hold("a"):
+            told.append("child")
+
+    async def main():
+        lanes = Lanes()
+        async with anyio.create_task_group() as group:
+            async with lanes.hold("a"):
+                group.start_soon(child, lanes)
+            async with lanes.hold("a"):
+                await anyio.sleep(9)
+                told.append("second")
+
+    run(main)
+    assert told == ["second", "child"]
+
+
+def test_lanes_are_left_in_any_order():
+    """Leaving the outer lane first takes nothing from the inner one: its holder still goes in again."""
+
+    async def main():
+        lanes = Lanes()
+        outer, inner = AsyncExitStack(), AsyncExitStack()
+        await outer.enter_async_context(lanes.hold("a"))
+        await inner.enter_async_context(lanes.hold("b"))
+        inner_first = outer.pop_all()
+        async with lanes.hold("b"), lanes.hold("a"):
+            pass
+        await inner.aclose()
+        async with lanes.hold("a"):
+            pass
+        await inner_first.aclose()
+        return lanes.is_idle
+
+    assert run(main)
+
+
+def test_a_failing_body_frees_its_lane():
+    """An exception passes through unchanged, and the next one runs."""
+
+    async def main():
+        lanes = Lanes()
+        with pytest.raises(ZeroDivisionError):
+            async with lanes.hold("a"):
+                1 / 0  # noqa: B018
+        async with lanes.hold("a"):
+            return "fine"
+
+    assert run(main) == "fine"
+
+
+@pytest.mark.parametrize("place", ["inside", "waiting"])
+def test_a_cancelled_one_frees_its_lane(place):
+    """Whether it ran or waited: those behind it get in, those before it are left alone."""
+
+    async def main():
+        lanes, told = Lanes(), []
+        async with anyio.create_task_group() as group:
+            group.start_soon(_sleeping, lanes, "a", 3)
+            await anyio.sleep(1)
+            with anyio.move_on_after(1 if place == "waiting" else 5):
+                await _sleeping(lanes, "a", 100)
+            async with lanes.hold("a"):
+                told.append(anyio.current_time())
+        return told, lanes.is_idle
+
+    assert run(main) == ([3 if place == "waiting" else 6], True)
+
+
+def test_a_turn_that_comes_too_late_is_passed_on():
+    """Who is cancelled in the moment its turn comes gives the turn to the next one."""
+
+    async def main():
+        lanes, told = Lanes(), []
+
+        async def work(name):
+            async with lanes.hold("a"):
+                told.append(name)
+
+        outer = lanes.hold("a")
+        await outer.__aenter__()
+        second, third = (asyncio.create_task(work(name), context=Context()) for name in ("second", "third"))
+        await anyio.sleep(1)
+        await outer.__aexit__(None, None, None)
+        second.cancel()
+        await asyncio.wait([second, third])
+        return told, second.cancelled(), lanes.is_idle
+
+    assert run(main) == (["third"], True, True)
+
+
+def test_clearing_turns_away_those_that_wait():
+    """What runs goes on; those that wait get ``LaneCleared``, which says behind how many; later ones get in."""
+
+    async def main():
+        lanes, told = Lanes(), []
+
+        async def work(name):
+            try:
+                async with lanes.hold("a"):
+                    await anyio.sleep(5)
+                    told.append(name)
+            except LaneCleared as error:
+                told.append(str(error))
+
+        async with anyio.create_task_group() as group:
+            for name in ("first", "second", "third"):
+                group.start_soon(work, name)
+            await anyio.sleep(1)
+            assert lanes.clear("a") == 2
+            assert lanes.clear("nobody's") == 0
+            group.start_soon(work, "fourth")
+        return told, lanes.is_idle
+
+    told, is_idle = run(main)
+    assert is_idle
+    assert [line.partition("while it ")[2] for line in told[:2]] == [
+        "waited behind 1; ask again",
+        "waited behind 2; ask again",
+    ]
+    assert told[2:] == ["first", "fourth"]
+
+
+def test_draining_waits_for_what_was_taken_and_refuses_what_is_new():
+    """Those that wait already still run; what they need they may still begin; new work is ``LaneClosed``."""
+
+    async def main():
+        lanes, told = Lanes(), []
+
+        async def work(name):
+            async with lanes.hold("a"):
+                await anyio.sleep(5)
+                async with lanes.hold("b"):
+                    told.append(name)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(work, "first")
+            group.start_soon(work, "second")
+            await anyio.sleep(1)
+            group.start_soon(lanes.drain)
+            await anyio.sleep(1)
+            with pytest.raises(LaneClosed, match="'c' takes no new work"):
+                async with lanes.hold("c"):
+                    pass
+            await lanes.drain()
+            return told, anyio.current_time(), lanes.is_idle
+
+    assert run(main) == (["first", "second"], 10, True)
+
+
+def test_draining_from_inside_does_not_wait_for_itself():
+    """Who drains while it holds a lane waits for the others alone."""
+
+    async def main():
+        lanes = Lanes()
+        async with anyio.create_task_group() as group:
+            group.start_soon(_sleeping, lanes, "b", 4)
+            await anyio.sleep(1)
+            async with lanes.hold("a"):
+                await lanes.drain()
+                return anyio.current_time()
+
+    assert run(main) == 4
+
+
+def test_draining_has_a_deadline():
+    """What hangs is counted in the error; nothing of it is cancelled."""
+
+    async def main():
+        lanes = Lanes()
+        async with anyio.create_task_group() as group:
+            group.start_soon(_sleeping, lanes, "a", 100)
+            await anyio.sleep(1)
+            with pytest.raises(DeadlineExceeded, match="1 lanes were still in use after 9 s"):
+                await lanes.drain(deadline=9)
+        return anyio.current_time()
+
+    assert run(main) == 100
+
+
+@pytest.mark.parametrize(
+    ("busy", "works", "numbers"),
+    [(0, 100, "0.0 of them waiting behind 1 and 8.0 running"), (3, 100, "3.0 of them waiting behind 1 and 5.0 running"),
+     (50, 1, "8.0 of them waiting behind 1 and 0.0 running")],
+)  # fmt: skip
+def test_a_deadline_counts_waiting_and_running(busy, works, numbers):
+    """``DeadlineExceeded`` is a ``TimeoutError`` with the numbers; the lane is free behind it."""
+
+    async def main():
+        lanes = Lanes()
+        async with anyio.create_task_group() as group:
+            group.start_soon(_sleeping, lanes, "a", busy)
+            await anyio.lowlevel.checkpoint()
+            with pytest.raises(TimeoutError) as caught:
+                async with lanes.hold("a", deadline=8):
+                    await anyio.sleep(works)
+            late = anyio.current_time()
+            async with lanes.hold("a"):
+                pass
+        return caught.value, late, lanes.is_idle
+
+    error, late, is_idle = run(main)
+    assert isinstance(error, DeadlineExceeded)
+    assert numbers in str(error)
+    assert late == 8
+    assert is_idle
+
+
+def test_work_that_ends_in_time_knows_no_deadline():
+    """A deadline changes nothing where it is not reached."""
+
+    async def main():
+        lanes = Lanes()
+        async with lanes.hold("a", deadline=2):
+            await anyio.sleep(1)
+        return "fine"
+
+    assert run(main) == "fine"
+
+
+def test_a_deadline_outside_is_not_ours():
+    """A scope of the caller's that ends is no ``DeadlineExceeded``."""
+
+    async def main():
+        lanes = Lanes()
+        with anyio.move_on_after(1) as scope:
+            async with lanes.hold("a", deadline=5):
+                await anyio.sleep(9)
+        return scope.cancelled_caught, lanes.is_idle
+
+    assert run(main) == (True, True)
+
+
+# -- permits -----------------------------------------------------------------------------------------------------------
+
+
+def test_so_many_model_calls_at_once():
+    """Never more than the permits, never fewer while somebody waits."""
+    running, most = 0, []
+
+    async def call(permits):
+        nonlocal running
+        async with permits.hold():
+            running += 1
+            most.append(running)
+            await anyio.sleep(1)
+            running -= 1
+
+    async def main():
+        permits = Permits(4)
+        async with anyio.create_task_group() as group:
+            for _ in range(12):
+                group.start_soon(call, permits)
+        return anyio.current_time(), permits.is_idle
+
+    assert run(main) == (3, True)
+    assert max(most) == 4
+
+
+def test_a_call_inside_a_call_has_its_permit():
+    """With one permit a call may make another (a summary, a subagent) and does not wait for itself."""
+
+    async def main():
+        permits = Permits(1)
+        async with permits.hold(), permits.hold(), anyio.create_task_group() as group:
+            group.start_soon(_permitted, permits)
+        return permits.is_idle
+
+    assert run(main)
+
+
+async def _permitted(permits):
+    async with permits.hold():
+        await anyio.sleep(1)
+
+
+def test_a_lane_waits_for_a_permit_and_others_for_the_lane():
+    """Lane first, permit last: all of them end, though every permit is taken by holders of other lanes."""
+
+    async def work(lanes, permits, key):
+        async with lanes.hold(key):
+            await _permitted(permits)
+            async with lanes.hold(key):
+                await _permitted(permits)
+
+    async def main():
+        lanes, permits = Lanes(), Permits(2)
+        async with anyio.create_task_group() as group:
+            for number in range(12):
+                group.start_soon(work, lanes, permits, f"k{number % 3}")
+        return lanes.is_idle, permits.is_idle
+
+    assert run(main) == (True, True)
+
+
+def test_a_permit_that_never_comes_free_is_an_error_with_the_numbers():
+    """Only standing still counts: as long as others get on, who waits goes on waiting."""
+
+    async def main():
+        permits = Permits(1, patience=10)
+        async with anyio.create_task_group() as group:
+            for _ in range(30):
+                group.start_soon(_permitted, permits)
+            await anyio.sleep(0.5)
+            async with permits.hold():
+                waited = anyio.current_time()
+            group.start_soon(_stuck, permits)
+            await anyio.sleep(1)
+            with pytest.raises(
+                DeadlineExceeded, match=r"none of 1 model calls at once ended in 10 s.*behind 1"
+            ) as late:
+                async with permits.hold():
+                    pass
+            assert isinstance(late.value, HoldfastError)
+            assert anyio.current_time() == 41
+        return waited, permits.is_idle
+
+    async def _stuck(permits):
+        async with permits.hold():
+            await anyio.sleep(100)
+
+    assert run(main) == (30, True)
+
+
+def test_a_timeout_of_the_body_is_its_own():
+    """What the call raises passes through unchanged."""
+
+    async def main():
+        permits = Permits(1)
+        with pytest.raises(TimeoutError) as caught:
+            async with permits.hold():
+                raise TimeoutError("of the upstream")
+        return str(caught.value), permits.is_idle
+
+    assert run(main) == ("of the upstream", True)
+
+
+def test_no_permits_at_all_is_refused():
+    """Nothing could ever run: that is said where it is made."""
+    with pytest.raises(ValueError, match="at least 1"):
+        Permits(0)
+
+
+def elsewhere(work):
+    """Return what ``work`` returns or raises in an event loop of another thread."""
+
+    async def caught():
+        try:
+            with anyio.fail_after(20):
+                return await work()
+        except HoldfastError as error:
+            return error
+
+    return to_thread.run_sync(Context().run, asyncio.run, caught())
+
+
+@pytest.mark.parametrize("kind", [Lanes, Permits])
+def test_one_event_loop_at_a_time(kind):
+    """Who leaves in one loop can wake nobody in another: it is refused there, busy or free, until all have left."""
+    gates = kind()
+
+    def hold(key):
+        return gates.hold(key) if kind is Lanes else gates.hold()
+
+    async def work(key="a"):
+        async with hold(key):
+            return "held"
+
+    async def main():
+        async with hold("a"):
+            told = await elsewhere(work), await elsewhere(lambda: work("b")), await work("b")
+        return *told, await elsewhere(work), await work()
+
+    first, second, *others = asyncio.run(main())
+    for refused in (first, second):
+        assert type(refused) is Aborted
+        assert "another event loop" in str(refused)
+    assert others == ["held"] * 3
+    assert gates.is_idle
+
+
+def test_who_is_inside_goes_in_again_from_another_loop():
+    """It waits for nobody: a tool in a thread that runs a loop of its own has the lane and the permit of its run."""
+    lanes, permits = Lanes(), Permits(1)
+
+    async def inside():
+        async with lanes.hold("a"), permits.hold():
+            return "held"
+
+    async def main():
+        async with lanes.hold("a"), permits.hold():
+            return await to_thread.run_sync(asyncio.run, inside())
+
+    assert asyncio.run(main()) == "held"
+    assert lanes.is_idle
+    assert permits.is_idle
+
+
+def test_what_runs_in_another_loop_is_waited_for():
+    """``drain`` takes nothing new, and returns when what runs there has ended, or tells that it had not."""
+    lanes, told = Lanes(), []
+
+    async def main():
+        async with anyio.create_task_group() as group, lanes.hold("a"):
+            told.append(await elsewhere(lambda: lanes.drain(deadline=0.1)))
+            told.append(await elsewhere(lambda: _sleeping(lanes, "b")))
+            group.start_soon(drained)
+            await anyio.sleep(0.2)
+            told.append("still held")
+
+    async def drained():
+        told.append(await elsewhere(lanes.drain))
+
+    asyncio.run(main())
+    late, closed, *rest = told
+    assert type(late) is DeadlineExceeded
+    assert type(closed) is LaneClosed
+    assert rest == ["still held", None]
+    assert lanes.is_idle
+
+
+@pytest.mark.parametrize("kind", [Lanes, Permits])
+def test_a_closed_loop_holds_nothing(kind):
+    """Who was at work in a loop that was closed never goes on: what it held is for whoever comes next."""
+    gates = kind() if kind is Lanes else Permits(1)
+
+    def hold():
+        return gates.hold("a") if kind is Lanes else gates.hold()
+
+    async def main():
+        async with hold():
+            return "held"
+
+    with left_behind(hold()):
+        assert not gates.is_idle
+        assert asyncio.run(main()) == "held"
+        assert gates.is_idle
+
+
+def test_a_closed_loop_is_not_waited_for():
+    """Nothing in it ever ends: ``drain`` returns."""
+    lanes = Lanes()
+    with left_behind(lanes.hold("a")):
+        assert not lanes.is_idle
+        asyncio.run(lanes.drain())
+
+
+@contextmanager
+def left_behind(held):
+    """Go into ``held`` in an event loop that is closed before it is left."""
+
+    async def holds():
+        async with held:
+            await asyncio.get_running_loop().create_future()
+
+    async def begun():
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it is meant to be left pending
+        task = asyncio.create_task(work)
+        await anyio.lowlevel.checkpoint()
+        return task
+
+    work, loop = holds(), asyncio.new_event_loop()
+    task = loop.run_until_complete(begun())
+    loop.close()
+    yield
+    assert not task.done()
+    with suppress(RuntimeError):  # there is no loop for it to end in
+        work.close()
+
+
+def test_a_loop_that_does_not_run_is_not_waited_for():
+    """Nothing ends in it while somebody else waits: that is told at once, and what it holds stays held."""
+    lanes, loop = Lanes(), asyncio.new_event_loop()
+    task = loop.create_task(_sleeping(lanes, "a", 0.05))
+    loop.run_until_complete(asyncio.sleep(0))
+    with pytest.raises(DeadlineExceeded, match="1 lanes were still in use after"):
+        asyncio.run(lanes.drain(deadline=600))
+    loop.run_until_complete(task)
+    loop.close()
+    assert lanes.is_idle
+
+
+def test_a_lane_that_another_thread_frees_between_two_looks_is_not_waited_for(monkeypatch):
+    """Whoever waits for the last lane has seen that it is held after it made what wakes it."""
+    lanes, taken, may_leave, left = Lanes(), threading.Event(), threading.Event(), threading.Event()
+
+    async def holds():
+        async with lanes.hold("a"):
+            taken.set()
+            await to_thread.run_sync(may_leave.wait)
+        left.set()
+
+    def looked(loop, look=_Loop.is_elsewhere.fget):
+        if threading.current_thread() is threading.main_thread():
+            may_leave.set()  # what a switch of threads between two lines does
+            left.wait(20)
+        return look(loop)
+
+    thread = threading.Thread(target=asyncio.run, args=[holds()])
+    thread.start()
+    assert taken.wait(20)
+    monkeypatch.setattr(_Loop, "is_elsewhere", property(looked))
+
+    async def drained():
+        with anyio.fail_after(20):
+            await lanes.drain()
+
+    asyncio.run(drained())
+    thread.join(20)
+    assert lanes.is_idle

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext, suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import FormatError, HoldfastError, Unrecognised
+from holdfast.formats import Recording, context, history, read, steps, write
+from holdfast.formats.export import WRITERS
+from holdfast.providers.registry import APIS
+from holdfast.state.entries import Said
+
+CLAUDE = b'{"type":"user","uuid":"u1","parentUuid":null,"sessionId":"S","message":{"role":"user","content":"hi"}}'
+PI = b'{"type":"session","version":3,"id":"S","timestamp":"t","cwd":"/x"}'
+PI_MESSAGE = b'{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{"role":"user","content":"x"}}'
+CODEX = b'{"timestamp":"t","type":"session_meta","payload":{"id":"T"}}'
+ITEM = b'{"type":"message","role":"user","content":[{"type":"input_text","text":"x"}]}'
+CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+
+
+@pytest.mark.parametrize(
+    ("data", "format_"),
+    [
+        (CLAUDE, "claude-code"),
+        (b'{"type":"file-history-snapshot","messageId":"m","snapshot":{}}\n' + CLAUDE, "claude-code"),
+        (b'{"type":"queue-operation","operation":"enqueue","sessionId":"S"}', "claude-code"),
+        (b'{"type":"summary","summary":"x","leafUuid":"y"}', "claude-code"),
+        (b'{"type":"of-tomorrow","uuid":"y","parentUuid":null}', "claude-code"),
+        (b'{"sessionId":"S","projectHash":"h","kind":"main"}', "gemini-cli"),
+        (b'{"sessionId":"S","projectHash":"h","messages":[]}', "gemini-cli"),
+        (b'{"$set":{"lastUpdated":"t"}}', "gemini-cli"),
+        (b'{"id":"a","timestamp":"t","type":"gemini","content":""}', "gemini-cli"),
+        (PI, "pi"),
+        (b"damaged\n" + PI_MESSAGE, "pi"),
+        (CODEX, "codex"),
+        (b'{"id":"T","timestamp":"t","instructions":null}\n' + ITEM, "codex"),
+        (ITEM, "codex"),
+        (CHAT, "openai-chat"),
+        (json.dumps(json.loads(CHAT), indent=1).encode(), "openai-chat"),
+        (b'[{"role":"user","content":"hi"}]', "openai-chat"),
+        (b"\xef\xbb\xbf" + CLAUDE, "claude-code"),
+        (
+            b'{"type":"user","uuid":"\\ud800","parentUuid":null,"sessionId":"S","message":{"role":"user","content":"x"}}',
+            "claude-code",
+        ),
+    ],
+)
+def test_recognised_by_content(data, format_):
+    """What a file says decides, never its name; damage before the first good line does not matter."""
+    assert read(data, "misleading.db").format == format_
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "says"),
+    [
+        (b"", FormatError, "empty (0 bytes)"),
+        (b" \n\n", FormatError, "empty (3 bytes)"),
+        (b"\x7fELF\x00\x01", FormatError, "binary file (a NUL byte at 4)"),
+        (b"caf\xe9 au lait\n", FormatError, "no UTF-8 text (byte 3"),
+        (b"SQLite format 3\x00" + bytes(100), Unrecognised, "opencode"),
+        (b'{"contents":[{}]}', Unrecognised, "Gemini"),
+        (b'{"model":"m","input":[5]}', Unrecognised, "Responses"),
+        (b'{"trajectory":[],"history":[]}', Unrecognised, "SWE-agent"),
+        (b'{"name":"x","version":1}', Unrecognised, "with the keys name, version"),
+        (b"hello\nworld\n", Unrecognised, "no line of the file is a JSON object with fields: all its 2 lines"),
+        (b"{}\n", Unrecognised, "no line of the file is a JSON object with fields: its one line"),
+        (b"[" * 1_000_000, Unrecognised, "the JSON in it is nested too deeply"),
+        (b'{"messages":' + b"[" * 1_000_000, Unrecognised, "the JSON in it is nested too deeply"),
+        (b'{"messages":[]}', Unrecognised, "messages"),
+    ],
+)
+def test_refused_by_name(data, error, says):
+    """Each thing that is no session raises an error that says what was seen, what is understood, and which file."""
+    with pytest.raises(error, match=r"^that\.file: ") as raised:
+        read(data, "that.file")
+    assert says in str(raised.value)
+    assert "Completions" in str(raised.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_another_encoding_is_told(encoding):
+    """Text in two or four bytes a character is no binary file: what it is and what to do about it is said."""
+    with pytest.raises(FormatError, match=rf"{encoding[:6].upper()}, and sessions are UTF-8; write it anew"):
+        read('{"type":"user"}\n'.encode(encoding))
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_read_or_refused(data):
+    """No bytes at all raise anything but our own errors."""
+    with suppress(HoldfastError):
+        assert isinstance(read(data), Recording)
+
+
+IDS = st.sampled_from(["a", "b", "c", "d", "missing"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8) | IDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "text", "id", "role"]), inner),
+    max_leaves=6,
+)
+BLOCKS = st.fixed_dictionaries(
+    {"type": st.sampled_from(["text", "tool_use", "tool_result", "toolCall", "thinking", "output_text", "odd"])},
+    optional={"text": JSON, "id": IDS, "tool_use_id": IDS, "name": JSON, "input": JSON, "content": JSON},
+)
+CONTENT = st.lists(BLOCKS, max_size=3) | st.text(max_size=5) | JSON
+MESSAGES = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "toolResult", "tool", "system", "robot"]), "content": CONTENT},
+    optional={"id": IDS, "usage": JSON, "model": JSON, "toolCallId": IDS, "stopReason": JSON},
+)
+KINDS = ["user", "assistant", "system", "progress", "session", "message", "compaction", "label", "custom_message"]
+CODEX_KINDS = ["session_meta", "response_item", "event_msg", "compacted", "turn_context"]
+PAYLOADS = st.fixed_dictionaries(
+    {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "token_count"])},
+    optional={"role": st.sampled_from(["user", "assistant"]), "content": CONTENT, "call_id": IDS, "arguments": JSON}
+    | {"output": JSON, "info": JSON, "replacement_history": st.lists(JSON, max_size=2), "message": JSON},
+)
+LINES = st.fixed_dictionaries(
+    {"type": st.sampled_from(KINDS + CODEX_KINDS)},
+    optional={"uuid": IDS | JSON, "parentUuid": IDS | JSON, "logicalParentUuid": IDS, "id": IDS, "parentId": IDS | JSON}
+    | {"message": MESSAGES | JSON, "payload": PAYLOADS | JSON, "timestamp": JSON, "sessionId": IDS, "summary": JSON}
+    | {"isSidechain": st.booleans(), "isCompactSummary": st.booleans(), "subtype": st.just("compact_boundary")}
+    | {"compactMetadata": JSON, "firstKeptEntryId": IDS | JSON, "firstKeptEntryIndex": JSON, "content": CONTENT}
+    | {"targetId": JSON, "label": JSON, "version": JSON, "requestId": IDS},
+)
+
+
+@given(st.lists(LINES | JSON, max_size=8))
+def test_any_lines_become_a_tree(lines):
+    """Whatever lines say: ids are unique, parents come first, all views and all writers work on the result."""
+    data = b"\n".join(json.dumps(line).encode() for line in lines)
+    try:
+        recording = read(data)
+    except HoldfastError:
+        return
+    for one in (recording, *recording.sidechains):
+        seen: set[str] = set()
+        for entry in one.entries:
+            assert entry.id not in seen
+            assert entry.parent is None or entry.parent in seen
+            seen.add(entry.id)
+        assert one.leaf is None or one.leaf in seen
+        history(one), context(one), steps(one)
+    for format_ in WRITERS:
+        is_request = format_ in APIS
+        with suppress(FormatError) if is_request else nullcontext():  # a request needs a message
+            write(recording, format_)
+
+
+def test_deep_json_in_the_middle_is_one_damaged_line():
+    """A line nested 1,000,000 deep costs that line."""
+    deep = b'{"type":"user","uuid":"x","message":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
+    recording = read(CLAUDE + b"\n" + deep + b"\n")
+    assert [problem.line for problem in recording.problems] == [2]
+    assert "nested too deeply" in recording.problems[0].reason
+
+
+def test_separator_characters_do_not_split_a_line():
+    """U+2028, U+2029 and U+0085 in a message are text."""
+    words = "a\u2028b\u2029c\u0085d"
+    line = json.dumps(json.loads(CLAUDE) | {"message": {"role": "user", "content": words}}, ensure_ascii=False)
+    recording = read(line.encode() + b"\r\n")
+    (entry,) = [entry for entry in history(recording) if isinstance(entry.body, Said)]
+    assert entry.body.slot.message.text == words
+
+
+def test_large_line_is_one_message():
+    """A line of several megabytes is read like any other."""
+    words = "lorem ipsum " * 400_000
+    line = json.dumps(json.loads(CLAUDE) | {"message": {"role": "user", "content": words}}).encode()
+    recording = read(line)
+    assert recording.problems == ()
+    assert len(recording.entries[0].body.slot.message.text) == len(words)

@@ -1,0 +1,30 @@
+"""The breaker and its cool-down."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.planning.breaker import is_closed
+from holdfast.planning.settings import Settings
+
+SETTINGS = Settings(breaker_failures=3, breaker_cooldown=600)
+THEN = 1_790_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("failures", "failed_at", "seconds", "closed"),
+    [
+        (0, None, 0, True),
+        (2, THEN, 0, True),
+        (3, THEN, 0, False),
+        (3, THEN, 599, False),
+        (3, THEN, 600, True),
+        (9, THEN, 600, True),
+        (3, None, 600, False),
+        (3, THEN, -30, False),
+        (3, THEN, -600, True),
+    ],
+)
+def test_when_it_is_closed(failures, failed_at, seconds, closed):
+    """Three failures in a row open it; the cool-down closes it for one try; a clock set back does not latch it."""
+    assert is_closed(failures, failed_at, THEN + 1_000 * seconds, SETTINGS) is closed

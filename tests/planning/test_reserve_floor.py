@@ -1,0 +1,99 @@
+"""The floor of the reserve: a configured reserve under it is raised, in small windows to a quarter of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import Message, Policy, plan
+from holdfast.config import target
+from holdfast.planning.budget import measure_room
+from holdfast.planning.pipeline import RESERVE_FLOOR
+from holdfast.planning.presets.presets import PRESETS
+from holdfast.planning.presets.triggers import line
+from holdfast.state.entries import Frame
+from holdfast.state.target import Limits
+
+SAID = [Message.of("user", "Hello.")]
+BY_RESERVE = {"trigger_share": 0.0}
+"""Our own policy with a reserve for its trigger, as the tools have one."""
+
+
+def _place(window=200_000, frame=0):
+    return target("anthropic", "claude-sonnet-4-5", window=window, frame=Frame("f", frame) if frame else Frame())
+
+
+def _raised(made):
+    return [notice.why for notice in made.notices if notice.rule == RESERVE_FLOOR]
+
+
+@given(st.integers(1, 300_000), st.integers(0, 40_000), st.integers(0, 40_000))
+def test_at_least_the_floor_is_held_back_but_of_no_window_more_than_a_quarter(window, configured, floor):
+    """What a trigger holds back is the larger of what is configured and the floor, which is a quarter at most."""
+    settings = Policy().with_settings(trigger_reserve=configured, reserve_floor=floor, **BY_RESERVE).settings
+    held_back = window - line(_place(window).limits, settings)
+    assert held_back == max(configured, min(floor, window // 4))
+
+
+@given(st.integers(10_000, 300_000), st.integers(1_024, 19_999))
+def test_the_answer_keeps_at_least_the_floor_where_the_reserve_is_configured_lower(window, configured):
+    """Our own policy keeps as much for an answer as by default, however low its reserve is set."""
+    low = Policy().with_settings(reserve_max=configured).settings
+    assert measure_room(_place(window), low).reserve == measure_room(_place(window), Policy().settings).reserve
+
+
+def test_a_small_window_that_a_small_reserve_made_usable_stays_so():
+    """The floor never takes the least room that a conversation needs."""
+    where, policy = _place(9_500, frame=3_000), Policy().with_settings(reserve_max=1_500)
+    assert measure_room(where, policy.settings).size >= policy.settings.room_min
+    plan(SAID, where, policy)
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "name"),
+    [
+        ("openclaw", {"trigger_reserve": 5_000}, "trigger_reserve = 5,000"),
+        ("holdfast", {"trigger_reserve": 5_000, **BY_RESERVE}, "trigger_reserve = 5,000"),
+        ("holdfast", {"reserve_max": 5_000}, "reserve_max = 5,000"),
+    ],
+)
+def test_what_is_raised_is_said(preset, changes, name):
+    """The notice has the setting, its value and the floor; with a floor as low there is none."""
+    policy = Policy.preset(preset).with_settings(**changes)
+    (why,) = _raised(plan(SAID, _place(), policy))
+    assert name in why
+    assert "reserve_floor = 20,000" in why
+    assert _raised(plan(SAID, _place(), policy.with_settings(reserve_floor=5_000))) == []
+    assert _raised(plan(SAID, _place(18_000), policy)) == []
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_policy_as_it_comes_says_nothing(preset):
+    """Nobody configured what a preset itself holds back."""
+    assert _raised(plan(SAID, _place(), Policy.preset(preset))) == []
+
+
+@pytest.mark.parametrize(("preset", "reserve"), [("openclaw", 20_000), ("pi", 16_384), ("claude-code", 33_000)])
+def test_presets_keep_their_own_reserves(preset, reserve):
+    """[O] raises pi's 16,384 to its floor, without which it is 16,384; the other tools have no floor."""
+    settings = Policy.preset(preset).settings
+    assert 200_000 - line(_place().limits, settings) == reserve
+    free = Policy.preset(preset).with_settings(reserve_floor=0).settings
+    assert 200_000 - line(_place().limits, free) == (16_384 if preset == "openclaw" else reserve)
+
+
+def test_openclaw_holds_its_floor_back_of_the_window_alone():
+    """[O] knows no input limit: one under the window does not move the size at which it compacts."""
+    openclaw = Policy.preset("openclaw").settings
+    assert line(Limits(400_000, max_input=272_000), openclaw) == 380_000
+    by_input = Policy().with_settings(trigger_rule="usable", trigger_reserve=5_000, **BY_RESERVE).settings
+    assert line(Limits(400_000, max_input=272_000), by_input) == 252_000
+
+
+@pytest.mark.parametrize("preset", ["pi", "opencode", "claude-code"])
+def test_a_tool_without_a_floor_takes_any_reserve(preset):
+    """[P][C][K] a reserve counts as it was set."""
+    policy = Policy.preset(preset).with_settings(trigger_reserve=5_000, trigger_output=0)
+    assert line(_place().limits, policy.settings) == 195_000
+    assert _raised(plan(SAID, _place(), policy)) == []

@@ -1,0 +1,209 @@
+"""The rungs of recovery, one by one: what each takes, and what it leaves to be read back."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import Branch, Policy, World, plan
+from holdfast.config import target
+from holdfast.messages.message import Message, media_of, result_text
+from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
+from holdfast.messages.tokens import count, measure
+from holdfast.normalize.projection import send_slots
+from holdfast.planning.budget import measure_room
+from holdfast.planning.pipeline import advance
+from holdfast.planning.plan import reconcile
+from holdfast.planning.presets.presets import OPENCLAW_2026_9, PRESETS
+from holdfast.planning.stages.smallest_request import floor, open_group
+from holdfast.state.branch import extend
+from holdfast.state.entries import Entry, Said
+from holdfast.state.token_estimate import estimate
+from holdfast.state.turns import newest_words
+from holdfast.testing.histories import words
+
+OURS = Policy()
+WHERE = target("anthropic", "claude-sonnet-4-5", window=12_000)
+PLAIN = OURS.with_settings(spill_chars=0, message_chars=0, spill_share=0.0, message_share=0.0, auto=False)
+PHOTO = Media("image", "image/png", 90_000, "wall.png", "iVBORw0KGgo=")
+
+
+def step(number, *texts):
+    """Return an answer with a call for each text, and their results."""
+    ids = [f"c{number}_{place}" for place in range(len(texts))]
+    return [
+        Message("assistant", tuple(ToolCall(id_, "read", "{}") for id_ in ids)),
+        Message("tool", tuple(ToolResult(id_, "read", (Text(text),)) for id_, text in zip(ids, texts, strict=True))),
+    ]
+
+
+def shown(made):
+    return [text for slot in send_slots(made) for text in map(result_text, slot.message.results)]
+
+
+# -- results cut -------------------------------------------------------------------------------------------------------
+
+
+def test_only_results_over_their_limit_are_cut():
+    """Under pressure a result over its share is cut, seen or not; those within it stay as they are."""
+    said = [Message.of("user", "go"), *step(0, words(1, 60_000)), *step(1, words(2, 1_000)), *step(2, words(3, 60_000))]
+    policy = PLAIN.with_settings(goal_share=0.0)
+    branch = plan(said[:3], WHERE, policy).branch
+    made = advance(reconcile(branch, said), WHERE, policy, World(rung="truncate"))
+    assert [edit.span.start for edit in made.record] == [2, 6]
+    old, small, new = shown(made)
+    assert small == words(2, 1_000)
+    assert max(count(old), count(new)) <= measure_room(WHERE, OURS.settings).share(0.30)
+    assert [blob.text for blob in made.blobs] == [words(1, 60_000), words(3, 60_000)]
+
+
+def test_a_limit_under_pressure_is_never_too_small_for_words():
+    """However small the room, a result keeps five hundred characters."""
+    policy = PLAIN.with_settings(goal_share=0.0, pressure_share=0.0)
+    said = [Message.of("user", "go"), *step(0, words(4, 9_000))]
+    (text,) = shown(plan(said, WHERE, policy, world=World(rung="truncate")))
+    assert 400 <= len(text) <= 500
+
+
+def test_a_preset_cuts_to_its_own_limits():
+    """[O] 0.3 of the window, in characters; and once between two answers."""
+    policy = Policy.preset("openclaw").with_settings(window_min=0, compact="off", loop_share=0.0)
+    said = [Message.of("user", "go"), *step(0, words(4, 60_000))]
+    made = plan(said, WHERE, policy, world=World(rung="truncate"))
+    assert len(shown(made)[0]) <= 0.3 * 12_000 * 4
+    again = advance(made.branch, WHERE, policy, World(rung="truncate"))
+    assert again.record == ()
+    assert "not-smaller" in [notice.rule for notice in again.notices]
+
+
+@pytest.mark.parametrize("newer", [{}, OPENCLAW_2026_9])
+@pytest.mark.parametrize("name", [name for name, own in PRESETS.items() if own.truncate_share or own.loop_share])
+def test_no_preset_makes_room_unasked_where_that_is_switched_off(name, newer):
+    """With ``auto`` off what is too large goes out whole; what is asked for, or was refused, is made smaller."""
+    policy = Policy.preset(name).with_settings(**newer | {"prune": "off", "window_min": 0})
+    off = policy.with_settings(auto=False)
+    said = [Message.of("user", "go"), *step(0, words(4, 90_000)), *step(1, *(words(n, 9_000) for n in range(9)))]
+    assert plan(said, WHERE, policy).record
+    made = plan(said, WHERE, off)
+    assert (made.record, made.compaction, made.after) == ((), None, made.before)
+    assert plan(said, WHERE, off, world=World(rung="truncate")).record
+    assert plan(said, WHERE, off, world=World(force=True)).after < made.before
+
+
+# -- media -------------------------------------------------------------------------------------------------------------
+
+
+def test_media_in_results_go_too():
+    """What a tool showed goes like what a user showed; the words say what it was."""
+    seen = ToolResult("c1", "look", (Text("here"), PHOTO))
+    said = [
+        Message.of("user", "look"),
+        Message("assistant", (ToolCall("c1", "look"),)),
+        Message("tool", (seen,)),
+        Message.of("assistant", "a wall"),
+        Message("user", (Text("and this?"), PHOTO)),
+    ]
+    made = plan(said, WHERE, world=World(rung="media"))
+    assert [len(media_of(slot.message)) for slot in send_slots(made)] == [0, 0, 0, 0, 1]
+    assert shown(made) == ["here\n[Attached image/png: wall.png]"]
+    assert made.after < made.before
+
+
+# -- the smallest request ----------------------------------------------------------------------------------------------
+
+
+def test_many_results_of_one_batch_share_what_there_is():
+    """Results that nobody read stay, each a little, with the way to the rest."""
+    said = [Message.of("user", "read all"), *step(0, *(words(n, 8_000) for n in range(24)))]
+    made = plan(said, WHERE, PLAIN, world=World(rung="fallback"))
+    texts = shown(made)
+    assert len(texts) == 24
+    assert made.after <= measure_room(WHERE, OURS.settings).usable
+    assert all('recall(id="' in text for text in texts)
+    assert {blob.text for blob in made.blobs} == {words(n, 8_000) for n in range(24)}
+
+
+def test_newest_words_that_were_hidden_before_are_said_again_and_short():
+    """Where the newest words gave way to a summary already they stand in the extract, cut if they are long."""
+    said = [Message.of("user", "Rename the harbour. " + words(3, 40_000)), *step(0, words(1, 2_000))]
+    said += [*step(1, words(2, 2_000)), *step(2, words(5, 2_000))]
+    policy = PLAIN.with_settings(tail="none")
+    branch = plan(said, target("anthropic", "claude-sonnet-4-5"), policy, world=World(force=True)).branch
+    assert branch.keep > 0
+    made = advance(reconcile(branch, [*said, *step(3, "done")]), WHERE, policy, World(rung="fallback"))
+    assert made.after <= measure_room(WHERE, OURS.settings).usable
+    assert "Rename the harbour." in made.compaction.summary.text
+    assert made.after == estimate(made.branch, WHERE)
+
+
+@pytest.mark.parametrize("spill", [True, False])
+def test_texts_point_to_where_they_lie(spill):
+    """Where a text can be stored it has a handle; where not it says what is left out, and the log holds it."""
+    said = [Message.of("user", words(1, 60_000)), Message.of("assistant", "hm"), Message.of("user", words(2, 60_000))]
+    made = plan(said, WHERE, PLAIN, world=World(rung="fallback", spill=spill))
+    newest = send_slots(made)[-1].message.text
+    assert newest.startswith(words(2, 60_000)[:400])
+    assert ('recall(id="' in newest) is spill
+    assert "characters left out" in newest
+    assert bool(made.blobs) is spill
+    assert list(made.branch.messages) == said
+
+
+def test_the_smallest_request_is_smallest():
+    """Asked for again it changes nothing and says so."""
+    said = [Message.of("user", "go"), *step(0, words(1, 30_000))]
+    made = plan(said, WHERE, PLAIN, world=World(rung="fallback"))
+    again = advance(made.branch, WHERE, PLAIN, World(rung="fallback"))
+    assert again.after == made.after
+    assert (again.record, again.compaction) == ((), None)
+    assert [notice.rule for notice in again.notices] == ["not-smaller"]
+
+
+def test_the_smallest_request_leaves_room_for_what_comes():
+    """Where all that nobody has read would fit and nearly fill the window, less of it is shown, to half at most."""
+    said = [Message.of("user", "go"), *(one for at in range(40) for one in step(at, words(at, 400)))]
+    made = plan(said, WHERE, PLAIN, world=World(rung="fallback"))
+    room = measure_room(WHERE, OURS.settings)
+    assert made.before <= 1.1 * room.usable
+    assert made.after <= room.frame + room.share(0.5)
+
+
+def test_pictures_of_an_answer_are_words_beside_its_calls():
+    """Where what an agent drew stands with its calls these stay, open or waiting to be read, and are no floor."""
+    drawn = Message("assistant", (*[PHOTO] * 6, ToolCall("c", "read", "{}")))
+    said = [Message.of("user", "draw"), drawn, Message("tool", (ToolResult("c", "read", (Text("ok"),)),))]
+    for count_ in (2, 3):
+        made = plan(said[:count_], WHERE, PLAIN, world=World(rung="fallback"))
+        assert made.compaction is None
+        assert [len(slot.message.calls) for slot in send_slots(made)][:2] == [0, 1]
+        assert made.after <= measure_room(WHERE, OURS.settings).usable
+        assert [notice.rule for notice in made.notices] == []
+        assert floor(made.branch, WHERE, OURS.settings) <= made.after
+
+
+def test_what_no_extract_could_tell_is_short_where_it_stands():
+    """Pictures without a word are words on the last rung, seen or not: no extract takes their place."""
+    said = [Message("assistant", (PHOTO,))] * 6
+    branch = plan(said, WHERE, PLAIN).branch
+    made = advance(branch, WHERE, PLAIN, World(rung="fallback"))
+    assert branch.seen == len(said)
+    assert [edit.span.start for edit in made.record] == [*range(6)]
+    assert made.after <= measure_room(WHERE, OURS.settings).usable
+
+
+# -- the floor ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_floor_is_frame_newest_words_and_open_calls():
+    """What may give way does not count: closed steps, older words, and all but a little of long texts."""
+    branch = Branch()
+    said = [Message.of("user", words(1, 50_000)), *step(0, words(2, 50_000)), Message.of("user", words(3, 50_000))]
+    said.append(Message("assistant", (ToolCall("o", "write", words(3, 4_000)), ToolCall("p", "read"))))
+    said.append(Message("tool", (ToolResult("p", "read", (Text(words(4, 50_000)),)),)))
+    for number, message in enumerate(said):
+        branch = extend(branch, Entry(str(number), None, Said(measure(message))))
+    assert (open_group(branch), newest_words(branch, 0)) == (4, 3)
+    arguments = count(words(3, 4_000))
+    least = floor(branch, WHERE, OURS.settings)
+    assert 1.2 * arguments < least < 1.5 * arguments + 700
+    assert floor(Branch(), WHERE, OURS.settings) == 0
+    assert open_group(reconcile(Branch(), said[:3])) == 3

@@ -1,0 +1,438 @@
+"""Laws of folding: a stream says what the same answer says without one, and nothing in a stream raises."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import FormatError
+from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.common.sse import ArrayReader, Event, Reader
+from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.openai_responses import messages as openai_responses
+from holdfast.providers.responses import Fold, answer
+
+APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
+DECODE = {module.API: module.decode for module in (anthropic, openai_chat, gemini)} | {
+    "openai-responses": openai_responses.decode
+}
+
+# -- small things ------------------------------------------------------------------------------------------------------
+
+WORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
+NAMES = st.sampled_from(["ls", "read_file", "mcp__x"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+OBJECTS = st.dictionaries(st.text(max_size=6), VALUES, max_size=3)
+COUNTS = st.integers(0, 10**6)
+LATER = st.fixed_dictionaries({"type": st.just("of_tomorrow"), "what": VALUES})
+
+
+def pieces(draw, text):
+    """``text`` in pieces, some of them empty."""
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
+    return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+def events(bodies, *, named):
+    """The bytes of a stream."""
+    lines = [f"event: {body['type']}\n" if named else "" for body in bodies]
+    return "".join(f"{line}data: {json.dumps(body)}\n\n" for line, body in zip(lines, bodies, strict=True)).encode()
+
+
+def fold(api, data):
+    """Return the answer; whether an event is meaningful does not depend on what came before it."""
+    folded, reader = Fold(api), Reader()
+    for event in [*reader.feed(data), *reader.close()]:
+        assert folded.feed(event) == Fold(api).feed(event)
+    return folded.answer()
+
+
+def plain(said):
+    """All an answer says, comparable."""
+    history = [json.loads(one) for one in said.history]
+    return history, said.stop, said.native_stop, said.usage, said.spent, said.model, said.id, said.error, said.complete
+
+
+# -- Anthropic ---------------------------------------------------------------------------------------------------------
+
+ANTHROPIC_STOPS = st.sampled_from(
+    [
+        "end_turn",
+        "max_tokens",
+        "stop_sequence",
+        "tool_use",
+        "pause_turn",
+        "compaction",
+        "refusal",
+        "model_context_window_exceeded",
+        "new",
+    ]
+)
+CITATIONS = st.lists(
+    st.fixed_dictionaries({"type": st.just("char_location"), "cited_text": WORDS}), min_size=1, max_size=2
+)
+BLOCKS = st.one_of(
+    st.fixed_dictionaries({"type": st.just("text"), "text": WORDS}, optional={"citations": CITATIONS}),
+    st.fixed_dictionaries({"type": st.just("thinking"), "thinking": WORDS | st.just(""), "signature": WORDS}),
+    st.fixed_dictionaries({"type": st.just("redacted_thinking"), "data": WORDS}),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["tool_use", "server_tool_use"]), "id": WORDS, "name": NAMES, "input": OBJECTS}
+    ),
+    st.fixed_dictionaries({"type": st.just("compaction"), "content": st.none() | WORDS, "encrypted_content": WORDS}),
+    st.fixed_dictionaries({"type": st.just("web_search_tool_result"), "tool_use_id": WORDS, "content": st.just([])}),
+    LATER,
+)
+
+
+def tokens():
+    return {
+        "input_tokens": COUNTS,
+        "output_tokens": COUNTS,
+        "cache_read_input_tokens": COUNTS,
+        "cache_creation_input_tokens": COUNTS,
+        "cache_creation": st.fixed_dictionaries({"ephemeral_1h_input_tokens": COUNTS}),
+    }
+
+
+ITERATIONS = st.lists(
+    st.fixed_dictionaries({"type": st.sampled_from(["message", "compaction", "advisor_message"])} | tokens()),
+    max_size=3,
+)
+ANTHROPIC = st.fixed_dictionaries(
+    {
+        "id": WORDS,
+        "type": st.just("message"),
+        "role": st.just("assistant"),
+        "model": NAMES,
+        "content": st.lists(BLOCKS, max_size=4),
+        "stop_reason": ANTHROPIC_STOPS,
+        "stop_sequence": st.none(),
+        "usage": st.fixed_dictionaries(tokens(), optional={"iterations": ITERATIONS}),
+    }
+)
+
+
+def anthropic_block(draw, index, block):
+    """The events of one block."""
+    begun, deltas = dict(block), []
+    kind = block["type"]
+    if kind in ("text", "thinking"):
+        begun[kind] = ""
+        deltas += [{"type": f"{kind}_delta", kind: piece} for piece in pieces(draw, block[kind])]
+        if "signature" in block:
+            begun["signature"] = ""
+            deltas.append({"type": "signature_delta", "signature": block["signature"]})
+        if "citations" in block:
+            begun["citations"] = []
+            deltas += [{"type": "citations_delta", "citation": one} for one in block["citations"]]
+    elif kind == "compaction":
+        begun |= {"content": None, "encrypted_content": None}
+        deltas.append(block | {"type": "compaction_delta"})
+    elif "input" in block:
+        begun["input"] = {}
+        text = json.dumps(block["input"]) if block["input"] else ""
+        deltas += [{"type": "input_json_delta", "partial_json": piece} for piece in pieces(draw, text)]
+    yield {"type": "content_block_start", "index": index, "content_block": begun}
+    for delta in deltas:
+        yield {"type": "content_block_delta", "index": index, "delta": delta}
+    yield {"type": "content_block_stop", "index": index}
+
+
+@st.composite
+def anthropic_streams(draw):
+    body = draw(ANTHROPIC)
+    first = body["usage"] | {"output_tokens": 1, "input_tokens": 5}
+    out = [{"type": "message_start", "message": body | {"content": [], "stop_reason": None, "usage": first}}]
+    for index, block in enumerate(body["content"]):
+        out += anthropic_block(draw, index, block)
+        out += draw(st.sampled_from([[], [{"type": "ping"}], [{"type": "of_tomorrow", "index": index}]]))
+    late = {key: value for key, value in body["usage"].items() if key != "cache_creation"}
+    out.append({"type": "message_delta", "delta": {"stop_reason": body["stop_reason"]}, "usage": late})
+    return body, events([*out, {"type": "message_stop"}], named=True)
+
+
+# -- Chat --------------------------------------------------------------------------------------------------------------
+
+CALLS = st.builds(
+    lambda name, args: {"type": "function", "function": {"name": name, "arguments": json.dumps(args)}}, NAMES, OBJECTS
+)
+CHAT_USAGE = st.fixed_dictionaries(
+    {"prompt_tokens": COUNTS, "completion_tokens": COUNTS, "prompt_tokens_details": st.just({"cached_tokens": 3})}
+)
+
+
+@st.composite
+def chat_streams(draw):
+    calls = [call | {"id": f"call_{index}"} for index, call in enumerate(draw(st.lists(CALLS, max_size=3)))]
+    told = {"content": draw(WORDS | st.none()), "refusal": draw(st.none() | WORDS), "annotations": []}
+    told |= draw(st.sampled_from([{}, {"reasoning_content": "I think"}])) | ({"tool_calls": calls} if calls else {})
+    reason = draw(st.sampled_from(["stop", "length", "tool_calls", "content_filter", "function_call", "of_tomorrow"]))
+    head = {"id": draw(WORDS), "model": draw(NAMES), "created": 1}
+    body = head | {
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": {"role": "assistant"} | told, "finish_reason": reason}],
+        "usage": draw(CHAT_USAGE),
+    }
+    deltas = [{"role": "assistant", "content": "" if told["content"] else None, "refusal": None}]
+    for key in ("reasoning_content", "content", "refusal"):
+        deltas += [{key: piece} for piece in pieces(draw, told.get(key) or "")] if told.get(key) else []
+    for index, call in enumerate(calls):
+        empty = call["function"] | {"arguments": ""}
+        deltas.append({"tool_calls": [call | {"index": index, "function": empty}]})
+        parts = pieces(draw, call["function"]["arguments"])
+        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in parts]
+    chunks = [head | {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    chunks.append(head | {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}], "usage": None})
+    chunks.append(head | {"choices": [], "usage": body["usage"]})
+    return body, events(chunks, named=False) + draw(st.sampled_from([b"", b"data: [DONE]", b"data: [DONE]\n\n"]))
+
+
+# -- Responses ---------------------------------------------------------------------------------------------------------
+
+
+def item(kind, **fields):
+    fixed = {"type": st.just(kind), "id": WORDS, "status": st.just("completed")}
+    return st.fixed_dictionaries(fixed | fields)
+
+
+TEXTS = st.builds(lambda text: {"type": "output_text", "text": text, "annotations": [], "logprobs": []}, WORDS)
+REFUSALS = st.builds(lambda text: {"type": "refusal", "refusal": text}, WORDS)
+SUMMARIES = st.lists(st.builds(lambda text: {"type": "summary_text", "text": text}, WORDS), max_size=2)
+ITEMS = st.one_of(
+    item("message", role=st.just("assistant"), content=st.lists(TEXTS | REFUSALS, min_size=1, max_size=2)),
+    item("reasoning", summary=SUMMARIES, encrypted_content=WORDS),
+    item("function_call", call_id=WORDS, name=NAMES, arguments=OBJECTS.map(json.dumps)),
+    item("custom_tool_call", call_id=WORDS, name=NAMES, input=WORDS),
+    item("compaction", encrypted_content=WORDS),
+    item("of_tomorrow", what=VALUES),
+)
+RESPONSES_USAGE = st.fixed_dictionaries(
+    {
+        "input_tokens": COUNTS,
+        "input_tokens_details": st.just({"cached_tokens": 2, "cache_write_tokens": 1}),
+        "output_tokens": COUNTS,
+        "output_tokens_details": st.just({"reasoning_tokens": 4}),
+        "total_tokens": COUNTS,
+    }
+)
+ENDS = [
+    ("completed", None),
+    ("incomplete", "max_output_tokens"),
+    ("incomplete", "content_filter"),
+    ("incomplete", "new"),
+]
+
+
+@st.composite
+def responses_streams(draw):
+    output = draw(st.lists(ITEMS, max_size=4))
+    status, reason = draw(st.sampled_from(ENDS))
+    body = {"id": draw(WORDS), "object": "response", "model": draw(NAMES), "status": status, "error": None}
+    body |= {"incomplete_details": reason and {"reason": reason}, "output": output, "usage": draw(RESPONSES_USAGE)}
+    begun = body | {"status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    out = [{"type": f"response.{kind}", "response": begun} for kind in ("created", "in_progress")]
+    for index, one in enumerate(output):
+        empty = {"encrypted_content": None, "content": [], "summary": [], "arguments": "", "input": ""}
+        added = one | {key: value for key, value in empty.items() if key in one} | {"status": "in_progress"}
+        out.append({"type": "response.output_item.added", "output_index": index, "item": added})
+        for piece in pieces(draw, one.get("arguments", "")):
+            kind = "response.function_call_arguments.delta"
+            out.append({"type": kind, "output_index": index, "item_id": one["id"], "delta": piece})
+        out.append({"type": "response.output_item.done", "output_index": index, "item": one})
+    repeated = body | {"output": output if draw(st.booleans()) else []}
+    out.append({"type": f"response.{status}", "response": repeated})
+    return body, events([one | {"sequence_number": n} for n, one in enumerate(out)], named=True)
+
+
+# -- Gemini ------------------------------------------------------------------------------------------------------------
+
+PARTS = st.one_of(
+    st.fixed_dictionaries({"text": WORDS}),
+    st.fixed_dictionaries({"text": WORDS, "thought": st.sampled_from([True])}),
+    st.fixed_dictionaries({"text": WORDS | st.just(""), "thoughtSignature": WORDS}),
+    st.fixed_dictionaries(
+        {"functionCall": st.fixed_dictionaries({"name": NAMES, "args": OBJECTS}, optional={"id": WORDS})},
+        optional={"thoughtSignature": WORDS},
+    ),
+    st.fixed_dictionaries({"inlineData": st.just({"mimeType": "image/png", "data": "iVBORw0KGgo="})}),
+)
+GEMINI_USAGE = st.fixed_dictionaries(
+    {"promptTokenCount": COUNTS, "candidatesTokenCount": COUNTS, "totalTokenCount": COUNTS},
+    optional={"thoughtsTokenCount": COUNTS, "cachedContentTokenCount": COUNTS, "toolUsePromptTokenCount": COUNTS},
+)
+
+
+def apart(parts):
+    """Parts of which no two neighbours would be one: the API does not cut words that belong together."""
+    out = []
+    for part in parts:
+        if not (out and part.keys() <= {"text", "thought"} and part.keys() == out[-1].keys()):
+            out.append(part)
+    return out
+
+
+@st.composite
+def gemini_streams(draw):
+    parts = apart(draw(st.lists(PARTS, min_size=1, max_size=5)))
+    reason = draw(st.sampled_from(["STOP", "MAX_TOKENS", "SAFETY", "MALFORMED_FUNCTION_CALL", "OTHER", "NEW"]))
+    head = {"modelVersion": draw(NAMES), "responseId": draw(WORDS)}
+    candidate = {"content": {"role": "model", "parts": parts}, "finishReason": reason, "index": 0}
+    body = head | {"candidates": [candidate], "usageMetadata": draw(GEMINI_USAGE)}
+    chunks = []
+    for part in parts:
+        cut = [{**part, "text": piece} for piece in pieces(draw, part["text"])] if _unsigned(part) else [part]
+        chunks += [head | {"candidates": [{"content": {"role": "model", "parts": [one]}}]} for one in cut]
+    last = {"content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": reason, "index": 0}
+    chunks[0]["usageMetadata"] = {"promptTokenCount": 1}
+    chunks.append(head | {"candidates": [last], "usageMetadata": body["usageMetadata"]})
+    return body, events(chunks, named=False)
+
+
+def _unsigned(part):
+    return part.keys() <= {"text", "thought"}
+
+
+STREAMS = {
+    "anthropic": anthropic_streams(),
+    "openai-chat": chat_streams(),
+    "openai-responses": responses_streams(),
+    "gemini": gemini_streams(),
+}
+
+
+@pytest.mark.parametrize("api", APIS)
+@given(data=st.data())
+def test_a_stream_says_what_the_body_says(api, data):
+    """The folded answer equals the answer of the body that is not streamed, and its history decodes to its message."""
+    body, stream = data.draw(STREAMS[api])
+    whole = answer(api, json.dumps(body).encode())
+    assert plain(fold(api, stream)) == plain(whole)
+    if whole.history and api != "openai-responses":
+        assert DECODE[api](whole.history[0]) == whole.message
+    elif whole.history:
+        assert DECODE[api](b",".join(whole.history)) == whole.message
+
+
+@given(gemini_streams(), st.lists(st.integers(0, 3_000), max_size=5))
+def test_an_array_says_what_the_events_say(drawn, cuts):
+    """Gemini's chunks in a JSON array, however cut, are the same answer as in events."""
+    _, stream = drawn
+    array = b"[" + b"\n,\r\n".join(event.data for event in Reader().feed(stream)) + b"]"
+    folded, reader, start = Fold("gemini"), ArrayReader(), 0
+    for cut in [*sorted(cuts), len(array)]:
+        for event in reader.feed(array[start:cut]):
+            folded.feed(event)
+        start = max(start, cut)
+    assert plain(folded.answer()) == plain(fold("gemini", stream))
+
+
+@pytest.mark.parametrize("api", APIS)
+@given(data=st.data())
+def test_a_cut_stream_is_not_complete(api, data):
+    """Cut at any byte before the API's last word, an answer has what was said so far and is not complete."""
+    _, stream = data.draw(STREAMS[api])
+    last = {"anthropic": b"message_stop", "openai-chat": b'"finish_reason"', "gemini": b'"finishReason"'}
+    end = stream.rindex(last.get(api, b'"type": "response.'))
+    said = fold(api, stream[: data.draw(st.integers(0, end))])
+    assert not said.complete
+    assert said.error is None
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@st.composite
+def spoilt(draw, value, depth=0):
+    """``value`` with something in it that does not belong there."""
+    if depth > 4 or draw(st.integers(0, 5)) == 0:
+        return draw(ANY_JSON)
+    if isinstance(value, dict) and value:
+        key = draw(st.sampled_from(sorted(value)))
+        return value | {key: draw(spoilt(value[key], depth + 1))}
+    if isinstance(value, list) and value:
+        at = draw(st.integers(0, len(value) - 1))
+        return [*value[:at], draw(spoilt(value[at], depth + 1)), *value[at + 1 :]]
+    return draw(ANY_JSON)
+
+
+@pytest.mark.parametrize("api", APIS)
+@given(data=st.data())
+def test_nothing_in_a_stream_raises(api, data):
+    """Any JSON in any place of an event, events lost, doubled and out of order: an answer, never an exception."""
+    body, stream = data.draw(STREAMS[api])
+    found = [event for event in Reader().feed(stream) if event.data.startswith(b"{")]
+    chosen = data.draw(st.lists(st.sampled_from(found), max_size=6)) if found else []
+    folded = Fold(api)
+    for event in chosen:
+        odd = json.dumps(data.draw(spoilt(json.loads(event.data)))).encode()
+        folded.feed(Event(odd, event.event))
+    assert isinstance(folded.answer().stop, str)
+    answer(api, folded.body())
+    bad = json.dumps(data.draw(spoilt(body))).encode()
+    if bad.startswith(b"{"):
+        assert isinstance(answer(api, bad).stop, str)
+
+
+PADDED = {"openai-chat": {"id": "chatcmpl-1", "created": 1, "model": "kelp", "usage": None, "obfuscation": "x"}}
+
+
+@pytest.mark.parametrize("api", APIS[:3])
+@given(data=st.data())
+def test_what_is_taken_at_once_says_the_same(api, data):
+    """Events as most are, which one step takes, say what they say field by field, odd events between them or not."""
+    _, stream = data.draw(STREAMS[api])
+    quick, slow = Fold(api), Fold(api)
+    slow._folding.go_on = lambda _: None
+    for event in Reader().feed(stream):
+        told = json.loads(event.data) if event.data.startswith(b"{") else event.data.decode()
+        if isinstance(told, dict) and data.draw(st.booleans()):
+            told = PADDED.get(api, {}) | told
+        if data.draw(st.integers(0, 9)) == 0:
+            told = data.draw(spoilt(told))
+        odd = Event(told.encode() if isinstance(told, str) else json.dumps(told).encode(), event.event)
+        assert quick.feed(odd) is slow.feed(odd)
+    assert json.loads(quick.body()) == json.loads(slow.body())
+    assert plain(quick.answer()) == plain(slow.answer())
+
+
+def test_the_last_chunk_says_what_stands_around_the_words():
+    """The head of the newest chunk counts, also where one in between was an odd one with a head of its own."""
+    folded = Fold("openai-chat")
+    for model, odd in (("a", {}), ("b", {"new": 1}), ("a", {})):
+        chunk = {"model": model, "choices": [{"index": 0, "delta": {"content": model}}]} | odd
+        folded.feed(Event(json.dumps(chunk).encode()))
+    assert (folded.answer().model, folded.answer().message.text) == ("a", "aba")
+
+
+def test_parts_of_a_summary_stay_apart():
+    """On Responses words belong to the part of the item that their index says, in a summary too."""
+    folded = Fold("openai-responses")
+    for at, words in ((0, "one"), (1, "tw"), (1, "o")):
+        delta = {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": at}
+        assert folded.feed(Event(json.dumps(delta | {"delta": words}).encode()))
+    (item,) = json.loads(folded.body())["output"]
+    assert [part["text"] for part in item["summary"]] == ["one", "two"]
+
+
+@given(st.sampled_from(APIS), st.binary(max_size=40) | ANY_JSON.map(lambda one: json.dumps(one).encode()))
+def test_any_bytes_are_a_typed_answer(api, body):
+    """A body that is no JSON object is a ``FormatError``; as the data of an event it changes nothing."""
+    folded = Fold(api)
+    folded.feed(Event(body))
+    assert folded.answer().message.role == "assistant"
+    try:
+        assert isinstance(answer(api, body).stop, str)
+    except FormatError as error:
+        assert "JSON object" in str(error)  # noqa: PT017

@@ -1,0 +1,192 @@
+"""Our streams and bodies against the official SDKs: their types read them, and fold them to what we fold."""
+
+from __future__ import annotations
+
+import json
+
+from anthropic.lib.streaming._beta_messages import accumulate_event
+from anthropic.types.beta import BetaMessage, BetaRawMessageStreamEvent
+from google.genai.types import GenerateContentResponse
+from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.types.chat import ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from holdfast.providers.common.sse import Event
+from holdfast.providers.responses import Fold, answer
+
+
+def folded(api, bodies):
+    fold = Fold(api)
+    for body in bodies:
+        fold.feed(Event(json.dumps(body).encode()))
+    assert fold.complete
+    return json.loads(fold.body()), fold.answer()
+
+
+TOKENS = {"input_tokens": 9, "output_tokens": 1, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4}
+CLAUDE = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-opus-5-5",
+    "content": [],
+    "stop_reason": None,
+    "stop_sequence": None,
+    "usage": TOKENS,
+}
+PLACE = {"type": "char_location", "cited_text": "x", "document_index": 0, "document_title": None, "file_id": None}
+CLAUDE_BLOCKS = [
+    (
+        {"type": "compaction", "content": None, "encrypted_content": None},
+        [{"type": "compaction_delta", "content": "summary", "encrypted_content": "e"}],
+    ),
+    (
+        {"type": "thinking", "thinking": "", "signature": ""},
+        [{"type": "thinking_delta", "thinking": one} for one in ("let me ", "see")]
+        + [{"type": "signature_delta", "signature": "c2ln"}],
+    ),
+    (
+        {"type": "text", "text": "", "citations": None},
+        [
+            {"type": "text_delta", "text": "he"},
+            {"type": "text_delta", "text": "llo"},
+            {"type": "citations_delta", "citation": PLACE | {"start_char_index": 0, "end_char_index": 1}},
+        ],
+    ),
+    (
+        {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {}},
+        [{"type": "input_json_delta", "partial_json": one} for one in ("", '{"path": "', '/tmp"}')],
+    ),
+]
+
+
+def claude_events():
+    yield {"type": "message_start", "message": CLAUDE}
+    for index, (block, deltas) in enumerate(CLAUDE_BLOCKS):
+        yield {"type": "content_block_start", "index": index, "content_block": block}
+        for delta in deltas:
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    usage = {"output_tokens": 70, "output_tokens_details": {"thinking_tokens": 20}}
+    yield {"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None}, "usage": usage}
+    yield {"type": "message_stop"}
+
+
+def test_anthropic_folds_as_its_sdk():
+    """The events are the SDK's own, and its fold of them is the body that we make of them."""
+    known, snapshot, buffers = TypeAdapter(BetaRawMessageStreamEvent), None, {}
+    for body in claude_events():
+        event = known.validate_python(body)
+        snapshot = accumulate_event(event=event, current_snapshot=snapshot, json_bufs=buffers, request_headers=None)
+    ours, said = folded("anthropic", claude_events())
+    BetaMessage.model_validate(ours)
+    theirs = snapshot.model_dump(mode="json", exclude_unset=True)
+    assert ours["content"] == theirs["content"]
+    assert {"stop_reason": ours["stop_reason"], "id": ours["id"]} == {key: theirs[key] for key in ("stop_reason", "id")}
+    assert ours["usage"] == TOKENS | {"output_tokens": 70, "output_tokens_details": {"thinking_tokens": 20}}
+    assert (said.stop, said.usage.input, said.usage.reasoning) == ("tool", 13, 20)
+
+
+def chat_chunks():
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5"}
+
+    def chunk(delta, reason=None):
+        return head | {"choices": [{"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}]}
+
+    def call(index, **fields):
+        return chunk({"tool_calls": [{"index": index} | fields]})
+
+    yield chunk({"role": "assistant", "content": "", "refusal": None})
+    yield chunk({"content": "on "})
+    yield chunk({"content": "it"})
+    for index, name in enumerate(("ls", "cat")):
+        yield call(index, id=f"call_{index}", type="function", function={"name": name, "arguments": ""})
+        yield call(index, function={"arguments": '{"a"'})
+        yield call(index, function={"arguments": ": 1}"})
+    yield chunk({}, "tool_calls")
+    yield head | {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16}}
+
+
+def test_chat_folds_as_its_sdk():
+    """The chunks are the SDK's own, and its fold of them says the same as ours."""
+    state = ChatCompletionStreamState()
+    for body in chat_chunks():
+        state.handle_chunk(ChatCompletionChunk.model_validate(body))
+    theirs = state.get_final_completion()
+    ours, said = folded("openai-chat", chat_chunks())
+    told = theirs.choices[0].message
+    calls = [(call.id, call.function.name, call.function.arguments) for call in told.tool_calls]
+    assert [(call.id, call.name, call.arguments) for call in said.message.calls] == calls
+    assert (said.message.text, said.native_stop) == (told.content, theirs.choices[0].finish_reason)
+    assert ours["usage"] == theirs.usage.model_dump(exclude_unset=True)
+    assert answer("openai-chat", theirs.model_dump_json().encode()).usage == said.usage
+
+
+def responses_events():
+    item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "half", "status": "in_progress"}
+    call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "ls", "status": "in_progress"}
+    begun = {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "model": "gpt-5",
+        "status": "in_progress",
+        "output": [],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+    done = [item | {"encrypted_content": "whole", "status": "completed"}]
+    done += [call | {"arguments": '{"a": 1}', "status": "completed"}]
+    yield {"type": "response.created", "response": begun}
+    yield {"type": "response.output_item.added", "output_index": 0, "item": item}
+    yield {"type": "response.output_item.done", "output_index": 0, "item": done[0]}
+    yield {"type": "response.output_item.added", "output_index": 1, "item": call | {"arguments": ""}}
+    delta = {"type": "response.function_call_arguments.delta", "output_index": 1, "item_id": "fc_1"}
+    yield delta | {"delta": '{"a": 1}'}
+    yield {"type": "response.output_item.done", "output_index": 1, "item": done[1]}
+    usage = {
+        "input_tokens": 9,
+        "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
+        "output_tokens": 7,
+        "output_tokens_details": {"reasoning_tokens": 5},
+        "total_tokens": 16,
+    }
+    ended = begun | {"status": "completed", "output": done, "usage": usage}
+    yield {"type": "response.completed", "response": ended}
+
+
+def test_responses_are_read_by_their_sdk():
+    """The events are the SDK's own, and the body we make of them is the response that the last one repeats."""
+    known = TypeAdapter(ResponseStreamEvent)
+    bodies = [body | {"sequence_number": number} for number, body in enumerate(responses_events())]
+    last = [known.validate_python(body) for body in bodies][-1]
+    ours, said = folded("openai-responses", bodies)
+    assert Response.model_validate(ours) == last.response
+    assert (said.stop, said.usage.cache_read, said.usage.reasoning) == ("tool", 4, 5)
+
+
+def gemini_chunks():
+    def chunk(*parts, **fields):
+        content = {"role": "model", "parts": list(parts)}
+        return {"candidates": [{"content": content, "index": 0} | fields], "modelVersion": "gemini-3-pro"}
+
+    yield chunk({"text": "hm", "thought": True})
+    yield chunk({"text": "on "})
+    yield chunk({"text": "it"})
+    yield chunk({"functionCall": {"name": "ls", "args": {"a": 1}}, "thoughtSignature": "c2ln"}, finishReason="STOP")
+    usage = {"promptTokenCount": 9, "candidatesTokenCount": 3, "thoughtsTokenCount": 4, "totalTokenCount": 16}
+    yield {"usageMetadata": usage, "responseId": "r"}
+
+
+def test_gemini_is_read_by_its_sdk():
+    """The chunks and the body we make of them are the SDK's own types, and its words and calls are ours."""
+    for body in gemini_chunks():
+        GenerateContentResponse.model_validate(body)
+    ours, said = folded("gemini", gemini_chunks())
+    theirs = GenerateContentResponse.model_validate(ours)
+    assert [part.text for part in theirs.parts] == ["hm", "on it", None]
+    assert said.message.text == "on it"
+    assert [call.args for call in theirs.function_calls] == [json.loads(said.message.calls[0].arguments)]
+    assert (said.usage.total, said.usage.output) == (theirs.usage_metadata.total_token_count, 7)

@@ -1,0 +1,261 @@
+"""Anthropic messages to values and back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.errors import FormatError
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Media, Opaque, Seal, Text, Thinking, ToolCall, ToolResult
+from holdfast.providers.anthropic import messages as anthropic
+
+
+def decode(wire):
+    return anthropic.decode(json.dumps(wire).encode())
+
+
+def encode(message, base=None):
+    raw = None if base is None else Raw(json.dumps(base).encode())
+    return [json.loads(one) for one in anthropic.encode(message, raw)]
+
+
+def bare(part):
+    """Return a part without its bytes, as if the planner had made it."""
+    return replace(part, raw=None)
+
+
+def test_a_string_is_one_text():
+    """A message whose content is a string says that text and nothing else."""
+    assert decode({"role": "user", "content": "hi"}) == Message.of("user", "hi")
+
+
+def test_results_alone_make_a_tool_message():
+    """A user message with nothing but results has the role tool; with words, or nothing, it stays the user's."""
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "ok"}
+    alone = decode({"role": "user", "content": [result]})
+    mixed = decode({"role": "user", "content": [result, {"type": "text", "text": "go"}]})
+    assert (alone.role, mixed.role, mixed.starts_turn) == ("tool", "user", True)
+    assert decode({"role": "user", "content": []}) == Message("user")
+
+
+@pytest.mark.parametrize("content", [{}, {"content": []}, {"content": ""}, {"content": None}])
+def test_a_system_message_that_only_sets_options_stays_as_it_is(content):
+    """pi tells the effort of each turn in a system message without words; it goes out byte for byte."""
+    raw = json.dumps({"role": "system", **content, "output_config": {"effort": "high"}}).encode()
+    message = anthropic.decode(raw)
+    assert message == Message("system", (Opaque("options", Raw(raw)),))
+    assert anthropic.encode(message) == [raw]
+
+
+def test_a_system_message_with_words_and_options_is_its_words():
+    """Claude Code tells the effort of a turn beside words: these can be read, and quoted where the turn is reduced."""
+    words = {"role": "system", "content": "Be brief.", "output_config": {"effort": "high"}}
+    assert decode(words) == Message.of("system", "Be brief.")
+    assert decode({"role": "system", "content": [], "output_config": None}) == Message("system")
+
+
+def test_arguments_are_the_bytes_of_input():
+    """Arguments keep the very text of ``input``: order, spacing and escapes."""
+    raw = b'{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"n","input":{"b": 1,  "a":"\\u00e9"}}]}'
+    (call,) = anthropic.decode(raw).calls
+    assert call.arguments == '{"b": 1,  "a":"\\u00e9"}'
+
+
+def test_every_kind_of_block():
+    """Each block becomes the part of its kind; what is not interpreted is opaque; all keep their bytes."""
+    blocks = [
+        {"type": "thinking", "thinking": "hm", "signature": "s"},
+        {"type": "redacted_thinking", "data": "d"},
+        {"type": "text", "text": "words", "cache_control": {"type": "ephemeral"}},
+        {"type": "tool_use", "id": "t", "name": "n", "input": {}},
+        {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": "srv", "content": []},
+        {"type": "compaction", "content": "S"},
+        {"no": "type"},
+    ]
+    parts = decode({"role": "assistant", "content": blocks}).parts
+    assert [type(part) for part in parts] == [Thinking, Thinking, Text, ToolCall, Opaque, Opaque, Opaque, Opaque]
+    assert parts[0].seal == Seal("anthropic", "", "s")
+    assert parts[1] == Thinking("", Seal("anthropic", "", "d"), parts[1].raw)
+    assert [part.kind for part in parts[4:]] == ["server_tool_use", "web_search_tool_result", "compaction", "unknown"]
+    assert [json.loads(bytes(part.raw)) for part in parts] == blocks
+
+
+def test_thinking_without_signature_has_no_seal():
+    """Thinking that was never signed carries no seal, so that nobody sends it."""
+    (part,) = decode({"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}]}).parts
+    assert part.seal is None
+    assert anthropic.encode(Message("assistant", (bare(part),))) == []
+
+
+def test_a_block_of_the_wrong_shape_is_opaque():
+    """A block whose fields have other types is kept, not refused."""
+    (part,) = decode({"role": "user", "content": [{"type": "text", "text": 5}]}).parts
+    assert (type(part), part.kind) == (Opaque, "text")
+
+
+def test_media_know_their_size():
+    """An image tells its type and how many bytes its base64 stands for; a document its title."""
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJDRA=="}}
+    paper = {"type": "document", "title": "a.pdf", "source": {"type": "url", "url": "https://x/a.pdf"}}
+    first, second = decode({"role": "user", "content": [image, paper]}).parts
+    assert (first.kind, first.mime, first.size, first.source) == ("image", "image/png", 4, "QUJDRA==")
+    assert (second.kind, second.name, second.source) == ("document", "a.pdf", "https://x/a.pdf")
+
+
+def test_result_content_string_list_and_nothing():
+    """A result's content may be a string, blocks or missing."""
+    inner = [{"type": "text", "text": "a"}, {"type": "tool_reference", "tool_name": "x"}]
+    wires = [
+        {"type": "tool_result", "tool_use_id": "t", "is_error": True, **more}
+        for more in ({"content": "a"}, {"content": inner}, {})
+    ]
+    one, two, three = decode({"role": "user", "content": wires}).results
+    assert one.content == (Text("a"),)
+    assert [type(part) for part in two.content] == [Text, Opaque]
+    assert (three.content, three.is_error) == ((), True)
+
+
+@pytest.mark.parametrize("role", ["developer", "tool", "weird"])
+def test_an_unknown_role_survives_byte_for_byte(role):
+    """A message of a role this API has not becomes one opaque part that starts no turn and goes out as it came."""
+    raw = b'{"role": "%s",  "content":"\\u0041", "x":1}' % role.encode()
+    message = anthropic.decode(raw)
+    assert (message.role, message.starts_turn) == ("system", False)
+    assert anthropic.encode(message) == [raw]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"5",
+        b'"x"',
+        b"{}",
+        b'{"role":"user","content":5}',
+        b"{",
+        b'{"role":"user","content":"\\ud800"}',
+        b'{"role":"user","content":[' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"]}",
+    ],
+)
+def test_what_is_no_message_is_a_format_error(raw):
+    """Whatever is wrong with the JSON, it is a FormatError: never a RecursionError or a UnicodeError."""
+    with pytest.raises(FormatError):
+        anthropic.decode(raw)
+
+
+def test_an_edit_leaves_its_neighbours_alone():
+    """Writing one part anew keeps the bytes of the others and the fields of the message."""
+    raw = Raw(b'{"role":"user","x":{"y": 1},"content":[{"type":"text","text":"\\u0041"},{"text" : "b","type":"text"}]}')
+    parts = anthropic.decode(raw).parts
+    (out,) = anthropic.encode(Message("user", (parts[0], Text("new"))), raw)
+    assert (
+        out == b'{"role":"user","x":{"y": 1},"content":[{"type":"text","text":"\\u0041"},{"text":"new","type":"text"}]}'
+    )
+
+
+def test_an_edited_result_keeps_its_marker():
+    """A result put in another's place keeps the block's other fields, but not what belonged to the old words."""
+    block = {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": "long",
+        "is_error": True,
+        "cache_control": {"type": "ephemeral"},
+    }
+    base = {"role": "user", "content": [block]}
+    (out,) = encode(Message("tool", (ToolResult("t", content=(Text("short"),)),)), base)
+    assert out["content"] == [
+        {"type": "tool_result", "tool_use_id": "t", "content": "short", "cache_control": {"type": "ephemeral"}}
+    ]
+
+
+def test_a_marker_moves_to_what_replaces_its_block():
+    """A cache breakpoint goes over to another kind of block in the same place, never to an empty text."""
+    image = {"type": "image", "source": {"type": "url", "url": "https://x"}, "cache_control": {"type": "ephemeral"}}
+    base = {"role": "user", "content": [image]}
+    (out,) = encode(Message.of("user", "[image]"), base)
+    (blank,) = encode(Message.of("user", " "), base)
+    assert out["content"] == [{"type": "text", "text": "[image]", "cache_control": {"type": "ephemeral"}}]
+    assert "cache_control" not in blank["content"][0]
+
+
+def test_results_are_found_by_id_when_places_moved():
+    """When a block was dropped before it, an edited result still finds the block it came from."""
+    one = {"type": "tool_result", "tool_use_id": "a", "content": "1"}
+    two = {"type": "tool_result", "tool_use_id": "b", "content": "2", "cache_control": {"type": "ephemeral"}}
+    (out,) = encode(Message("tool", (ToolResult("b", content=(Text("x"),)),)), {"role": "user", "content": [one, two]})
+    assert out["content"][0]["cache_control"] == {"type": "ephemeral"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ("", {}),
+        ("not json", {"arguments": "not json"}),
+        ("[1]", {"arguments": "[1]"}),
+        ('"{\\"a\\":1}"', {"a": 1}),
+    ],
+)
+def test_input_is_always_an_object(arguments, wanted):
+    """Arguments of any kind become the object this API demands."""
+    (out,) = encode(Message("assistant", (ToolCall("t", "n", arguments),)))
+    assert out["content"][0]["input"] == wanted
+
+
+def test_values_of_every_kind_are_written():
+    """Parts made by hand become blocks of this API."""
+    parts = (
+        Text("a"),
+        Media("image", "image/png", 4, "", "QUJDRA=="),
+        Media("document", "application/pdf", 0, "t.pdf", "https://x/t.pdf"),
+        Media("document", "", 0, "", "file_1"),
+        Thinking("hm", Seal("anthropic", "", "s")),
+        Thinking("hm", Seal("openai-chat", "", "reasoning_content")),
+    )
+    (out,) = encode(Message("assistant", parts))
+    assert [block["type"] for block in out["content"]] == ["text", "image", "document", "document", "thinking"]
+    assert out["content"][1]["source"] == {"type": "base64", "media_type": "image/png", "data": "QUJDRA=="}
+    assert out["content"][2]["title"] == "t.pdf"
+    assert out["content"][3]["source"] == {"type": "file", "file_id": "file_1"}
+
+
+def test_lone_surrogates_are_replaced():
+    """No provider takes half a surrogate pair, so none is written."""
+    (out,) = encode(Message.of("user", "a\ud800b"))
+    assert out["content"] == "a\ufffdb"
+
+
+def test_dicts_and_back():
+    """A list of dicts becomes values in one line and dicts in another."""
+    wire = [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "text", "text": "b"}]}]
+    assert anthropic.dicts(anthropic.messages(wire)) == wire
+
+
+@pytest.mark.parametrize("inside", [b'"a\xff"', b'"\\ud800"', b'{"a":"\xff"}'])
+@pytest.mark.parametrize(
+    "block",
+    [
+        b'{"type":"text","text":%s}',
+        b'{"type":"tool_use","id":"a","name":"b","input":%s}',
+        b'{"type":%s}',
+        b'{"type":"tool_result","tool_use_id":"a","content":[{"type":"text","text":%s}]}',
+    ],
+)
+def test_blocks_that_cannot_be_read(block, inside):
+    """Text that is no UTF-8, or half a surrogate pair, in a block raises nothing but our own error."""
+    try:
+        message = anthropic.decode(b'{"role":"assistant","content":[' + block % inside + b"]}")
+    except FormatError:
+        return
+    assert message.parts
+
+
+def test_numbers_that_python_has_not():
+    """Arguments with a number that is out of range are told, where dicts are asked for."""
+    with pytest.raises(FormatError, match="the message"):
+        anthropic.dicts([Message("assistant", (ToolCall("t", "n", '{"a":1e999}'),))])

@@ -1,0 +1,68 @@
+"""A body's own choice among tools stays as it is, whosever form its tools are in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.providers.fix import mend
+from holdfast.providers.rules import validate
+
+ASKED = [{"role": "user", "content": "x"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "anthropic": {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": ASKED},
+    "openai-chat": {"model": "gpt-4o", "messages": ASKED},
+    "openai-responses": {"model": "gpt-5", "input": "x"},
+    "gemini": {"contents": [{"role": "user", "parts": [{"text": "x"}]}]},
+}
+SCHEMA = {"type": "object"}
+TOOLS: dict[str, dict[str, Any]] = {
+    "anthropic": {"name": "f", "input_schema": SCHEMA},
+    "openai-chat": {"type": "function", "function": {"name": "f", "parameters": SCHEMA}},
+    "openai-responses": {"type": "function", "name": "f", "parameters": SCHEMA},
+    "gemini": {"functionDeclarations": [{"name": "f"}, {"name": "g"}]},
+}
+OWN: dict[str, list[dict[str, Any]]] = {
+    "anthropic": [
+        {"tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True}},
+        {"tool_choice": {"type": "any"}},
+        {"tool_choice": {"type": "none"}},
+    ],
+    "openai-chat": [
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "f"}}},
+        {"tool_choice": "auto", "parallel_tool_calls": False},
+        {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+    ],
+    "openai-responses": [
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "name": "f"}},
+        {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}},
+    ],
+    "gemini": [{"toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f", "g"]}}}],
+}
+
+
+@pytest.mark.parametrize("of", TOOLS)
+@pytest.mark.parametrize("api", BODIES)
+def test_what_a_body_chooses_in_its_own_words_stays(api: str, of: str) -> None:
+    """Tools of another API are written anew; the choice that the body's own API reads is not."""
+    for choice in OWN[api]:
+        made = json.loads(mend(json.dumps(BODIES[api] | {"tools": [TOOLS[of]]} | choice).encode(), api).body)
+        assert {key: made.get(key) for key in choice} == choice
+
+
+@pytest.mark.parametrize("tool", [{"googleSearch": {}}, {"google_search": {}}, {"codeExecution": {}}])
+def test_a_routers_tools_are_no_fault_of_chat(tool: dict[str, Any]) -> None:
+    """What routers take beside functions has no type, and no form of another API that could be written anew."""
+    found = validate(json.dumps(BODIES["openai-chat"] | {"tools": [tool]}).encode(), "openai-chat")
+    assert not [one for one in found if one.level == "error"]
+
+
+def test_a_property_of_a_tool_tells_nothing_of_the_api() -> None:
+    """A tool is told by its own keys, not by what its schema describes."""
+    schema = {"type": "object", "properties": {"input_schema": {"type": "string"}}}
+    body = BODIES["openai-chat"] | {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]}
+    assert mend(json.dumps(body).encode()).api == "openai-chat"

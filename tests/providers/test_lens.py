@@ -1,0 +1,251 @@
+"""A body opened and made again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast.errors import FormatError, Unrecognised
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolResult
+from holdfast.messages.tokens import measure
+from holdfast.providers.anthropic.cache_control import MOST
+from holdfast.providers.request_body import body, measured, open_body, render
+from holdfast.state.plan import Options
+from holdfast.store.sql.rows import decoders
+
+SPACED = (
+    b'{\n  "model": "claude-opus-4-8", "max_tokens": 50,\n  "x_new": {"b":1, "a": [ ]},\n  "messages" : [ '
+    b'{"role": "user",  "content": "\\u0041\\n"} , {"role":"assistant","content":[{"type":"text", "text":"b"},'
+    b'{"type":"tool_use","id":"t","name":"n","input":{"z": 1}}]} , {"role":"user","content":['
+    b'{"type":"tool_result","tool_use_id":"t","content":"out"}]} ] ,\n "system": [{"type":"text","text":"s"}]\n}\n'
+)
+CHAT = (
+    b'{"model":"gpt-5","messages":[{"role":"system","content":"s"},{"role":"user","content":"a","name":"bob"}],'
+    b'"max_completion_tokens":9}'
+)
+
+
+def slot(message):
+    return measure(message)
+
+
+@pytest.mark.parametrize("raw", [SPACED, CHAT])
+def test_no_edit_is_the_same_object(raw):
+    """A body nobody edited comes back as the very object it was."""
+    lens = open_body(raw)
+    assert render(lens, lens.slots) is raw
+    assert render(lens, list(lens.slots), Options(max_tokens=lens.asked_output)) is raw
+
+
+def test_slots_with_equal_bytes_are_no_edit():
+    """Slots that went through a store and came back with the same bytes change nothing."""
+    copies = [replace(one) for one in open_body(SPACED).slots]
+    assert render(open_body(SPACED), copies) is SPACED
+
+
+def test_what_a_lens_sees():
+    """The lens tells API, model, asked output, the fields in their order and a slot for each message."""
+    lens = open_body(SPACED)
+    assert (lens.api, lens.model, lens.asked_output) == ("anthropic", "claude-opus-4-8", 50)
+    assert list(lens.fields) == ["model", "max_tokens", "x_new", "messages", "system"]
+    assert [one.message.role for one in lens.slots] == ["user", "assistant", "tool"]
+    assert all(one.api == "anthropic" and one.raw is not None and not one.size for one in lens.slots)
+    assert all(one.raw is not None and one.size > 0 and one.digest for one in measured(lens).slots)
+    assert lens.slots[0].message == Message.of("user", "A\n")
+    assert open_body(CHAT).asked_output == 9
+
+
+@pytest.mark.parametrize(
+    ("raw", "alone"),
+    [
+        (SPACED, True),
+        (CHAT, True),
+        (b'{"model":"gpt-5","input":[{"role":"user","content":"a"}]}', False),
+        (b'{"contents":[{"role":"user","parts":[{"text":"a"}]}]}', False),
+    ],
+)
+def test_a_lens_tells_who_made_messages_of_their_bytes_alone(raw, alone):
+    """Where neighbours have no say in what a message is, its decoder makes the same of its bytes, as the store's."""
+    lens = open_body(raw)
+    assert (lens.decode is not None) == alone
+    if lens.decode is not None:
+        assert lens.decode is decoders()[lens.api]
+        assert [lens.decode(bytes(one.raw)) for one in lens.slots] == [one.message for one in lens.slots]
+
+
+def test_an_edit_changes_its_own_bytes_only():
+    """With one message replaced, everything before and behind it stands byte for byte, spacing too."""
+    lens = open_body(SPACED)
+    result = ToolResult("t", content=(Text("short"),))
+    edited = replace(slot(Message("tool", (result,))), api="anthropic", base=lens.slots[2].raw)
+    out = render(lens, [*lens.slots[:2], edited])
+    assert out == SPACED.replace(b'"content":"out"', b'"content":"short"')
+
+
+def test_messages_can_go_and_come():
+    """Dropped and added messages are spliced in the body's own spacing."""
+    lens = open_body(SPACED)
+    out = render(lens, [lens.slots[0], slot(Message.of("assistant", "c"))])
+    assert b'"\\u0041\\n"} , {"role":"assistant","content":"c"} ] ,\n "system"' in out
+    assert json.loads(render(lens, []))["messages"] == []
+
+
+def test_a_body_without_messages_takes_some():
+    """An empty list of messages can be filled."""
+    lens = open_body(b'{"system":"s","messages":[ ]}')
+    assert json.loads(render(lens, [slot(Message.of("user", "a"))]))["messages"] == [{"role": "user", "content": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "most", "sent"),
+    [(9_000, 3_000, 5_001), (9_000, 6_000, 6_000), (5_001, 3_000, 5_001), (4_000, 3_000, 4_000)],
+)
+def test_an_answer_has_more_room_than_its_thinking(asked, most, sent):
+    """W1: Anthropic refuses a limit that is not over the thinking budget; what the caller set wrong stays as it is."""
+    thinking = {"type": "enabled", "budget_tokens": 5_000}
+    said = {"max_tokens": asked, "thinking": thinking, "messages": [{"role": "user", "content": "Go."}]}
+    lens = open_body(json.dumps({"model": "claude-sonnet-4-5", **said}).encode(), "anthropic")
+    assert json.loads(render(lens, lens.slots, Options(max_tokens=most)))["max_tokens"] == sent
+
+
+def test_max_tokens_is_set_where_it_stands():
+    """A new limit replaces the old one in place, under the name the body uses; a body without one gets it."""
+    lens = open_body(SPACED)
+    assert render(lens, lens.slots, Options(max_tokens=7)) == SPACED.replace(b'"max_tokens": 50', b'"max_tokens": 7')
+    chat = open_body(CHAT)
+    assert b'"max_completion_tokens":7}' in render(chat, chat.slots, Options(max_tokens=7))
+    bare = open_body(b'{"messages":[]}', "openai-chat")
+    assert json.loads(render(bare, (), Options(max_tokens=7))) == {"messages": [], "max_completion_tokens": 7}
+
+
+def test_a_slot_of_another_api_is_translated():
+    """A slot that came over Chat goes out as an Anthropic message, without bytes of its old form."""
+    lens = open_body(SPACED)
+    foreign = open_body(CHAT).slots[1]
+    out = json.loads(render(lens, [foreign]))
+    assert out["messages"] == [{"role": "user", "content": "a"}]
+
+
+def test_body_from_slots_alone():
+    """A request can be made without one to start from; slots with bytes keep them."""
+    slots = open_body(SPACED).slots
+    out = body("anthropic", "claude-opus-4-8", slots, frame_fields={"system": "s"}, options=Options(max_tokens=5))
+    read = json.loads(out)
+    assert {key: read[key] for key in ("model", "system", "max_tokens")} == {
+        "model": "claude-opus-4-8",
+        "system": "s",
+        "max_tokens": 5,
+    }
+    assert b'{"role": "user",  "content": "\\u0041\\n"}' in out
+
+
+def test_the_frame_ignores_breakpoints_and_messages():
+    """The frame's digest changes with tools and system, not with cache breakpoints, messages or options."""
+    plain = open_body(b'{"system":[{"type":"text","text":"s"}],"messages":[]}').frame
+    marked = b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1,"system":[{"type":"text","text":"s",'
+    marked += b'"cache_control":{"type":"ephemeral"}}]}'
+    assert open_body(marked).frame == plain
+    assert open_body(b'{"system":[{"type":"text","text":"t"}],"messages":[]}').frame.digest != plain.digest
+    assert plain.tokens > 0
+    assert open_body(CHAT).frame.tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"", "cannot be read"),
+        (b"[]", "object"),
+        (b"\xef\xbb\xbf{}", "byte order mark"),
+        (b'{"messages":[{"role":"user","content":"\\ud800 and on"}]}', "byte"),
+        (b'{"messages":[{"role":"user","content":"\xff"}]}', "byte 39"),
+        (b'{"messages":[],"temperature":NaN}', "byte"),
+        (b'{"messages":[' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"]}", "nested"),
+        (b'{"messages":[{"role":"user","content":[' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"]}]}", "nested"),
+        (b'{"messages":[{"role":"user","content":"a"},5]}', r"\$\.messages\[1\]"),
+        (b'{"messages":{}}', r"\$\.messages"),
+        (b'{"messages":[],"model":"a","messages":[]}', "twice"),
+        (b'{"a":1,"messages":[],"a":1}', "twice"),
+    ],
+)
+def test_what_does_not_decode_is_a_format_error(raw, reason):
+    """A body that is not one JSON object of the API's shape is refused with the reason, whatever the damage."""
+    with pytest.raises(FormatError, match=reason):
+        open_body(raw)
+
+
+def test_an_unknown_api_is_unrecognised():
+    """An API nobody wrote a module for is named in the refusal."""
+    with pytest.raises(Unrecognised, match="openai-chat"):
+        open_body(CHAT, "fax")
+
+
+_TEXT = st.text(max_size=8)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | _TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+_BLOCKS = st.one_of(
+    st.fixed_dictionaries({"type": st.just("text"), "text": _TEXT}, optional={"cache_control": _JSON}),
+    st.fixed_dictionaries({"type": st.just("thinking"), "thinking": _TEXT, "signature": st.text(min_size=1)}),
+    st.fixed_dictionaries(
+        {"type": st.just("tool_use"), "id": _TEXT, "name": _TEXT, "input": st.dictionaries(_TEXT, _JSON)}
+    ),
+    st.fixed_dictionaries({"type": st.just("tool_result"), "tool_use_id": _TEXT, "content": _TEXT | st.lists(_JSON)}),
+    st.dictionaries(_TEXT, _JSON, max_size=3),
+)
+_ANTHROPIC = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["user", "assistant", "system", "other"]),
+        "content": _TEXT | st.lists(_BLOCKS, max_size=4),
+    }
+)
+_CALLS = st.fixed_dictionaries(
+    {"id": _TEXT, "type": st.just("function"), "function": st.fixed_dictionaries({"name": _TEXT, "arguments": _TEXT})}
+)
+_CHAT = st.one_of(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "system", "developer"]), "content": _TEXT}),
+    st.fixed_dictionaries(
+        {"role": st.just("assistant"), "content": _TEXT, "tool_calls": st.lists(_CALLS, min_size=1, max_size=2)},
+        optional={"reasoning_content": st.text(min_size=1)},
+    ),
+    st.fixed_dictionaries({"role": st.just("tool"), "tool_call_id": _TEXT, "content": _TEXT}),
+)
+
+
+_FULL = [{"role": "user", "content": [{"type": "text", "text": "", "cache_control": []}] * count} for count in (2, 3)]
+"""A breakpoint more than the API takes."""
+
+
+@given(st.lists(_ANTHROPIC, max_size=5), st.dictionaries(_TEXT, _JSON, max_size=3), st.booleans())
+@example(messages=_FULL, fields={}, spaced=False)
+def test_anthropic_bodies_come_back(messages, fields, spaced):
+    """Any body comes back as the object it was, and message by message as equal JSON, if the API takes its breakpoints.
+
+    Of more than it takes only the newest are said anew.
+    """
+    raw = json.dumps({**fields, "messages": messages}, indent=1 if spaced else None).encode()
+    lens = open_body(raw, "anthropic")
+    assert render(lens, lens.slots) is raw
+    assume(json.dumps(messages).count('"cache_control"') <= MOST)
+    _comes_back(raw, messages, lens)
+
+
+@given(st.lists(_CHAT, max_size=5))
+def test_chat_bodies_come_back(messages):
+    """Any chat body comes back as the object it was, and message by message as equal JSON."""
+    raw = json.dumps({"messages": messages}).encode()
+    lens = open_body(raw, "openai-chat")
+    assert render(lens, lens.slots) is raw
+    _comes_back(raw, messages, lens)
+
+
+def _comes_back(raw, messages, lens):
+    """Encode every message from its parts; nothing may be lost on the way."""
+    again = [replace(one, raw=None) for one in lens.slots]
+    assert json.loads(render(lens, again)) == json.loads(raw) | {"messages": messages}

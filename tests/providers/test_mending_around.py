@@ -1,0 +1,266 @@
+"""What stands around the history, and what is told of its mending: nothing goes that somebody meant."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+
+import pytest
+
+from holdfast.providers.common.surrogates import first
+from holdfast.providers.fix import mend
+from holdfast.providers.rules import validate
+
+MODELS = {"anthropic": "claude-opus-5-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}
+HI = {"role": "user", "content": "hi"}
+
+
+def mended(api, **fields):
+    """Return a body as it comes back, which mends to itself, what is told of it, and whether it is valid now."""
+    made = mend(json.dumps({"model": MODELS[api], **fields}).encode(), api)
+    assert mend(made.body, api).edits == ()
+    return json.loads(made.body), [(edit.rule, edit.why, edit.path) for edit in made.edits], made.is_valid
+
+
+def summary(words):
+    return {"type": "compaction", "signature": "s", "content": words}
+
+
+def answer(*blocks):
+    return {"role": "assistant", "content": list(blocks)}
+
+
+# -- a summary that the server made ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("history", "sent"),
+    [
+        ([HI, answer(summary("NEW")), HI], [answer(summary("NEW")), HI, HI]),
+        (
+            [answer(summary("OLD")), HI, answer(summary("NEW")), HI],
+            [answer(summary("NEW")), HI, HI],
+        ),
+        (
+            [HI, answer({"type": "text", "text": "a"}, summary("NEW")), HI],
+            [answer(summary("NEW")), HI, answer({"type": "text", "text": "a"}), HI],
+        ),
+        ([answer(summary("OLD"), summary("NEW")), HI], [answer(summary("NEW")), HI]),
+    ],
+    ids=["behind a user", "two", "beside words", "two in one"],
+)
+def test_the_newest_summary_stands_first(history, sent):
+    """Of blocks that stand for older turns the newest is the first block of all; no user's word goes with the rest."""
+    body, told, valid = mended("anthropic", max_tokens=9, messages=history, betas=["compact-2026-09-04"])
+    assert valid
+    assert body["messages"] == sent
+    assert all("drop" not in why and "keep" not in why for _, why, _ in told)
+
+
+def test_a_summary_stays_where_an_edit_that_compacts_meets_it():
+    """Of the two ways to compact the one that has a summary to show stays."""
+    edits = [{"type": "compact_20260112"}]
+    body, _, valid = mended(
+        "anthropic", max_tokens=9, messages=[answer(summary("S")), HI], context_management={"edits": edits}
+    )
+    assert valid
+    assert body["messages"] == [answer(summary("S")), HI]
+    assert "context_management" not in body
+
+
+# -- names of tools ----------------------------------------------------------------------------------------------------
+
+
+def tools_of(api, *names):
+    """Return tools, the names in them, and the choice of the first of them."""
+    if api == "gemini":
+        return [{"functionDeclarations": [{"name": name} for name in names]}]
+    if api == "anthropic":
+        return [{"name": name, "input_schema": {"type": "object"}} for name in names]
+    functions = [{"name": name, "parameters": {"type": "object"}} for name in names]
+    if api == "openai-chat":
+        return [{"type": "function", "function": one} for one in functions]
+    return [{"type": "function", "strict": False, **one} for one in functions]
+
+
+CALLS = {
+    "anthropic": (
+        "messages",
+        [
+            HI,
+            answer({"type": "tool_use", "id": "t", "name": "fs.read", "input": {}}),
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]},
+        ],
+        {"tool_choice": {"type": "tool", "name": "fs.read"}, "max_tokens": 9},
+    ),
+    "openai-chat": (
+        "messages",
+        [
+            HI,
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "t", "type": "function", "function": {"name": "fs.read", "arguments": "{}"}}],
+            },
+            {"role": "tool", "tool_call_id": "t", "content": "ok"},
+        ],
+        {"tool_choice": {"type": "function", "function": {"name": "fs.read"}}},
+    ),
+    "openai-responses": (
+        "input",
+        [
+            HI,
+            {"type": "function_call", "call_id": "t", "name": "fs.read", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "t", "output": "ok"},
+        ],
+        {"tool_choice": {"type": "function", "name": "fs.read"}},
+    ),
+    "gemini": (
+        "contents",
+        [
+            {"role": "user", "parts": [{"text": "hi"}]},
+            {"role": "model", "parts": [{"functionCall": {"name": "fs.read", "args": {}}}]},
+            {"role": "user", "parts": [{"functionResponse": {"name": "fs.read", "response": {"output": "ok"}}}]},
+        ],
+        {"toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["fs.read", "ls"]}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("api", list(CALLS))
+def test_a_tool_is_offered_under_the_name_of_its_calls(api):
+    """A name that the API does not take is the same other one in tools, calls, results and the choice; no tool goes."""
+    odd = "fs/read" if api == "gemini" else "fs.read"  # Gemini takes dots
+    field, history, more = CALLS[api]
+    raw = {field: history, "tools": tools_of(api, "fs.read", "ls"), **more}
+    body, told, valid = mended(api, **json.loads(json.dumps(raw).replace("fs.read", odd)))
+    said = json.dumps(body)
+    assert valid
+    assert f'"{odd}"' not in said
+    assert body["tools"] == tools_of(api, "fs_read", "ls")
+    assert said.count('"fs_read"') == 3 + (api == "gemini")
+    assert [why for _, why, _ in told if "rename" in why] == []
+
+
+def test_two_tools_never_become_one():
+    """Where the name that a tool would get is another tool's, it keeps its own, and is a finding."""
+    tools = tools_of("openai-responses", "fs.read", "fs_read")
+    body, _, valid = mended("openai-responses", input=[HI], tools=tools)
+    assert not valid
+    assert body["tools"] == tools
+    body, _, valid = mended("openai-responses", input=[HI], tools=tools_of("openai-responses", "fs.read", "fs/read"))
+    assert not valid
+    assert body["tools"] == tools_of("openai-responses", "fs_read", "fs/read")
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", ['{"path": "a.py"}', '{ "path":"a.py" }'])
+def test_an_input_that_is_a_string_is_the_object_it_says(said):
+    """The pieces of a stream that a client joined are no object yet: what is sent is the one that they say."""
+    use = {"type": "tool_use", "id": "t", "name": "read", "input": said}
+    given = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]}
+    body, _, valid = mended("anthropic", max_tokens=9, messages=[HI, answer(use), given])
+    assert valid
+    assert body["messages"][1]["content"] == [{**use, "input": {"path": "a.py"}}]
+    body, _, valid = mended("anthropic", max_tokens=9, messages=[HI, answer({**use, "input": None}), given])
+    assert valid
+    assert body["messages"][1]["content"] == [{**use, "input": {}}]
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "most", "sent"), [(500, 64_000, 1_024), (1_023, 4_000, 1_024), (20_000, 16_000, 14_976)]
+)
+def test_a_budget_moves_no_further_than_it_must(asked, most, sent):
+    """A thinking budget under the least is the least, one over ``max_tokens`` leaves 1,024; the new number is told."""
+    body, told, valid = mended(
+        "anthropic",
+        model="claude-sonnet-4-5",
+        max_tokens=most,
+        thinking={"type": "enabled", "budget_tokens": asked},
+        messages=[HI],
+    )
+    assert valid
+    assert body["thinking"]["budget_tokens"] == sent
+    assert [(rule, path) for rule, _, path in told] == [("anthropic.thinking-budget", "$.thinking.budget_tokens")]
+    assert told[0][1].endswith(f": it is {sent} now")
+
+
+def test_what_is_told_is_what_was_done():
+    """A change is told with what broke the rule and what was done, at the place that changed, not with advice."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    content = [{"type": "text", "text": str(at), **mark} for at in range(5)]
+    _, told, _ = mended("anthropic", max_tokens=9, messages=[{"role": "user", "content": content}])
+    assert told == [
+        (
+            "anthropic.cache-count",
+            "5 cache breakpoints, 4 are allowed: left out",
+            "$.messages[0].content[0].cache_control",
+        )
+    ]
+    _, told, _ = mended("openai-chat", messages=[HI, {"role": "assistant", "content": "a", "tool_calls": []}, HI])
+    assert told == [("openai-chat.tool-calls", "tool_calls is an empty list: left out", "$.messages[1].tool_calls")]
+
+
+# -- halves of characters ----------------------------------------------------------------------------------------------
+
+
+CUT = [(rb"\ud83d", rb"\ufffd"), (b"\xed\xa0\xbd", b"\xef\xbf\xbd")]
+
+
+@pytest.mark.parametrize(("half", "sign"), CUT)
+def test_half_of_a_character_gives_way_to_a_sign(half, sign):
+    """A body that nobody can read for the half of an emoji in it is told by its place, and is the same with U+FFFD."""
+    raw = b'{"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a %s \\ud83d\\ude00"}]}'
+    body = raw % half
+    found = validate(body, "anthropic")
+    assert [(one.rule, one.path) for one in found] == [("json", "$")]
+    assert "$.messages[0].content" in found[0].message
+    made = mend(body, "anthropic")
+    assert (made.body, made.is_valid) == (raw % sign, True)
+    assert [(edit.rule, edit.path) for edit in made.edits] == [("characters", "$.messages[0].content")]
+
+
+def test_half_of_a_character_in_a_key():
+    """What holds the key is its place."""
+    assert first(rb'{"a": [1, {"b": {"\ud83d": 2}}]}') == "$.a[1].b"
+    assert first(rb'{"a": "\ud83d\ude00"}') == ""
+    assert first(rb'{"a": "\ud83d') == ""
+
+
+# -- no more than must -------------------------------------------------------------------------------------------------
+
+
+def image(pixels):
+    """Return an image that is ``pixels`` wide."""
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", pixels, 9) + bytes(8)
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(head).decode()}
+    return {"type": "image", "source": source}
+
+
+@pytest.mark.parametrize(
+    ("shown", "gone"),
+    [
+        ([3_000] * 20, []),
+        ([3_000] * 21, [0]),
+        ([100] * 19 + [3_000] * 2, [19]),
+        ([100] * 22 + [3_000] * 2, [22, 23]),
+        ([3_000] * 20 + [9_000], [20]),
+        ([9_000] + [3_000] * 21, [0, 1]),
+    ],
+    ids=["few", "one too many", "beside small ones", "all the large ones", "one far too large", "both"],
+)
+def test_as_few_large_images_go_as_must(shown, gone):
+    """Up to 20 images may be large: a line stands for the oldest that are too many, and for what no request shows."""
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 9}
+    body["messages"] = [{"role": "user", "content": [image(pixels) for pixels in shown]}]
+    made = mend(json.dumps(body).encode(), "anthropic")
+    assert made.is_valid
+    assert [edit.path for edit in made.edits] == [f"$.messages[0].content[{at}]" for at in gone]
+    kinds = [block["type"] for block in json.loads(made.body)["messages"][0]["content"]]
+    assert [at for at, kind in enumerate(kinds) if kind == "text"] == gone

@@ -1,0 +1,233 @@
+"""Requests whose results stand or are named where their API does not look: no real result is lost in the repair."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from holdfast.normalize import MISSING
+from holdfast.providers.fix import mend
+from holdfast.providers.rules import validate
+
+FIELDS = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
+MODELS = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5", "gemini": ""}
+
+
+def mended(api, *history, **more):
+    """Return the history as it is sent once repaired, which repairs to itself."""
+    body = msgspec.json.encode({"model": MODELS[api], FIELDS[api]: list(history), **more})
+    found = mend(body, api, model="gemini-2.5-pro" if api == "gemini" else "")
+    assert found.is_valid
+    again = mend(found.body, api, model="gemini-2.5-pro" if api == "gemini" else "")
+    assert again.body == found.body
+    return json.loads(found.body)[FIELDS[api]]
+
+
+# -- results in the answer that made the call --------------------------------------------------------------------------
+
+
+USE = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
+GIVEN = {"type": "tool_result", "tool_use_id": "t1", "content": "REAL"}
+MADE_UP = {"type": "tool_result", "tool_use_id": "t1", "content": MISSING, "is_error": True}
+WORDS = {"type": "text", "text": "w"}
+ASKED = {"role": "user", "content": "q"}
+
+
+def answered(*blocks):
+    return {"role": "assistant", "content": list(blocks)}
+
+
+def told(*blocks):
+    return {"role": "user", "content": list(blocks)}
+
+
+@pytest.mark.parametrize(
+    ("history", "sent"),
+    [
+        ([answered(USE, GIVEN)], [answered(USE), told(GIVEN)]),
+        ([answered(USE, GIVEN), ASKED], [answered(USE), told(GIVEN), ASKED]),
+        ([answered(USE, GIVEN, WORDS), ASKED], [answered(USE), told(GIVEN), answered(WORDS), ASKED]),
+        ([answered(WORDS, GIVEN, USE), ASKED], [answered(WORDS), answered(USE), told(GIVEN), ASKED]),
+        ([answered(USE, GIVEN), told(MADE_UP, WORDS)], [answered(USE), told(GIVEN), told(WORDS)]),
+    ],
+)
+def test_a_result_in_an_answer_stands_behind_it(history, sent):
+    """The real result of a call is the one that goes out, though it stood in the assistant's message."""
+    assert mended("anthropic", ASKED, *history) == [ASKED, *sent]
+
+
+def test_a_response_of_the_models_stands_behind_its_call():
+    """Gemini: a response in a content of the model moves into one of the user's."""
+    call, response = {"functionCall": {"name": "f", "args": {}}}, {"functionResponse": {"name": "f", "response": {}}}
+    asked = {"role": "user", "parts": [{"text": "q"}]}
+    sent = mended("gemini", asked, {"role": "model", "parts": [call, response]})
+    assert sent == [asked, {"role": "model", "parts": [call]}, {"role": "user", "parts": [response]}]
+
+
+# -- results that name no call -----------------------------------------------------------------------------------------
+
+
+def spoken(name, *, response=None):
+    """Return a content with a call, or with a response to one."""
+    if response is None:
+        return {"role": "model", "parts": [{"functionCall": {"name": name, "args": {}}}]}
+    named = {"name": name} if name else {}
+    return {"role": "user", "parts": [{"functionResponse": {**named, "response": {"output": response}}}]}
+
+
+@pytest.mark.parametrize("name", ["", "other", "f.x"])
+def test_the_one_response_answers_the_one_call(name):
+    """Gemini: a response without a name, or with another, is the answer where one call and one response meet."""
+    asked = {"role": "user", "parts": [{"text": "q"}]}
+    sent = mended("gemini", asked, spoken("f"), spoken(name, response="REAL"))
+    assert sent == [asked, spoken("f"), spoken("f", response="REAL")]
+
+
+def test_responses_of_other_numbers_answer_nothing():
+    """Gemini: two calls and one response that names neither: which it answers is not known."""
+    asked = {"role": "user", "parts": [{"text": "q"}]}
+    calls = {"role": "model", "parts": [*spoken("f")["parts"], *spoken("g")["parts"]]}
+    sent = mended("gemini", asked, calls, spoken("other", response="REAL"))
+    assert [MISSING in json.dumps(part) for part in sent[2]["parts"]] == [True, True]
+
+
+def chat_calls(*ids):
+    calls = [{"id": id_, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id_ in ids]
+    return {"role": "assistant", "tool_calls": calls}
+
+
+@pytest.mark.parametrize("named", [{}, {"tool_call_id": ""}])
+def test_a_tool_message_without_an_id_answers_the_open_call(named):
+    """Chat: right behind an answer with one call that has no other result, a nameless result is that call's."""
+    other = {"role": "tool", "tool_call_id": "c2", "content": "REAL2"}
+    sent = mended("openai-chat", ASKED, chat_calls("c1", "c2"), other, {"role": "tool", "content": "REAL1", **named})
+    assert sent == [ASKED, chat_calls("c1", "c2"), other, {"role": "tool", "tool_call_id": "c1", "content": "REAL1"}]
+
+
+def test_a_tool_message_behind_words_answers_nothing():
+    """Chat: the answer right before it is the one that a nameless result may answer."""
+    words = {"role": "assistant", "content": "w"}
+    sent = mended("openai-chat", ASKED, chat_calls("c1"), words, {"role": "tool", "content": "REAL"}, ASKED)
+    assert sent[2] == {"role": "tool", "tool_call_id": "c1", "content": MISSING}
+
+
+# -- calls that lie elsewhere ------------------------------------------------------------------------------------------
+
+
+def test_a_response_to_a_call_in_the_cache_stays():
+    """Gemini: with cachedContent the first content may answer a call of the cache, called again later or not."""
+    first = spoken("f", response="CACHED")
+    empty = {"role": "user", "parts": []}
+    again = [spoken("f"), spoken("f", response="REAL"), {"role": "model", "parts": [{"text": "w"}]}]
+    asked = {"role": "user", "parts": [{"text": "q"}]}
+    assert mended("gemini", first, *again, empty, asked, cachedContent="cachedContents/x") == [first, *again, asked]
+    sent = mended("gemini", first, spoken("f"), cachedContent="cachedContents/x")
+    assert sent[0] == first
+    assert MISSING in json.dumps(sent[2])
+
+
+# -- shells and screens ------------------------------------------------------------------------------------------------
+
+
+TYPED = {
+    "type": "local_shell_call",
+    "id": "lsh_1",
+    "call_id": "c1",
+    "status": "completed",
+    "action": {"type": "exec", "command": ["ls"], "env": {}},
+}
+OPEN = {"type": "function_call", "call_id": "z", "name": "f", "arguments": "{}"}
+
+
+@pytest.mark.parametrize("named", [{"id": "lsh_1"}, {"id": "c1"}, {"id": "lsh_1", "call_id": "c1"}])
+def test_a_local_shells_output_names_either_id(named):
+    """Responses: both readings are taken, and a repair elsewhere leaves the real output where it is."""
+    output = {"type": "local_shell_call_output", "output": "REAL", **named}
+    body = {"model": "gpt-5", "input": [ASKED, TYPED, output]}
+    assert validate(body, "openai-responses") == ()
+    assert mended("openai-responses", ASKED, TYPED, output, OPEN)[:4] == [ASKED, TYPED, output, OPEN]
+
+
+def test_a_shell_that_never_ran_did_not_succeed():
+    """Responses: the made-up output of a shell's call ends in an error."""
+    call = {"type": "shell_call", "id": "sh_1", "call_id": "c", "action": {"commands": ["ls"]}}
+    chunk = mended("openai-responses", ASKED, call)[2]["output"][0]
+    assert (chunk["stdout"], chunk["outcome"]) == (MISSING, {"type": "exit", "exit_code": 1})
+
+
+SCREEN = {
+    "type": "computer_call",
+    "id": "cu_1",
+    "call_id": "c",
+    "status": "completed",
+    "action": {"type": "screenshot"},
+    "pending_safety_checks": [],
+}
+SHOT = {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot", "image_url": "u"}}
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": []}
+
+
+def test_a_call_for_a_screenshot_goes_without_one():
+    """Responses: no screenshot can be made up; the call goes, with the reasoning that only it came of."""
+    assert mended("openai-responses", ASKED, THOUGHT, SCREEN) == [ASKED]
+    assert mended("openai-responses", ASKED, THOUGHT, SCREEN, ASKED) == [ASKED, ASKED]
+    assert mended("openai-responses", SHOT, ASKED, THOUGHT, SCREEN) == [ASKED]
+    assert [item["role"] for item in mended("openai-responses", SCREEN)] == ["user"]
+    assert mended("openai-responses", ASKED, THOUGHT, SCREEN, SHOT, OPEN)[:4] == [ASKED, THOUGHT, SCREEN, SHOT]
+
+
+# -- calls of a server that wait for the client ------------------------------------------------------------------------
+
+
+FETCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_fetch", "input": {"url": "https://x"}}
+FETCHED = {
+    "type": "web_fetch_tool_result",
+    "tool_use_id": "srvtoolu_1",
+    "content": {"type": "web_fetch_tool_result_error", "error_code": "unavailable"},
+}
+
+
+@pytest.mark.parametrize("more", [[], [answered(FETCHED, WORDS)]])
+def test_a_deferred_call_outlives_a_repair(more):
+    """Anthropic: what a server does once the client has answered stays, whatever else is repaired."""
+    history = [ASKED, answered(FETCH, USE), told(GIVEN), *more]
+    assert mended("anthropic", *history, told({"type": "text", "text": ""})) == history
+
+
+def test_a_deferred_call_goes_where_the_user_speaks():
+    """Anthropic: words behind the results, or an answer without what was waited for, end the wait."""
+    sent = [ASKED, answered(USE), told(GIVEN, WORDS)]
+    assert mended("anthropic", ASKED, answered(FETCH, USE), told(GIVEN, WORDS)) == sent
+    sent = [ASKED, answered(USE), told(GIVEN), answered(WORDS), ASKED]
+    assert mended("anthropic", ASKED, answered(FETCH, USE), told(GIVEN), answered(WORDS), ASKED) == sent
+
+
+def test_a_client_does_not_share_an_id_with_a_server():
+    """Anthropic: of two calls with one id in one message, the client's gets another."""
+    mine = USE | {"id": "srvtoolu_1"}
+    sent = mended("anthropic", ASKED, answered(FETCH, FETCHED, mine), told(GIVEN | {"tool_use_id": "srvtoolu_1"}))
+    assert sent[1]["content"][:2] == [FETCH, FETCHED]
+    assert sent[2]["content"][0] == GIVEN | {"tool_use_id": sent[1]["content"][2]["id"]}
+
+
+ORPHANS = {
+    "anthropic": lambda number: told(GIVEN | {"tool_use_id": f"t{number}"}),
+    "openai-chat": lambda number: {"role": "tool", "tool_call_id": f"t{number}", "content": "REAL"},
+    "openai-responses": lambda number: {"type": "function_call_output", "call_id": f"t{number}", "output": "REAL"},
+    "gemini": lambda _: {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {}}}]},
+}
+
+
+@pytest.mark.parametrize("api", ORPHANS)
+def test_a_history_without_its_calls_takes_linear_time(api, grows_slowly):
+    """Results whose calls a client cut away are told in time that grows with their number."""
+
+    def mending(count):
+        body = {"model": MODELS[api], FIELDS[api]: [ORPHANS[api](number) for number in range(count)]}
+        raw = msgspec.json.encode(body)
+        model = "gemini-2.5-pro" if api == "gemini" else ""
+        return lambda: mend(raw, api, model=model).is_valid or pytest.fail("it is still wrong")
+
+    grows_slowly(mending, 250)

@@ -1,0 +1,96 @@
+"""Errors in the client's own words, and that our classifier reads them back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses import ResponseFailedEvent
+
+from holdfast.providers.overflow import KINDS, OVERFLOWS, ErrorReport, Verdict, classify
+from holdfast.providers.overflow.native_errors import render, said_as, stream_event
+
+APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
+apis = st.sampled_from(APIS)
+maybe = st.none() | st.integers(1, 10**12)
+SIZED = ("context_window", "input_plus_output")
+
+
+def read_back(api, verdict, output, channel):
+    if channel == "stream":
+        return classify(ErrorReport(api, 200, body=stream_event(api, verdict, output=output)))
+    native = render(api, verdict, output=output)
+    return classify(ErrorReport(api, native.status, body=native.body, headers=native.headers))
+
+
+@given(apis, st.sampled_from(SIZED), maybe, maybe, maybe, st.sampled_from(["status", "stream"]))
+def test_the_mirror_law(api, kind, limit, requested, output, channel):
+    """What is rendered is read back, the same kind, limit and requested: each API and channel, whatever is known."""
+    assert read_back(api, Verdict(kind, limit, requested), output, channel) == Verdict(kind, limit, requested)
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("channel", ["status", "stream"])
+def test_every_kind_is_said_as_one_that_the_client_knows(api, kind, channel):
+    """Each kind comes back as the one it is said as; only an overflow is said as one."""
+    found = read_back(api, Verdict(kind), None, channel)
+    assert found.kind == said_as(kind)
+    assert found.is_overflow is (kind in OVERFLOWS)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_the_client_is_told_when_to_come_back(api):
+    """``retry_after`` goes out as a header and comes back."""
+    assert read_back(api, Verdict("overloaded", retry_after=1.5), None, "status") == Verdict(
+        "overloaded", retry_after=1.5
+    )
+
+
+def test_claude_code_finds_both_numbers():
+    """Anthropic's overflow is a 400 ``invalid_request_error`` with the wording that clients take numbers from."""
+    native = render("anthropic", Verdict("context_window", 200_000, 207_848))
+    said = json.loads(native.body)
+    assert native.status == 400
+    assert said["type"] == "error"
+    assert said["error"]["type"] == "invalid_request_error"
+    assert said["error"]["message"] == "prompt is too long: 207848 tokens > 200000 maximum"
+
+
+def test_codex_finds_its_code_in_a_failed_response():
+    """In a stream of Responses an overflow is ``response.failed`` with the code that Codex looks for."""
+    verdict = Verdict("context_window", 400_000, 500_000)
+    event, data = stream_event("openai-responses", verdict, number=7).split(b"\n")[:2]
+    said = json.loads(data.removeprefix(b"data: "))
+    assert event == b"event: response.failed"
+    assert (said["type"], said["sequence_number"], said["response"]["status"]) == ("response.failed", 7, "failed")
+    assert said["response"]["error"]["code"] == "context_length_exceeded"
+
+
+def test_chat_and_gemini_say_it_their_way():
+    """Chat has the code, Gemini the status; both are 400."""
+    chat = json.loads(render("openai-chat", Verdict("context_window", 10, 20)).body)["error"]
+    gemini = json.loads(render("gemini", Verdict("context_window", 10, 20)).body)["error"]
+    assert chat["code"] == "context_length_exceeded"
+    assert (gemini["code"], gemini["status"]) == (400, "INVALID_ARGUMENT")
+    assert "(20)" in gemini["message"]
+    assert "(10)" in gemini["message"]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_reason_of_ours_is_said(api):
+    """A reason of ours replaces the API's words where the error is no overflow, and only there."""
+    other = json.loads(render(api, Verdict("invalid_request"), message="no 'messages' in it").body)["error"]
+    large = json.loads(render(api, Verdict("context_window"), message="no 'messages' in it").body)["error"]
+    assert other["message"] == "no 'messages' in it"
+    assert large["message"] != other["message"]
+
+
+def test_the_sdk_takes_the_failed_event():
+    """The event has every field that the official SDK's type requires (its list of codes has not the overflow's)."""
+    data = stream_event("openai-responses", Verdict("server")).split(b"data: ")[1]
+    event = ResponseFailedEvent.model_validate_json(data)
+    assert event.response.error is not None
+    assert event.response.error.code == "server_error"

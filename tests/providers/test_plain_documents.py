@@ -1,0 +1,274 @@
+"""A document of plain words is words: as large as they are, spilled and read back like them, in its bytes till then."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.config import target
+from holdfast.engine.log.journal import Journal
+from holdfast.engine.recall import answer_recall, recall_whole
+from holdfast.messages.message import part_text
+from holdfast.messages.parts import Media, Opaque, Text
+from holdfast.messages.tokens import DOCUMENT_TOKENS, count, media_tokens
+from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.common.media import words_of
+from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.openai_responses import messages as openai_responses
+from holdfast.providers.registry import FORMS, form_of
+from holdfast.providers.request_body import measured, open_body, render
+from holdfast.providers.rules import validate
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider.client import MODELS
+
+WIRE = {
+    "anthropic": anthropic,
+    "openai-chat": openai_chat,
+    "openai-responses": openai_responses,
+    "gemini": gemini,
+}
+LOG = "\n".join(f"{n:05} step {n} {'FAILED' if n % 500 == 0 else 'ok'}" for n in range(12_000))
+"""Words that are too many for a request."""
+SAID = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=80).filter(str.strip)
+
+
+def packed(words):
+    data = words if isinstance(words, bytes) else words.encode()
+    return b64encode(data).decode()
+
+
+def block(words):
+    return {"type": "text", "text": words}
+
+
+DOCUMENTS = {
+    "anthropic": {
+        "text": lambda words: {"type": "document", "source": source("text", data=words, media_type="text/plain")},
+        "string": lambda words: {"type": "document", "source": source("content", content=words)},
+        "blocks": lambda words: {"type": "document", "source": source("content", content=[block(words)])},
+        "found": lambda words: {"type": "search_result", "source": "", "title": "", "content": [block(words)]},
+    },
+    "openai-chat": {
+        "file": lambda words: {"type": "file", "file": {"file_data": f"data:text/x-python;base64,{packed(words)}"}},
+    },
+    "openai-responses": {
+        "file": lambda words: {"type": "input_file", "file_data": f"data:application/json;base64,{packed(words)}"},
+    },
+    "gemini": {
+        "inlineData": lambda words: {"inlineData": {"mimeType": "text/csv; charset=utf-8", "data": packed(words)}},
+        "inline_data": lambda words: {"inline_data": {"mime_type": "application/ld+json", "data": packed(words)}},
+    },
+}
+"""Every form of a document of plain words."""
+TEXTS = {
+    "anthropic": block,
+    "openai-chat": block,
+    "openai-responses": lambda words: {"type": "input_text", "text": words},
+    "gemini": lambda words: {"text": words},
+}
+
+
+def source(type_, **fields):
+    return {"type": type_, **fields}
+
+
+def shown(api, part):
+    """Return a request in which a user shows ``part``."""
+    return request(api, {"role": "user", "parts" if api == "gemini" else "content": [part]})
+
+
+def given_back(api, part):
+    """Return a request in which a tool gave ``part`` back."""
+    match api:
+        case "anthropic":
+            call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "ls", "input": {}}]}
+            result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [part]}]}
+        case "openai-responses":
+            call = {"type": "function_call", "call_id": "t1", "name": "ls", "arguments": "{}"}
+            result = {"type": "function_call_output", "call_id": "t1", "output": [part]}
+        case _:
+            named = {"id": "t1", "name": "ls"}
+            call = {"role": "model", "parts": [{"functionCall": {**named, "args": {}}, "thoughtSignature": "c2ln"}]}
+            answer = {**named, "response": {"output": part["text"]} if "text" in part else {}}
+            answer |= {} if "text" in part else {"parts": [part]}
+            result = {"role": "user", "parts": [{"functionResponse": answer}]}
+    go = {"role": "user", "parts": [{"text": "go"}]} if api == "gemini" else {"role": "user", "content": "go"}
+    return request(api, go, call, result)
+
+
+def request(api, *said):
+    named = {} if api == "gemini" else {"model": MODELS[api]}
+    limit = {"max_tokens": 900} if api == "anthropic" else {}
+    return json.dumps(named | limit | {form_of(api).field: said}).encode()
+
+
+CASES = [
+    (api, form, place)
+    for api, forms in DOCUMENTS.items()
+    for form in forms
+    for place in (shown, *([] if api == "openai-chat" else [given_back]))
+]
+"""Chat's results hold no files."""
+NAMES = [f"{api} {form} {place.__name__}" for api, form, place in CASES]
+every_form = pytest.mark.parametrize(("api", "form", "place"), CASES, ids=NAMES)
+
+
+def sent(store, api, body):
+    """Return what is decided about a request, and the body that goes up, breakpoints of the cache aside."""
+    lens = measured(open_body(body, api))
+    journal = Journal.open(store, "s")
+    journal.append(*lens.slots)
+    prepared = journal.prepare(target(api, MODELS[api], window=64_000))
+    return prepared.plan, render(lens, prepared.slots)
+
+
+def last(api, body):
+    """Return the last part of a body, or of what its tool gave back."""
+    part = open_body(body, api).slots[-1].message.parts[-1]
+    return part.content[-1] if hasattr(part, "content") else part
+
+
+@every_form
+@given(words=SAID)
+def test_it_goes_up_as_it_came(api, form, place, words):
+    """Byte identity: what nothing is decided about keeps its bytes, and is as large as the same words in a text."""
+    body, plain = (place(api, make(words)) for make in (DOCUMENTS[api][form], TEXTS[api]))
+    with MemoryStore() as store:
+        plan, out = sent(store, api, body)
+    assert (plan.record, plan.repair) == ((), ())
+    assert out == body
+    assert last(api, body).text.split() == words.split()
+    sizes = [measured(open_body(one, api)).slots[-1].size for one in (body, plain)]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.05, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("api", "form", "place"),
+    [pytest.param(*case, marks=[pytest.mark.long] if at % 3 else []) for at, case in enumerate(CASES)],
+    ids=NAMES,
+)
+def test_a_large_one_is_spilled(api, form, place):
+    """C3, recall: a preview in an ordinary text stands for what does not fit; it is read back whole, and searched."""
+    with MemoryStore() as store:
+        plan, out = sent(store, api, place(api, DOCUMENTS[api][form](LOG)))
+        assert [edit.rule for edit in plan.record] == ["spill"]
+        assert validate(out, api) == ()
+        preview = part_text(plan.record[0].put[0])
+        assert json.dumps(preview)[1:-1] in json.dumps(json.loads(out))
+        handle = re.search(r'<persisted_tool_result id="(\w+)"', preview)[1]
+        assert "".join(page.text for page in recall_whole(store, "s", handle)) == LOG
+        assert "11500 step 11500 FAILED" in answer_recall(store, "s", {"id": handle, "search": "11500"}).text
+        assert "11500" in answer_recall(store, "s", {"search": "11500"}).text
+        assert len(out) < 50_000
+
+
+@every_form
+def test_elsewhere_it_is_a_text(api, form, place):
+    """What one API's reader read another writes as a text, and that is valid."""
+    body = json.loads(place(api, DOCUMENTS[api][form]("words")))
+    for to, writer in WIRE.items():
+        if to != api:
+            said = writer.dicts(WIRE[api].messages(body[form_of(api).field]))
+            out = request(to, *said)
+            assert (validate(out, to), last(to, out).text) == ((), "words")
+
+
+def test_its_title_stands_above_its_words():
+    """A title and what is told about a document are seen by the model, so they are counted and kept with it."""
+    paper = DOCUMENTS["anthropic"]["text"]("words") | {"title": "notes", "context": "of May"}
+    assert last("anthropic", shown("anthropic", paper)).text == "[notes]\nof May\nwords"
+    file = {"type": "input_file", "filename": "a.md", "file_data": f"data:text/markdown;base64,{packed('words')}"}
+    assert last("openai-responses", shown("openai-responses", file)).text == "[a.md]\nwords"
+
+
+def test_a_preview_is_a_text_and_nothing_else():
+    """What belongs to a document goes with it; the breakpoint of the cache stays where it stood."""
+    more = {"title": "t", "context": "c", "citations": {"enabled": True}, "cache_control": {"type": "ephemeral"}}
+    body = shown("anthropic", DOCUMENTS["anthropic"]["text"](LOG) | more | {"field_of_tomorrow": 1})
+    with MemoryStore() as store:
+        _, out = sent(store, "anthropic", body)
+    [made] = json.loads(out)["messages"][0]["content"]
+    assert made.keys() == {"type", "text", "cache_control"}
+
+
+def test_a_file_beside_words_of_a_response_keeps_its_bytes():
+    """Gemini: where the words of a response change, the file beside them is neither told twice nor touched."""
+    file = DOCUMENTS["gemini"]["inlineData"]("in the file")
+    answer = {"name": "ls", "response": {"output": "said"}, "parts": [file]}
+    base = Raw(json.dumps({"role": "user", "parts": [{"functionResponse": answer}]}).encode())
+    [result] = gemini.decode(base).results
+    for words, kept in ((Text("new"), [file]), (Text("said"), [file])):
+        changed = replace(result, content=(words, *result.content[1:]), raw=None)
+        [wire] = gemini.encode(replace(gemini.decode(base), parts=(changed,)), base)
+        [made] = json.loads(wire)["parts"]
+        assert made["functionResponse"] == {"name": "ls", "response": {"output": words.text}, "parts": kept}
+
+
+@pytest.mark.parametrize(
+    ("mime", "is_words"),
+    [
+        ("text/markdown", True),
+        ("TEXT/HTML; charset=utf-8", True),
+        ("application/json", True),
+        ("application/x-ndjson", True),
+        ("application/vnd.api+json", True),
+        ("application/x-yaml", True),
+        ("application/javascript", True),
+        ("application/pdf", False),
+        ("application/octet-stream", False),
+        ("application/vnd.openxmlformats-officedocument.wordprocessingml.document", False),
+        ("image/svg+xml", False),
+        ("", False),
+    ],
+)
+def test_its_type_tells(mime, is_words):
+    """Text, code, JSON, XML and YAML are words; of all else nobody knows."""
+    assert words_of(Media("document", mime, 5, "", packed("words"), form="base64")) == ("words" if is_words else None)
+
+
+PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": packed(b"%PDF")}}
+MIXED = {"type": "document", "source": source("content", content=[block("a"), {"type": "image", "source": {}}])}
+
+
+def named(words, mime="text/plain"):
+    return {"type": "file", "file": {"filename": "a", "file_data": f"data:{mime};base64,{packed(words)}"}}
+
+
+@pytest.mark.parametrize(
+    ("api", "part"),
+    [
+        ("anthropic", PDF),
+        ("anthropic", MIXED),
+        ("anthropic", DOCUMENTS["anthropic"]["text"](" \n")),
+        ("openai-chat", named("words".encode("latin-1") + b"\xe9")),
+        ("openai-chat", named("words".encode("utf-16-le"))),
+        ("openai-chat", named(b"%PDF-1.4", "application/pdf")),
+        ("openai-chat", named(b"", "text/plain")),
+    ],
+)
+def test_what_is_not_words_alone_stays_a_document(api, part):
+    """Bytes that are no UTF-8, pages, pictures between the words and blanks are no words."""
+    assert type(last(api, shown(api, part))) is Media
+
+
+@pytest.mark.parametrize("part", [DOCUMENTS["anthropic"]["text"]("words"), DOCUMENTS["anthropic"]["found"]("words")])
+def test_where_only_text_may_stand_a_document_is_none(part):
+    """The Messages API takes no document in an error and of the assistant: repairs see that it is one, not words."""
+    failed = {"type": "tool_result", "tool_use_id": "t", "is_error": True, "content": [part]}
+    for message in ({"role": "assistant", "content": [part]}, {"role": "user", "content": [failed]}):
+        [made] = FORMS["anthropic"].decode(json.dumps(message).encode()).parts
+        assert type(made.content[0] if message["role"] == "user" else made) in (Media, Opaque)
+
+
+def test_words_between_pictures_are_counted():
+    """Many words in a document that holds pictures too are as large as they are, few as large as any document."""
+    sizes = [media_tokens(Media("document", "text/plain", len(words), "", words, form="text")) for words in ("a", LOG)]
+    assert sizes == [DOCUMENT_TOKENS, count(LOG)]

@@ -1,0 +1,186 @@
+"""Telling the API of a body, and the rules of a model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.errors import FormatError, Unrecognised
+from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.models import traits
+from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.recognize import body_fields, recognise, spoken
+
+USER = {"role": "user", "content": "hi"}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def api(**fields):
+    return recognise(body_fields(json.dumps(fields).encode()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"system": "s", "messages": [USER]}, "anthropic"),
+        ({"anthropic_version": "bedrock-2023-05-31", "messages": [USER]}, "anthropic"),
+        ({"max_tokens": 5, "model": "claude-x", "messages": [USER]}, "anthropic"),
+        ({"tools": [{"name": "f", "input_schema": {}}], "messages": [USER]}, "anthropic"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}]}, "anthropic"),
+        ({"messages": [{"role": "assistant", "content": [{"type": "web_search_tool_result"}]}]}, "anthropic"),
+        ({"messages": [USER]}, "openai-chat"),
+        ({"max_tokens": 5, "model": "fake-1", "messages": [USER]}, "openai-chat"),
+        ({"model": "claude-x", "stream_options": {}, "messages": [USER]}, "openai-chat"),
+        ({"model": "claude-x", "messages": [{"role": "system", "content": "s"}, USER]}, "openai-chat"),
+        ({"model": "claude-x", "messages": [USER, {"role": "assistant", "tool_calls": [CALL]}]}, "openai-chat"),
+        ({"model": "claude-x", "tools": [{"type": "function", "function": {}}], "messages": [USER]}, "openai-chat"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "openai-chat"),
+    ],
+)
+def test_the_api_is_told_from_the_keys(fields, wanted):
+    """Each API is known by the fields, roles and blocks that only it has; else by the model, else it is Chat."""
+    assert api(**fields) == wanted
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"contents": []}, "gemini"),
+        ({"contents": [{"parts": [{"text": "a"}]}], "model": "m"}, "gemini"),
+        ({"generationConfig": {}}, "gemini"),
+        ({"input": "a"}, "openai-responses"),
+        ({"model": "m", "input": [USER], "instructions": "s"}, "openai-responses"),
+        ({"model": "m", "previous_response_id": "r"}, "openai-responses"),
+    ],
+)
+def test_the_list_of_messages_has_a_name_in_each_api(fields, wanted):
+    """``input`` is of Responses, ``contents`` of Gemini; where neither stands, fields that only one API has tell."""
+    assert api(**fields) == wanted
+
+
+BLOCK = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}
+USES = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
+TOOLS = {"tools": [{"name": "f", "input_schema": {}}]}
+ROLE = {"role": "tool", "tool_call_id": "c", "content": "a"}
+OWN = {
+    "anthropic": [
+        {"system": "s", "messages": [USER]},
+        {**TOOLS, "messages": [USER]},
+        {"messages": [USER, USES, BLOCK]},
+        {"model": "gpt-5", "max_tokens": 9, **TOOLS, "messages": [USER]},
+    ],
+    "openai-chat": [
+        {"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}]},
+        {"messages": [USER, ROLE]},
+        {"tools": [{"type": "function", "function": {}}], "messages": [USER]},
+        {"model": "claude-x", "max_completion_tokens": 9, "messages": [USER]},
+    ],
+    "openai-responses": [{"input": [USER]}, {"input": "a", "system": "s"}],
+    "gemini": [{"contents": []}],
+}
+"""What only one API has."""
+ANYBODYS = [
+    {"messages": [USER]},
+    {"messages": [USER], "model": "claude-x", "max_tokens": 5},
+    {"messages": [USER], "model": "gpt-5"},
+    {"messages": [USER], "thinking": {"type": "enabled"}, "stop": ["a"], "user": "u", "seed": 1},
+    {"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": []}]}, USER]},
+    {"messages": [USER, USES, BLOCK, ROLE]},
+    {"messages": [{"role": "system", "content": "s"}, USER, {"role": "developer", "content": "d"}, USER]},
+    {"messages": [{"role": "user", "content": [{"type": "image_url"}, {"type": "file"}]}]},
+    {"messages": [USER, BLOCK]},
+    {"messages": [USER, ROLE], **TOOLS},
+]
+"""What tells nothing, may be said to servers of either API, or is of both."""
+
+
+@pytest.mark.parametrize("likely", OWN)
+@pytest.mark.parametrize(("wanted", "fields"), [(api, fields) for api, bodies in OWN.items() for fields in bodies])
+def test_what_only_another_api_has_tells_more_than_what_is_likely(likely, wanted, fields):
+    """Its list of messages, or its tools, roles, blocks and fields where the lists have one name."""
+    assert spoken(body_fields(json.dumps(fields).encode()), likely) == wanted
+
+
+@pytest.mark.parametrize("likely", ["anthropic", "openai-chat"])
+@pytest.mark.parametrize("fields", ANYBODYS)
+def test_where_nothing_tells_a_body_is_what_is_likely(likely, fields):
+    """Neither the name of a model tells, nor a field that gateways pass on, marks of both, or what slipped in."""
+    assert spoken(body_fields(json.dumps(fields).encode()), likely) == likely
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"a": 1},
+        {},
+        {"model": "text-embed", "input": "a", "encoding_format": "float"},
+        {"model": "tts", "input": "a", "voice": "v"},
+        {"model": "m", "prompt": "a"},
+    ],
+)
+def test_what_is_no_request_is_refused(fields):
+    """Bodies of other calls are refused, with the lists of messages that would have been known."""
+    with pytest.raises(Unrecognised, match="'messages' or 'input' or 'contents'"):
+        api(**fields)
+
+
+@pytest.mark.parametrize(
+    ("model", "prefill", "inside", "binds", "images"),
+    [
+        ("claude-3-5-sonnet-20241022", True, False, False, 100),
+        ("claude-2.1", True, False, False, 100),
+        ("claude-sonnet-4-20250514", True, False, False, 100),
+        ("anthropic.claude-opus-4-5-20251101-v1:0", True, False, False, 100),
+        ("anthropic/claude-haiku-4.5", True, False, False, 100),
+        ("claude-opus-4-6", False, False, False, 600),
+        ("claude-opus-4-8", False, True, False, 600),
+        ("claude-opus-5", False, True, False, 600),
+        ("claude-opus-5-20260401", False, True, False, 600),
+        ("claude-sonnet-5", False, False, False, 600),
+        ("claude-opus-5-5", False, True, True, 600),
+        ("claude-sonnet-5-5", False, True, True, 600),
+        ("claude-haiku-5-5", False, True, True, 600),
+        ("claude-fable-5", False, True, False, 600),
+        ("claude-mythos-5-1", False, True, True, 600),
+        ("claude-fable-5-2[1m]", False, True, True, 600),
+        ("claude-opus-4-9", False, True, True, 600),
+        ("claude-opus-6", False, True, True, 600),
+        ("us.anthropic.claude-sonnet-7-1-v1:0", False, True, True, 600),
+        ("somebody/new", False, False, True, 600),
+        ("", False, False, True, 600),
+    ],
+)
+def test_the_dialect_of_a_model(model, prefill, inside, binds, images):
+    """What a Claude model takes follows from its family and version; one that is newer than all known takes system
+    messages inside, as the newest known do; an unknown name gets the strictest rules, and no limit by a guess."""
+    dialect = anthropic.dialect(model)
+    assert (not dialect.end_user, dialect.system_place == "turn", dialect.binds_thinking, dialect.max_images) == (
+        prefill,
+        inside,
+        binds,
+        images,
+    )
+    assert (dialect.start_user, dialect.merge, dialect.markers) == (True, traits(model) is None, 4)
+
+
+def test_unknown_models_have_no_traits():
+    """Nothing is claimed of a model nobody knows, so the validator cannot refuse for it."""
+    assert traits("claude-opus-7") is None
+    assert traits("fake-1") is None
+
+
+def test_the_dialect_of_chat():
+    """Chat has no order of roles, merges nothing, and wants short ids and no media in results."""
+    dialect = openai_chat.dialect("gpt-5")
+    assert (dialect.start_user, dialect.end_user, dialect.merge, dialect.media_in_results) == (False,) * 4
+    assert (dialect.id_max, dialect.results_grouped, dialect.markers) == (64, False, 0)
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["bare", "marked"])
+@pytest.mark.parametrize("coded", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_what_is_not_utf_8_is_told_by_its_name(coded, mark):
+    """JSON in two or four bytes a character is named for what it is, with what to do, whatever stands in it."""
+    for body in ('{"model":"m","messages":[]}', '{"model":"é","messages":[]}'):
+        with pytest.raises(FormatError, match=rf"^the body is {coded[:6].upper()}; encode it as UTF-8$"):
+            body_fields((mark + body).encode(coded))

@@ -1,0 +1,50 @@
+"""Rules of Responses and Gemini: where a finding points."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.providers.rules import validate
+
+CALL = {"type": "function_call", "call_id": "c1", "name": "ls", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
+USER = {"role": "user", "content": "x"}
+REASONING = {"type": "reasoning", "id": "rs_1", "summary": []}
+ASKS = {"parts": [{"text": "x"}]}
+CALLS = {"role": "model", "parts": [{"text": "so"}, {"functionCall": {"name": "ls", "args": {}}}]}
+
+
+def gives(name="ls"):
+    return {"role": "user", "parts": [{"functionResponse": {"name": name, "response": {}}}]}
+
+
+@pytest.mark.parametrize(
+    ("api", "history", "rule", "path"),
+    [
+        ("openai-responses", [USER, CALL, USER], "pair", "$.input[1].call_id"),
+        ("openai-responses", [USER, OUTPUT], "orphan", "$.input[1].call_id"),
+        ("openai-responses", [OUTPUT, CALL, OUTPUT], "orphan", "$.input[0].call_id"),
+        ("openai-responses", [USER, REASONING], "reasoning-unit", "$.input[1]"),
+        ("openai-responses", [{"role": "user", "content": [{"type": "text"}]}], "parts", "$.input[0].content[0].type"),
+        ("openai-responses", [USER, CALL, {**OUTPUT, "output": [7]}], "part-shape", "$.input[2].output[0]"),
+        ("gemini", [ASKS, CALLS, ASKS], "call-count", "$.contents[1].parts[1].functionCall"),
+        ("gemini", [ASKS, CALLS, gives("cat")], "match", "$.contents[2].parts[0].functionResponse.name"),
+        ("gemini", [ASKS, gives()], "response-place", "$.contents[1].parts[0].functionResponse"),
+        ("gemini", [ASKS, CALLS, gives()], "signed", "$.contents[1].parts[1]"),
+    ],
+)
+def test_findings_name_the_place(api, history, rule, path):
+    """A finding says where the request breaks the rule."""
+    body = {"input" if api == "openai-responses" else "contents": history}
+    found = validate(body, api, model="gemini-3.1-pro")
+    assert (f"{api}.{rule}", path) in [(one.rule, one.path) for one in found]
+
+
+def test_fields_of_gemini_may_be_spelled_either_way():
+    """Names with underscores are the same fields, and findings spell them as the request does."""
+    call = {"role": "model", "parts": [{"function_call": {"name": "ls", "args": "x"}, "thought_signature": "c2ln"}]}
+    answer = {"parts": [{"function_response": {"name": "ls", "response": {}}}]}
+    found = validate({"contents": [ASKS, call, answer]}, "gemini", model="gemini-3-flash")
+    assert [(one.rule, one.path) for one in found] == [
+        ("gemini.args-object", "$.contents[1].parts[0].function_call.args")
+    ]

@@ -1,0 +1,64 @@
+"""What the official SDKs return is taken as it is, whole or inside of a dict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_type_hints
+
+import pytest
+from anthropic.types import TextBlock, ToolUseBlock
+from google.genai.types import Content, FunctionCall, Part
+from openai.types.chat import ChatCompletionMessage
+
+from holdfast.errors import FormatError
+from holdfast.messages.parts import Text, ToolCall
+from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.openai_responses import messages as openai_responses
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "sh", "arguments": '{"c":"ls"}'}}
+
+
+def test_a_message_of_an_sdk() -> None:
+    """Its words and calls arrive, and what is not there (``refusal``, ``audio``) is not in the next request either."""
+    said = ChatCompletionMessage.model_validate({"role": "assistant", "content": None, "tool_calls": [CALL]})
+    (message,) = openai_chat.messages([said])
+    assert message.calls == (ToolCall("call_1", "sh", '{"c":"ls"}', raw=message.calls[0].raw),)
+    assert openai_chat.dicts([message]) == [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
+
+
+def test_blocks_of_an_sdk_in_a_dict() -> None:
+    """The content of an answer can be put behind a role as it came."""
+    blocks = [
+        TextBlock(type="text", text="I look."),
+        ToolUseBlock(type="tool_use", id="toolu_1", name="sh", input={"c": "ls"}),
+    ]
+    (message,) = anthropic.messages([{"role": "assistant", "content": blocks}])
+    assert message.text == "I look."
+    assert [call.id for call in message.calls] == ["toolu_1"]
+    assert None not in anthropic.dicts([message])[0]["content"][0].values()
+
+
+def test_a_content_of_an_sdk() -> None:
+    """Gemini's own names of fields stand in the request, not those of Python."""
+    said = Content(role="model", parts=[Part(text="I look."), Part(function_call=FunctionCall(name="sh", args={}))])
+    (message,) = gemini.messages([said])
+    assert isinstance(message.parts[0], Text)
+    assert gemini.dicts([message])[0]["parts"][1]["functionCall"]["name"] == "sh"
+
+
+@pytest.mark.parametrize("value", [object(), print, ChatCompletionMessage, {1, 2}.__iter__()])
+def test_what_has_no_form_in_json(value: object) -> None:
+    """Anything else is a ``FormatError`` that names its type and says what to give."""
+    with pytest.raises(
+        FormatError, match=f"a value of type {type(value).__name__} has no form in JSON; give plain values"
+    ):
+        openai_chat.messages([{"role": "user", "content": value}])
+
+
+@pytest.mark.parametrize("wire", [anthropic, openai_chat, openai_responses, gemini])
+def test_a_type_checker_takes_what_an_sdk_gives_and_wants(wire: Any) -> None:
+    """Neither side says ``dict``: SDKs give objects, and want types of their own that plain dicts are not."""
+    assert get_type_hints(wire.messages)["wire"] in (Sequence[Any], str | Sequence[Any])
+    assert get_type_hints(wire.dicts)["return"] == list[Any]

@@ -1,0 +1,95 @@
+"""Whether an error is about what the provider sealed: its own words say so, whichever wrapper they come in."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.providers.overflow import ErrorReport, classify
+from holdfast.providers.overflow.signature_errors import refuses_seals
+
+SEALED = [
+    ("invalid_encrypted_content", "The encrypted content gAAA...DQ== could not be verified."),
+    ("", "The encrypted content for item rs_0a18 could not be verified. Reason: it could not be decrypted or parsed."),
+    ("invalid_encrypted_content", "The encrypted content for item cmp_0a18 was not issued to this caller."),
+    ("", "Encrypted content organization_id did not match the target organization."),
+    ("", "Could not decrypt the provided encrypted_content. Please ensure the value is the unmodified one."),
+    ("", "messages.1.content.0: Invalid `signature` in `thinking` block"),
+    (
+        "",
+        "messages.9.content.1: Invalid `signature` in `thinking` block. The block is bound to another conversation.",
+    ),
+    ("", "messages.1.content.0: Invalid `data` in `redacted_thinking` block"),
+    ("", "Corrupted thought signature."),
+    ("INVALID_ARGUMENT", "Invalid thought signature."),
+    ("", "Unable to submit request because Thought signature is not valid.. Learn more: https://a.example/b"),
+]
+ASKED = "Invalid value: 'reasoning.encrypted_content'. Supported values are: 'file_search_call.results'."
+OTHER = [
+    ("invalid_request_error", "messages.1.content.0.thinking.signature: Field required"),
+    ("", "`thinking` blocks in the latest assistant message cannot be modified."),
+    ("", "Function call is missing a thought_signature in functionCall parts. This is required for tools to work"),
+    ("", "Expected `thinking` or `redacted_thinking`, but found `text`."),
+    ("", "Item 'rs_1' of type 'reasoning' was provided without its required following item."),
+    ("context_length_exceeded", "Your input exceeds the context window of this model."),
+    ("invalid_api_key", "Incorrect API key provided: the signature of the token is invalid"),
+    ("", "Encrypted content is not supported with this model; see include."),
+    ("invalid_value", ASKED),
+    ("invalid_value", "Invalid value: 'encrypted_content'. Supported values are: 'file_search_call.results'."),
+    ("", "include[0]: invalid reasoning.encrypted_content"),
+]
+ELSEWHERE = [
+    (400, "invalid_api_key", "Incorrect API key provided: cannot decrypt encrypted_content"),
+    (400, "context_length_exceeded", "prompt is too long: 300000 tokens > 200000 maximum, invalid encrypted_content"),
+    (401, "invalid_encrypted_content", "The encrypted content could not be verified."),
+    (403, "", "Encrypted content organization_id did not match the target organization."),
+    (404, "", "Invalid encrypted_content"),
+    (429, "rate_limit", "Rate limit reached. Too many requests with invalid encrypted_content"),
+    (500, "server_error", "Internal error: could not verify encrypted_content, the key service timed out"),
+    (503, "", "Corrupted thought signature."),
+    (529, "overloaded_error", "Overloaded: could not verify encrypted_content"),
+    (None, "invalid_api_key", "Incorrect API key provided: cannot decrypt encrypted_content"),
+    (None, "rate_limit_exceeded", "Rate limit reached. Too many requests with invalid encrypted_content"),
+    (200, "server_error", "Internal error: could not verify encrypted_content"),
+    (200, "overloaded_error", "Overloaded: could not verify encrypted_content"),
+]
+"""What is no matter of the request itself, by its status or its kind."""
+
+
+def report(code, message, status=400):
+    told = {"error": {"code": code or status, "message": message}}
+    return ErrorReport("", status, body=msgspec.json.encode(told))
+
+
+def is_of_seals(said):
+    return refuses_seals(said, classify(said).kind)
+
+
+@pytest.mark.parametrize(("code", "message"), SEALED)
+def test_a_seal_that_is_taken_no_more_is_known(code, message):
+    """By its code or its words, also where a gateway put them into a text of its own; it is no overflow."""
+    said = report(code, message)
+    inner = ErrorReport("", 400, body=msgspec.json.encode({"error": {"message": bytes(said.body).decode()}}))
+    assert is_of_seals(said)
+    assert is_of_seals(inner)
+    assert is_of_seals(report(code, message, 422))
+    assert not classify(said).is_overflow
+
+
+@pytest.mark.parametrize(("code", "message"), SEALED)
+def test_it_is_known_inside_of_a_stream(code, message):
+    """There the status is that of the stream, or none at all, and the kind of the error decides."""
+    body = msgspec.json.encode({"type": "error", "code": code, "message": message})
+    assert all(is_of_seals(ErrorReport("", status, body=body)) for status in (None, 200))
+
+
+@pytest.mark.parametrize(("code", "message"), OTHER)
+def test_other_errors_are_none(code, message):
+    """What is missing, misplaced, too large, of a key or of a parameter is cured by nothing that is left out."""
+    assert not is_of_seals(report(code, message))
+
+
+@pytest.mark.parametrize(("status", "code", "message"), ELSEWHERE)
+def test_what_only_mentions_a_seal_is_none(status, code, message):
+    """A key, a limit and a server that fails say by their status, or their kind, that the request is not wrong."""
+    assert not is_of_seals(report(code, message, status))

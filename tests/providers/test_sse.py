@@ -1,0 +1,186 @@
+"""The reader of server-sent events, and of Gemini's JSON array."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import FormatError
+from holdfast.providers.common.sse import ArrayReader, Event, Reader
+
+CLAUDE = (
+    b'event: message_start\ndata: {"type":"message_start"}\n\n: keep-alive\n\n'
+    b'event: ping\ndata: {"type": "ping"}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n'
+)
+
+
+def read(data, cuts=(), reader=Reader, **options):
+    """Every event of ``data``, fed in the pieces that ``cuts`` make, until the reader refuses."""
+    reading, out, start = reader(**options), [], 0
+    try:
+        for cut in [*sorted({min(cut, len(data)) for cut in cuts}), len(data)]:
+            out += reading.feed(data[start:cut])
+            start = cut
+        out += reading.close()
+    except FormatError:
+        return out, True
+    return out, False
+
+
+def said(data):
+    return [(event.event, event.data) for event in read(data)[0] if event.data]
+
+
+ENDS = [b"\n", b"\r", b"\r\n", b"\n\n", b"\r\n\r\n"]
+FIELDS = [b"data: ", b"data:x", b"data", b": c", b"event: a", b"id: 1", b"retry: 5", b"[DONE]"]
+ODD = ["\ufeff".encode(), "é你😀".encode(), b"\xff", b"\0"]
+JSON = [b'{"a": "}"}', b"[", b",", b"]", b'"', b"\\", b"{", b"}"]
+PIECES = st.sampled_from([*ENDS, *FIELDS, *ODD, *JSON])
+STREAMS = st.lists(PIECES, max_size=30).map(b"".join) | st.binary(max_size=60)
+CUTS = st.lists(st.integers(0, 200), max_size=12)
+
+
+@given(STREAMS, CUTS, st.sampled_from([Reader, ArrayReader]), st.sampled_from([5, 40, 10_000]))
+def test_chunking_changes_nothing(data, cuts, reader, limit):
+    """However any bytes are cut, the same events come out, and the same refusal after them."""
+    whole = read(data, (), reader, limit=limit)
+    assert read(data, cuts, reader, limit=limit) == whole
+    assert read(data, range(len(data)), reader, limit=limit) == whole
+
+
+@pytest.mark.parametrize("mark", [b"", ODD[0]], ids=["plain", "marked"])
+def test_every_short_stream_is_the_same_byte_by_byte(mark):
+    """Fields, comments and every end of a line, in any order: at once they say what they say byte by byte."""
+    for length in range(1, 7):
+        for letters in product(*[(b"x", b":", b"\n", b"\r")] * length):
+            data = mark + b"".join(letters)
+            assert read(data) == read(data, range(len(data))), data
+
+
+@given(STREAMS, CUTS, st.sampled_from([Reader, ArrayReader]))
+def test_every_byte_leaves_once(data, cuts, reader):
+    """The raw bytes of all events, and what a broken reader has left, are the input."""
+    events, broken = read(data, cuts, reader)
+    raw = b"".join(event.raw for event in events)
+    assert data.startswith(raw)
+    assert broken or raw == data
+    if not broken:
+        reading = reader()
+        given_ = b"".join(event.raw for event in reading.feed(data))
+        assert given_ + reading.rest == data
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_every_line_end(end):
+    """Lines end with LF, CRLF or CR, and the events are the same."""
+    assert said(CLAUDE.replace(b"\n", end)) == said(CLAUDE)
+    assert [name for name, _ in said(CLAUDE)] == ["message_start", "ping", "message_stop"]
+
+
+def test_fields_are_read_as_the_standard_says():
+    """One space after the colon goes, data lines are joined, unknown fields and bad values are ignored."""
+    (event,) = Reader().feed(b"\xef\xbb\xbfid: 7\nretry: 20\nretry: x\nother: 1\nevent: n\ndata:  a\ndata\ndata:b\n\n")
+    assert (event.id, event.retry, event.event, event.data, event.ended) == ("7", 20, "n", b" a\n\nb", True)
+    (event,) = Reader().feed(b"id: 1\0\nretry: " + b"9" * 5000 + b"\ndata: x\n\n")
+    assert (event.id, event.retry) == ("", None)
+
+
+def test_a_byte_order_mark_counts_only_at_the_beginning():
+    """The mark is no part of the first field; later it is a character like any other."""
+    first, second = Reader().feed("\ufeffdata: a\n\n\ufeffdata: b\n\n".encode())
+    assert (first.data, second.data) == (b"a", b"")
+
+
+def test_keep_alives_are_given_at_once():
+    """A comment on its own is an event without data before its blank line came, so a relay can pass it on."""
+    (event,) = Reader().feed(b": OPENROUTER PROCESSING\n")
+    assert (event.data, event.raw) == (b"", b": OPENROUTER PROCESSING\n")
+
+
+def test_a_last_event_without_its_blank_line_is_given_and_marked():
+    """What is left at the end comes with ``ended`` off: whole JSON in it can be used, cut JSON does not decode."""
+    reader = Reader()
+    assert reader.feed(b"data: [DONE]") == []
+    (event,) = reader.close()
+    assert (event.data, event.ended, event.raw) == (b"[DONE]", False, b"data: [DONE]")
+    assert reader.close() == []
+
+
+def test_a_carriage_return_ends_an_event_at_once():
+    """A server that ends its lines with bare CRs is heard when it speaks; an LF behind one says nothing more."""
+    for stream in (b"data: x\r\r", b"data: x\r\n\r", b"data: x\n\r"):
+        reader = Reader()
+        (event,) = reader.feed(stream)
+        assert (event.data, event.ended, event.raw) == (b"x", True, stream)
+        (rest,) = reader.feed(b"\n")
+        assert (rest.data, rest.raw) == (b"", b"\n")
+        assert reader.feed(b"data: y\r") == []
+        assert reader.feed(b"\ndata: z\r") == []
+        assert [one.data for one in reader.feed(b"\r")] == [b"y\nz"]
+        assert reader.close() == []
+
+
+@pytest.mark.parametrize("reader", [Reader, ArrayReader])
+def test_an_event_over_the_limit_is_refused(reader):
+    """Memory is bounded: an event that outgrows the limit is a typed error, behind the events before it."""
+    small, large = (b"data: a\n\n", b"data: ") if reader is Reader else (b'[{"a":1},', b'{"')
+    reading = reader(limit=64)
+    assert len(reading.feed(small + large + b"x" * 100)) == 1
+    with pytest.raises(FormatError, match=r"more than 64 bytes, at byte [89] "):
+        reading.feed(b"")
+    with pytest.raises(FormatError):
+        reading.close()
+    assert reading.rest.endswith(large + b"x" * 100)
+
+
+@pytest.mark.parametrize(("reader", "filler"), [(Reader, b"x"), (ArrayReader, b"x"), (ArrayReader, b" ")])
+def test_time_is_linear_byte_by_byte(reader, filler, grows_slowly):
+    """A large event that is fed byte by byte is read in time that grows with it."""
+
+    def reading(size):
+        data = (b'{"a": "' if filler == b"x" else b"[") + filler * size
+
+        def read():
+            one = reader()
+            events = [event for at in range(len(data)) for event in one.feed(data[at : at + 1])] + one.close()
+            assert sum(len(event.raw) for event in events) == len(data)
+
+        return read
+
+    grows_slowly(reading, 30_000)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_many_small_events_in_one_chunk_are_linear(end, grows_slowly):
+    """A chunk of many events is read once, not once for each."""
+
+    def reading(count):
+        data = (b"data: x" + end + end) * count
+        return lambda: len(Reader().feed(data)) >= count or pytest.fail("events are missing")
+
+    grows_slowly(reading, 5_000)
+
+
+CHUNKS = [{"a": '}{"\\'}, {"b": [{"c": {}}]}, {"d": "é\u2028"}]
+
+
+def test_a_streamed_array_gives_its_objects():
+    """Each object of a JSON array is an event as soon as it closes, whatever stands in its strings."""
+    reader = ArrayReader()
+    (first,) = reader.feed(b"[" + json.dumps(CHUNKS[0]).encode())
+    assert json.loads(first.data) == CHUNKS[0]
+    rest = reader.feed(b",\r\n" + b",".join(json.dumps(one, indent=1).encode() for one in CHUNKS[1:]) + b"\n]")
+    assert [json.loads(event.data) for event in rest] == CHUNKS[1:]
+    assert reader.close() == [Event(raw=b"\n]")]
+
+
+def test_a_bare_object_and_garbage_in_place_of_an_array():
+    """An error that comes as one object is one event; what is no object is a typed error with its place."""
+    (event,) = ArrayReader().feed(b'{"error": {"code": 400}}')
+    assert json.loads(event.data)["error"]["code"] == 400
+    with pytest.raises(FormatError, match="begins with b'<'"):
+        ArrayReader().feed(b"<html>")

@@ -1,0 +1,226 @@
+"""A list of messages of another API is told as such; what is merely unknown is read as before."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import Message
+from holdfast.errors import FormatError
+from holdfast.messages.parts import ToolCall
+from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.gemini import messages as gemini
+from holdfast.providers.openai_chat import messages as openai_chat
+from holdfast.providers.openai_responses import messages as openai_responses
+
+READERS = {
+    "anthropic": anthropic,
+    "openai-chat": openai_chat,
+    "openai-responses": openai_responses,
+    "gemini": gemini,
+}
+CALL = {"id": "c1", "type": "function", "function": {"name": "sh", "arguments": "{}"}}
+LISTS: dict[str, list[dict[str, Any]]] = {
+    "anthropic": [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "sh", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "ok"}]},
+    ],
+    "openai-chat": [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "ok"},
+    ],
+    "openai-responses": [
+        {"role": "user", "content": "go"},
+        {"type": "function_call", "call_id": "c1", "name": "sh", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "ok"},
+    ],
+    "gemini": [
+        {"role": "user", "parts": [{"text": "go"}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "sh", "args": {}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "sh", "response": {"output": "ok"}}}]},
+    ],
+}
+PAIRS = [(reader, given) for reader in READERS for given in LISTS if reader != given]
+
+
+@pytest.mark.parametrize(("reader", "given"), PAIRS, ids=[f"{given} to {reader}" for reader, given in PAIRS])
+def test_a_list_of_another_api_is_told(reader: str, given: str) -> None:
+    """The error names the first place that is foreign, and the one reader that takes the whole list."""
+    with pytest.raises(FormatError) as raised:
+        READERS[reader].messages(LISTS[given])
+    said = str(raised.value)
+    assert re.match(r"\$\.(messages|input|contents)\[[012]\]\.\w+", said)
+    module = READERS[given].__name__
+    assert said.endswith(f"read this list with {module}.messages")
+
+
+@pytest.mark.parametrize("api", READERS)
+def test_a_list_of_its_own_is_read(api: str) -> None:
+    """The same three messages are a call and its result to the reader of their API."""
+    read = READERS[api].messages(LISTS[api])
+    assert [call.name for message in read for call in message.calls] == ["sh"]
+    assert len([result for message in read for result in message.results]) == 1
+
+
+def test_places_inside_a_content() -> None:
+    """A foreign element is named where it stands, inside of a result too."""
+    image = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "a"}, image]}
+    with pytest.raises(
+        FormatError, match=r"^\$\.messages\[0\]\.content\[0\]\.content\[1\]: a picture in the form of OpenAI Chat"
+    ):
+        anthropic.messages([{"role": "user", "content": [result]}])
+    with pytest.raises(FormatError, match=r"^\$\.messages\[0\]\.content\[0\]: .*openai_responses\.messages\.messages$"):
+        openai_chat.messages([{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}])
+    with pytest.raises(FormatError, match=r"the list mixes APIs"):
+        gemini.messages([*LISTS["openai-chat"], *LISTS["anthropic"]])
+
+
+SEARCH = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
+FOREIGN: list[tuple[ModuleType, dict[str, Any], str]] = [
+    (anthropic, {"functionCall": {"name": "sh", "args": {}}}, "a call of a tool in the form of Gemini"),
+    (anthropic, {"inlineData": {"mimeType": "image/png", "data": ""}}, "a picture in the form of Gemini"),
+    (anthropic, {"type": "file", "file": {"file_id": "f"}}, "a document in the form of OpenAI Chat"),
+    (openai_chat, LISTS["openai-responses"][1], "a call of a tool in the form of OpenAI Responses"),
+    (openai_chat, SEARCH, "a call of a built-in tool in the form of Anthropic"),
+    (openai_responses, LISTS["anthropic"][1]["content"][0], "a call of a tool in the form of Anthropic"),
+]
+
+
+@pytest.mark.parametrize(("module", "block", "told"), FOREIGN, ids=[told for _, _, told in FOREIGN])
+def test_whatever_lint_knows_as_foreign_a_reader_refuses(module: ModuleType, block: dict[str, Any], told: str) -> None:
+    """A call, a result or a picture that stands in the wrong API's content is told, wherever that API writes it."""
+    with pytest.raises(FormatError, match=rf"^\$\.\w+\[0\]\.content\[0\]: {told}"):
+        module.messages([{"role": "assistant", "content": [block]}])
+
+
+KNOWN: list[tuple[ModuleType, dict[str, Any]]] = [
+    (anthropic, {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": {}}),
+    (anthropic, {"role": "user", "content": [{"type": "block_of_tomorrow", "x": 1}], "field_of_tomorrow": {"a": 1}}),
+    (anthropic, {"role": "assistant", "content": "ok", "tool_calls": [], "refusal": None, "audio": None}),
+    (anthropic, {"role": "system", "content": "be brief"}),
+    (openai_chat, {"role": "assistant", "content": "ok", "reasoning_details": [{"type": "reasoning.text"}]}),
+    (
+        openai_chat,
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": [{"type": "text", "text": "m"}]}]},
+    ),
+    (openai_chat, {"role": "user", "content": [{"type": "image", "image": "https://x/y.png"}]}),
+    (
+        openai_chat,
+        {"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "as LiteLLM takes it"}}]},
+    ),
+    (openai_chat, {"role": "user", "content": "ok", "parts": [{"type": "text", "text": "ok"}], "cache_control": {}}),
+    (openai_responses, {"type": "item_of_tomorrow", "content": "x", "tool_calls": [1], "parts": [1]}),
+    (openai_responses, {"type": "message", "role": "user", "content": [{"type": "text", "text": "hello"}]}),
+    (openai_responses, {"type": "reasoning", "summary": [], "encrypted_content": "x"}),
+    (gemini, {"role": "function", "parts": [{"functionResponse": {"name": "sh", "response": {}}}]}),
+    (gemini, {"parts": [{"text": "go", "partOfTomorrow": 1}], "content": None, "type": "x"}),
+]
+
+
+@pytest.mark.parametrize(("module", "message"), KNOWN)
+def test_what_is_merely_unknown_is_read(module: ModuleType, message: dict[str, Any]) -> None:
+    """Fields and elements that a provider adds, answers of SDKs and empty fields are no reason to refuse a list."""
+    assert len(module.messages([message])) == 1
+
+
+@pytest.mark.parametrize("module", READERS.values(), ids=READERS)
+def test_what_is_no_list_of_messages(module: ModuleType) -> None:
+    """A body, one message alone, values that were read already and things that are none are told for what they are."""
+    hello = {"role": "user", "content": "hello"}
+    with pytest.raises(FormatError, match=r"a dict was given; give its 'messages'"):
+        module.messages({"model": "m", "messages": [hello]})
+    with pytest.raises(FormatError, match=r"a dict was given; put it into a list"):
+        module.messages(hello)
+    with pytest.raises(FormatError, match=r"\[0\] is a Message already"):
+        module.messages([Message.of("user", "hello")])
+    with pytest.raises(FormatError, match=r"^\$\.\w+\[0\]: "):
+        module.messages([7])
+    with pytest.raises(FormatError, match=r"a NoneType was given"):
+        module.messages(None)
+
+
+@pytest.mark.parametrize("role", [["user"], {}, 7, None], ids=str)
+@pytest.mark.parametrize("module", READERS.values(), ids=READERS)
+def test_a_role_that_is_no_word_is_kept_or_refused(module: ModuleType, role: object) -> None:
+    """Responses keep it, as they keep every unknown item; else it is told with its place, also what has no hash."""
+    given = [{"role": role, "content": "hello"}]
+    if module is openai_responses:
+        assert module.messages(given)[0].parts[0].kind == "message"
+        return
+    with pytest.raises(FormatError, match=r"^\$\.\w+\[0\]"):
+        module.messages(given)
+
+
+@pytest.mark.parametrize("module", READERS.values(), ids=READERS)
+def test_dicts_are_made_of_values(module: ModuleType) -> None:
+    """A list that was not read yet is told as such."""
+    with pytest.raises(TypeError, match=r"^values\[1\] is a dict; dicts\(\) takes what messages\(\) makes of dicts"):
+        module.dicts([Message.of("user", "a"), {"role": "user", "content": "b"}])
+
+
+@pytest.mark.parametrize("module", READERS.values(), ids=READERS)
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (Message("user", "hello"), r"Expected `array`, got `str` - at `\$\.parts`"),  # type: ignore[arg-type]
+        (Message("assistant", (ToolCall("c", "sh", {"a": 1}),)), r"Expected `str`, got `object`"),  # type: ignore[arg-type]
+        (Message("user", ("hello",)), r"at `\$\.parts\[0\]`"),  # type: ignore[arg-type]
+    ],
+    ids=["words for parts", "arguments that are no text", "words for a part"],
+)
+def test_values_that_were_made_wrong(module: ModuleType, value: Message, told: str) -> None:
+    """Messages are made without being checked: what is wrong in one is told where it is to be sent, by its place."""
+    with pytest.raises(TypeError, match=r"^values\[1\] is no message: .*" + told):
+        module.dicts([Message.of("user", "a"), value])
+    with pytest.raises(TypeError, match=r"^values is a Message; dicts\(\) takes a list"):
+        module.dicts(value)
+
+
+KEYS = ["role", "content", "parts", "type", "tool_calls", "tool_call_id", "text", "source", "file", "x"]
+WORDS = [
+    "user",
+    "assistant",
+    "tool",
+    "model",
+    "text",
+    "tool_use",
+    "image",
+    "image_url",
+    "function_call",
+    "thinking",
+    "x",
+]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(JSON | st.lists(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4), max_size=3))
+def test_any_json_is_read_or_refused(value: Any) -> None:
+    """Whatever a caller holds, a reader returns messages or raises ``FormatError``, and what it returns can be sent."""
+    for module in READERS.values():
+        try:
+            found = module.messages(value)
+        except FormatError:
+            continue
+        assert isinstance(module.dicts(found), list)
+
+
+@pytest.mark.parametrize("api", READERS)
+def test_what_is_nested_too_deeply_is_told(api):
+    """No list ends in a ``RecursionError``: the error says what is wrong with it."""
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"more": [deep]}
+    with pytest.raises(FormatError, match="nested too deeply"):
+        READERS[api].messages([{"role": "user", "content": [{"type": "text", "text": "go", "more": deep}]}])

@@ -1,0 +1,161 @@
+"""Who may ask is told by the host that was asked for, by the page that asks, and by a token."""
+
+from __future__ import annotations
+
+from socket import gethostname
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.config.addresses import is_local, is_loopback, leads_to
+from holdfast.proxy.http.access import foreign, knows_token, refusal
+
+HERE = [
+    "localhost",
+    "LocalHost",
+    "127.0.0.1",
+    "127.8.9.10",
+    "[::1]",
+    "localhost.",
+    "one.localhost",
+    "[::ffff:127.0.0.1]",
+]
+ELSEWHERE = [
+    "evil.example",
+    "localhost.evil.example",
+    "evil.example.",
+    "127.0.0.1.evil.example",
+    "0.0.0.0",
+    "192.168.1.5",
+    "[::2]",
+    "[::ffff:8.8.8.8]",
+    "127.0.0.1@evil.example",
+    "evil.example#localhost",
+    "localhost, evil.example",
+    "evil.example:80:localhost",
+    "[::1",
+    "::1",
+    "2130706433",
+    " ",
+]
+DIGITS = st.integers(0, 65_535).map(lambda port: f":{port}")
+
+
+@pytest.mark.parametrize("host", HERE)
+@pytest.mark.parametrize("port", ["", ":", ":80", ":8642", ":50123"])
+def test_this_machine_may_be_asked(host, port):
+    """Any name of loopback, with any port: another port of this machine may lead to ours."""
+    assert not foreign(host + port, None, "127.0.0.1")
+    assert not foreign(host + port, f"http://{host}{port}", "localhost")
+
+
+@pytest.mark.parametrize("host", ELSEWHERE)
+def test_a_foreign_host_is_refused(host):
+    """A name that only leads here is none of ours; beyond loopback names tell nothing, and the token does."""
+    assert host[:50] in foreign(host, None, "::1")
+    assert foreign(f"{host}:8642", None, "127.0.0.1")
+    assert not foreign(host, None, "0.0.0.0")
+
+
+@pytest.mark.parametrize("host", [None, ""])
+def test_no_host(host):
+    """HTTP/1.0 has none, and no browser speaks it."""
+    assert not foreign(host, None, "127.0.0.1")
+    assert foreign(host, "https://evil.example", "127.0.0.1")
+
+
+@pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0", "::", "box.lan"])
+@pytest.mark.parametrize("scheme", ["http", "https", "ftp"])
+@pytest.mark.parametrize("host", ELSEWHERE)
+def test_a_foreign_page_is_refused(bound, scheme, host):
+    """A page from elsewhere is refused wherever the server listens, also with a host that is ours."""
+    assert foreign("localhost:8642", f"{scheme}://{host}", bound)
+
+
+@pytest.mark.parametrize(
+    "origin", ["null", "", "file://", "http://", "http://[::1", "localhost", "app://x", "http://a b"]
+)
+def test_a_page_of_nowhere_is_refused(origin):
+    """What hides where it comes from may be anything."""
+    assert foreign("localhost", origin, "127.0.0.1")
+
+
+@given(
+    st.text(max_size=30) | st.sampled_from(["localhost", "127.0.0.1", "[::1]"]),
+    st.text(max_size=30),
+    st.sampled_from(["127.0.0.1", "::1", "localhost"]),
+)
+def test_any_header_is_judged(host, origin, bound):
+    """Nothing is raised; a name passes alone only if it passes with a port."""
+    assert isinstance(foreign(host, origin, bound), str)
+    if ":" not in host and host and not foreign(host, None, bound):
+        assert not foreign(f"{host}:1", None, bound)
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_tokens(given_, token):
+    """Exactly the token is known; where none is set, none is needed."""
+    assert knows_token(given_, token) == (not token or given_.encode() == token.encode())
+    assert knows_token(token, token)
+    assert knows_token(None, token) == (not token)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example"}, 403),
+        ({"host": "localhost", "origin": "https://evil.example"}, 403),
+        ({"host": "localhost", "sec-fetch-mode": "navigate"}, 403),
+        ({"host": "localhost", "sec-fetch-site": "cross-site"}, 403),
+        ({"host": "localhost", "sec-fetch-site": "same-site"}, 403),
+        ({"host": "evil.example", "x-holdfast-token": "kelp"}, 403),
+        ({"host": "localhost"}, 401),
+        ({"host": "localhost", "x-holdfast-token": "help"}, 401),
+        ({"host": "localhost", "x-holdfast-token": "kelp"}, None),
+        ({"host": "localhost", "x-holdfast-token": "kelp", "sec-fetch-mode": "cors"}, None),
+        ({"x-holdfast-token": "kelp"}, None),
+    ],
+)
+def test_who_may_ask(headers, status):
+    """A page is told first that it may not, and no token lets it in; then a program that does not know the token."""
+    found = refusal(headers, "127.0.0.1", "kelp")
+    assert (found and found.status) == status
+
+
+def test_a_token_is_not_shown_by_a_refusal():
+    """A refusal names the host and the page alone, and no more of them than fits."""
+    assert len(foreign("x" * 5_000, None, "127.0.0.1")) < 300
+    assert len(foreign(None, "x" * 5_000, "127.0.0.1")) < 300
+    assert "kelp" not in str(refusal({"x-holdfast-token": "help"}, "127.0.0.1", "kelp"))
+
+
+@given(st.sampled_from(["http", "https"]), st.sampled_from(HERE), DIGITS)
+def test_addresses_of_this_machine(scheme, host, port):
+    """An address of loopback stays here whatever its port; another does not."""
+    assert is_loopback(host)
+    assert is_local(f"{scheme}://{host}{port}/v1") == (port != ":0")
+    assert not is_local(f"{scheme}://evil.example{port}/localhost")
+
+
+@pytest.mark.parametrize(
+    ("base", "host", "port", "leads"),
+    [
+        ("http://127.0.0.1:8642", "127.0.0.1", 8642, True),
+        ("http://localhost:8642/v1", "127.0.0.1", 8642, True),
+        ("http://[::1]:8642", "0.0.0.0", 8642, True),
+        ("http://0.0.0.0:8642", "localhost", 8642, True),
+        ("http://Box.lan:8642/u/https://h", "box.LAN", 8642, True),
+        ("http://box.lan:8642", "127.0.0.1", 8642, False),
+        (f"http://{gethostname()}:8642", "0.0.0.0", 8642, True),
+        (f"http://{gethostname()}:8642", "127.0.0.1", 8642, False),
+        ("http://localhost", "localhost", 80, True),
+        ("https://localhost", "localhost", 443, True),
+        ("http://localhost:8642", "localhost", 0, False),
+        ("http://localhost:8643", "localhost", 8642, False),
+        ("http://localhost:99999", "localhost", 99999, False),
+    ],
+)
+def test_what_leads_to_the_proxy(base, host, port, leads):
+    """An address leads to a server if its port is the same and its host may mean the same machine."""
+    assert leads_to(base, host, port) == leads

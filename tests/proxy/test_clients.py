@@ -1,0 +1,265 @@
+"""Who asks, in which scope and what for: each by the least that tells it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.providers.request_body import open_body
+from holdfast.proxy.conversation.clients import AGENTS, FEW, Client, Tooled, client, has_tools, kind
+
+TOOLS = [{"name": "Bash", "input_schema": {"type": "object"}}]
+SAID = {
+    "anthropic": ("messages", {"role": "user", "content": "Go."}),
+    "openai-chat": ("messages", {"role": "user", "content": "Go."}),
+    "openai-responses": ("input", {"role": "user", "content": "Go."}),
+    "gemini": ("contents", {"role": "user", "parts": [{"text": "Go."}]}),
+}
+
+
+def lens_of(api="anthropic", *said, **fields):
+    """Return an opened body with these messages."""
+    field, one = SAID[api]
+    return open_body(json.dumps({"model": "m", field: list(said) or [one], **fields}).encode(), api)
+
+
+def user(text):
+    """Return a user's message of the Messages and Chat APIs."""
+    return {"role": "user", "content": text}
+
+
+def scope(headers, lens=None):
+    """Return the scope that a request has."""
+    return client("anthropic", headers, lens or lens_of()).scope
+
+
+@pytest.mark.parametrize(
+    ("family", "headers"),
+    [
+        ("claude-code", {"user-agent": "claude-cli/2.1.197 (external, sdk-cli)"}),
+        ("claude-code", {"x-claude-code-session-id": "s"}),
+        ("codex", {"user-agent": "codex_exec/0.169.0 (Debian)"}),
+        ("codex", {"user-agent": "own/1", "originator": "codex_vscode"}),
+        ("codex", {"user-agent": "own/1", "originator": "own", "x-codex-turn-metadata": '{"thread_id":"t"}'}),
+        ("opencode", {"user-agent": "opencode/1.18.33 ai-sdk/provider-utils"}),
+        ("pi", {"user-agent": "pi/1.6.0 (linux; node/v24.21.0; x64)", "x-stainless-lang": "js"}),
+        ("pi", {"user-agent": "pi"}),
+        ("other", {"user-agent": "pip/26.0"}),
+        ("other", {"user-agent": "pixel/1"}),
+        ("gemini-cli", {"user-agent": "GeminiCLI-tui/0.61.0", "x-goog-api-client": "google-genai-sdk/1.30.0"}),
+        ("google-genai", {"user-agent": "google-genai-sdk/3.4.0 gl-python/3.11.7"}),
+        ("google-genai", {"user-agent": "own/1", "x-goog-api-client": "google-genai-sdk/3.4.0"}),
+        ("anthropic-sdk", {"user-agent": "AsyncAnthropic/Python 2.12.0", "x-stainless-lang": "python"}),
+        ("anthropic-sdk", {"user-agent": "Anthropic/JS 0.91.1", "x-stainless-lang": "js"}),
+        ("openai-sdk", {"user-agent": "AsyncOpenAI/Python 3.54.0"}),
+        ("openai-sdk", {"user-agent": "AzureOpenAI/Python 3.54.0"}),
+        ("litellm", {"user-agent": "litellm/1.106.2"}),
+        ("langchain", {"user-agent": "langchain-anthropic/1.7.7"}),
+        ("other", {"user-agent": "curl/8"}),
+        ("other", {}),
+    ],
+)
+def test_who_says_so(family, headers):
+    """A client that names itself is known by that."""
+    assert client("anthropic", headers, lens_of()).family == family
+
+
+@pytest.mark.parametrize(
+    ("family", "told"),
+    [
+        ("langchain", {"x-stainless-raw-response": "true"}),
+        ("litellm", {"x-stainless-raw-response": "true", "x-stainless-read-timeout": "600.0"}),
+        ("openai-sdk", {"x-stainless-read-timeout": "600"}),
+    ],
+)
+def test_what_is_built_on_an_sdk(family, told):
+    """What sends through OpenAI's SDK is told by what it does not leave as it is."""
+    assert (
+        client("openai-chat", {"user-agent": "OpenAI/Python 3.54.0", **told}, lens_of("openai-chat")).family == family
+    )
+
+
+def test_pi_and_aider_are_told_by_their_words():
+    """aider and pi before 1.0 say nowhere who they are: their system prompts do, wherever an API has its own."""
+    js, raw = (
+        {"user-agent": "OpenAI/JS 6.26.0", "x-stainless-lang": "js"},
+        {"user-agent": "OpenAI/Python 2.20.0", "x-stainless-raw-response": "true", "x-stainless-read-timeout": "600.0"},
+    )
+    pi, aider = "You are an expert coding assistant operating.", "Act as an expert software developer."
+    first = lens_of("openai-responses", {"role": "system", "content": pi}, user("Go."))
+    assert client("openai-responses", js, first).family == "pi"
+    assert client("openai-responses", js, lens_of("openai-responses", instructions=pi)).family == "pi"
+    for system in (pi, [{"type": "text", "text": pi}]):
+        assert client("anthropic", js, lens_of(system=system)).family == "pi"
+    assert client("gemini", js, lens_of("gemini", systemInstruction={"parts": [{"text": pi}]})).family == "pi"
+    assert client("openai-chat", js, lens_of("openai-chat", user(pi))).family == "openai-sdk"
+    named = lens_of("openai-chat", {"role": "system", "content": aider}, user("Go."))
+    assert client("openai-chat", raw, named).family == "aider"
+    assert client("anthropic", {"user-agent": "litellm/1"}, lens_of(system=aider)).family == "aider"
+
+
+def test_a_scope_is_the_surest_name():
+    """Each name of a session makes a scope; our own header goes before the client's, a header before the body."""
+    names = [
+        "x-holdfast-session",
+        "x-claude-code-session-id",
+        "thread-id",
+        "session-id",
+        "session_id",
+        "x-session-id",
+        "x-session-affinity",
+        "x-openwebui-chat-id",
+    ]
+    cached = lens_of(prompt_cache_key="k")
+    for place, name in enumerate(names):
+        rest = {other: f"s{number}" for number, other in enumerate(names) if number >= place}
+        assert scope(rest, cached) == scope({name: f"s{place}"})
+        assert scope({name: f"s{place}"}) not in {"", scope({name: "other"})}
+    assert scope({}, cached) not in {"", scope({}, lens_of(prompt_cache_key="other"))}
+    assert scope({}) == ""
+
+
+def test_a_subagent_is_a_scope_of_its_own():
+    """Claude Code's subagents share its session's name, and are told by their own."""
+    main = {"x-claude-code-session-id": "s"}
+    scopes = {scope(main | more) for more in ({}, {"x-claude-code-agent-id": "a"}, {"x-claude-code-agent-id": "b"})}
+    assert len(scopes) == 3
+
+
+@pytest.mark.parametrize("told", ['{"device_id":"d","session_id":"s-1"}', "user_0f_account_1a_session_s-1"])
+def test_the_session_in_a_user(told):
+    """Claude Code's session stands in its user's name as well, in either form; the rest of that is no session."""
+    assert scope({}, lens_of(metadata={"user_id": told})) == scope({"x-session-id": "s-1"})
+
+
+@pytest.mark.parametrize("told", ["u-17", "", '{"device_id":"d"}', '{"session_id":5}', "[1"])
+def test_a_user_is_no_session(told):
+    """What names a user alone makes no scope."""
+    assert scope({}, lens_of(metadata={"user_id": told})) == ""
+
+
+@given(
+    st.dictionaries(st.sampled_from(["user-agent", "x-codex-turn-metadata", "thread-id", "originator"]), st.text()),
+    st.dictionaries(
+        st.sampled_from(["system", "metadata", "prompt_cache_key", "tools", "max_tokens"]),
+        st.recursive(
+            st.none() | st.integers() | st.text(),
+            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+            max_leaves=4,
+        ),
+    ),
+)
+def test_nothing_a_client_sends_raises(headers, fields):
+    """Whatever stands in headers and fields, somebody sent it for something."""
+    lens = lens_of(**fields)
+    assert kind(client("anthropic", headers, lens), headers, lens, has_tools_before=True) in {
+        "turn",
+        "side",
+        "compaction",
+    }
+
+
+# -- what for ----------------------------------------------------------------------------------------------------------
+
+CLAUDE, CODEX, OPENCODE = Client("claude-code", "s"), Client("codex", "s"), Client("opencode", "s")
+
+
+def test_claude_code_asks_for_its_summary():
+    """Claude Code says so in the last words of the newest message, tools and all; elsewhere they are words."""
+    asks = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."
+    newest = {"role": "user", "content": [{"type": "text", "text": "Turn two"}, {"type": "text", "text": asks}]}
+    listing = {"role": "system", "content": "Available agents"}
+    answer = {"role": "assistant", "content": "Done."}
+    for said in ((newest,), (newest, listing), (user("Go."), answer, newest)):
+        assert kind(CLAUDE, {}, lens_of("anthropic", *said, tools=TOOLS), has_tools_before=True) == "compaction"
+    swapped = {"role": "user", "content": newest["content"][::-1]}
+    for said in ((swapped,), (newest, answer, user("Go on."))):
+        assert kind(CLAUDE, {}, lens_of("anthropic", *said, tools=TOOLS), has_tools_before=True) == "turn"
+    assert kind(OPENCODE, {}, lens_of("anthropic", newest, tools=TOOLS), has_tools_before=True) == "turn"
+
+
+def test_codex_labels_its_requests():
+    """Codex says what a request is for; where that cannot be read, its words and its trigger do."""
+    words = lens_of("openai-responses", user("Go."), user("You are performing a CONTEXT CHECKPOINT COMPACTION."))
+    trigger = lens_of("openai-responses", user("Go."), {"type": "compaction_trigger"}, tools=TOOLS)
+    plain = lens_of("openai-responses", tools=TOOLS)
+    label = {"x-codex-turn-metadata": '{"thread_id":"t","request_kind":"compaction"}'}
+    assert kind(CODEX, label, plain, has_tools_before=True) == "compaction"
+    assert kind(CODEX, {}, words, has_tools_before=True) == "compaction"
+    assert kind(CODEX, {"x-codex-turn-metadata": "{"}, trigger, has_tools_before=True) == "compaction"
+    turn = {"x-codex-turn-metadata": '{"request_kind":"turn"}'}
+    assert kind(CODEX, turn, words, has_tools_before=False) == "turn"
+
+
+def test_a_trigger_is_anybodys():
+    """An API's own order to compact is one, whoever sends it; anywhere but at the end it is none."""
+    trigger = {"type": "compaction_trigger"}
+    asked = lens_of("openai-responses", user("Go."), trigger)
+    assert kind(Client("openai-sdk"), {}, asked, has_tools_before=False) == "compaction"
+    early = lens_of("openai-responses", trigger, user("Go."))
+    assert kind(Client("openai-sdk"), {}, early, has_tools_before=False) == "turn"
+
+
+@pytest.mark.parametrize(("family", "who"), [("opencode", "agent"), ("pi", "assistant")])
+def test_a_conversation_as_text(family, who):
+    """opencode and pi have the conversation summarised as one text, under a prompt and without tools."""
+    system = {"role": "system", "content": f"You are a context summarization {who}. You read conversations."}
+    said = system, user("<conversation>\n[User]: Go.\n</conversation>")
+    assert kind(Client(family), {}, lens_of("openai-chat", *said), has_tools_before=False) == "compaction"
+    assert kind(Client(family), {}, lens_of("openai-chat", *said, tools=TOOLS), has_tools_before=False) == "turn"
+    assert kind(Client("other"), {}, lens_of("openai-chat", *said), has_tools_before=False) == "turn"
+
+
+def test_titles_are_beside():
+    """A title is known by its prompt, before and after the first turn; with tools nothing is beside."""
+    system = {"role": "system", "content": "You are a title generator. You output ONLY a title."}
+    said = system, user("Generate a title:"), user("Go.")
+    for before in (False, True):
+        assert kind(OPENCODE, {}, lens_of("openai-chat", *said), has_tools_before=before) == "side"
+        assert kind(OPENCODE, {}, lens_of("openai-chat", *said, tools=TOOLS), has_tools_before=before) == "turn"
+    blocks = [{"type": "text", "text": "x-anthropic-billing-header: 1"}]
+    title = [*blocks, {"type": "text", "text": "Generate a concise, sentence-case title (3-7 words)"}]
+    assert kind(CLAUDE, {}, lens_of(system=title), has_tools_before=False) == "side"
+    assert kind(CLAUDE, {}, lens_of(max_tokens=1), has_tools_before=False) == "side", "a probe"
+
+
+@pytest.mark.parametrize("family", sorted(AGENTS))
+def test_small_requests_without_tools_are_beside(family):
+    """In a scope that had tools, a few messages without are no turn of the conversation; many are."""
+    few = [user("Go.")] * FEW
+    who = Client(family, "s")
+    assert kind(who, {}, lens_of("openai-chat", *few), has_tools_before=True) == "side"
+    assert kind(who, {}, lens_of("openai-chat", *few, user("On.")), has_tools_before=True) == "turn"
+    assert kind(who, {}, lens_of("openai-chat", *few), has_tools_before=False) == "turn"
+    assert kind(Client(family), {}, lens_of("openai-chat", *few), has_tools_before=True) == "turn", "no scope"
+
+
+@pytest.mark.parametrize("family", ["aider", "openai-sdk", "anthropic-sdk", "google-genai", "litellm", "other"])
+@pytest.mark.parametrize("tools", [None, [], TOOLS])
+def test_who_has_no_tools_takes_turns(family, tools):
+    """Where tools are no rule nothing is beside: a title of an unknown client is a short session, not a lost one."""
+    said = {"role": "system", "content": "You are a title generator."}, user("Go.")
+    lens = lens_of("openai-chat", *said, tools=tools, max_tokens=1)
+    assert kind(Client(family, "s"), {}, lens, has_tools_before=True) == "turn"
+
+
+@pytest.mark.parametrize(
+    ("tools", "has"), [("[ ]", False), ("null", False), ("[\n\n]", False), ('[{"name":"a"}]', True)]
+)
+def test_tools_are_offered_or_not(tools, has):
+    """An empty list offers nothing, whatever its spaces; neither does a body without the field."""
+    body = '{"messages":[{"role":"user","content":"Go."}],"tools":' + tools + "}"
+    assert has_tools(open_body(body.encode(), "openai-chat")) is has
+    assert not has_tools(lens_of())
+
+
+def test_who_had_tools_is_held():
+    """A client has had tools from its first request with any on; the one that had them first is forgotten first."""
+    tooled, (plain, with_tools) = Tooled(most=2), (lens_of(), lens_of(tools=TOOLS))
+    one, two, three = (Client("pi", scope) for scope in "123")
+    assert [tooled.had(one, lens) for lens in (plain, with_tools, plain, with_tools)] == [False, False, True, True]
+    assert [tooled.had(who, with_tools) for who in (two, three)] == [False, False]
+    assert [tooled.had(who, plain) for who in (one, two, three, Client("codex", "2"))] == [False, True, True, False]

@@ -1,0 +1,102 @@
+"""Headers go on as they came, but for those of one connection and our own."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.proxy.http.headers import downward, named, ours, upward
+
+HOP = b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer".split()
+HOP += [b"transfer-encoding", b"upgrade", b"http2-settings", b"proxy-authentication-info"]
+OWN = [b"host", b"content-length", b"expect"]
+PACKED = [b"content-encoding", b"accept-encoding"]
+SPECIAL = [*HOP, *OWN, *PACKED]
+TOKENS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~"
+END_TO_END = [b"Authorization", b"x-api-key", b"x-goog-api-key", b"anthropic-beta", b"cookie", b"x-stainless-timeout"]
+
+cased = st.tuples(st.sampled_from(SPECIAL), st.booleans()).map(lambda one: one[0].upper() if one[1] else one[0])
+free = st.lists(st.sampled_from(list(TOKENS)), min_size=1, max_size=8).map(bytes)
+names = st.one_of(cased, free, st.sampled_from(END_TO_END), free.map(lambda name: b"X-Holdfast-" + name))
+values = st.binary(max_size=8).map(lambda raw: raw.translate(None, b"\r\n\0"))
+pairs = st.lists(st.tuples(names, values), max_size=12)
+
+
+def plain(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers that no rule is about."""
+    return [
+        pair for pair in headers if pair[0].lower() not in SPECIAL and not pair[0].lower().startswith(b"x-holdfast-")
+    ]
+
+
+@pytest.mark.parametrize("as_it_came", [False, True])
+@pytest.mark.parametrize("onward", [upward, downward])
+@given(headers=pairs, data=st.data())
+def test_all_but_hop_by_hop(onward, as_it_came, headers, data):
+    """What is about one connection stays here, known to be or named in ``Connection``; all else goes on as it came."""
+    told = data.draw(st.lists(st.sampled_from([name for name, _ in headers] or [b"x"]), max_size=2, unique=True))
+    given_ = [*headers, (b"CONNECTION", b" , ".join(told).upper()), (b"Connection", b"close,\tx-Secret")]
+    away = {name.lower() for name in told} | {b"x-secret", b"close"}
+    away |= {
+        one.strip(b" \t").lower()
+        for name, value in headers
+        if name.lower() == b"connection"
+        for one in value.split(b",")
+    }
+    found = onward([*given_, (b"x-secret", b"1")], as_it_came=as_it_came)
+    assert not {name.lower() for name, _ in found} & (set(HOP) | (away - {b"accept-encoding"}))
+    assert not [name for name, _ in found if name.lower().startswith(b"x-holdfast-")]
+    assert plain(found) == [pair for pair in plain(given_) if pair[0].lower() not in away]
+
+
+@given(pairs)
+def test_what_goes_up(headers):
+    """The next connection has a host and a length of its own; unless bodies are left as they are, none is packed."""
+    found = named(upward(headers))
+    assert not {"host", "content-length", "content-encoding", "expect"} & set(found)
+    assert found["accept-encoding"] == "identity"
+    left = named(upward(headers, as_it_came=True))
+    assert not {"host", "expect"} & set(left)
+    assert "accept-encoding" in left
+
+
+def test_a_relay_keeps_what_is_packed():
+    """Where a body is not looked at, both sides still agree on how it is packed; nobody's wish is that it is not."""
+    packed = [(b"Content-Encoding", b"br"), (b"Accept-Encoding", b"br")]
+    assert upward(packed, as_it_came=True) == packed
+    assert upward([], as_it_came=True) == [(b"accept-encoding", b"identity")]
+    length = [(b"content-encoding", b"br"), (b"content-length", b"5")]
+    assert downward(length, as_it_came=True) == downward(length) == length
+    assert downward([(b"Content-Encoding", b"GZip"), (b"content-length", b"5")]) == []
+
+
+def test_duplicates_and_odd_bytes_stay():
+    """Order, case, repetition and bytes beyond ASCII are the sender's own."""
+    odd = [
+        (b"Set-Cookie", b"a=1"),
+        (b"x", b"\xff\xfe"),
+        (b"set-cookie", b"b=2"),
+        (b"X", b""),
+        (b"authorization", b"Bearer k"),
+    ]
+    assert downward(odd) == odd
+    assert upward(odd)[:-1] == odd
+
+
+@pytest.mark.parametrize("state", ["managed", "observed", "relayed", "bypassed", "unrecorded"])
+def test_ours(state):
+    """An answer tells what was done, and of which session and report; what there is none of is left out."""
+    assert ours(state) == [(b"x-holdfast-state", state.encode())]
+    told = named(ours(state, "pi--é\r\nx: y", "r1"))
+    assert told == {"x-holdfast-state": state, "x-holdfast-session": "pi--???x:?y", "x-holdfast-request": "r1"}
+
+
+@given(pairs)
+def test_names_are_found_in_any_case(headers):
+    """Every name is there once, in lower case, with all its values in order; any byte is text."""
+    found = named(headers)
+    assert set(found) == {name.decode("latin-1").lower() for name, _ in headers}
+    for name, text in found.items():
+        every = [value.decode("latin-1") for key, value in headers if key.decode("latin-1").lower() == name]
+        assert text == ", ".join(every)

@@ -1,0 +1,166 @@
+"""Branches in memory: the last used are held, as many and as large as there is room for."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.engine.engine_resources import Means
+from holdfast.engine.log.journal import Journal
+from holdfast.messages.message import Message
+from holdfast.messages.tokens import measure
+from holdfast.planning.pipeline import Policy
+from holdfast.proxy.conversation.cache import OpenBranches
+from holdfast.proxy.conversation.index import Trees
+from holdfast.proxy.server import Nobody
+from holdfast.state.entries import Compaction
+from holdfast.store.memory import MemoryStore
+
+
+def said(*texts):
+    """Return a conversation whose messages have a thousand bytes each, and take three thousand."""
+    return [
+        replace(measure(Message.of(role, text)), api="anthropic", raw=Raw(f"{text:<1000}".encode()))
+        for role, text in zip(["user", "assistant"] * len(texts), texts, strict=False)
+    ]
+
+
+def held(branches):
+    """Return the sessions that are held, the last used last, and how large each is."""
+    return branches._open.sizes()
+
+
+def opened(most, most_bytes):
+    """Return branches over a store in memory."""
+    means = Means(MemoryStore(), Nobody())
+    return OpenBranches(means, Policy(), lambda _: Policy(), most, most_bytes)
+
+
+async def turn(branches, key, *texts):
+    """Let a session go on."""
+    async with branches.continued(key, said(*texts)) as session:
+        session.journal.follow(said(*texts))
+
+
+def test_what_is_held_has_a_number_and_a_size():
+    """A branch counts as large as it is after its turn; those used longest ago go first, and the log has them all.
+
+    One that is too large alone is held, and takes no room from the others.
+    """
+
+    async def go():
+        branches = opened(3, 13_500)
+        for key in "abc":
+            await turn(branches, key, "one")
+        assert held(branches) == dict.fromkeys("abc", 3_000)
+        await turn(branches, "d", "one")
+        assert held(branches) == dict.fromkeys("bcd", 3_000)
+        await turn(branches, "b", "one", "two", "three")
+        assert held(branches) == {"d": 3_000, "b": 9_000}
+        await turn(branches, "a", "one", "two", "three", "four", "five")
+        assert held(branches) == {"b": 9_000, "a": 15_000}
+        await turn(branches, "a", "one", "two", "three", "four", "five", "six")
+        store = branches._means.store
+        assert [len(store.leaves(info.key)) for info in store.sessions()] == [1] * 4
+
+    anyio.run(go)
+
+
+def test_who_talks_is_held_whatever_there_is_room_for():
+    """A branch that is being talked on stays, however many others come meanwhile; its size counts once it is done."""
+
+    async def go():
+        branches = opened(1, 4_500)
+        async with branches.continued("a", said("one")) as session:
+            session.journal.follow(said("one"))
+            await turn(branches, "b", "one")
+            await turn(branches, "c", "one")
+            assert "a" in held(branches)
+        assert held(branches) == {"a": 3_000}
+
+    anyio.run(go)
+
+
+@pytest.mark.parametrize("at", ["others", "found", "branch"])
+def test_what_another_replica_decides_while_a_branch_is_opened_is_seen(at, monkeypatch):
+    """At whatever step of opening it comes: from the next request on it is in force, and nothing of it is undone."""
+    branches, words = opened(3, 100_000), [f"{number}" for number in range(5)]
+    means, reached = branches._means, []
+
+    def decide():
+        reached.append(at)
+        replica = Journal.open(means.store, "a", Policy())
+        replica.compact(Compaction(2, Message.of("user", "what was said")))
+
+    owner = MemoryStore if at == "branch" else Trees
+    step = getattr(owner, at)
+
+    def meanwhile(*given, **more):
+        told = step(*given, **more)
+        if not reached:
+            decide()
+        return told
+
+    async def go():
+        await turn(branches, "a", *words)
+        branches._open.drop(lambda _: True)
+        monkeypatch.setattr(owner, at, meanwhile)
+        await turn(branches, "a", *words, "5", "6")
+        monkeypatch.undo()
+        async with branches.continued("a", said(*words, "5", "6", "7", "8")) as session:
+            session.journal.follow(said(*words, "5", "6", "7", "8"))
+            return session.journal.branch.compaction
+
+    assert anyio.run(go) is not None
+    assert reached == [at]
+    assert len(means.store.leaves("a")) == 1
+
+
+@pytest.mark.parametrize("at", ["others", "found", "branch"])
+def test_a_branch_is_opened_where_it_was_found_wherever_others_go_meanwhile(at, monkeypatch):
+    """Two proxies and two branches of one session: who moves its leaf takes nobody else along."""
+    branches, there = opened(3, 1_000_000), ["0", "1", "2", "3", "4"]
+    store, reached = branches._means.store, []
+    owner = MemoryStore if at == "branch" else Trees
+    step = getattr(owner, at)
+
+    def meanwhile(*given, **more):
+        told = step(*given, **more)
+        if not reached:
+            reached.append(store.set_leaf("a", beside))
+        return told
+
+    async def go():
+        await turn(branches, "a", *there)
+        branches._open.drop(lambda _: True)
+        await turn(branches, "a", "0", "1", "aside")
+        replica = Journal.open(store, "a", Policy(), leaf=behind("4"))
+        replica.lead()
+        replica.compact(Compaction(2, Message.of("user", "what was said")))
+        branches._open.drop(lambda _: True)
+        before = store.session("a").entries
+        monkeypatch.setattr(owner, at, meanwhile)
+        async with branches.continued("a", said(*there, "5", "6")) as session:
+            monkeypatch.undo()
+            session.journal.follow(said(*there, "5", "6"))
+            return session.journal.branch.compaction, store.session("a").entries - before
+
+    def behind(text):
+        return next(leaf for leaf in leaves() if store.branch("a", leaf).messages[-1].text.strip() == text)
+
+    def leaves():
+        return [info.id for info in store.leaves("a")]
+
+    async def whole():
+        nonlocal beside
+        await turn(branches, "a", "0", "1", "aside")
+        beside = behind("aside")
+        return await go()
+
+    beside = ""
+    compaction, written = anyio.run(whole)
+    assert compaction is not None
+    assert written <= 3
+    assert len(reached) == 1

@@ -1,0 +1,36 @@
+"""Where a provider sends a client on to leads through the proxy, as long as it is the same provider."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.proxy.http.redirects import led_through
+
+ASKED = "http://gateway.example:8080/api/v1/chat/completions?q=1"
+
+
+@pytest.mark.parametrize(
+    ("url", "place", "told"),
+    [
+        (ASKED, "/api/v1/chat/completions/", "/u/http://gateway.example:8080/api/v1/chat/completions/"),
+        (ASKED, "../v2?x=1#top", "/u/http://gateway.example:8080/api/v1/v2?x=1"),
+        (ASKED, "http://GATEWAY.example:8080/x", "/u/http://GATEWAY.example:8080/x"),
+        (ASKED, "https://gateway.example/x", None),
+        (ASKED, "https://elsewhere.example/x", None),
+        (ASKED, "//elsewhere.example/x", None),
+        (ASKED, "http://u:p@gateway.example:8080/x", None),
+        (ASKED, "http://gateway.example:kelp/x", None),
+        (ASKED, "mailto:somebody", None),
+        (ASKED, "http://[::1/x", None),
+        (ASKED, "/\u00e9", None),
+        ("http://h/v1/messages", "https://h/v1/messages", "/u/https://h/v1/messages"),
+        ("https://h/v1/messages", "http://h/v1/messages", None),
+        ("https://h:443/v1/messages", "https://h/v1/messages/", "/u/https://h/v1/messages/"),
+    ],
+)
+def test_a_place_of_the_same_server_names_it(url, place, told):
+    """Also where TLS is asked for; another server gets no key by a redirect, and none goes out without TLS by one."""
+    headers = [(b"Location", place.encode("latin-1")), (b"x-request-id", b"/v1")]
+    given = [(b"Location", (told or place).encode("latin-1")), (b"x-request-id", b"/v1")]
+    assert led_through(307, headers, url) == given
+    assert led_through(201, headers, url) is headers

@@ -1,0 +1,133 @@
+"""Packed bodies are unpacked to the byte, or refused with the status that says why."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+import zlib
+from contextlib import suppress
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import FormatError
+from holdfast.proxy.http.decompress import WINDOW, BadBody, TooLarge, decoded
+
+MOST = 1 << 20
+
+
+def raw_deflate(data: bytes) -> bytes:
+    coder = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return coder.compress(data) + coder.flush()
+
+
+def zstd_stream(data: bytes) -> bytes:
+    """Return a frame that does not say how much it holds."""
+    coder = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+    return coder.compress(data) + coder.flush()
+
+
+PACKED = {
+    "gzip": gzip.compress,
+    "X-Gzip": gzip.compress,
+    "deflate": zlib.compress,
+    " Deflate ": raw_deflate,
+    "zstd": zstandard.ZstdCompressor().compress,
+    "ZSTD": zstd_stream,
+}
+contents = st.one_of(
+    st.binary(max_size=300), st.tuples(st.binary(max_size=9), st.integers(0, 9_000)).map(lambda t: t[0] * t[1])
+)
+
+
+def status(body: bytes, encoding: str, most: int = MOST) -> int:
+    with pytest.raises(BadBody) as told:
+        decoded(body, encoding, most)
+    assert isinstance(told.value, FormatError)
+    return told.value.status
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+@given(content=contents)
+def test_what_was_packed(encoding, content):
+    """A body is what was packed, however it was; a limit of just its size lets it pass, one less does not."""
+    packed = PACKED[encoding](content)
+    assert decoded(packed, encoding, len(content)) == content
+    assert decoded(packed, f"identity, {encoding},", MOST) == content
+    if content:
+        assert status(packed, encoding, len(content) - 1) == 413
+
+
+@given(content=contents, plain=st.sampled_from(["", "identity", " , Identity"]))
+def test_what_was_not(content, plain):
+    """A plain body is the same bytes, and has the same limit."""
+    assert decoded(content, plain, len(content)) == content
+    if content:
+        with pytest.raises(TooLarge, match=f"more than {len(content) - 1:,} bytes"):
+            decoded(content, plain, len(content) - 1)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+@given(parts=st.lists(contents, max_size=4))
+def test_streams_one_after_the_other(encoding, parts):
+    """Several streams in one body are one content, as both formats have it."""
+    assert decoded(b"".join(map(PACKED[encoding], parts)), encoding, MOST) == b"".join(parts)
+
+
+def test_packed_twice():
+    """Codings are taken off in the reverse of the order in which they are listed."""
+    body = zstd_stream(gzip.compress(b"hello"))
+    assert decoded(body, "gzip, zstd", MOST) == b"hello"
+    assert status(body, "zstd, gzip") == 400
+    assert status(b"", "gzip, gzip, gzip, gzip") == 415
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+@given(content=st.binary(min_size=1, max_size=200), data=st.data())
+def test_a_body_that_is_cut(encoding, content, data):
+    """Any true beginning of a packed body is refused, also where only its sum is missing."""
+    packed = PACKED[encoding](content)
+    cut = packed[: data.draw(st.integers(1, len(packed) - 1))]
+    assert status(cut, encoding) == 400
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+@given(garbage=st.binary(max_size=80), content=st.binary(max_size=40), place=st.integers(0, 200))
+def test_garbage(encoding, garbage, content, place):
+    """Whatever is sent comes back as bytes within the limit or as the error; nothing else is raised."""
+    packed = PACKED[encoding](content)
+    for body in (garbage, packed + garbage, packed[:place] + garbage + packed[place:]):
+        with suppress(BadBody):
+            assert len(decoded(body, encoding, 100)) <= 100
+
+
+@pytest.mark.parametrize("encoding", ["br", "compress", "aes128gcm", "x" * 500])
+def test_codings_that_nobody_knows(encoding):
+    """Another coding is refused with the list of those that are read."""
+    with pytest.raises(BadBody, match="send gzip, deflate, zstd, or none") as told:
+        decoded(b"hello", encoding, MOST)
+    assert told.value.status == 415
+    assert len(str(told.value)) < 200
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_bombs_stop_at_the_limit(encoding):
+    """Of 20 MB in a small body, no more is held than the limit, what a piece holds, and a decoder's window."""
+    bomb = PACKED[encoding](bytes(20_000_000))
+    tracemalloc.start()
+    try:
+        assert status(bomb, encoding) == 413
+        assert tracemalloc.get_traced_memory()[1] < 4 * MOST
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_window_that_is_too_wide():
+    """A frame that wants to look back further than HTTP allows is refused before memory is taken for it."""
+    wide = zstandard.ZstdCompressionParameters(window_log=24, format=zstandard.FORMAT_ZSTD1)
+    coder = zstandard.ZstdCompressor(compression_params=wide).compressobj()
+    body = coder.compress(b"hello") + coder.flush()
+    assert zstandard.get_frame_parameters(body).window_size > WINDOW
+    assert status(body, "zstd") == 400

@@ -1,0 +1,175 @@
+"""The long example session: what its readers rely on, in the file we ship and in one made anew."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from datetime import datetime
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.messages.tokens import count
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = "/home/dev/holdfast"
+SHIPPED = ROOT / "examples" / "long-session.jsonl"
+
+
+def make(source: Path, out: Path) -> Path:
+    """Run the script on ``source``; return the file it wrote."""
+    script = ROOT / "examples" / "make_long_session.py"
+    subprocess.run([sys.executable, str(script), "--source", str(source), "--out", str(out)], check=True, timeout=100)
+    return out
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the sources that nobody edits meanwhile."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in ("src", "tests", "docs"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def anew(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the session made from those sources."""
+    return make(source, tmp_path_factory.mktemp("made") / "session.jsonl")
+
+
+@pytest.fixture(params=["shipped", pytest.param("anew", marks=pytest.mark.long)])
+def session(request: pytest.FixtureRequest) -> Path:
+    """Return the file under examples/, then the one just made."""
+    return SHIPPED if request.param == "shipped" else request.getfixturevalue("anew")
+
+
+@cache
+def lines(session: Path) -> list[dict[str, Any]]:
+    """Return the lines of a session as values."""
+    return [json.loads(line) for line in session.read_text("utf-8").split("\n") if line]
+
+
+def blocks(line: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    """Return the blocks of one kind in a line."""
+    content = line.get("message", {}).get("content", "")
+    return [block for block in content if block["type"] == kind] if isinstance(content, list) else []
+
+
+def words(line: dict[str, Any]) -> str:
+    """Return what a line adds to the conversation."""
+    content = line.get("message", {}).get("content", "")
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(block.get("text") or block.get("content") or block.get("input") or "") for block in content)
+
+
+def test_size(session: Path) -> None:
+    """At least 400 messages, 8 to 14 of them a user's words, in under 3 MB."""
+    answers = {line["message"]["id"] for line in lines(session) if line["type"] == "assistant"}
+    users = [line for line in lines(session) if line["type"] == "user"]
+    spoken = [line for line in users if isinstance(line["message"]["content"], str)]
+    assert len(answers) + len(users) >= 400
+    assert 8 <= len(spoken) <= 14
+    assert session.stat().st_size < 3_000_000
+
+
+def test_results(session: Path) -> None:
+    """Three tool results are over 50 KB, none is over 100 KB."""
+    sizes = [len(block["content"].encode()) for line in lines(session) for block in blocks(line, "tool_result")]
+    assert sum(size > 50_000 for size in sizes) >= 3
+    assert max(sizes) <= 102_400
+
+
+def test_overflows(session: Path) -> None:
+    """The conversation outgrows a window of 64,000 at least twice: over 150,000 tokens in all."""
+    assert sum(count(words(line)) for line in lines(session)) > 150_000
+
+
+def test_pairing(session: Path) -> None:
+    """Each call has an id of its own and one result, which comes before the next answer."""
+    open_calls: set[str] = set()
+    known: set[str] = set()
+    message = ""
+    for line in lines(session):
+        if line["type"] == "assistant" and line["message"]["id"] != message:
+            assert not open_calls
+            message = line["message"]["id"]
+        for block in blocks(line, "tool_use"):
+            assert block["id"] not in known
+            open_calls.add(block["id"])
+            known.add(block["id"])
+        for block in blocks(line, "tool_result"):
+            open_calls.remove(block["tool_use_id"])
+    assert known
+    assert not open_calls
+
+
+def test_tree(session: Path) -> None:
+    """Each line but the first hangs under an earlier one, and the lines of one answer say the same usage."""
+    known: set[str | None] = {None}
+    usage: dict[str, Any] = {}
+    for line in lines(session):
+        if "uuid" in line:
+            assert line["parentUuid"] in known
+            assert line["uuid"] not in known
+            known.add(line["uuid"])
+        if line["type"] == "assistant":
+            assert usage.setdefault(line["message"]["id"], line["message"]["usage"]) == line["message"]["usage"]
+    assert sum("uuid" in line and line["parentUuid"] is None for line in lines(session)) == 1
+
+
+def test_kinds(session: Path) -> None:
+    """The other kinds of line are there, several blocks in one answer too; no compaction is recorded."""
+    found = lines(session)
+    assert {line["type"] for line in found} == {"user", "assistant", "progress", "system", "file-history-snapshot"}
+    ids = [line["message"]["id"] for line in found if line["type"] == "assistant"]
+    assert len(ids) > len(set(ids)) + 50
+    assert not any(line.get("isCompactSummary") or line.get("subtype") == "compact_boundary" for line in found)
+    assert any(blocks(line, "thinking") for line in found)
+
+
+def test_clock(session: Path) -> None:
+    """Time never goes back; two pauses are over five minutes and a third is over an hour."""
+    stamps = [datetime.fromisoformat(line["timestamp"]) for line in lines(session) if "timestamp" in line]
+    gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(stamps)]
+    assert min(gaps) >= 0
+    assert sum(300 < gap < 3_600 for gap in gaps) >= 2
+    assert sum(gap > 3_600 for gap in gaps) == 1
+
+
+def test_neutral(session: Path) -> None:
+    """No path of the machine that made it: everything happens under one neutral directory."""
+    text = session.read_text("utf-8")
+    for path in {str(ROOT), sys.prefix, str(Path(tempfile.gettempdir(), tempfile.gettempprefix()))} - {HOME, "/usr"}:
+        assert path not in text
+    for line in lines(session):
+        assert line.get("cwd", HOME) == HOME
+        for block in blocks(line, "tool_use"):
+            place = block["input"].get("file_path", block["input"].get("path", HOME))
+            assert place.startswith(HOME)
+        output = str(line.get("toolUseResult", ""))
+        assert all(path.startswith((HOME, "/usr/")) for path in re.findall(r'^  File "(/[^"]+)', output, re.MULTILINE))
+
+
+def test_leans_on_the_past(session: Path) -> None:
+    """The last answer names an error that no tool showed for two hundred lines."""
+    found = lines(session)
+    last_shown = max(at for at, line in enumerate(found) if "HF-E5127" in str(blocks(line, "tool_result")))
+    assert "HF-E5127" in words(found[-1])
+    assert len(found) - last_shown > 200
+
+
+@pytest.mark.long
+def test_same_bytes(source: Path, anew: Path, tmp_path: Path) -> None:
+    """The same sources give the same bytes."""
+    assert make(source, tmp_path / "again.jsonl").read_bytes() == anew.read_bytes()

@@ -1,0 +1,79 @@
+"""A branch is a value: threads that go on from the same one, or look at it, never meet each other's words."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from itertools import count
+from threading import Thread
+
+import pytest
+
+from holdfast import Branch
+from holdfast.messages.message import Message
+from holdfast.messages.parts import ToolCall
+from holdfast.messages.tokens import measure
+from holdfast.state.branch import extended
+from holdfast.state.entries import Entry, Said
+from holdfast.state.sequence import Seq
+
+
+@pytest.mark.uncounted
+@pytest.mark.parametrize(("mine", "theirs"), [("a", "b"), ("ab", "a"), ("a", "ab"), ("ab", "ac"), ("a", "a")])
+def test_who_adds_has_their_own(mine, theirs, meanwhile):
+    """Wherever another thread gets in, each has what it added, behind what both had, and so do those that go on."""
+    for at in count(1):
+        base = Seq("xy")
+        made, others = meanwhile(partial(base.add, *mine), partial(base.add, *theirs), at)
+        assert made.slice() == [*"xy", *mine]
+        assert made.add("z").total(ord) == sum(map(ord, f"xy{mine}z"))
+        if not others:
+            break
+        assert others[0].slice() == [*"xy", *theirs]
+        assert others[0].add("q").total(ord) == sum(map(ord, f"xy{theirs}q"))
+        assert base.slice() == [*"xy"]
+    assert at > 3
+
+
+def said(name):
+    return Entry(name, None, Said(measure(Message("assistant", (ToolCall(name, "read", "{}"),)))))
+
+
+LOOKS = {
+    "go on": lambda branch: extended(branch, [said("other")]),
+    "dump": lambda branch: branch.dump(),
+    "change": lambda branch: branch.slots.changed(len(branch.slots), []),
+}
+
+
+@pytest.mark.uncounted
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_branch_that_another_thread_goes_on_from(look):
+    """What is shared grows meanwhile: nobody sees a dictionary change under their hands."""
+    before = Branch.build(said(f"x{number}") for number in range(400))
+    first = extended(before, [said("first")])
+    behind = [said(f"y{number}") for number in range(600)]
+    wrong, interval = [], sys.getswitchinterval()
+
+    def goes_on():
+        branch = first
+        for one in behind:
+            branch = extended(branch, [one])
+            branch.slots.total(lambda slot: slot.size)
+
+    def looks():
+        try:
+            while thread.is_alive():
+                LOOKS[look](before)
+        except RuntimeError as error:
+            wrong.append(error)
+
+    thread = Thread(target=goes_on)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        looks()
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert wrong == []
