@@ -28,6 +28,8 @@ from holdfast.state.entries import Answer, Compaction
 from holdfast.store import open_store
 from holdfast.testing.task.routes import ROUTES, SIGNED
 
+pytestmark = pytest.mark.long
+
 SOME = ROUTES[:16]
 """Routes that are too many for the window, and not much more."""
 

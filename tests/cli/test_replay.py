@@ -92,6 +92,7 @@ def crowded_session(home, talk, line, write):
     return write(home / "crowded.jsonl", lines)
 
 
+@pytest.mark.long
 def test_a_budget_without_room_leaves_the_other_figures(run, crowded_session):
     """Where a run at cuts has no room for a request, its figures alone are null, and a note says why."""
     asked = ("replay", crowded_session, "--window", "32000", "--frame", "1000", "--policy")
@@ -110,6 +111,7 @@ def test_a_budget_without_room_leaves_the_other_figures(run, crowded_session):
     assert "append-only - 1.000 1.000" in shown
 
 
+@pytest.mark.long
 def test_a_pool_says_which_figures_are_of_fewer_sessions(run, long_session, crowded_session):
     """A figure that one session lacks is pooled over the others, and a note says so."""
     asked = ("--window", "16000", "--frame", "1000", "--policy", "append-only", "--cuts")
@@ -173,6 +175,7 @@ def test_show_chooses_the_picture(run, session):
     assert "sliding" in result.stderr
 
 
+@pytest.mark.long
 def test_several_files_are_pooled(run, long_session, home, talk, write):
     """Under several tables stands one for the sessions judged for cost: those over twice the window."""
     other = write(home / "other.jsonl", talk(2, session="07e4-cccc"))

@@ -195,6 +195,7 @@ ACTS = {
 
 
 @pytest.mark.counts
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_a_session_survives_whatever_happens_to_it(seed):
     """Answers, refusals, silence, giving up, two at once and starting again, in any order: nothing said is lost."""

@@ -140,7 +140,7 @@ def ids(told):
 
 @pytest.mark.counts
 @pytest.mark.timeout(3_600 if counts.IS_THOROUGH else 120)
-@pytest.mark.parametrize("api", counts.spare(APIS, keep=1))
+@pytest.mark.parametrize("api", counts.spare(APIS, keep=0))
 def test_a_killed_engine_goes_on(workers, tmp_path, api):
     """S1, S5, S10, S11, P10: after each kill the session opens at once, whole, and a new engine goes on."""
     random, table = Random(f"{SEED} {api}"), Counter()

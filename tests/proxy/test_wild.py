@@ -270,6 +270,7 @@ class World:
 
 
 @pytest.mark.counts
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_clients_do_each_request_is_answered_and_nothing_is_lost(seed, proxied, tmp_path):
     """No refusal reaches a client, newest words and laws go up, all that was said is in the log, which is sound."""

@@ -18,6 +18,8 @@ from holdfast.replay.report import Row, verdict
 from holdfast.replay.session import session_of
 from holdfast.state.entries import Frame
 
+pytestmark = pytest.mark.long
+
 SETTINGS = [pytest.param(32_000, 3_000, marks=pytest.mark.long), (64_000, 10_000)]
 
 
