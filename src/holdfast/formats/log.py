@@ -14,7 +14,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.sized_message import Slot
 from holdfast.messages.tokens import measure
 from holdfast.state.entries import Answer, Body, BranchSummary, Entry, Note, Request, Said, Usage
-from holdfast.state.lazy_entries import LazyBody, LazyEntries, LazyEntry
+from holdfast.state.lazy_entries import LazyBody, LazyEntry, entries_of
 
 
 class Call(Struct, frozen=True):
@@ -111,9 +111,7 @@ class Log:
     def finish(self, recording: Recording) -> Recording:
         """Return ``recording`` with what was collected."""
         problems = tuple(sorted(self.problems, key=lambda problem: problem.line))
-        whole = tuple([entry for entry in self.entries if isinstance(entry, Entry)])
-        entries = whole if len(whole) == len(self.entries) else LazyEntries(self.entries)
-        return replace(recording, entries=entries, skipped=dict(self.skipped), problems=problems)
+        return replace(recording, entries=entries_of(self.entries), skipped=dict(self.skipped), problems=problems)
 
 
 def short(text: str) -> str:

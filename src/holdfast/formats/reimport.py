@@ -18,7 +18,7 @@ from holdfast.formats.log import short
 from holdfast.formats.reduced import QUOTES
 from holdfast.messages.tokens import measure
 from holdfast.state.entries import Answer, BranchSummary, Compaction, Entry, Note, Request, Said
-from holdfast.state.lazy_entries import LazyEntries, LazyEntry, headers_of, kind_of, load
+from holdfast.state.lazy_entries import LazyEntry, entries_of, headers_of, kind_of, load
 
 _NUMBERED = "line-"
 """How ids begin that readers made of a line's number: in another file they mean nothing."""
@@ -37,8 +37,7 @@ def again(recording: Recording, there: Sequence[Entry]) -> Recording:
         leaf = leaf if leaf is None else log.names.get(leaf, leaf)
     parents = {entry.parent for entry in new}
     kept = [entry for entry in new if entry.id in parents or not _is_quote(entry)]
-    whole = tuple([entry for entry in kept if isinstance(entry, Entry)])
-    return replace(recording, entries=whole if len(whole) == len(kept) else LazyEntries(kept), leaf=leaf)
+    return replace(recording, entries=entries_of(kept), leaf=leaf)
 
 
 class _Log:

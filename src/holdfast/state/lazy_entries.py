@@ -66,6 +66,12 @@ class LazyEntries(Sequence[Entry]):
         return load(self.headers[index])
 
 
+def entries_of(headers: Sequence[Entry | LazyEntry]) -> Sequence[Entry]:
+    """Return ``headers`` as entries: a tuple where all of them are whole, else lazily."""
+    whole = tuple([entry for entry in headers if isinstance(entry, Entry)])
+    return whole if len(whole) == len(headers) else LazyEntries(headers)
+
+
 def load(entry: Entry | LazyEntry) -> Entry:
     """Return ``entry`` with its body."""
     return entry if isinstance(entry, Entry) else entry.load()

@@ -32,6 +32,7 @@ FORMAT, API = "claude-code", "anthropic"
 LINES = "claude-code:compact_boundary"
 """Reason of the note that keeps the lines of a recorded compaction."""
 NOTHING = Raw()
+"""What stands for a value whose words stay in the file; one object for all lines."""
 OURS = "system"
 """Value of the field ``holdfast`` on lines of our own that hold a system message, a kind the tool does not have."""
 
